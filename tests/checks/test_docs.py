@@ -1,0 +1,29 @@
+"""What the pages under docs/ say is what the code does."""
+
+import importlib.util
+
+from mainstem.cli import COMMANDS
+from tests.support.repository import ROOT
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("make_settings", ROOT / "docs" / "make_settings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.TARGET.read_text() == module.render(), "run: python docs/make_settings.py"
+
+
+def test_every_command_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    inner = {"run"}  # what `up` starts; people start it only on other hosts
+    assert [name for name in COMMANDS if name not in inner and f"mainstem {name}" not in readme] == []
+
+
+def test_every_decision_is_dated_by_its_measurement() -> None:
+    """A decision says what was tried: a page of prose alone is an opinion."""
+    for page in (ROOT / "docs" / "decisions").glob("*.md"):
+        text = page.read_text()
+        assert text.startswith("# "), page.name
+        assert len(text) > 400, page.name

@@ -1,0 +1,98 @@
+"""The wheel that users install: what is in it, and that the bare log and its tools need nothing else."""
+
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from tests.support.repository import PACKAGE, ROOT
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check")
+    command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(directory), str(ROOT)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [built] = directory.glob("*.whl")
+    return built
+
+
+def needed_by(name: str, seen: set[str]) -> set[str]:
+    """The distributions that an installation of `name` without extras brings."""
+    for text in metadata.requires(name) or []:
+        required, _, marker = text.partition(";")
+        if "extra ==" in marker or ("platform" in marker and "win32" in marker.lower()):
+            continue
+        dependency = canonicalize_name(re.split(r"[^A-Za-z0-9._-]", required.strip())[0])
+        if dependency not in seen:
+            try:
+                metadata.distribution(dependency)
+            except metadata.PackageNotFoundError:
+                continue  # its marker excludes this Python
+            seen.add(dependency)
+            needed_by(dependency, seen)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel and its plain dependencies, which are linked from here: no network."""
+    directory = tmp_path_factory.mktemp("installed")
+    venv.create(directory, with_pip=False)
+    python = directory / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--disable-pip-version-check", str(wheel)], check=True)
+    [site] = directory.glob("lib/python*/site-packages")
+    for name in needed_by("mainstem", set()):
+        files = metadata.files(name) or []
+        for top in {path.parts[0] for path in files if path.parts[0] not in ("..", "__pycache__")}:
+            (site / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
+    return directory
+
+
+def run(installed: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"PATH": os.defpath, "HOME": str(installed)}
+    return subprocess.run(
+        [str(installed / "bin" / command[0]), *command[1:]],
+        check=False, capture_output=True, text=True, env=environment, cwd=installed, timeout=60,
+    )  # fmt: skip
+
+
+def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"mainstem", next(top for top in tops if top.endswith(".dist-info"))}
+    assert {"mainstem/py.typed", "mainstem/process/jars.lock"} <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    modules = {f"mainstem/{path.relative_to(PACKAGE).as_posix()}" for path in PACKAGE.rglob("*.py")}
+    assert modules <= names
+
+
+def test_the_installed_command_answers(installed: Path) -> None:
+    done = run(installed, "mainstem", "--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert metadata.version("mainstem") in done.stdout
+    done = run(installed, "mainstem", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "topic" in done.stdout
+    assert "log" in done.stdout
+
+
+def test_the_module_runs_as_the_command_does(installed: Path) -> None:
+    done = run(installed, "python", "-m", "mainstem", "--version")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["mainstem", "mainstem.broker.server", "mainstem.log", "mainstem.client"])
+def test_the_log_and_its_tools_need_no_extra(installed: Path, module: str) -> None:
+    done = run(installed, "python", "-c", f"import {module}")
+    assert done.returncode == 0, done.stderr

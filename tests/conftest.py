@@ -1,0 +1,62 @@
+"""Fixtures that several rooms' tests share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+from tests.support.kafka_cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# One profile on every change: the same examples each time, no deadline on a shared machine. `make test-long` draws more.
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=100)
+settings.register_profile("long", deadline=None, max_examples=2000)
+settings.load_profile("default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run what takes minutes, and more hypothesis examples")
+    parser.addoption("--kafka", action="store_true", help="also run what needs a real Apache Kafka")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        settings.load_profile("long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [name for name in ("long", "kafka") if not config.getoption(f"--{name}")]
+    keep, drop = [], []
+    for item in items:
+        (drop if any(item.get_closest_marker(name) for name in left_out) else keep).append(item)
+    if drop:
+        config.hook.pytest_deselected(items=drop)
+        items[:] = keep
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One real Kafka broker for the whole run; use your own topic names, and do not stop it."""
+    with KafkaCluster(1, tmp_path_factory.mktemp("kafka")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kafka_cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """Three real Kafka brokers of this test's own, which it may stop and kill."""
+    with KafkaCluster(3, tmp_path / "kafka") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """One Spark session for the whole run, as jobs have it; take `spark.newSession()` to change its settings."""
+    from mainstem.process.session import SparkConfig, start_session
+
+    session = start_session("tests", SparkConfig(), directory=tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
