@@ -1,0 +1,19 @@
+"""The words every room uses: offsets, topic partitions, errors, clocks, settings, logging. Imports no other room."""
+
+from mainstem.core.clock import Clock, ManualClock, SystemClock
+from mainstem.core.errors import CorruptData, MainstemError, Retriable, UserError
+from mainstem.core.types import NO_OFFSET, Offset, Position, TopicPartition
+
+__all__ = [
+    "NO_OFFSET",
+    "Clock",
+    "CorruptData",
+    "MainstemError",
+    "ManualClock",
+    "Offset",
+    "Position",
+    "Retriable",
+    "SystemClock",
+    "TopicPartition",
+    "UserError",
+]

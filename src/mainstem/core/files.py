@@ -1,0 +1,31 @@
+"""Small files that are either the old or the new version after a crash, never a mixture."""
+
+import os
+from pathlib import Path
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable: a created or renamed file is lost without it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace the content of `path`; on return it survives a crash of the machine.
+
+    1. write a neighbour, 2. sync it, 3. rename it over `path`, 4. sync the directory.
+    """
+    neighbour = path.with_name(path.name + ".new")
+    descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    neighbour.rename(path)
+    sync_directory(path.parent)

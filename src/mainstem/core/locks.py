@@ -1,0 +1,50 @@
+"""A directory belongs to one process at a time."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from mainstem.core.errors import UserError
+
+
+class DirectoryInUse(UserError):
+    """Another live process holds the directory."""
+
+
+class DirectoryLock:
+    """An advisory lock on `directory`/`name`, held until `release` or the end of the process, however it ends.
+
+    The file names the holder's process id for people; the kernel's lock is what counts, so a file left by a
+    killed process holds nobody up.
+
+    Raises:
+        DirectoryInUse: another process holds it.
+    """
+
+    def __init__(self, directory: Path, name: str = "lock") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / name
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._descriptor, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._descriptor)
+            raise DirectoryInUse(
+                f"{directory}: in use by process {holder}",
+                hint="stop that process, or choose another directory with --data",
+            ) from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> "DirectoryLock":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()

@@ -1,0 +1,40 @@
+"""What a child process owes its parent: to say when it is ready, to stop when told, to die with it."""
+
+import ctypes
+import os
+import signal
+import sys
+
+from mainstem.core.errors import MainstemError
+
+PARENT = "MAINSTEM_PARENT_PID"
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class ParentGone(MainstemError):
+    """The process that started this one ended before this one could tie itself to it."""
+
+
+def die_with_parent(environment: os._Environ[str] = os.environ) -> None:
+    """Where a supervisor started this process, ask the kernel to kill it when the supervisor ends, however it ends.
+
+    SIGKILL, not SIGTERM: everything here is safe to kill, and what outlives its supervisor would hold locks and
+    ports against the next `mainstem up`.
+
+    Raises:
+        ParentGone: the supervisor ended before the kernel was asked.
+    """
+    parent = environment.get(PARENT)
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if os.getppid() != int(parent):
+        raise ParentGone(f"started by process {parent}, which has ended")
+
+
+def say_ready(line: str) -> None:
+    """Tell whoever started this process (a person or a supervisor) that it serves: one line on stdout."""
+    print(line, flush=True)

@@ -1,0 +1,24 @@
+"""Offset, position and topic partition: one word per idea (a swap of the first two is a type error)."""
+
+from typing import NewType
+
+import msgspec
+
+Offset = NewType("Offset", int)
+"""A record's number in its partition; the first record of a partition has offset 0."""
+
+Position = NewType("Position", int)
+"""A byte in a file."""
+
+NO_OFFSET = Offset(-1)
+"""What the Kafka protocol says where there is no offset."""
+
+
+class TopicPartition(msgspec.Struct, frozen=True, order=True, gc=False):
+    """One ordered log: partition number `partition` of `topic`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"

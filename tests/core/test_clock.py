@@ -1,0 +1,14 @@
+from mainstem.core.clock import ManualClock, SystemClock
+
+
+def test_the_manual_clock_moves_only_when_told():
+    clock = ManualClock(now_ms=1_000)
+    assert (clock.now_ms(), clock.monotonic()) == (1_000, 0.0)
+    clock.advance_ms(500)
+    assert (clock.now_ms(), clock.monotonic()) == (1_500, 0.5)
+
+
+def test_the_system_clock_counts_milliseconds():
+    clock = SystemClock()
+    assert 1_600_000_000_000 < clock.now_ms() < 10_000_000_000_000
+    assert clock.monotonic() <= clock.monotonic()

@@ -1,0 +1,55 @@
+import msgspec
+import pytest
+
+from mainstem.core.config import BadSetting, convert, overlay_environment, read_toml
+
+
+class Room(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    segment_bytes: int = 1024
+    name: str = "x"
+
+
+class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    log: Room = Room()
+
+
+def test_an_unknown_setting_is_named_with_its_file():
+    with pytest.raises(
+        BadSetting, match=r"mainstem\.toml: Object contains unknown field `segmnt_bytes` - at `\$\.log`"
+    ):
+        convert({"log": {"segmnt_bytes": 1}}, Tree, where="mainstem.toml")
+
+
+def test_a_wrong_type_is_named_with_its_place():
+    with pytest.raises(BadSetting, match=r"Expected `int`, got `str` - at `\$\.log\.segment_bytes`"):
+        convert({"log": {"segment_bytes": "many"}}, Tree, where="mainstem.toml")
+
+
+def test_the_environment_overrides_the_file():
+    tree = overlay_environment(
+        {"log": {"segment_bytes": 1, "name": "a"}}, {"MAINSTEM_LOG__SEGMENT_BYTES": "2", "PATH": "/bin"}
+    )
+    assert convert(tree, Tree, where="test") == Tree(Room(segment_bytes=2, name="a"))
+
+
+def test_a_variable_without_a_table_is_no_setting():
+    assert overlay_environment({"log": {}}, {"MAINSTEM_CACHE": "/c"}) == {"log": {}}
+
+
+def test_the_overlay_leaves_its_input_alone():
+    tree = {"log": {"segment_bytes": 1}}
+    overlay_environment(tree, {"MAINSTEM_LOG__SEGMENT_BYTES": "2"})
+    assert tree == {"log": {"segment_bytes": 1}}
+
+
+def test_a_missing_file_says_what_is_expected(tmp_path):
+    with pytest.raises(BadSetting, match="no such file") as caught:
+        read_toml(tmp_path / "mainstem.toml")
+    assert "project directory" in caught.value.hint
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path):
+    path = tmp_path / "mainstem.toml"
+    path.write_text("[log\n")
+    with pytest.raises(BadSetting, match=r"mainstem\.toml: not valid TOML"):
+        read_toml(path)

@@ -1,0 +1,31 @@
+import pytest
+
+from mainstem.core.files import sync_directory, write_atomically
+
+
+def test_the_content_is_replaced_and_no_neighbour_stays(tmp_path):
+    path = tmp_path / "checkpoint"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint"
+    write_atomically(path, b"old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.write", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def test_only_a_directory_can_be_synced_as_one(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(NotADirectoryError):
+        sync_directory(file)
