@@ -1,0 +1,39 @@
+"""The record batch: the one format that is the same on the wire and on disk. Bytes only, no I/O."""
+
+from mainstem.records.batch import (
+    HEADER,
+    BatchHeader,
+    Span,
+    decode_header,
+    iter_headers,
+    iter_spans,
+    set_append_time,
+    set_base_offset_and_epoch,
+)
+from mainstem.records.errors import CorruptBatch, CorruptRecords, UnknownCompression
+from mainstem.records.fingerprint import fingerprint, fingerprint_sum
+from mainstem.records.marker import Marker, build_marker, decode_marker
+from mainstem.records.record import Header, Record, build_batch, decode_records
+
+__all__ = [
+    "HEADER",
+    "BatchHeader",
+    "CorruptBatch",
+    "CorruptRecords",
+    "Header",
+    "Marker",
+    "Record",
+    "Span",
+    "UnknownCompression",
+    "build_batch",
+    "build_marker",
+    "decode_header",
+    "decode_marker",
+    "decode_records",
+    "fingerprint",
+    "fingerprint_sum",
+    "iter_headers",
+    "iter_spans",
+    "set_append_time",
+    "set_base_offset_and_epoch",
+]

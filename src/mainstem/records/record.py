@@ -1,0 +1,242 @@
+"""Records inside a batch: for internal topics, compaction, look-ups by time and tests. Never on the produce path.
+
+A record, every number a zigzag varint (https://kafka.apache.org/documentation/#record)::
+
+    length │ attributes (1 byte, 0) │ timestamp delta │ offset delta │ key length, key │ value length, value │ header count, headers
+                                                                       -1: null          -1: null              name length, name, value length, value
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from crc32c import crc32c
+
+from mainstem.records.batch import (
+    BEFORE_LENGTH_COUNTS,
+    CONTROL,
+    CRC,
+    CRC_FROM,
+    HEADER,
+    TRANSACTIONAL,
+    BatchHeader,
+    Bytes,
+    decode_header,
+)
+from mainstem.records.compression import NAMES, compress, decompress
+from mainstem.records.errors import CorruptRecords
+
+Header = tuple[str, bytes | None]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One record as readers see it."""
+
+    offset: int
+    timestamp: int
+    """Milliseconds since 1970, UTC."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+def decode_records(batch: Bytes) -> list[Record]:
+    """The records of the one batch at the start of `batch`, decompressed; a control batch's too.
+
+    Raises:
+        CorruptBatch: the batch does not check out.
+        CorruptRecords: its content is not what the header says.
+    """
+    header = decode_header(batch)
+    data = record_bytes(header, batch)
+    return [decode_record(header, data, start, end) for start, end in iter_record_spans(header, data)]
+
+
+def record_bytes(header: BatchHeader, batch: Bytes) -> bytes:
+    """The records' section of a checked batch, decompressed."""
+    return decompress(header.compression, memoryview(batch)[HEADER.size : header.size])
+
+
+def iter_record_spans(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each record lies in the decompressed section: (first byte of its length, byte after its end)."""
+    position = 0
+    for _ in range(header.count):
+        length, body = read_varint(data, position)
+        end = body + length
+        if length < 0 or end > len(data):
+            raise CorruptRecords(f"offset {header.base_offset}: record of {length} bytes at {position} of {len(data)}")
+        yield position, end
+        position = end
+    if position != len(data):
+        raise CorruptRecords(
+            f"offset {header.base_offset}: {len(data) - position} bytes follow the last of {header.count} records"
+        )
+
+
+def decode_record(header: BatchHeader, data: bytes, start: int, end: int) -> Record:
+    """The record at `data[start:end]`, as `iter_record_spans` gave it."""
+    _, position = read_varint(data, start)
+    timestamp_delta, position = read_varint(data, position + 1)
+    offset_delta, position = read_varint(data, position)
+    key, position = _read_bytes(data, position, end)
+    value, position = _read_bytes(data, position, end)
+    count, position = read_varint(data, position)
+    headers: list[Header] = []
+    if not 0 <= count <= end - position:
+        raise CorruptRecords(f"offset {header.base_offset}: {count} headers in {end - position} bytes")
+    for _ in range(count):
+        name, position = _read_bytes(data, position, end)
+        content, position = _read_bytes(data, position, end)
+        headers.append((_header_name(name), content))
+    if position != end:
+        raise CorruptRecords(f"offset {header.base_offset}: a record ends at byte {position}, its length says {end}")
+    timestamp = header.max_timestamp if header.has_append_time else header.base_timestamp + timestamp_delta
+    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    compression: str = "none",
+    timestamp: int | None = None,
+) -> bytes:
+    """A batch of `records`, in their order, with consecutive offsets from `base_offset` (theirs are not looked at).
+
+    A `timestamp` is given to every record in place of its own.
+    """
+    if not records:
+        raise ValueError("a batch holds at least one record")
+    times = [record.timestamp if timestamp is None else timestamp for record in records]
+    data = b"".join(encode_record(r, times[i] - times[0], i) for i, r in enumerate(records))
+    codec = NAMES.index(compression)
+    attributes = codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
+    return assemble_batch(
+        BatchHeader(
+            base_offset,
+            base_offset + len(records) - 1,
+            0,
+            leader_epoch,
+            0,
+            attributes,
+            times[0],
+            max(times),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        ),
+        data,
+    )
+
+
+def assemble_batch(header: BatchHeader, data: bytes) -> bytes:
+    """A batch with the fields of `header` around the uncompressed records `data`; size and CRC are computed."""
+    payload = compress(header.compression, data)
+    batch = bytearray(HEADER.size + len(payload))
+    HEADER.pack_into(
+        batch,
+        0,
+        header.base_offset,
+        len(batch) - BEFORE_LENGTH_COUNTS,
+        header.leader_epoch,
+        2,
+        0,
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.count,
+    )
+    batch[HEADER.size :] = payload
+    CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_FROM:]))
+    return bytes(batch)
+
+
+def encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
+    """One record behind its length."""
+    body = bytearray(b"\x00")
+    body += varint(timestamp_delta)
+    body += varint(offset_delta)
+    _write_bytes(body, record.key)
+    _write_bytes(body, record.value)
+    body += varint(len(record.headers))
+    for name, content in record.headers:
+        _write_bytes(body, name.encode())
+        _write_bytes(body, content)
+    return varint(len(body)) + bytes(body)
+
+
+def varint(number: int) -> bytes:
+    """A zigzag varint: small numbers of either sign are short."""
+    rest = (number << 1) ^ (number >> 63)
+    if rest < 0x80:
+        return _ONE_BYTE[rest]
+    out = bytearray()
+    while rest >= 0x80:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+_ONE_BYTE = [bytes((n,)) for n in range(0x80)]
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number at `position`, and the position after it.
+
+    Raises:
+        CorruptRecords: the data ends within it, or it has more than ten bytes.
+    """
+    try:
+        byte = data[position]
+        if byte < 0x80:
+            return (byte >> 1) ^ -(byte & 1), position + 1
+        value, shift = byte & 0x7F, 7
+        while True:
+            position += 1
+            byte = data[position]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1), position + 1
+            shift += 7
+            if shift > 63:
+                raise CorruptRecords(f"byte {position}: a varint has at most ten bytes")
+    except IndexError:
+        raise CorruptRecords(f"byte {position}: a varint is cut short") from None
+
+
+def _read_bytes(data: bytes, position: int, limit: int) -> tuple[bytes | None, int]:
+    length, position = read_varint(data, position)
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > limit:
+        raise CorruptRecords(f"byte {position}: {length} bytes announced, the record ends at {limit}")
+    return data[position:end], end
+
+
+def _header_name(name: bytes | None) -> str:
+    if name is None:
+        raise CorruptRecords("a record header without a name")
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise CorruptRecords(f"a record header's name is not UTF-8: {name[:40]!r}") from None
+
+
+def _write_bytes(body: bytearray, content: bytes | None) -> None:
+    if content is None:
+        body += b"\x01"  # -1
+    else:
+        body += varint(len(content))
+        body += content
