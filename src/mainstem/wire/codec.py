@@ -1,0 +1,97 @@
+"""kio's messages, loaded one API and version at a time.
+
+kio's classes are generated from Kafka 4.3's own definitions: they say which fields a version has, and requests are
+instances of them (`wire.reading`). Answers are plain dicts (`wire.writing`), so that a handler is written once for all
+versions of its API; building kio's instances and writing them took three times as long.
+
+kio imports a module per API and version; nothing here loads one before a client asks for it, since start-up is part
+of the product.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+from mainstem.wire.fields import Buffer, take_apart
+from mainstem.wire.reading import Reader, struct_reader
+from mainstem.wire.writing import Writer, struct_writer
+
+
+def supported_versions(api_key: int) -> range:
+    """The versions of an API that the codec knows; empty if it does not know the API."""
+    versions = schema_name_map[api_key_map[api_key]] if api_key in api_key_map else ()
+    return range(min(versions), max(versions) + 1) if versions else range(0)
+
+
+@cache
+def schema(api_key: int, version: int, kind: EntityType) -> type[Any]:
+    """The kio class of a request or an answer."""
+    module, _, name = schema_name_map[api_key_map[api_key]][version][kind].partition(":")  # type: ignore[index]
+    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+
+
+def decode_request(api_key: int, version: int, data: Buffer, position: int = 0) -> Any:
+    """The kio entity of the request whose body starts at byte `position`.
+
+    Bytes behind it are not looked at, as in Kafka: librdkafka 2.16 sends three too many with Metadata.
+
+    Raises:
+        MalformedFrame: the body is not what this version says.
+    """
+    return _reader(api_key, version, EntityType.request)(data, position, len(data))[0]
+
+
+def decode_response(api_key: int, version: int, data: Buffer, position: int = 0) -> Any:
+    """The kio entity of an answer, for tests and tools.
+
+    Raises:
+        MalformedFrame: the body is not what this version says.
+    """
+    return _reader(api_key, version, EntityType.response)(data, position, len(data))[0]
+
+
+def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> bytearray:
+    """The body of an answer; see `broker.handlers` for what `message` may hold."""
+    buffer = bytearray()
+    _writer(api_key, version, EntityType.response)(buffer, message)
+    return buffer
+
+
+def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> bytearray:
+    """The body of a request, for tests and tools."""
+    buffer = bytearray()
+    _writer(api_key, version, EntityType.request)(buffer, message)
+    return buffer
+
+
+@cache
+def field_names(api_key: int, version: int) -> frozenset[str]:
+    """The top-level fields of an answer."""
+    return frozenset(field.name for field in fields(schema(api_key, version, EntityType.response)))
+
+
+@cache
+def _reader(api_key: int, version: int, kind: EntityType) -> Reader:
+    return struct_reader(schema(api_key, version, kind))
+
+
+@cache
+def _writer(api_key: int, version: int, kind: EntityType) -> Writer:
+    @cache
+    def known(path: str, name: str) -> bool:
+        for each in supported_versions(api_key):
+            kinds: list[Any] = [schema(api_key, each, kind)]
+            for step in path.split(".")[:-1]:
+                kinds = [
+                    take_apart(field.type)[0] for struct in kinds for field in fields(struct) if field.name == step
+                ]
+            if any(field.name == name for struct in kinds for field in fields(struct)):
+                return True
+        return False
+
+    return struct_writer(schema(api_key, version, kind), known)

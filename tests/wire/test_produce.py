@@ -1,0 +1,158 @@
+"""The hand-written Produce codec and kio read and write the same bytes."""
+
+import contextlib
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.wire import codec, produce
+from mainstem.wire.errors import Code, MalformedFrame
+from mainstem.wire.produce import PartitionRecords, PartitionResult, ProduceRequest, TopicRecords
+
+VERSIONS = st.integers(3, 13)
+INT16 = st.integers(-(2**15), 2**15 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+NAMES = st.text(st.characters(codec="utf-8"), max_size=12)
+IDS = st.uuids().filter(lambda each: each.int != 0)
+
+partitions = st.lists(
+    st.builds(lambda i, r: {"index": i, "records": r}, INT32, st.none() | st.binary(max_size=200)), max_size=4
+)
+topics = st.lists(
+    st.builds(lambda n, i, p: {"name": n, "topic_id": i, "partition_data": p}, NAMES, IDS, partitions), max_size=3
+)
+requests = st.builds(
+    lambda t, a, ms, topics: {"transactional_id": t, "acks": a, "timeout": ms, "topic_data": topics},
+    st.none() | NAMES,
+    INT16,
+    INT32,
+    topics,
+)
+results = st.builds(
+    PartitionResult,
+    INT32,
+    st.sampled_from(Code),
+    INT64,
+    st.integers(-1, 10**12),
+    INT64,
+    st.none() | NAMES,
+)
+answers = st.lists(
+    st.tuples(
+        st.builds(TopicRecords, NAMES, IDS.map(lambda each: each.bytes), st.just([])), st.lists(results, max_size=4)
+    ),
+    max_size=3,
+)
+
+
+def plain(request: ProduceRequest, version: int) -> dict:
+    """What was decoded, with kio's names."""
+    return {
+        "transactional_id": request.transactional_id,
+        "acks": request.acks,
+        "timeout": request.timeout_ms,
+        "topic_data": [
+            ({"topic_id": UUID(bytes=topic.topic_id)} if version >= 13 else {"name": topic.name})
+            | {
+                "partition_data": [
+                    {"index": each.index, "records": None if each.records is None else bytes(each.records)}
+                    for each in topic.partitions
+                ]
+            }
+            for topic in request.topics
+        ],
+    }
+
+
+@given(VERSIONS, requests, st.binary(max_size=9))
+def test_decodes_what_kio_decodes(version, message, head):
+    body = codec.encode_request(0, version, message)
+    by_kio = codec.decode_request(0, version, body)
+    by_hand = produce.decode(version, bytearray(head) + body, len(head))
+    assert plain(by_hand, version) == {
+        "transactional_id": by_kio.transactional_id,
+        "acks": by_kio.acks,
+        "timeout": message["timeout"],
+        "topic_data": [
+            ({"topic_id": topic.topic_id} if version >= 13 else {"name": topic.name})
+            | {"partition_data": [{"index": each.index, "records": each.records} for each in topic.partition_data]}
+            for topic in by_kio.topic_data
+        ],
+    }
+
+
+@given(VERSIONS, answers)
+def test_encodes_what_the_codec_encodes(version, answer):
+    message = {
+        "responses": [
+            {
+                "name": topic.name,
+                "topic_id": UUID(bytes=topic.topic_id),
+                "partition_responses": [
+                    {
+                        "index": each.index,
+                        "error_code": each.code,
+                        "base_offset": each.base_offset,
+                        "log_append_time": each.log_append_time_ms,
+                        "log_start_offset": each.log_start_offset,
+                        "error_message": each.message,
+                    }
+                    for each in partitions
+                ],
+            }
+            for topic, partitions in answer
+        ]
+    }
+    encoded = produce.encode(version, answer)
+    assert encoded == codec.encode_response(0, version, message)
+    codec.decode_response(0, version, encoded)
+
+
+@given(VERSIONS, requests, st.data())
+def test_a_cut_request_is_malformed_and_nothing_else(version, message, data):
+    body = codec.encode_request(0, version, message)
+    cut = data.draw(st.integers(0, len(body) - 1))
+    with pytest.raises(MalformedFrame):
+        produce.decode(version, bytearray(body[:cut]), 0)
+
+
+@given(VERSIONS, st.binary(max_size=200))
+def test_random_bytes_are_malformed_or_a_request(version, noise):
+    with contextlib.suppress(MalformedFrame):
+        produce.decode(version, bytearray(noise), 0)
+
+
+@given(st.none() | NAMES, INT16, INT32, IDS, st.integers(-1, 3), st.integers(0, 300), st.data())
+def test_one_partition_is_decoded_as_kio_decodes_it(transactional_id, acks, timeout, topic_id, index, size, data):
+    """The short cut for the usual request, and what is nearly one."""
+    message = {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "timeout": timeout,
+        "topic_data": [{"topic_id": topic_id, "partition_data": [{"index": index, "records": b"r" * size}]}],
+    }
+    body = codec.encode_request(0, 13, message)
+    decoded = produce.decode(13, bytearray(body), 0)
+    assert decoded.transactional_id == transactional_id
+    assert plain(decoded, 13) == message
+    cut = data.draw(st.integers(0, len(body) - 1))
+    with pytest.raises(MalformedFrame):
+        produce.decode(13, bytearray(body[:cut]), 0)
+
+
+def test_records_are_a_writable_view_of_the_frame():
+    body = codec.encode_request(
+        0, 9, {"acks": 1, "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": b"abc"}]}]}
+    )
+    frame = bytearray(body)
+    records = produce.decode(9, frame, 0).topics[0].partitions[0].records
+    records[0:1] = b"X"
+    assert b"Xbc" in frame
+
+
+def test_structs_are_what_handlers_build():
+    result = (TopicRecords("", UUID(int=7).bytes, [PartitionRecords(0, None)]), [PartitionResult(0)])
+    assert codec.decode_response(0, 13, produce.encode(13, [result])).responses[0].topic_id == UUID(int=7)
