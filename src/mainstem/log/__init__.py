@@ -1,0 +1,53 @@
+"""KEEP: segments, indexes, recovery, retention, compaction, producer state. Files only; knows no Kafka request."""
+
+from mainstem.log.config import LogConfig, TopicConfig
+from mainstem.log.directory import LogDirectory
+from mainstem.log.disk import Disk, SystemDisk
+from mainstem.log.errors import (
+    BatchTooLarge,
+    CoordinatorFenced,
+    CorruptFile,
+    CorruptSegment,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTimestamp,
+    InvalidTopicConfig,
+    InvalidTransactionState,
+    LogDirectoryInUse,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    StorageError,
+    UnknownProducer,
+)
+from mainstem.log.index import AbortedTransaction
+from mainstem.log.partition import AppendResult, PartitionLog, ReadResult
+from mainstem.log.producers import Producer
+from mainstem.log.reading import OffsetAndTimestamp
+
+__all__ = [
+    "AbortedTransaction",
+    "AppendResult",
+    "BatchTooLarge",
+    "CoordinatorFenced",
+    "CorruptFile",
+    "CorruptSegment",
+    "Disk",
+    "InvalidProducerEpoch",
+    "InvalidRecord",
+    "InvalidTimestamp",
+    "InvalidTopicConfig",
+    "InvalidTransactionState",
+    "LogConfig",
+    "LogDirectory",
+    "LogDirectoryInUse",
+    "OffsetAndTimestamp",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "PartitionLog",
+    "Producer",
+    "ReadResult",
+    "StorageError",
+    "SystemDisk",
+    "TopicConfig",
+    "UnknownProducer",
+]

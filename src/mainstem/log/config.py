@@ -1,0 +1,124 @@
+"""Settings: of the log directory, and of a topic (Kafka's names with underscores, defaults stated once, here)."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mainstem.log.errors import InvalidTopicConfig
+
+FOREVER = 2**63 - 1
+HOUR_MS = 60 * 60 * 1000
+DAY_MS = 24 * HOUR_MS
+
+Milliseconds = Annotated[int, Meta(ge=0, le=FOREVER)]
+Count = Annotated[int, Meta(ge=1, le=FOREVER)]
+OrUnlimited = Annotated[int, Meta(ge=-1, le=FOREVER)]
+SegmentBytes = Annotated[int, Meta(ge=14, le=2**31 - 1)]
+
+
+class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of a log directory: table `[log]` of `mainstem.toml`."""
+
+    journal_bytes: Annotated[int, Meta(ge=4096, le=2**40)] = 64 * 2**20
+    """A checkpoint is taken when the journal has so many bytes; a start after a crash reads at most a few times that."""
+    sync_threads: Annotated[int, Meta(ge=1, le=64)] = 8
+    """Threads that bring segments to the disk at a checkpoint."""
+    compaction_keys: Count = 2_000_000
+    """Different keys that one compaction of a partition holds in memory; what is beyond waits for the next."""
+    housekeeping_interval_ms: Count = 30_000
+    """How often retention, compaction and rolling by time are looked at."""
+    producer_id_expiration_ms: Count = DAY_MS
+    """A producer without an open transaction is forgotten after this long without a batch."""
+    read_threads: Annotated[int, Meta(ge=1, le=64)] = 4
+    """Threads for reads that are not in the page cache, and for files that are opened, created or deleted."""
+    open_files: Annotated[int, Meta(ge=16)] = 16_384
+    """Segment files kept open at most; the process's own limit counts too."""
+
+
+class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Kafka 4.3's topic settings; `cleanup.policy` is `cleanup_policy` here."""
+
+    cleanup_policy: Annotated[str, Meta(pattern=r"^((delete|compact)(,(delete|compact))?)?$")] = "delete"
+    compression_gzip_level: Annotated[int, Meta(ge=-1, le=9)] = -1
+    compression_lz4_level: Annotated[int, Meta(ge=1, le=17)] = 9
+    compression_type: Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"] = "producer"
+    compression_zstd_level: Annotated[int, Meta(ge=-131072, le=22)] = 3
+    delete_retention_ms: Milliseconds = DAY_MS
+    file_delete_delay_ms: Milliseconds = 60_000
+    flush_messages: Count = 1  # Kafka: never, the page cache is trusted. Here an acknowledged record is on the disk.
+    flush_ms: Milliseconds = FOREVER
+    follower_replication_throttled_replicas: str = ""
+    index_interval_bytes: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 4096
+    leader_replication_throttled_replicas: str = ""
+    local_retention_bytes: Annotated[int, Meta(ge=-2, le=FOREVER)] = -2
+    local_retention_ms: Annotated[int, Meta(ge=-2, le=FOREVER)] = -2
+    max_compaction_lag_ms: Count = FOREVER
+    max_message_bytes: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1_048_588
+    message_timestamp_after_max_ms: Milliseconds = HOUR_MS
+    message_timestamp_before_max_ms: Milliseconds = FOREVER
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    min_cleanable_dirty_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    min_compaction_lag_ms: Milliseconds = 0
+    min_insync_replicas: Annotated[int, Meta(ge=1)] = 1
+    preallocate: bool = False
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    remote_storage_enable: bool = False
+    retention_bytes: OrUnlimited = -1
+    retention_ms: OrUnlimited = 7 * DAY_MS
+    segment_bytes: SegmentBytes = 2**30
+    segment_index_bytes: Annotated[int, Meta(ge=4, le=2**31 - 1)] = 10 * 2**20
+    segment_jitter_ms: Milliseconds = 0
+    segment_ms: Count = 7 * DAY_MS
+    unclean_leader_election_enable: bool = False
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def syncs_every_append(self) -> bool:
+        """An append is acknowledged only when it is on the disk."""
+        return self.flush_messages == 1 or self.flush_ms == 0
+
+    @classmethod
+    def from_kafka(cls, settings: Mapping[str, str], *, base: "TopicConfig | None" = None) -> "TopicConfig":
+        """The settings with Kafka's names and text values laid over `base` (or the defaults).
+
+        Raises:
+            InvalidTopicConfig: the message names the setting.
+        """
+        tree: dict[str, Any] = msgspec.to_builtins(base or cls())
+        for name, value in settings.items():
+            field = name.replace(".", "_")
+            if field not in cls.__struct_fields__ or "_" in name:
+                raise InvalidTopicConfig(
+                    f"unknown topic setting {name!r}", hint="docs/settings.md lists the settings of a topic"
+                )
+            tree[field] = _clean(value)
+        try:
+            return msgspec.convert(tree, cls, strict=False)
+        except msgspec.ValidationError as error:
+            text = str(error)
+            for field in settings:
+                text = text.replace(f"$.{field.replace('.', '_')}", field)
+            raise InvalidTopicConfig(f"topic setting: {text}") from None
+
+    def to_kafka(self) -> dict[str, str]:
+        """Every setting with Kafka's name and text value, defaults included."""
+        return {field.replace("_", "."): _to_text(getattr(self, field)) for field in self.__struct_fields__}
+
+
+def _clean(value: str) -> str:
+    text = value.strip()
+    return ",".join(part.strip() for part in text.split(",")) if "," in text else text
+
+
+def _to_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

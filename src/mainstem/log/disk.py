@@ -1,0 +1,186 @@
+"""The seam between the log and the operating system: tests fail the next write here, or lose what was not synced."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Protocol
+
+from mainstem.core import files
+
+Buffer = bytes | bytearray | memoryview
+
+# Linux takes 1024 pieces per call (IOV_MAX).
+_MOST_PIECES = 1024
+
+
+class File(Protocol):
+    """An open file; every call names its position. It is closed when nobody refers to it any more."""
+
+    path: Path
+
+    def write(self, pieces: list[Buffer], position: int) -> None:
+        """Write all pieces one after the other from `position`; raises OSError when the disk refuses."""
+        ...
+
+    def read(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def read_cached(self, buffer: memoryview, position: int) -> int:
+        """Read into `buffer` without waiting for the disk; the number of bytes, -1 where that is not possible."""
+        ...
+
+    def sync(self) -> None:
+        """On return, what was written survives a crash of the machine (fdatasync)."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+
+class Disk(Protocol):
+    """What the log asks of a file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open for reading and writing; with `create`, a missing file is made (durable after `sync_directory`)."""
+        ...
+
+    def read_file(self, path: Path) -> bytes: ...
+
+    def write_atomically(self, path: Path, data: bytes) -> None:
+        """Replace the file's content, durably; a crash leaves the old or the new."""
+        ...
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Write a file that can be derived again: not synced."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; a missing one is fine."""
+        ...
+
+    def make_directory(self, path: Path) -> None: ...
+
+    def remove_tree(self, path: Path) -> None: ...
+
+    def list(self, path: Path) -> list[Path]:
+        """What is in a directory, sorted."""
+        ...
+
+    def file_size(self, path: Path) -> int: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def is_directory(self, path: Path) -> bool: ...
+
+    def sync_directory(self, path: Path) -> None: ...
+
+
+class SystemFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor", "_nowait", "path")
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._nowait = True
+
+    def write(self, pieces: list[Buffer], position: int) -> None:
+        for start in range(0, len(pieces), _MOST_PIECES):
+            position += _write_all(self._descriptor, pieces[start : start + _MOST_PIECES], position)
+
+    def read(self, size: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def read_cached(self, buffer: memoryview, position: int) -> int:
+        if not self._nowait:
+            return -1
+        try:
+            return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return -1
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            self._nowait = False
+            return -1
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+class SystemDisk:
+    """The operating system's files."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return SystemFile(path, os.open(path, flags, 0o644))
+
+    def read_file(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def write_atomically(self, path: Path, data: bytes) -> None:
+        files.write_atomically(path, data)
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        path.write_bytes(data)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def list(self, path: Path) -> list[Path]:
+        return sorted(path.iterdir())
+
+    def file_size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def is_directory(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def remove_tree(self, path: Path) -> None:
+        for entry in path.iterdir():
+            entry.unlink()
+        path.rmdir()
+
+    def sync_directory(self, path: Path) -> None:
+        files.sync_directory(path)
+
+
+def _write_all(descriptor: int, pieces: list[Buffer], position: int) -> int:
+    total = sum(map(len, pieces))
+    done = os.pwritev(descriptor, pieces, position)
+    while done < total:  # a short write: a signal, or the disk is nearly full
+        rest = memoryview(b"".join(pieces))[done:]
+        written = os.pwrite(descriptor, rest, position + done)
+        if written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done += written
+    return total

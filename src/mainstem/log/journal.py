@@ -1,0 +1,158 @@
+"""The journal: every round of appends is written here first, with one fdatasync however many partitions it touched.
+
+Two files take turns; each is used from its beginning for one *generation*. A frame is one round; it starts on a page
+of its own, so that writing a frame never touches a page with acknowledged data (docs/formats/data-directory.md)::
+
+    0      4      8         12        16            24          32
+    ├──────┼──────┼─────────┼─────────┼─────────────┼───────────┼─ 45 bytes each ─┬───────────────────┬─────────┐
+    │ MSJ1 │ crc  │ length  │ entries │ generation  │ sequence  │ entry, entry, … │ payloads in order │ padding │
+    └──────┴──────┴─────────┴─────────┴─────────────┴───────────┴─────────────────┴───────────────────┴─ to 4096┘
+                   └────────────────────── the CRC-32C covers this ────────────────────────────────────┘
+
+Sequences go on without a gap from frame to frame, over files and restarts. A round starts only when the one before it
+is durable, so only the last frame can be torn: an invalid frame with a valid later one means damage.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from struct import Struct
+from uuid import UUID
+
+import msgspec
+from crc32c import crc32c
+
+from mainstem.log.disk import Buffer, Disk, File
+from mainstem.log.errors import CorruptFile
+
+PAGE = 4096
+NAMES = ("journal-0", "journal-1")
+
+# What an entry says.
+DATA = 1  # `payload` belongs at `position` of the segment with base offset `number`
+CREATE = 2  # the partition exists; `payload` is the topic's name
+DELETE = 3  # the partition does not exist any more
+LOG_START = 4  # the log start offset is `number`
+REPLACE = 5  # compaction: `payload` names the segments that one new segment replaces
+
+_MAGIC = b"MSJ1"
+_HEADER = Struct(">4sIIIqq")
+_ENTRY = Struct(">B16siqqq")
+_CRC_FROM = 8
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One change of one partition."""
+
+    kind: int
+    topic_id: UUID
+    partition: int
+    number: int = 0
+    position: int = 0
+    payload: Sequence[Buffer] = ()
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One round, as it was found in a file."""
+
+    generation: int
+    sequence: int
+    entries: list[Entry]
+    size: int
+
+
+class Journal:
+    """Appends frames; blocking, for the writer's thread."""
+
+    def __init__(self, directory: Path, disk: Disk, *, generation: int, sequence: int) -> None:
+        """Start `generation` in the first file; both files are free to be written over."""
+        self._files: list[File] = [disk.open(directory / name, create=True) for name in NAMES]
+        self._current = 0
+        self.generation = generation
+        self.sequence = sequence
+        """Of the next frame."""
+        self.size = 0
+        """Bytes of this generation."""
+
+    def append(self, entries: list[Entry]) -> None:
+        """Write one frame; durable after `sync`. Where it fails, the next frame takes its place."""
+        frame = encode_frame(self.generation, self.sequence, entries)
+        self._files[self._current].write(frame, self.size)
+        self.size += sum(map(len, frame))
+        self.sequence += 1
+
+    def sync(self) -> None:
+        self._files[self._current].sync()
+
+    def switch(self) -> None:
+        """Begin the next generation in the other file; its old content must not be needed any more."""
+        self._current = 1 - self._current
+        self.generation += 1
+        self.size = 0
+
+
+def encode_frame(generation: int, sequence: int, entries: list[Entry]) -> list[Buffer]:
+    """The frame in pieces, padded to a whole page."""
+    table = bytearray()
+    payload: list[Buffer] = []
+    for entry in entries:
+        size = sum(map(len, entry.payload))
+        table += _ENTRY.pack(entry.kind, entry.topic_id.bytes, entry.partition, entry.number, entry.position, size)
+        payload += entry.payload
+    length = _HEADER.size + len(table) + sum(map(len, payload))
+    header = bytearray(_HEADER.pack(_MAGIC, 0, length, len(entries), generation, sequence))
+    crc = crc32c(table, crc32c(memoryview(header)[_CRC_FROM:]))
+    for piece in payload:
+        crc = crc32c(piece, crc)
+    header[4:8] = crc.to_bytes(4, "big")
+    return [header, table, *payload, bytes(-length % PAGE)]
+
+
+def decode_frame(data: memoryview, position: int) -> Frame | None:
+    """The frame that starts at `position`; None where there is no whole frame with a matching CRC."""
+    if len(data) - position < _HEADER.size:
+        return None
+    magic, crc, length, count, generation, sequence = _HEADER.unpack_from(data, position)
+    table_end = position + _HEADER.size + count * _ENTRY.size
+    end = position + length
+    if magic != _MAGIC or not table_end <= end <= len(data):
+        return None
+    if crc32c(data[position + _CRC_FROM : end]) != crc:
+        return None
+    entries, at = [], table_end
+    for place in range(position + _HEADER.size, table_end, _ENTRY.size):
+        kind, topic_id, partition, number, target, size = _ENTRY.unpack_from(data, place)
+        entries.append(Entry(kind, UUID(bytes=topic_id), partition, number, target, (data[at : at + size],)))
+        at += size
+    return Frame(generation, sequence, entries, length + (-length % PAGE))
+
+
+def read_frames(contents: Sequence[bytes], *, generation: int, sequence: int) -> list[Frame]:
+    """The rounds from `sequence` on, in order, found in the journal files of `generation` or later.
+
+    Raises:
+        CorruptFile: a round is missing or damaged that a later one proves to have been durable.
+    """
+    frames: list[Frame] = []
+    for content in contents:
+        frames += _frames_of(memoryview(content), generation)
+    frames.sort(key=lambda frame: frame.sequence)
+    for expected, frame in enumerate(frames, sequence):
+        if frame.sequence != expected:
+            raise CorruptFile(
+                f"journal: round {expected} is missing or damaged, round {frame.sequence} is there",
+                hint="acknowledged records are damaged: restore the data directory, or run the repair command",
+            )
+    return frames
+
+
+def _frames_of(data: memoryview, generation: int) -> list[Frame]:
+    """Every valid frame of `generation` or later, also behind an invalid one."""
+    frames, position = [], 0
+    while position < len(data):
+        frame = decode_frame(data, position)
+        if frame is None or frame.generation < generation:
+            position += PAGE
+        else:
+            frames.append(frame)
+            position += frame.size
+    return frames

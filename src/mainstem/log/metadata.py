@@ -1,0 +1,84 @@
+"""Small text files in Kafka's form: which topic a partition belongs to, and which cluster a directory.
+
+::
+
+    <topic>-<partition>/partition.metadata      meta.properties
+    version: 0                                  version=1
+    topic_id: X0p3yB4nQ5ejd8yO0s2cYg            cluster.id=5L6g3nShT-eMCtK--X86sw
+                                                node.id=1
+                                                directory.id=8x1GXFDYTYSwIzVfhGc8Yw
+                                                mainstem.format=1
+"""
+
+import base64
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import msgspec
+
+from mainstem.core import UserError
+from mainstem.log.disk import Disk
+from mainstem.log.errors import CorruptFile
+
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+FORMAT = 1
+
+
+class UnsupportedFormat(UserError):
+    """A data directory that a later version of the program wrote."""
+
+
+class DirectoryMetadata(msgspec.Struct, frozen=True):
+    """What `meta.properties` says."""
+
+    cluster_id: str
+    directory_id: str
+
+
+def encode_topic_id(topic_id: UUID) -> str:
+    """Kafka's text form of a UUID: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def decode_topic_id(data: bytes) -> UUID:
+    """The topic id in a `partition.metadata` file.
+
+    Raises:
+        CorruptFile: there is none.
+    """
+    value = _pairs(data, ":").get("topic_id", "")
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(value + "=="))
+    except ValueError:
+        raise CorruptFile(f"{PARTITION_METADATA}: no topic id in {data[:80]!r}") from None
+
+
+def open_directory_metadata(disk: Disk, directory: Path) -> DirectoryMetadata:
+    """Read `meta.properties`; a new directory gets one (blocking).
+
+    Raises:
+        UnsupportedFormat: a later version of the program wrote the directory.
+        CorruptFile: the file is not what this program writes.
+    """
+    path = directory / META_PROPERTIES
+    try:
+        pairs = _pairs(disk.read_file(path), "=")
+    except FileNotFoundError:
+        made = DirectoryMetadata(encode_topic_id(uuid4()), encode_topic_id(uuid4()))
+        lines = ["version=1", f"cluster.id={made.cluster_id}", "node.id=1", f"directory.id={made.directory_id}"]
+        disk.write_atomically(path, "\n".join([*lines, f"mainstem.format={FORMAT}", ""]).encode())
+        return made
+    if not pairs.get("mainstem.format", "").isdigit() or "cluster.id" not in pairs:
+        raise CorruptFile(f"{path}: expected cluster.id and mainstem.format", hint="restore the file from a copy")
+    if int(pairs["mainstem.format"]) > FORMAT:
+        raise UnsupportedFormat(
+            f"{path}: format {pairs['mainstem.format']}, this program reads up to {FORMAT}",
+            hint="use the newer program, or another data directory",
+        )
+    return DirectoryMetadata(pairs["cluster.id"], pairs.get("directory.id", ""))
+
+
+def _pairs(data: bytes, separator: str) -> dict[str, str]:
+    lines = (line.partition(separator) for line in data.decode(errors="replace").splitlines())
+    return {name.strip(): value.strip() for name, found, value in lines if found}

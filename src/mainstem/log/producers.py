@@ -1,0 +1,199 @@
+"""What a partition remembers of each producer: its epoch, its last five batches, its open transaction.
+
+No I/O. An entry is immutable, so undoing an append that failed is putting the old entry back.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from mainstem.log.errors import (
+    CoordinatorFenced,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+)
+from mainstem.records import BatchHeader, Marker
+from mainstem.records.batch import MAX_SEQUENCE
+
+REMEMBERED_BATCHES = 5  # Kafka's limit of produce requests in flight per idempotent producer
+
+
+class AppendedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch that was appended: enough to answer a retry of it."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class Producer(msgspec.Struct, frozen=True, array_like=True):
+    """One producer's state in one partition."""
+
+    producer_id: int
+    producer_epoch: int
+    batches: tuple[AppendedBatch, ...] = ()
+    """The last five, oldest first; none after its epoch was raised by a marker."""
+    coordinator_epoch: int = -1
+    transaction_first_offset: int = -1
+    """Where its open transaction begins; -1 without one."""
+    last_timestamp: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else -1
+
+
+def find_duplicate(producer: Producer | None, header: BatchHeader) -> AppendedBatch | None:
+    """The batch that `header` repeats, if it is one of the producer's last five."""
+    if producer is None or producer.producer_epoch != header.producer_epoch:
+        return None
+    first, last = header.base_sequence, header.last_sequence
+    for batch in producer.batches:
+        if batch.base_sequence == first and batch.last_sequence == last:
+            return batch
+    return None
+
+
+def after_batch(producer: Producer | None, header: BatchHeader, base_offset: int, where: object) -> Producer:
+    """The producer's state once the batch is appended at `base_offset`.
+
+    Raises:
+        InvalidProducerEpoch: the batch is of an older epoch.
+        OutOfOrderSequence: a batch is missing before it.
+        InvalidTransactionState: it is outside the transaction that the producer has open.
+    """
+    if producer is not None:
+        _check_epoch(producer, header.producer_epoch, where)
+        _check_sequence(producer, header, where)
+        if producer.transaction_first_offset >= 0 and not header.is_transactional:
+            raise InvalidTransactionState(
+                f"{where}: producer {header.producer_id} has a transaction open since offset"
+                f" {producer.transaction_first_offset} and sent a batch outside it"
+            )
+    return _appended(producer, header, base_offset)
+
+
+def replay_batch(producer: Producer | None, header: BatchHeader) -> Producer:
+    """The producer's state after a batch that the log holds: nothing is refused."""
+    return _appended(producer, header, header.base_offset)
+
+
+def after_marker(producer: Producer | None, marker: Marker, timestamp: int, where: object) -> Producer:
+    """The producer's state once the marker is appended: no open transaction, epochs as the marker has them.
+
+    Raises:
+        InvalidProducerEpoch, CoordinatorFenced: the marker is older than what the partition has seen.
+    """
+    if producer is not None:
+        _check_epoch(producer, marker.producer_epoch, where)
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise CoordinatorFenced(
+                f"{where}: marker of producer {marker.producer_id} from coordinator epoch {marker.coordinator_epoch},"
+                f" expected {producer.coordinator_epoch} or later"
+            )
+    return replay_marker(producer, marker, timestamp)
+
+
+def replay_marker(producer: Producer | None, marker: Marker, timestamp: int) -> Producer:
+    """The producer's state after a marker that the log holds."""
+    same_epoch = producer is not None and producer.producer_epoch == marker.producer_epoch
+    batches = producer.batches if same_epoch and producer is not None else ()
+    return Producer(marker.producer_id, marker.producer_epoch, batches, marker.coordinator_epoch, -1, timestamp)
+
+
+def _appended(producer: Producer | None, header: BatchHeader, base_offset: int) -> Producer:
+    last_offset = base_offset + header.last_offset - header.base_offset
+    batch = AppendedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset, header.max_timestamp)
+    epoch = header.producer_epoch
+    first_offset = base_offset if header.is_transactional else -1
+    if producer is None:
+        return Producer(header.producer_id, epoch, (batch,), -1, first_offset, header.max_timestamp)
+    if producer.transaction_first_offset >= 0:
+        first_offset = producer.transaction_first_offset
+    kept = producer.batches[1 - REMEMBERED_BATCHES :] if producer.producer_epoch == epoch else ()
+    return Producer(
+        header.producer_id, epoch, (*kept, batch), producer.coordinator_epoch, first_offset, header.max_timestamp
+    )
+
+
+def _check_epoch(producer: Producer, producer_epoch: int, where: object) -> None:
+    if producer_epoch < producer.producer_epoch:
+        raise InvalidProducerEpoch(
+            f"{where}: producer {producer.producer_id} sent epoch {producer_epoch},"
+            f" expected {producer.producer_epoch} or later"
+        )
+
+
+def _check_sequence(producer: Producer, header: BatchHeader, where: object) -> None:
+    if header.producer_epoch != producer.producer_epoch:
+        expected = 0  # a new epoch starts anew
+    elif producer.last_sequence == MAX_SEQUENCE:
+        expected = 0
+    else:
+        expected = producer.last_sequence + 1
+    if header.base_sequence != expected:
+        raise OutOfOrderSequence(
+            f"{where}: producer {header.producer_id} sent sequence {header.base_sequence} of epoch"
+            f" {header.producer_epoch}, expected {expected}"
+        )
+
+
+class Producers:
+    """All producers of a partition, and where their open transactions begin."""
+
+    __slots__ = ("_by_id", "open_transactions")
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Producer] = {}
+        self.open_transactions: dict[int, int] = {}
+        """Producer id to first offset. Begins are appended in offset order, so the first entry is the oldest."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self._by_id.values())
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._by_id.get(producer_id)
+
+    def put(self, producer: Producer) -> None:
+        """Replace the producer's entry."""
+        self._by_id[producer.producer_id] = producer
+        if producer.transaction_first_offset < 0:
+            self.open_transactions.pop(producer.producer_id, None)
+        elif producer.producer_id not in self.open_transactions:
+            self.open_transactions[producer.producer_id] = producer.transaction_first_offset
+
+    def restore(self, producer_id: int, before: Producer | None) -> None:
+        """Undo a `put`: the entry is `before` again."""
+        if before is None:
+            self._by_id.pop(producer_id, None)
+            self.open_transactions.pop(producer_id, None)
+            return
+        self.put(before)
+        self.open_transactions = dict(sorted(self.open_transactions.items(), key=lambda item: item[1]))
+
+    def first_open_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        for offset in self.open_transactions.values():
+            return offset
+        return None
+
+    def expire(self, before_ms: int) -> int:
+        """Forget producers whose last batch is older and who have no open transaction; how many."""
+        expired = [
+            p.producer_id
+            for p in self._by_id.values()
+            if p.last_timestamp < before_ms and p.transaction_first_offset < 0
+        ]
+        for producer_id in expired:
+            del self._by_id[producer_id]
+        return len(expired)

@@ -1,0 +1,143 @@
+"""Finding batches and records in bytes and segments: the blocking and the pure half of reads."""
+
+from collections.abc import Iterator
+from struct import Struct
+
+import msgspec
+from crc32c import crc32c
+
+from mainstem.log.segment import Segment
+from mainstem.records import CorruptBatch, Span, decode_records, iter_spans
+from mainstem.records.batch import BEFORE_LENGTH_COUNTS, CRC_FROM, HEADER, OFFSET_AND_LENGTH, decode_header
+
+READ_SLACK = 64 * 1024
+"""Bytes read beyond what was asked, to get past the batches between an index entry and the offset."""
+
+_CRC = Struct(">I")
+_CRC_AT = 17
+
+
+class OffsetAndTimestamp(msgspec.Struct, frozen=True, gc=False):
+    """A record found by its timestamp."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class Part(msgspec.Struct, gc=False):
+    """Bytes of a segment that begin with a batch, and what is known of their offsets."""
+
+    data: memoryview
+    next_offset: int
+    """The first batch begins here if `dense`, else here or later."""
+    dense: bool
+    """Each batch begins at the offset where the one before it ends: nothing was compacted."""
+    end_offset: int
+    """Of the segment: no batch reaches it."""
+    indexed_offset: int = -1
+    """The first batch ends with this offset, says the index, which then gives no `next_offset`; -1: it says nothing."""
+    verify: bool = True
+    """Check CRCs as well: nobody has since the process began."""
+
+
+def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:
+    """The range with whole batches from the one that holds `offset`, below `limit`, within `max_bytes`.
+
+    Raises:
+        CorruptBatch: the offsets are not what they must be or, with `verify`, a CRC does not match.
+    """
+    first = last = -1
+    for span in _spans(part):
+        if span.last_offset < offset:
+            continue
+        if span.base_offset >= limit:
+            break
+        if first < 0:
+            first = last = span.position
+        if span.end - first > max_bytes and not (at_least_one and last == first):
+            break
+        if part.verify:
+            _check_crc(part.data, span)
+        last = span.end
+    return max(first, 0), max(last, 0)
+
+
+def _spans(part: Part) -> Iterator[Span]:
+    """The batches that are whole, their offsets checked."""
+    expected = part.next_offset
+    for span in iter_spans(part.data):
+        if span.position == 0 and part.indexed_offset >= 0:
+            wrong = span.last_offset != part.indexed_offset
+        else:
+            wrong = span.base_offset != expected if part.dense else span.base_offset < expected
+        if wrong or not span.base_offset <= span.last_offset < part.end_offset:
+            raise CorruptBatch(
+                f"byte {span.position}: offsets {span.base_offset} to {span.last_offset},"
+                f" expected {expected} or what compaction left of it, below {part.end_offset}"
+            )
+        expected = span.last_offset + 1
+        yield span
+
+
+def _check_crc(data: memoryview, span: Span) -> None:
+    if crc32c(data[span.position + CRC_FROM : span.end]) != _CRC.unpack_from(data, span.position + _CRC_AT)[0]:
+        raise CorruptBatch(f"byte {span.position}: offset {span.base_offset}: bad CRC")
+
+
+def rest(part: Part, offset: int, available: int) -> tuple[int, int, int] | None:
+    """The first batch at or after `offset` that is only partly there: where to read, how much, its offset.
+
+    None where nothing more is there. `available` counts from the start of the part.
+
+    Raises:
+        CorruptBatch: what is there cannot be a batch.
+    """
+    position, next_offset = 0, part.next_offset
+    for span in _spans(part):
+        position, next_offset = span.end, span.last_offset + 1
+        if span.last_offset >= offset:
+            return None
+    left = available - position
+    if left <= 0:
+        return None
+    if len(part.data) - position < HEADER.size:
+        if left < HEADER.size:
+            raise CorruptBatch(f"byte {position}: {left} bytes, a batch header is {HEADER.size}")
+        return position, min(left, READ_SLACK), next_offset
+    size = OFFSET_AND_LENGTH.unpack_from(part.data, position)[1] + BEFORE_LENGTH_COUNTS
+    if not HEADER.size <= size <= left or (size <= len(part.data) - position):
+        raise CorruptBatch(f"byte {position}: a batch of {size} bytes, {left} are left")
+    return position, min(left, max(size, READ_SLACK)), next_offset
+
+
+def find_timestamp(
+    segment: Segment, start: int, end: int, timestamp: int, low: int, high: int
+) -> OffsetAndTimestamp | None:
+    """The first record with an offset in [low, high) at or after `timestamp`, from position `start` on (blocking)."""
+    for _, header, batch in segment.scan(start, end):
+        if header.base_offset >= high:
+            return None
+        if header.max_timestamp < timestamp or header.last_offset < low:
+            continue
+        for record in decode_records(batch):
+            if record.timestamp >= timestamp and low <= record.offset < high:
+                return OffsetAndTimestamp(record.offset, record.timestamp, header.leader_epoch)
+    return None
+
+
+def find_latest(segment: Segment, end: int, low: int, high: int) -> OffsetAndTimestamp | None:
+    """The first record with an offset in [low, high) and the latest timestamp of them (blocking)."""
+    best: tuple[int, bytes] | None = None
+    for _, header, batch in segment.scan(0, end):
+        if header.base_offset >= high:
+            break
+        if header.last_offset >= low and header.count and (best is None or header.max_timestamp > best[0]):
+            best = (header.max_timestamp, bytes(batch))
+    if best is None:
+        return None
+    found = None
+    for record in decode_records(best[1]):
+        if low <= record.offset < high and (found is None or record.timestamp > found.timestamp):
+            found = OffsetAndTimestamp(record.offset, record.timestamp, decode_header(best[1]).leader_epoch)
+    return found

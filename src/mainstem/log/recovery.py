@@ -1,0 +1,384 @@
+"""From the files to the partitions, at start: checkpoint, then journal, then what lies behind both.
+
+What the checkpoint counts is not read again: sizes are compared, bytes are checked when they are read. What the journal
+holds is brought to the segments where it is missing there. What a segment holds behind that was never promised: whole
+batches stay, a torn one is cut off. What was promised and is not there takes its partition offline, in plain sight.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from mainstem.core import CorruptData, TopicPartition
+from mainstem.core.logging import get_logger
+from mainstem.log import checkpoint as checkpoints
+from mainstem.log.checkpoint import Checkpoint, PartitionState
+from mainstem.log.compaction import CLEANED, Replacement
+from mainstem.log.disk import Disk
+from mainstem.log.errors import CorruptFile, CorruptSegment, StorageError
+from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, NAMES, REPLACE, Entry, Frame, read_frames
+from mainstem.log.metadata import PARTITION_METADATA, decode_topic_id, encode_topic_id
+from mainstem.log.partition import PartitionLog
+from mainstem.log.segment import LOG, SUFFIXES, BadBatch, Segment, file_name
+from mainstem.records import CorruptBatch, decode_header, iter_headers
+from mainstem.records.batch import HEADER
+
+log = get_logger()
+
+REPAIR_HINT = "acknowledged records are damaged: restore the file from a copy, or run the repair command"
+DELETED = "-delete"
+
+MakePartition = Callable[[TopicPartition, UUID], PartitionLog]
+Key = tuple[UUID, int]
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What a data directory holds."""
+
+    partitions: list[PartitionLog]
+    kept: dict[TopicPartition, msgspec.Raw]
+    """The checkpoint's own words about partitions: of those that are offline they stay."""
+    generation: int
+    """The journal may begin with this one."""
+    sequence: int
+    clean: bool
+
+
+def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
+    """Read a data directory (blocking); on return everything that is found survives a crash of the machine.
+
+    Raises:
+        CorruptFile: the checkpoint or the journal is damaged, so that no partition can be trusted.
+    """
+    saved = checkpoints.load(disk, path)
+    recovery = _Recovery(path, disk, make_partition, saved)
+    recovery.read_journal()
+    recovery.restore()
+    recovery.replay_journal()
+    recovery.adopt_unknown()
+    for partition in recovery.partitions.values():
+        if partition.error is None:
+            recovery.guard(partition, recovery.read_tail)
+    return recovery.finish()
+
+
+class _Recovery:
+    def __init__(self, path: Path, disk: Disk, make_partition: MakePartition, saved: Checkpoint | None) -> None:
+        self.path = path
+        self.disk = disk
+        self.make_partition = make_partition
+        self.saved = saved
+        self.partitions: dict[Key, PartitionLog] = {}
+        self.kept: dict[TopicPartition, msgspec.Raw] = {}
+        self.deleted: set[Key] = set()
+        self.touched: dict[Segment, None] = {}
+        self.frames: list[Frame] = []
+        self.log_starts: dict[Key, int] = {}
+        self.replaced: dict[Key, set[int]] = {}
+        self.generation = saved.generation if saved else 1
+        self.sequence = saved.sequence if saved else 1
+
+    # 1. what the journal will say
+
+    def read_journal(self) -> None:
+        contents = []
+        for name in NAMES:
+            try:
+                contents.append(self.disk.read_file(self.path / name))
+            except FileNotFoundError:
+                contents.append(b"")
+        self.frames = read_frames(contents, generation=self.generation, sequence=self.sequence)
+        for entry in (entry for frame in self.frames for entry in frame.entries):
+            key = (entry.topic_id, entry.partition)
+            if entry.kind == LOG_START:
+                self.log_starts[key] = max(self.log_starts.get(key, 0), entry.number)
+            elif entry.kind == REPLACE:
+                self.replaced.setdefault(key, set()).update(_replacement(entry).base_offsets)
+            elif entry.kind == DELETE:
+                self.deleted.add(key)
+
+    # 2. what the checkpoint says
+
+    def restore(self) -> None:
+        for raw in self.saved.partitions if self.saved else []:
+            state = checkpoints.decode_partition(raw)
+            topic_partition = TopicPartition(state.topic, state.partition)
+            partition = self.make_partition(topic_partition, UUID(hex=state.topic_id))
+            self.partitions[partition.topic_id, partition.number] = partition
+            self.kept[topic_partition] = raw
+            partition.restore(state)
+            self.guard(partition, partial(self.check_files, state=state))
+
+    def guard(self, partition: PartitionLog, step: Callable[[PartitionLog], None]) -> None:
+        """Run a step of the recovery; where it finds damage, the partition is offline and the others go on."""
+        try:
+            step(partition)
+        except (CorruptData, OSError) as error:
+            failure = StorageError(f"{partition.topic_partition}: {error}", hint=REPAIR_HINT)
+            log.error("partition_offline", partition=str(partition.topic_partition), error=str(error))  # noqa: TRY400 - damage is told in one line, no traceback
+            partition.go_offline(failure)
+            partition.changed = False  # what is known of it is not the truth: the checkpoint keeps its words
+
+    def check_files(self, partition: PartitionLog, state: PartitionState) -> None:
+        """Every segment is there, with the bytes that were durable, unless the journal says that it went."""
+        key = (partition.topic_id, partition.number)
+        if key in self.deleted:
+            return
+        replaced = self.replaced.get(key, set())
+        log_start = max(state.log_start_offset, self.log_starts.get(key, 0))
+        for segment in state.segments:
+            if segment.base_offset in replaced or segment.size == 0 or segment.next_offset <= log_start:
+                continue
+            self.check_size(partition.directory / file_name(segment.base_offset, LOG), segment.size)
+
+    def check_size(self, path: Path, expected: int) -> None:
+        size = self.disk.file_size(path) if self.disk.exists(path) else -1
+        if size < expected:
+            found = "missing" if size < 0 else f"{size} bytes"
+            raise CorruptSegment(f"{path}: {found}, {expected} bytes were durable")
+
+    # 3. do what the journal says
+
+    def replay_journal(self) -> None:
+        for frame in self.frames:
+            for entry in frame.entries:
+                self.replay_entry(entry)
+            self.generation = max(self.generation, frame.generation)
+            self.sequence = frame.sequence + 1
+
+    def replay_entry(self, entry: Entry) -> None:
+        key = (entry.topic_id, entry.partition)
+        if entry.kind == CREATE:
+            self.create(key, bytes(entry.payload[0]).decode())
+            return
+        partition = self.partitions.get(key)
+        if partition is None:
+            if key not in self.deleted:
+                raise CorruptFile(f"journal: a change of partition {key[1]} of topic id {key[0]}, which is not there")
+        elif entry.kind == DATA:
+            self.replay_data(partition, entry)
+        elif entry.kind == LOG_START:
+            partition.replay_log_start(entry.number)
+        elif entry.kind == REPLACE:
+            self.guard(partition, partial(self.replay_replacement, entry=entry))
+        elif entry.kind == DELETE:
+            self.delete(key, partition)
+        else:
+            raise CorruptFile(f"journal: an entry of kind {entry.kind}", hint="use the newer program")
+
+    def create(self, key: Key, topic: str) -> None:
+        topic_partition = TopicPartition(topic, key[1])
+        partition = self.make_partition(topic_partition, key[0])
+        create_files(self.disk, partition)
+        sync_files(self.disk, partition.directory)
+        self.partitions[key] = partition
+
+    def delete(self, key: Key, partition: PartitionLog) -> None:
+        del self.partitions[key]
+        self.kept.pop(partition.topic_partition, None)
+        if read_topic_id(self.disk, partition.directory) == key[0]:
+            self.disk.remove_tree(partition.directory)
+
+    def replay_replacement(self, partition: PartitionLog, entry: Entry) -> None:
+        replacement = _replacement(entry)
+        for gone in partition.replay_replacement(replacement):
+            gone.unlink(self.disk)
+        state = replacement.state
+        path = partition.directory / file_name(state.base_offset, LOG)
+        self.check_size(path, state.size)
+        if self.disk.file_size(path) != state.size:
+            raise CorruptSegment(f"{path}: {self.disk.file_size(path)} bytes, compaction left {state.size}")
+
+    def replay_data(self, partition: PartitionLog, entry: Entry) -> None:
+        """Bring a round's batches to the segment, where they are not there yet, and count them in."""
+        data = memoryview(entry.payload[0])
+        if partition.error is not None:  # its state is not known, but nothing of it may get lost
+            segment = Segment(partition.directory, entry.number, partition.files)
+            segment.file.write([data], entry.position)
+            self.touched[segment] = None
+            return
+
+        def write_and_count(partition: PartitionLog) -> None:
+            self.catch_up(partition, entry.number, entry.position)
+            segment = partition.replay_segment(entry.number)
+            if segment.size != entry.position:
+                raise CorruptSegment(f"{segment.path}: {segment.size} bytes, the journal goes on at {entry.position}")
+            if segment.file.read(len(data), entry.position) != data:
+                segment.file.write([data], entry.position)
+                self.touched[segment] = None
+            position = 0
+            for header in iter_headers(data):
+                partition.replay(header, data[position : position + header.size])
+                position += header.size
+
+        self.guard(partition, write_and_count)
+
+    def catch_up(self, partition: PartitionLog, base_offset: int, position: int) -> None:
+        """Count in what lies before `position`: its topic trusted the page cache for a while, then it was synced."""
+        while partition.segments:
+            segment = partition.segments[-1]
+            if segment.base_offset == base_offset:
+                self.count_batches(partition, segment, position)
+                return
+            self.count_batches(partition, segment, self.disk.file_size(segment.path))
+            if partition.log_end_offset == base_offset:
+                return
+            following = partition.directory / file_name(partition.log_end_offset, LOG)
+            if following == segment.path or not self.disk.exists(following):
+                raise CorruptSegment(
+                    f"{partition.directory}: ends at offset {partition.log_end_offset},"
+                    f" the journal goes on with the segment of {base_offset}"
+                )
+            partition.replay_segment(partition.log_end_offset)
+
+    def count_batches(self, partition: PartitionLog, segment: Segment, end: int) -> None:
+        """Check and count in what the segment holds up to `end`."""
+        if segment.size >= end:
+            return
+        for position, header, batch in segment.scan(segment.size, end):
+            if header.base_offset < partition.log_end_offset:
+                raise BadBatch(
+                    f"{segment.path}: position {position}: offset {header.base_offset},"
+                    f" expected {partition.log_end_offset} or later",
+                    position,
+                )
+            partition.replay(header, batch)
+            self.touched[segment] = None
+
+    # 4. what lies behind both
+
+    def read_tail(self, partition: PartitionLog) -> None:
+        """Count in what was written and never promised; the first batch that is not whole ends it."""
+        if partition.segments:
+            self.read_segment_tail(partition, partition.segments[-1])
+        for path in self.disk.list(partition.directory):
+            starts_here = path.name == file_name(partition.log_end_offset, LOG)
+            if starts_here and path not in [segment.path for segment in partition.segments[-1:]]:
+                self.read_segment_tail(partition, partition.replay_segment(partition.log_end_offset))
+        known = {segment.path_of(suffix) for segment in partition.segments for suffix in SUFFIXES}
+        for path in self.disk.list(partition.directory):
+            unfinished = path.suffix in (CLEANED, ".swap", ".deleted")
+            if unfinished or (path.suffix in SUFFIXES and path not in known):
+                log.info("leftover_removed", path=str(path))
+                self.disk.unlink(path)
+
+    def read_segment_tail(self, partition: PartitionLog, segment: Segment) -> None:
+        size = self.disk.file_size(segment.path) if self.disk.exists(segment.path) else 0
+        if size <= segment.size:
+            return
+        try:
+            self.count_batches(partition, segment, size)
+        except BadBatch as error:
+            self.refuse_hole(segment, error, size)
+            log.warning(
+                "torn_tail_truncated",
+                path=str(segment.path),
+                position=error.position,
+                bytes=size - error.position,
+                reason=str(error),
+            )
+            segment.file.truncate(error.position)
+            self.touched[segment] = None
+
+    def refuse_hole(self, segment: Segment, error: BadBatch, size: int) -> None:
+        """Without a checkpoint nothing tells a torn tail from damage but what follows it."""
+        if self.saved is None and _valid_batch_after(segment, error.position, size):
+            raise error
+
+    def adopt_unknown(self) -> None:
+        """Partitions that neither checkpoint nor journal knows: another program's, or the checkpoint is gone."""
+        known = {partition.directory for partition in self.partitions.values()}
+        for entry in self.disk.list(self.path):
+            if not self.disk.is_directory(entry) or entry in known:
+                continue
+            topic, _, number = entry.name.rpartition("-")
+            topic_id = read_topic_id(self.disk, entry)
+            has_batches = any(path.suffix == LOG and self.disk.file_size(path) for path in self.disk.list(entry))
+            never_promised = topic_id is not None and not has_batches and self.saved is not None
+            if entry.name.endswith(DELETED) or never_promised:
+                self.disk.remove_tree(entry)
+            elif not topic or not number.isdigit() or topic_id is None:
+                log.warning("directory_ignored", path=str(entry), reason="not a partition")
+            else:
+                self.adopt(TopicPartition(topic, int(number)), topic_id)
+
+    def adopt(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        log.warning("partition_read_from_segments", partition=str(topic_partition))
+        partition = self.make_partition(topic_partition, topic_id)
+        self.partitions[topic_id, topic_partition.partition] = partition
+        self.guard(partition, self.read_all)
+
+    def read_all(self, partition: PartitionLog) -> None:
+        """Read and check every batch; only the end of the last segment may be torn."""
+        paths = [path for path in self.disk.list(partition.directory) if path.suffix == LOG and path.stem.isdigit()]
+        for path in paths:
+            partition.log_end_offset = max(partition.log_end_offset, int(path.stem))
+            segment = partition.replay_segment(int(path.stem))
+            if path is paths[0]:
+                partition.log_start_offset = segment.base_offset
+            if path is paths[-1]:
+                self.read_segment_tail(partition, segment)
+            else:
+                self.count_batches(partition, segment, self.disk.file_size(path))
+
+    # 5. make it durable
+
+    def finish(self) -> Recovered:
+        new = self.saved is None and not self.partitions
+        clean = new or (self.saved is not None and self.saved.clean and not self.frames and not self.touched)
+        for segment in self.touched:
+            segment.file.sync()
+        for partition in self.partitions.values():
+            if partition.error is None:
+                partition.start(bump_epoch=not clean and self.saved is not None)
+                if not clean:
+                    self.disk.sync_directory(partition.directory)
+        if not clean:
+            self.disk.sync_directory(self.path)
+        partitions = list(self.partitions.values())
+        return Recovered(partitions, self.kept, self.generation + 1, self.sequence, clean)
+
+
+def _replacement(entry: Entry) -> Replacement:
+    try:
+        return msgspec.msgpack.decode(entry.payload[0], type=Replacement)
+    except msgspec.DecodeError as error:
+        raise CorruptFile(f"journal: what replaces segments of {entry.topic_id}-{entry.partition}: {error}") from None
+
+
+def _valid_batch_after(segment: Segment, position: int, size: int) -> bool:
+    """Some whole batch begins after `position`: then what is there is damage, not the end of the last write."""
+    data = segment.file.read(size - position, position)
+    for start in range(1, len(data) - HEADER.size):
+        if data[start + 16] != 2:
+            continue
+        try:
+            decode_header(data, start)
+        except CorruptBatch:
+            continue
+        return True
+    return False
+
+
+def create_files(disk: Disk, partition: PartitionLog) -> None:
+    """The partition's directory and its topic id, in Kafka's form (not synced)."""
+    disk.make_directory(partition.directory)
+    content = f"version: 0\ntopic_id: {encode_topic_id(partition.topic_id)}\n"
+    disk.write_file(partition.directory / PARTITION_METADATA, content.encode())
+
+
+def sync_files(disk: Disk, directory: Path) -> None:
+    """Make what `create_files` made durable, except for the directory's own name."""
+    disk.open(directory / PARTITION_METADATA).sync()
+    disk.sync_directory(directory)
+
+
+def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
+    """The topic id in a partition's directory; None where there is none."""
+    try:
+        return decode_topic_id(disk.read_file(directory / PARTITION_METADATA))
+    except (FileNotFoundError, NotADirectoryError, CorruptFile):
+        return None

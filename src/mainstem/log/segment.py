@@ -1,0 +1,311 @@
+"""One segment: a file of batches and its look-ups.
+
+``<20-digit base offset>.log`` holds whole batches one after the other, exactly as they went over the wire; offsets
+rise, with gaps where compaction took records out. docs/formats/segment.md has the picture.
+
+A segment's numbers (`size`, `next_offset`, indexes) speak of what was *appended*; the writer brings it to the file.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from crc32c import crc32c
+
+from mainstem.log.checkpoint import SegmentState
+from mainstem.log.disk import Disk, File
+from mainstem.log.errors import CorruptSegment
+from mainstem.log.index import AbortedTransaction, IndexState, OffsetIndex, TimeIndex, encode_aborted
+from mainstem.records import BatchHeader, CorruptBatch, decode_header
+from mainstem.records.batch import BEFORE_LENGTH_COUNTS, HEADER, OFFSET_AND_LENGTH, PREFIX
+
+LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
+SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+
+_SCAN_BYTES = 1 << 20
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """Kafka's name of a segment's file."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class BadBatch(CorruptSegment):
+    """A segment's batch does not check out; `position` is where it begins."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class IndexWrite(msgspec.Struct, frozen=True):
+    """Entries that belong at the end of an index file."""
+
+    path: Path
+    position: int
+    entries: bytes
+
+    def write(self, disk: Disk) -> None:
+        file = disk.open(self.path, create=True)
+        file.truncate(self.position)
+        file.write([self.entries], self.position)
+
+
+class OpenFiles:
+    """Opens segments' files when they are used; above `most`, those opened first are let go.
+
+    A file that somebody still reads stays open until that is done: it is closed with its last reference.
+    """
+
+    def __init__(self, disk: Disk, most: int) -> None:
+        self.disk = disk
+        self._most = most
+        self._opened: deque[Segment] = deque()
+        self._lock = threading.Lock()  # the loop, the writer and the readers all ask
+
+    def open(self, segment: "Segment") -> File:
+        with self._lock:
+            if segment.opened is None:
+                if segment.retired:  # its name may be another file's by now
+                    raise FileNotFoundError(f"{segment.path}: deleted or replaced")
+                segment.opened = self.disk.open(segment.path, create=True)
+                self._opened.append(segment)
+            file = segment.opened
+            while len(self._opened) > self._most:
+                self._opened.popleft().opened = None
+        return file
+
+
+class Segment:
+    """A file of batches from `base_offset` on."""
+
+    def __init__(self, directory: Path, base_offset: int, files: OpenFiles, state: SegmentState | None = None) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = directory / file_name(base_offset, LOG)
+        self.opened: File | None = None
+        self.retired = False
+        """Deleted or replaced: nobody opens its file any more."""
+        self.unsaved = False
+        """Written since the last checkpoint."""
+        self.checkpointed_size = -1
+        """Its size in the last checkpoint: compaction takes no segment that the journal still speaks of."""
+        self._files = files
+        self._state = state
+        self.size = state.size if state else 0
+        self.next_offset = state.next_offset if state else base_offset
+        self.max_timestamp = state.max_timestamp if state else -1
+        self.max_timestamp_offset = state.max_timestamp_offset if state else base_offset
+        self.first_append_ms = state.first_append_ms if state else -1
+        """Timestamp of the first batch: rolling by time counts from it."""
+        self.unindexed_bytes = state.unindexed_bytes if state else 0
+        self.offset_index = OffsetIndex(base_offset, state.offset_index if state else None)
+        self.time_index = (
+            TimeIndex(base_offset, state.time_index, state.time_index_last) if state else TimeIndex(base_offset)
+        )
+        self.aborted = list(state.aborted) if state else []
+        self.offsets_crc = state.offsets_crc if state else 0
+        """After compaction, which leaves gaps: CRC-32C of all batches' offsets, lengths and epochs. Else 0."""
+        self.restored_size = self.size
+        """Bytes that were there at the start: this process has not checked them."""
+        self._stored_size = self.size  # bytes that the index files cover
+        self._indexed = state is None
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path}, size={self.size}, next_offset={self.next_offset})"
+
+    def path_of(self, suffix: str) -> Path:
+        return self.directory / file_name(self.base_offset, suffix)
+
+    @property
+    def file(self) -> File:
+        """The open file; it is created when it is missing. Keep it while it is used."""
+        return self.opened or self._files.open(self)
+
+    @property
+    def indexed(self) -> bool:
+        """The look-ups are in memory."""
+        return self._indexed
+
+    @property
+    def is_dense(self) -> bool:
+        """Each batch begins at the offset where the one before it ends."""
+        return self.offsets_crc == 0
+
+    def state(self) -> SegmentState:
+        """What the checkpoint keeps of it."""
+        if self._state is None:
+            self._state = SegmentState(
+                self.base_offset,
+                self.size,
+                self.next_offset,
+                self.max_timestamp,
+                self.max_timestamp_offset,
+                self.first_append_ms,
+                self.unindexed_bytes,
+                self.offset_index.state(),
+                self.time_index.state(),
+                self.time_index.last,
+                list(self.aborted),
+                self.offsets_crc,
+            )
+        return self._state
+
+    def unlink(self, disk: Disk) -> None:
+        """Delete its files (blocking); somebody who reads it still can."""
+        for suffix in SUFFIXES:
+            disk.unlink(self.path_of(suffix))
+
+    # -- append -------------------------------------------------------------------------------------------------------
+
+    def append(self, header: BatchHeader, index_interval_bytes: int) -> int:
+        """Count in a batch whose offsets are assigned; the position where it is to be written."""
+        return self.count_in(header.last_offset, header.size, header.max_timestamp, index_interval_bytes)
+
+    def count_in(self, last_offset: int, size: int, max_timestamp: int, index_interval_bytes: int) -> int:
+        """`append` for a batch whose header still has the producer's offsets."""
+        position = self.size
+        self.unsaved = True
+        if position == 0:
+            self.first_append_ms = max_timestamp
+        if self.unindexed_bytes > index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
+            self.unindexed_bytes = 0
+        self.unindexed_bytes += size
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        self.size = position + size
+        self.next_offset = last_offset + 1
+        self._state = None
+        return position
+
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        self.aborted.append(transaction)
+        self._state = None
+
+    def cut(self, position: int, next_offset: int) -> None:
+        """Forget what was appended at `position` and after it.
+
+        The latest timestamp stays as it is: too late a one only makes a look-up read a segment in vain.
+        """
+        self.size = position
+        self.next_offset = next_offset
+        self.offset_index.truncate(position)
+        self.time_index.truncate(next_offset)
+        while self.aborted and self.aborted[-1].last_offset >= next_offset:
+            self.aborted.pop()
+        self._state = None
+
+    def seal(self) -> None:
+        """Complete the time index: nothing is appended any more."""
+        if self.size:
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
+            self._state = None
+
+    # -- look-ups -----------------------------------------------------------------------------------------------------
+
+    def position_of(self, offset: int) -> int:
+        """A position at or before the batch that holds `offset`; the look-ups must be in memory."""
+        return self.offset_index.lookup(offset)[1]
+
+    def read_indexes(self) -> tuple[bytes, bytes] | None:
+        """The entries in the index files (blocking); None where they are missing or not what the checkpoint says.
+
+        Raises:
+            BadBatch: a compacted segment's offsets are not what compaction wrote.
+        """
+        if self.offsets_crc:
+            self._check_offsets()
+        offsets = self._read_index(INDEX, self.offset_index.unloaded, self.offset_index.unloaded_state())
+        times = self._read_index(TIME_INDEX, self.time_index.unloaded, self.time_index.unloaded_state())
+        return None if offsets is None or times is None else (offsets, times)
+
+    def _read_index(self, suffix: str, length: int, expected: IndexState) -> bytes | None:
+        try:
+            data = self._files.disk.read_file(self.path_of(suffix))[:length]
+        except FileNotFoundError:
+            return None
+        found = OffsetIndex(self.base_offset)
+        found.load(data)
+        return data if found.state() == expected else None
+
+    def _check_offsets(self) -> None:
+        """Compare every batch's offset with what compaction wrote; no CRC of theirs covers it.
+
+        Where nothing was compacted each batch begins where the one before it ends, which every read checks.
+        """
+        found = 0
+        for _, _, batch in self.scan(0, self._stored_size):
+            found = crc32c(batch[: PREFIX.size], found)
+        if (found or 1) != self.offsets_crc:
+            raise BadBatch(f"{self.path}: the offsets of its batches are not those that compaction wrote", 0)
+
+    def rebuild_indexes(self, index_interval_bytes: int) -> tuple[bytes, bytes]:
+        """The entries for what the index files cover, from the batches themselves (blocking).
+
+        Raises:
+            BadBatch: a batch does not check out.
+        """
+        other = Segment(self.directory, self.base_offset, self._files)
+        for _, header, _ in self.scan(0, self._stored_size):
+            other.append(header, index_interval_bytes)
+        other.seal()
+        return bytes(other.offset_index.data), bytes(other.time_index.data)
+
+    def fill_indexes(self, entries: tuple[bytes, bytes], *, rebuilt: bool) -> None:
+        """Put what `read_indexes` or `rebuild_indexes` gave before what was added since."""
+        for index, data in zip((self.offset_index, self.time_index), entries, strict=True):
+            if rebuilt:
+                index.replace(data)
+            else:
+                index.load(data)
+        self._indexed = True
+        if rebuilt:
+            self._state = None
+            self.unsaved = True
+
+    def index_writes(self, state: SegmentState) -> list[IndexWrite]:
+        """What brings the look-ups up to `state` to their files; not synced, since they can be rebuilt."""
+        writes = [
+            IndexWrite(self.path_of(INDEX), *self.offset_index.save(state.offset_index.length)),
+            IndexWrite(self.path_of(TIME_INDEX), *self.time_index.save(state.time_index.length)),
+        ]
+        if state.aborted:
+            writes.append(IndexWrite(self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)))
+        return [write for write in writes if write.entries or write.position == 0]
+
+    # -- scan ---------------------------------------------------------------------------------------------------------
+
+    def scan(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Every batch in [start, end), checked: (position, header, bytes). Blocking.
+
+        Raises:
+            BadBatch: at the first batch that does not check out; `position` says where.
+        """
+        end = self.size if end is None else end
+        position, file = start, self.file
+        window, window_start = b"", start
+        while position < end:
+            at = position - window_start
+            if len(window) - at < HEADER.size:
+                window, window_start, at = file.read(min(_SCAN_BYTES, end - position), position), position, 0
+            need = _batch_size(window, at)
+            if need > len(window) - at and HEADER.size <= need <= end - position:
+                window, window_start, at = file.read(min(max(need, _SCAN_BYTES), end - position), position), position, 0
+            try:
+                header = decode_header(window, at)
+            except CorruptBatch as error:
+                raise BadBatch(f"{self.path}: position {position}: {error}", position) from None
+            yield position, header, memoryview(window)[at : at + header.size]
+            position += header.size
+
+
+def _batch_size(window: bytes, at: int) -> int:
+    if len(window) - at < OFFSET_AND_LENGTH.size:
+        return 0
+    length: int = OFFSET_AND_LENGTH.unpack_from(window, at)[1]
+    return length + BEFORE_LENGTH_COUNTS

@@ -1,0 +1,308 @@
+"""Group commit: one round is in flight; what is appended meanwhile joins the next.
+
+A round, for everything that was queued when it began:
+
+1. write the batches to their segments (page cache): a full disk is found here, before anything is promised;
+2. partitions that trust the page cache (`flush.messages` > 1) answer now;
+3. write one frame with all the others' batches, and the notes, to the journal;
+4. one fdatasync of the journal, and of those segments whose topics sync by number or time;
+5. everybody else answers.
+
+Segments are synced later, by the checkpoint. docs/decisions/log-journal.md has the figures behind this.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from concurrent.futures import Executor
+from itertools import groupby
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from mainstem.core.logging import get_logger
+from mainstem.log.disk import Buffer
+from mainstem.log.errors import StorageError
+from mainstem.log.journal import DATA, Entry, Journal
+from mainstem.log.segment import Segment
+
+log = get_logger()
+
+_LONGEST_JOURNAL = 4  # times the limit, while a checkpoint is slow: it bounds recovery too
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Batches that belong at `position` of `segment`."""
+
+    segment: Segment
+    position: int
+    pieces: list[Buffer]
+    size: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What one partition has in a round."""
+
+    sink: "Sink"
+    writes: list[Write]
+    end_offset: int
+    journaled: bool
+    """In the journal, hence durable with it; else durable with the next sync of its segment."""
+    sync: list[Segment]
+    """Segments to sync in this round: they hold batches that are in no journal."""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A change of a partition that is not a batch: it happens (`apply`) once it is durable."""
+
+    entry: Entry
+    apply: Callable[[], None]
+    future: "asyncio.Future[None]"
+
+
+class Sink(Protocol):
+    """What the writer asks of a partition; all on the event loop."""
+
+    topic_id: UUID
+    number: int
+    fail_stop: bool
+    """Its owner has acted on what was appended: it cannot be undone."""
+
+    def take_writes(self) -> Batch:
+        """The queued writes, now in flight."""
+        ...
+
+    def written(self, batch: Batch) -> None:
+        """The batches are in the page cache."""
+        ...
+
+    def synced(self, batch: Batch) -> None:
+        """They survive a crash of the machine."""
+        ...
+
+    def undo(self, batch: Batch, error: StorageError) -> None:
+        """The disk was full: what is not acknowledged never happened."""
+        ...
+
+
+class Owner(Protocol):
+    """What the writer asks of the log directory; all on the event loop."""
+
+    @property
+    def checkpointing(self) -> bool:
+        """The journal file that was used before is still needed."""
+        ...
+
+    def prepare_checkpoint(self) -> bool:
+        """Everything that was appended is in this round: remember the state that it leads to.
+
+        False while the last checkpoint is not done.
+        """
+        ...
+
+    def start_checkpoint(self) -> None:
+        """The round is durable and the journal has switched: bring the segments to the disk."""
+        ...
+
+    def cancel_checkpoint(self) -> None:
+        """The round failed."""
+        ...
+
+    def fail(self, error: OSError) -> None:
+        """The disk failed: nothing is appended any more."""
+        ...
+
+
+class Writer:
+    """The one writer of a log directory."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, owner: Owner) -> None:
+        self._loop = loop
+        self._executor = executor
+        self._owner = owner
+        self._journal: Journal | None = None
+        self._limit = 0
+        self._dirty: list[Sink] = []
+        self._notes: list[Note] = []
+        self._busy = False
+        self._checkpoint_wanted = False
+        self._stopped: StorageError | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.unjournaled_bytes = 0
+        """Written since the last checkpoint by topics that trust the page cache."""
+        self.rounds = 0
+
+    def start(self, journal: Journal, checkpoint_bytes: int) -> None:
+        """Write to `journal`; ask for a checkpoint after so many bytes."""
+        self._journal = journal
+        self._limit = checkpoint_bytes
+
+    def schedule(self, sink: Sink) -> None:
+        """The partition has queued its first write since its last round."""
+        self._dirty.append(sink)
+        self._wake()
+
+    def note(self, entry: Entry, apply: Callable[[], None]) -> "asyncio.Future[None]":
+        """Make a change durable in the journal, then apply it."""
+        if self._stopped is not None:
+            raise self._stopped
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._notes.append(Note(entry, apply, future))
+        self._wake()
+        return future
+
+    def stop(self, error: StorageError) -> None:
+        """Take nothing any more; what is queued fails."""
+        self._stopped = error
+        for note in self._take_notes():
+            _fail(note.future, error)
+
+    async def idle(self) -> None:
+        """Wait until nothing is queued or in flight."""
+        await self._idle.wait()
+
+    def request_checkpoint(self) -> None:
+        """Take a checkpoint with the next round, full journal or not."""
+        self._checkpoint_wanted = True
+        self._wake()
+
+    def checkpoint_done(self) -> None:
+        """The other journal file is free."""
+        if self._dirty or self._notes or self._checkpoint_wanted:
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._busy and self._stopped is None:
+            self._busy = True
+            self._idle.clear()
+            # Not at once: what else arrives in this turn of the loop shares the sync.
+            self._loop.call_soon(self._start_round)
+
+    def _start_round(self) -> None:
+        assert self._journal is not None
+        if self._journal.size >= _LONGEST_JOURNAL * self._limit and self._owner.checkpointing:
+            self._busy = False  # the disk does not keep up: `checkpoint_done` goes on
+            return
+        dirty, self._dirty = self._dirty, []
+        batches = [sink.take_writes() for sink in dirty]
+        full = self._journal.size + self.unjournaled_bytes >= self._limit
+        checkpoint = (full or self._checkpoint_wanted) and self._owner.prepare_checkpoint()
+        self._checkpoint_wanted = self._checkpoint_wanted and not checkpoint
+        # A note changes the state only when it is durable, so it must not be in the round that a checkpoint closes.
+        notes = [] if checkpoint else self._take_notes()
+        future = self._loop.run_in_executor(self._executor, self._run_round, batches, notes)
+        future.add_done_callback(lambda done: self._end_round(batches, notes, done, checkpoint=checkpoint))
+
+    def _take_notes(self) -> list[Note]:
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _run_round(self, batches: list[Batch], notes: list[Note]) -> None:
+        """Steps 1 to 4, in the writer's thread."""
+        assert self._journal is not None
+        runs = [(batch, run) for batch in batches for run in _runs(batch.writes)]
+        entries = [
+            Entry(DATA, batch.sink.topic_id, batch.sink.number, run.segment.base_offset, run.position, run.pieces)
+            for batch, run in runs
+            if batch.journaled
+        ]
+        entries += [note.entry for note in notes]
+        told = False
+        try:
+            for _, run in runs:
+                run.segment.file.write(run.pieces, run.position)
+            if relaxed := [batch for batch in batches if not batch.journaled]:
+                self._loop.call_soon_threadsafe(_tell_written, relaxed)
+                told = True
+            if entries:
+                self._journal.append(entries)
+        except OSError as error:
+            if error.errno in FULL:
+                _cut_files([run for batch, run in runs if batch.journaled or not told])
+            raise
+        for segment in dict.fromkeys(segment for batch in batches for segment in batch.sync):
+            segment.file.sync()
+        if entries:
+            self._journal.sync()
+
+    def _end_round(
+        self, batches: list[Batch], notes: list[Note], done: "asyncio.Future[None]", *, checkpoint: bool
+    ) -> None:
+        self.rounds += 1
+        error = done.exception()
+        if error is not None:
+            self._fail_round(batches, notes, error)
+            if checkpoint:
+                self._owner.cancel_checkpoint()
+        else:
+            for batch in batches:
+                if not batch.journaled:
+                    self.unjournaled_bytes += sum(write.size for write in batch.writes)
+                batch.sink.synced(batch)
+            self._apply(notes)
+            if checkpoint:
+                assert self._journal is not None
+                self._journal.switch()
+                self.unjournaled_bytes = 0
+                self._owner.start_checkpoint()
+        wanted = self._checkpoint_wanted and not self._owner.checkpointing
+        if (self._dirty or self._notes or wanted) and self._stopped is None:
+            self._start_round()
+        else:
+            self._busy = False
+            self._idle.set()
+
+    def _apply(self, notes: list[Note]) -> None:
+        for note in notes:
+            try:
+                note.apply()
+            except OSError as error:
+                self._owner.fail(error)
+                _fail(note.future, StorageError(f"{error}: the log directory is offline"))
+            if not note.future.done():
+                note.future.set_result(None)
+
+    def _fail_round(self, batches: list[Batch], notes: list[Note], error: BaseException) -> None:
+        final = any(batch.sink.fail_stop for batch in batches)
+        if isinstance(error, OSError) and error.errno in FULL and not final:
+            refusal = StorageError(f"{error}: nothing was appended", hint="free disk space, or shorten a retention")
+            log.error("disk_full", error=str(error))
+            for batch in batches:
+                batch.sink.undo(batch, refusal)
+        else:
+            refusal = StorageError(f"{error}: the log directory is offline")
+            self._owner.fail(error if isinstance(error, OSError) else OSError(repr(error)))
+        for note in notes:
+            _fail(note.future, refusal)
+        if not isinstance(error, OSError):
+            raise error
+
+
+def _runs(writes: list[Write]) -> list[Write]:
+    """One write per segment: a partition's batches lie one after the other."""
+    runs: list[Write] = []
+    for segment, group in groupby(writes, key=lambda write: write.segment):
+        parts = list(group)
+        pieces = parts[0].pieces if len(parts) == 1 else [piece for part in parts for piece in part.pieces]
+        runs.append(Write(segment, parts[0].position, pieces, sum(part.size for part in parts)))
+    return runs
+
+
+def _cut_files(runs: list[Write]) -> None:
+    """Take back what a full disk let through; synced, so that a power cut does not bring it back."""
+    for run in runs:
+        run.segment.file.truncate(run.position)
+        run.segment.file.sync()
+
+
+def _tell_written(batches: list[Batch]) -> None:
+    for batch in batches:
+        batch.sink.written(batch)
+
+
+def _fail(future: "asyncio.Future[None]", error: StorageError) -> None:
+    if not future.done():
+        future.set_exception(error)

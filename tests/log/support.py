@@ -1,0 +1,95 @@
+"""Short ways to a log directory and to batches, for the log's tests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+from mainstem.core import ManualClock, TopicPartition
+from mainstem.log import Disk, LogConfig, LogDirectory, PartitionLog, TopicConfig
+from mainstem.records import Record, build_batch, decode_records, iter_headers
+
+T = TypeVar("T")
+
+TP = TopicPartition("orders", 0)
+TOPIC_ID = UUID(int=7)
+# One thread each, so that a simulated disk sees the same calls in the same order every time.
+CONFIG = LogConfig(read_threads=1, sync_threads=1)
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(coroutine)
+
+
+def batch(
+    *values: bytes | None,
+    key: bytes | None = b"k",
+    keys: list[bytes | None] | None = None,
+    timestamp: int = 1_700_000_000_000,
+    **fields: Any,
+) -> bytes:
+    names = keys or [key] * len(values)
+    records = [Record(0, timestamp, name, value) for name, value in zip(names, values, strict=True)]
+    return build_batch(records, **fields)
+
+
+async def open_log(
+    path: Path, *, disk: Disk | None = None, config: LogConfig = CONFIG, clock: ManualClock | None = None
+) -> LogDirectory:
+    return await LogDirectory.open(path, config, clock=clock or ManualClock(), disk=disk)
+
+
+async def with_partition(
+    path: Path,
+    test: Callable[[PartitionLog], Awaitable[T]],
+    *,
+    disk: Disk | None = None,
+    config: LogConfig = CONFIG,
+    topic: TopicConfig | None = None,
+    clock: ManualClock | None = None,
+) -> T:
+    """Run `test` on a partition of a log directory, which is closed afterwards."""
+    log = await open_log(path, disk=disk, config=config, clock=clock)
+    try:
+        if TP in log.partitions:
+            partition = log.partitions[TP]
+            partition.config = topic or TopicConfig()
+        else:
+            partition = await log.create_partition(TP, TOPIC_ID, topic or TopicConfig())
+        return await test(partition)
+    finally:
+        await log.close()
+
+
+async def read_all(partition: PartitionLog, *, start: int | None = None, committed_only: bool = False) -> list[Record]:
+    """Every record that a consumer sees, without those of aborted transactions and control records."""
+    records: list[Record] = []
+    offset = partition.log_start_offset if start is None else start
+    while True:
+        result = await partition.read(offset, 1 << 20, committed_only=committed_only)
+        if not result.records:
+            return records
+        position = 0
+        for header in iter_headers(result.records):
+            data = result.records[position : position + header.size]
+            position += header.size
+            aborted = any(
+                a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
+                for a in result.aborted
+            )
+            if not header.is_control and not (header.is_transactional and aborted):
+                records += [record for record in decode_records(data) if record.offset >= offset]
+        offset = header.last_offset + 1
+
+
+async def values(partition: PartitionLog, **how: Any) -> list[bytes | None]:
+    return [record.value for record in await read_all(partition, **how)]
+
+
+def abandon(log: LogDirectory) -> None:
+    """Let go of the directory as a dead process does: nothing is written."""
+    log._stop.set()
+    if log._housekeeping_timer is not None:
+        log._housekeeping_timer.cancel()
+    log._let_go()

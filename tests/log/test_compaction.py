@@ -1,0 +1,361 @@
+"""What compaction keeps and what it lets go, case by case; histories are in test_compaction_model.py."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+import structlog
+
+from mainstem.core import ManualClock
+from mainstem.log import StorageError, TopicConfig
+from mainstem.log.compaction import cleanable, dirty_ratio
+from mainstem.log.threads import FileThreads
+from mainstem.records import decode_records, iter_headers
+from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import TOPIC_ID, TP, batch, open_log, read_all, run
+
+COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 10_000}
+
+
+class Topic:
+    """A compacted partition, and short words for what happens to it."""
+
+    def __init__(self, path: Path, **settings) -> None:
+        self.path, self.clock = path, ManualClock()
+        self.config = TopicConfig(**(COMPACT | settings))
+        self.sequences: dict[int, int] = {}
+
+    async def __aenter__(self):
+        self.log = await open_log(self.path, clock=self.clock)
+        self.partition = await self.log.create_partition(TP, TOPIC_ID, self.config)
+        return self
+
+    async def __aexit__(self, *_):
+        await self.log.close()
+
+    async def put(self, key: bytes, value: bytes | None, *, producer: int = -1, transactional=False) -> None:
+        fields = {}
+        if producer >= 0:
+            sequence = self.sequences.get(producer, 0)
+            fields = {
+                "producer_id": producer,
+                "producer_epoch": 0,
+                "base_sequence": sequence,
+                "transactional": transactional,
+            }
+            self.sequences[producer] = sequence + 1
+        await self.partition.append(batch(value, key=key, timestamp=self.clock.now_ms(), **fields))
+
+    async def end(self, producer: int, *, commit: bool) -> None:
+        await self.partition.append_marker(producer, 0, commit=commit, coordinator_epoch=0)
+
+    async def compact(self) -> None:
+        self.partition.roll()
+        await self.log.housekeep()
+
+    async def records(self) -> list[tuple[int, bytes, bytes | None]]:
+        return [(r.offset, r.key, r.value) for r in await read_all(self.partition, committed_only=True)]
+
+    async def headers(self):
+        result = await self.partition.read(self.partition.log_start_offset, 1 << 20)
+        return list(iter_headers(result.records))
+
+
+def test_the_last_record_of_each_key_stays_where_it_was(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for key, value in ((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"), (b"a", b"3")):
+                await topic.put(key, value)
+            await topic.compact()
+            assert await topic.records() == [(1, b"b", b"1"), (3, b"c", b"1"), (4, b"a", b"3")]
+            assert (topic.partition.log_start_offset, topic.partition.log_end_offset) == (0, 5)
+            assert topic.partition.cleaned_offset == 5
+            result = await topic.partition.read(0, 1)
+            assert decode_records(result.records)[0].offset == 1
+
+    run(test())
+
+
+def test_a_batch_loses_records_and_keeps_its_offsets(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            await topic.partition.append(batch(b"1", b"1", b"1", keys=[b"a", b"b", b"c"], compression="zstd"))
+            await topic.put(b"b", b"2")
+            await topic.compact()
+            first = (await topic.headers())[0]
+            assert (first.base_offset, first.last_offset, first.count, first.compression) == (0, 2, 2, 4)
+            assert await topic.records() == [(0, b"a", b"1"), (2, b"c", b"1"), (3, b"b", b"2")]
+
+    run(test())
+
+
+def test_a_tombstone_stays_for_a_while(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            await topic.put(b"a", b"1")
+            await topic.put(b"b", b"1")
+            time = topic.clock.now_ms()
+            await topic.put(b"a", None)
+            await topic.compact()
+            assert await topic.records() == [(1, b"b", b"1"), (2, b"a", None)]
+            assert topic.partition.tombstones_expire_ms == time + 10_000
+            assert [r.timestamp for r in await read_all(topic.partition)] == [time, time]
+            topic.clock.advance_ms(9_999)
+            await topic.log.housekeep()
+            assert len(await topic.records()) == 2
+            topic.clock.advance_ms(1)
+            await topic.log.housekeep()
+            assert await topic.records() == [(1, b"b", b"1")]
+            assert topic.partition.tombstones_expire_ms == 0
+
+    run(test())
+
+
+def test_an_aborted_record_neither_stays_nor_replaces(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            await topic.put(b"a", b"good")
+            await topic.put(b"a", b"aborted", producer=1, transactional=True)
+            await topic.end(1, commit=False)
+            await topic.put(b"b", b"kept", producer=2, transactional=True)
+            await topic.end(2, commit=True)
+            await topic.compact()
+            assert await topic.records() == [(0, b"a", b"good"), (3, b"b", b"kept")]
+            everything = [(r.offset, r.value) for r in await read_all(topic.partition)]
+            assert everything == [(0, b"good"), (3, b"kept")]
+
+    run(test())
+
+
+def test_a_marker_goes_when_nothing_of_its_transaction_is_left(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            await topic.put(b"a", b"1", producer=1, transactional=True)
+            await topic.end(1, commit=True)
+            await topic.put(b"a", b"2", producer=1, transactional=True)
+            await topic.end(1, commit=True)
+            await topic.compact()
+            assert [h.base_offset for h in await topic.headers()] == [1, 2, 3]
+            topic.clock.advance_ms(10_000)
+            await topic.put(b"other", b"1")
+            await topic.compact()
+            assert [h.base_offset for h in await topic.headers()] == [2, 3, 4]
+
+    run(test())
+
+
+def test_an_open_transaction_holds_compaction_back(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            await topic.put(b"a", b"1")
+            await topic.put(b"a", b"2")
+            topic.partition.roll()
+            await topic.put(b"a", b"open", producer=1, transactional=True)
+            await topic.put(b"a", b"3")
+            await topic.compact()
+            assert [r.value for r in await read_all(topic.partition)] == [b"2", b"open", b"3"]
+            await topic.end(1, commit=True)
+            await topic.compact()
+            assert await topic.records() == [(3, b"a", b"3")]
+
+    run(test())
+
+
+def test_a_producers_last_batch_leaves_its_header(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            await topic.put(b"a", b"1", producer=1)
+            await topic.put(b"a", b"2", producer=2)
+            await topic.compact()
+            bare = (await topic.headers())[0]
+            assert (bare.producer_id, bare.last_sequence, bare.count) == (1, 0, 0)
+            await topic.put(b"z", b"1", producer=1)
+            await topic.compact()
+            assert [h.producer_id for h in await topic.headers()] == [2, 1]
+
+    run(test())
+
+
+def test_young_records_wait(tmp_path):
+    async def test():
+        async with Topic(tmp_path, min_compaction_lag_ms=5_000) as topic:
+            await topic.put(b"a", b"1")
+            await topic.put(b"a", b"2")
+            await topic.compact()
+            assert len(await topic.records()) == 2
+            topic.clock.advance_ms(5_001)
+            await topic.compact()
+            assert await topic.records() == [(1, b"a", b"2")]
+
+    run(test())
+
+
+def test_it_waits_until_there_is_enough_to_gain_or_records_are_too_old(tmp_path):
+    async def test():
+        async with Topic(tmp_path, min_cleanable_dirty_ratio=0.5, max_compaction_lag_ms=60_000) as topic:
+            for n in range(10):
+                await topic.put(b"%d" % n, b"1")
+            await topic.compact()
+            await topic.put(b"0", b"2")
+            await topic.put(b"0", b"3")
+            await topic.compact()
+            assert len(await topic.records()) == 12
+            topic.clock.advance_ms(60_001)
+            await topic.log.housekeep()
+            assert len(await topic.records()) == 10
+
+    run(test())
+
+
+def test_small_segments_become_one(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for n in range(6):
+                await topic.put(b"%d" % (n % 5), b"%d" % n)
+                topic.partition.roll()
+            await topic.log.housekeep()
+            assert [segment.base_offset for segment in topic.partition.segments] == [0, 6]
+            assert [key for _, key, _ in await topic.records()] == [b"1", b"2", b"3", b"4", b"0"]
+            names = {path.name for path in topic.partition.directory.glob("*.log*")}
+            assert names <= {f"{0:020d}.log", f"{6:020d}.log"}
+
+    run(test())
+
+
+def test_a_compacted_log_opens_again(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for n in range(9):
+                await topic.put(b"%d" % (n % 3), b"%d" % n, producer=1)
+            await topic.compact()
+            before = await topic.records()
+        log = await open_log(tmp_path, clock=topic.clock)
+        partition = log.partitions[TP]
+        assert [(r.offset, r.key, r.value) for r in await read_all(partition)] == before
+        assert (await partition.read(0, 1)).records == (await partition.read(6, 1)).records
+        assert (await partition.append(batch(b"9", producer_id=1, producer_epoch=0, base_sequence=9))).base_offset == 9
+        await log.close()
+
+    run(test())
+
+
+def test_compact_and_delete(tmp_path):
+    async def test():
+        async with Topic(tmp_path, cleanup_policy="compact,delete", retention_ms=1_000) as topic:
+            await topic.put(b"a", b"1")
+            await topic.put(b"a", b"2")
+            await topic.compact()
+            assert await topic.records() == [(1, b"a", b"2")]
+            topic.clock.advance_ms(1_001)
+            await topic.log.housekeep()
+            assert await topic.records() == []
+            assert topic.partition.log_start_offset == 2
+
+    run(test())
+
+
+def test_readers_and_writers_go_on_meanwhile(tmp_path):
+    async def test():
+        async with Topic(tmp_path, segment_bytes=2_000) as topic:
+            for n in range(60):
+                await topic.put(b"%d" % (n % 7), b"v" * 100)
+            done = asyncio.Event()
+
+            async def read():
+                while not done.is_set():
+                    found = await topic.records()
+                    assert {key for _, key, _ in found} == {b"%d" % n for n in range(7)}
+                    await asyncio.sleep(0)
+
+            async def write():
+                while not done.is_set():
+                    await topic.put(b"0", b"new")
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(read())
+                group.create_task(write())
+                for _ in range(3):
+                    await topic.compact()
+                done.set()
+
+    run(test())
+
+
+def test_damage_takes_the_partition_offline_and_changes_nothing(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for n in range(4):
+                await topic.put(b"a", b"%d" % n)
+            topic.partition.roll()
+            await topic.log.checkpoint()
+            path = topic.partition.segments[0].path
+            data = bytearray(path.read_bytes())
+            data[-1] ^= 1
+            path.write_bytes(data)
+            topic.partition.segments[0].opened = None
+            with structlog.testing.capture_logs() as logs:
+                await topic.log.housekeep()
+            assert [entry["event"] for entry in logs] == ["partition_offline", "housekeeping_skipped"]
+            with pytest.raises(StorageError, match="bad CRC"):
+                await topic.records()
+            assert path.read_bytes() == data
+            assert not list(topic.partition.directory.glob("*.cleaned"))
+
+    run(test())
+
+
+def test_it_gives_up_when_the_log_is_closed(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for n in range(4):
+                await topic.put(b"a", b"%d" % n)
+            topic.partition.roll()
+            await topic.log.checkpoint()
+            stop, cleaner = threading.Event(), FileThreads(1)
+            stop.set()
+            assert not await topic.partition.compact(cleaner, stop, most_keys=10)
+            assert len(await topic.records()) == 4
+            assert not list(topic.partition.directory.glob("*.cleaned"))
+            cleaner.close()
+
+    run(test())
+
+
+def test_a_full_disk_costs_nothing_but_the_compaction(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(**COMPACT))
+        for n in range(4):
+            await partition.append(batch(b"%d" % n, key=b"a"))
+        partition.roll()
+        disk.refuse("write", 28, ".cleaned")
+        await log.housekeep()
+        assert len(await read_all(partition)) == 4
+        assert not [path for path in disk.list(partition.directory) if path.suffix == ".cleaned"]
+        await log.housekeep()
+        assert len(await read_all(partition)) == 1
+        await log.close()
+
+    run(test())
+
+
+def test_the_part_that_was_not_cleaned_yet(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for _ in range(2):
+                for _ in range(5):
+                    await topic.put(b"a", b"v")
+                topic.partition.roll()
+            segments = list(topic.partition.segments)
+            assert dirty_ratio(segments, 0) == 1.0
+            assert dirty_ratio(segments, 5) == 0.5
+            assert dirty_ratio([], 0) == 0.0
+            assert cleanable(segments, 10, topic.config, 0) == []  # no checkpoint covers them yet
+            await topic.log.checkpoint()
+            assert [s.base_offset for s in cleanable(segments, 10, topic.config, 0)] == [0, 5]
+            assert [s.base_offset for s in cleanable(segments, 7, topic.config, 0)] == [0]
+
+    run(test())

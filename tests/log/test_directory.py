@@ -1,0 +1,286 @@
+"""Opening, closing, creating and deleting; the checkpoint."""
+
+import asyncio
+import errno
+import time
+from uuid import UUID
+
+import pytest
+
+from mainstem.core import ManualClock, TopicPartition
+from mainstem.log import LogConfig, LogDirectory, LogDirectoryInUse, StorageError, TopicConfig
+from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, values, with_partition
+
+OTHER = TopicPartition("orders", 1)
+
+
+def test_a_directory_has_one_owner(tmp_path):
+    async def test():
+        log = await open_log(tmp_path)
+        with pytest.raises(LogDirectoryInUse, match="in use by another process") as caught:
+            await open_log(tmp_path)
+        assert "--data" in caught.value.hint
+        await log.close()
+        await (await open_log(tmp_path)).close()
+
+    run(test())
+
+
+def test_what_was_appended_is_there_after_a_clean_close(tmp_path):
+    async def write(partition):
+        await partition.append(batch(b"one", b"two"))
+        return partition.topic_id
+
+    async def read(partition):
+        assert partition.topic_id == TOPIC_ID
+        assert await values(partition) == [b"one", b"two"]
+        assert (await partition.append(batch(b"three"))).base_offset == 2
+
+    run(with_partition(tmp_path, write))
+    run(with_partition(tmp_path, read))
+
+
+def test_a_clean_start_reads_no_segment(tmp_path):
+    class NoReads(SimulatedDisk):
+        def open(self, path, *, create=False):
+            assert path.suffix != ".log", "a clean start needs no segment"
+            return super().open(path, create=create)
+
+    disk = SimulatedDisk(tmp_path)
+
+    async def write(partition):
+        for _ in range(20):
+            await partition.append(batch(b"v" * 500))
+
+    run(with_partition(tmp_path, write, disk=disk, topic=TopicConfig(segment_bytes=2_000)))
+
+    async def start():
+        log = await open_log(tmp_path, disk=NoReads(tmp_path, disk.tree))
+        assert log.recovered_cleanly
+        assert log.partitions[TP].log_end_offset == 20
+        assert log.partitions[TP].leader_epoch == 0
+        abandon(log)
+
+    run(start())
+
+
+def test_an_unclean_start_raises_the_leader_epoch(tmp_path):
+    async def crash():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        abandon(log)
+
+    async def check(partition):
+        assert partition.leader_epoch == 1
+        assert partition.end_offset_for_epoch(0) == (0, 1)
+        assert partition.end_offset_for_epoch(1) == (1, 1)
+        await partition.append(batch(b"w"))
+        assert await values(partition) == [b"v", b"w"]
+
+    run(crash())
+    run(with_partition(tmp_path, check))
+
+
+def test_a_partition_that_was_created_or_deleted_stays_so_after_a_power_cut(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        first = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await log.create_partition(OTHER, TOPIC_ID, TopicConfig())
+        await first.append(batch(b"gone"))
+        await log.delete_partition(TP)
+        assert set(log.partitions) == {OTHER}
+        with pytest.raises(StorageError, match="deleted"):
+            first.append(batch(b"v"))
+        abandon(log)
+        for choose in (lambda most: 0, lambda most: most):
+            again = await open_log(tmp_path, disk=disk.after_power_cut(choose))
+            assert set(again.partitions) == {OTHER}
+            abandon(again)
+
+    run(test())
+
+
+def test_a_topic_may_come_back_with_another_id(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        old = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await old.append(batch(b"old"))
+        await log.delete_partition(TP)
+        new = await log.create_partition(TP, UUID(int=99), TopicConfig())
+        await new.append(batch(b"new"))
+        abandon(log)
+        for choose in (lambda most: 0, lambda most: most):
+            again = await open_log(tmp_path, disk=disk.after_power_cut(choose))
+            partition = again.partitions[TP]
+            assert partition.topic_id == UUID(int=99)
+            assert await values(partition) == [b"new"]
+            abandon(again)
+
+    run(test())
+
+
+def test_a_partition_exists_once(tmp_path):
+    async def test():
+        log = await open_log(tmp_path)
+        await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        with pytest.raises(ValueError, match="orders-0 exists"):
+            await log.create_partition(TP, UUID(int=99), TopicConfig())
+        with pytest.raises(ValueError, match="another topic has its id"):
+            await log.create_partition(TopicPartition("other", 0), TOPIC_ID, TopicConfig())
+        await log.close()
+
+    run(test())
+
+
+def test_close_lets_what_is_queued_reach_the_disk(tmp_path):
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        future = partition.append(batch(b"queued"))
+        closing = asyncio.ensure_future(log.close())
+        assert (await future).base_offset == 0
+        await closing
+        with pytest.raises(StorageError, match="closed"):
+            partition.append(batch(b"late"))
+        with pytest.raises(StorageError, match="closed"):
+            await partition.read(0, 100)
+
+    run(test())
+
+
+def test_checkpoints_free_the_journal_while_appends_go_on(tmp_path):
+    config = LogConfig(read_threads=1, sync_threads=1, journal_bytes=50_000)
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        for _ in range(200):
+            await partition.append(batch(b"v" * 1_000))
+        assert max(disk.file_size(tmp_path / f"journal-{n}") for n in (0, 1)) < 4 * 50_000 + 20_000
+
+    run(with_partition(tmp_path, test, disk=disk, config=config))
+
+
+def test_a_checkpoint_on_demand(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        await asyncio.gather(log.checkpoint(), log.checkpoint())
+        assert partition.segments[0].checkpointed_size == partition.size_bytes
+        abandon(log)
+        # The journal is not needed any more.
+        lost = disk.after_power_cut(lambda most: 0)
+        for name in ("journal-0", "journal-1"):
+            lost.unlink(tmp_path / name)
+        again = await open_log(tmp_path, disk=lost)
+        assert await values(again.partitions[TP]) == [b"v"]
+        abandon(again)
+
+    run(test())
+
+
+def test_a_checkpoint_that_fails_to_sync_takes_the_directory_offline_and_loses_nothing(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        disk.refuse("sync", errno.EIO, ".log")
+        with pytest.raises(StorageError):
+            await log.checkpoint()
+        assert log.offline
+        with pytest.raises(StorageError):
+            await log.checkpoint()
+        await log.close()
+
+    run(test())
+    run(with_partition(tmp_path, lambda p: _holds(p, [b"v"]), disk=disk.after_power_cut(lambda most: 0)))
+
+
+async def _holds(partition, expected):
+    assert await values(partition) == expected
+
+
+def test_nothing_is_deleted_before_the_topics_settings_are_known(tmp_path):
+    clock = ManualClock()
+
+    async def write(partition):
+        await partition.append(batch(b"old", timestamp=clock.now_ms()))
+
+    async def reopen():
+        clock.advance_ms(30 * 24 * 3_600_000)
+        log = await open_log(tmp_path, clock=clock)
+        partition = log.partitions[TP]
+        await log.housekeep()
+        assert await values(partition) == [b"old"]
+        partition.config = TopicConfig(retention_ms=-1)
+        await log.housekeep()
+        assert await values(partition) == [b"old"]
+        partition.config = TopicConfig()
+        await log.housekeep()
+        assert await values(partition) == []
+        await log.close()
+
+    run(with_partition(tmp_path, write, clock=clock))
+    run(reopen())
+
+
+def test_housekeeping_runs_by_itself(tmp_path):
+    clock = ManualClock()
+    config = LogConfig(read_threads=1, sync_threads=1, housekeeping_interval_ms=10)
+
+    async def test(partition):
+        await partition.append(batch(b"old", timestamp=clock.now_ms()))
+        clock.advance_ms(10_000)
+        async with asyncio.timeout(10):
+            while partition.log_start_offset == 0:
+                await asyncio.sleep(0.005)
+
+    run(with_partition(tmp_path, test, clock=clock, config=config, topic=TopicConfig(retention_ms=1_000)))
+
+
+def test_producers_are_forgotten_after_a_while(tmp_path):
+    clock = ManualClock()
+
+    async def test():
+        log = await open_log(tmp_path, clock=clock)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(retention_ms=-1))
+        await partition.append(batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, timestamp=clock.now_ms()))
+        await log.housekeep()
+        assert len(partition.producers()) == 1
+        clock.advance_ms(CONFIG.producer_id_expiration_ms + 1)
+        await log.housekeep()
+        assert partition.producers() == []
+        await log.close()
+
+    run(test())
+
+
+def test_two_thousand_partitions_open_without_trouble(tmp_path):
+    async def make():
+        log = await LogDirectory.open(tmp_path, LogConfig(), clock=ManualClock())
+        topics = [TopicPartition("many", n) for n in range(2_000)]
+        made = await asyncio.gather(*(log.create_partition(tp, TOPIC_ID, TopicConfig()) for tp in topics))
+        await asyncio.gather(*(partition.append(batch(b"v")) for partition in made))
+        await log.close()
+
+    run(make())
+    started = time.perf_counter()
+
+    async def start():
+        log = await LogDirectory.open(tmp_path, LogConfig(), clock=ManualClock())
+        assert log.recovered_cleanly
+        assert len(log.partitions) == 2_000
+        await log.close()
+
+    run(start())
+    assert time.perf_counter() - started < 20  # about 0.5 s on an idle machine

@@ -1,0 +1,119 @@
+import errno
+import os
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from mainstem.log import SystemDisk
+from mainstem.log import disk as disk_module
+from tests.log.simulated_disk import SimulatedDisk
+
+
+@pytest.fixture(params=["system", "simulated"])
+def disk(request, tmp_path):
+    return SystemDisk() if request.param == "system" else SimulatedDisk(tmp_path)
+
+
+def test_pieces_are_written_one_after_the_other(disk, tmp_path):
+    file = disk.open(tmp_path / "file", create=True)
+    file.write([b"one", bytearray(b"two"), memoryview(b"three")], 0)
+    file.write([b"TWO"], 3)
+    file.sync()
+    assert file.read(100, 0) == b"oneTWOthree"
+    assert file.read(3, 3) == b"TWO"
+    assert file.read(3, 50) == b""
+    assert file.size() == disk.file_size(tmp_path / "file") == 11
+    file.truncate(4)
+    assert disk.read_file(tmp_path / "file") == b"oneT"
+
+
+def test_more_pieces_than_one_call_takes(disk, tmp_path):
+    file = disk.open(tmp_path / "file", create=True)
+    file.write([bytes([n % 251]) for n in range(3_000)], 0)
+    assert file.read(4_000, 0) == bytes(n % 251 for n in range(3_000))
+
+
+def test_a_cached_read_gives_what_was_just_written(disk, tmp_path):
+    file = disk.open(tmp_path / "file", create=True)
+    file.write([b"hello"], 0)
+    buffer = memoryview(bytearray(8))
+    assert file.read_cached(buffer, 0) in (5, -1)  # -1: this file system cannot say
+    assert file.read_cached(buffer[:3], 2) in (3, -1)
+
+
+def test_names(disk, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        disk.open(tmp_path / "missing")
+    disk.make_directory(tmp_path / "d")
+    disk.make_directory(tmp_path / "d")
+    disk.write_file(tmp_path / "d" / "b", b"2")
+    disk.write_atomically(tmp_path / "d" / "a", b"1")
+    assert disk.list(tmp_path / "d") == [tmp_path / "d" / "a", tmp_path / "d" / "b"]
+    disk.rename(tmp_path / "d" / "b", tmp_path / "d" / "c")
+    disk.unlink(tmp_path / "d" / "b")
+    disk.sync_directory(tmp_path / "d")
+    assert disk.exists(tmp_path / "d" / "c")
+    assert not disk.exists(tmp_path / "d" / "b")
+    assert disk.is_directory(tmp_path / "d")
+    assert not disk.is_directory(tmp_path / "d" / "a")
+    disk.rename(tmp_path / "d", tmp_path / "e")
+    disk.remove_tree(tmp_path / "e")
+    assert disk.list(tmp_path) == []
+
+
+def test_a_file_stays_readable_while_somebody_has_it(disk, tmp_path):
+    file = disk.open(tmp_path / "file", create=True)
+    file.write([b"still here"], 0)
+    disk.unlink(tmp_path / "file")
+    assert file.read(10, 0) == b"still here"
+
+
+def test_a_file_is_closed_with_its_last_reference(tmp_path):
+    file = SystemDisk().open(tmp_path / "file", create=True)
+    descriptor = file._descriptor
+    os.fstat(descriptor)
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+@given(st.lists(st.binary(max_size=50), min_size=1, max_size=5), st.integers(1, 20))
+def test_a_short_write_is_continued(pieces, at_most):
+    data = b"".join(pieces)
+    written = bytearray(len(data))
+
+    def short(descriptor, buffers, position):
+        part = b"".join(buffers)[:at_most]
+        written[position : position + len(part)] = part
+        return len(part)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk_module.os, "pwritev", short)
+        patch.setattr(disk_module.os, "pwrite", lambda d, rest, position: short(d, [bytes(rest)], position))
+        assert disk_module._write_all(99, list(pieces), 0) == len(data)
+    assert written == data
+
+
+def test_a_write_of_nothing_means_the_disk_is_full(monkeypatch):
+    monkeypatch.setattr(disk_module.os, "pwritev", lambda *_: 1)
+    monkeypatch.setattr(disk_module.os, "pwrite", lambda *_: 0)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        disk_module._write_all(99, [b"data"], 0)
+
+
+def test_the_simulated_disk_loses_what_was_not_synced(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+    file = disk.open(tmp_path / "file", create=True)
+    disk.sync_directory(tmp_path)
+    file.write([b"a" * 5_000], 0)
+    file.sync()
+    file.write([b"b" * 5_000], 2_000)
+    lost = disk.after_power_cut(lambda most: 0)
+    assert lost.read_file(tmp_path / "file") == b"a" * 5_000
+    kept = disk.after_power_cut(lambda most: most)
+    assert kept.read_file(tmp_path / "file") == b"a" * 2_000 + b"b" * 5_000
+    choices = iter([0, 0, 1, 2])  # no name, not the first page, but the second, and the largest size
+    torn = disk.after_power_cut(lambda most: min(next(choices), most))
+    assert torn.read_file(tmp_path / "file")[:4_096] == b"a" * 4_096
+    assert torn.read_file(tmp_path / "file")[4_096:5_000] == b"b" * 904

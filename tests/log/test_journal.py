@@ -1,0 +1,111 @@
+from uuid import UUID
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from mainstem.log import SystemDisk
+from mainstem.log.errors import CorruptFile
+from mainstem.log.journal import (
+    DATA,
+    DELETE,
+    LOG_START,
+    NAMES,
+    PAGE,
+    Entry,
+    Journal,
+    decode_frame,
+    encode_frame,
+    read_frames,
+)
+
+entries = st.lists(
+    st.builds(
+        Entry,
+        kind=st.sampled_from([DATA, LOG_START, DELETE]),
+        topic_id=st.uuids(),
+        partition=st.integers(0, 2**31 - 1),
+        number=st.integers(0, 2**62),
+        position=st.integers(0, 2**31),
+        payload=st.lists(st.binary(max_size=3_000), max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=4,
+)
+sizes = st.lists(st.integers(0, 9_000), min_size=1, max_size=6)
+
+
+def frame(sequence: int, size: int, generation: int = 1) -> bytes:
+    entry = Entry(DATA, UUID(int=1), 0, payload=(bytes([sequence % 251]) * size,))
+    return b"".join(encode_frame(generation, sequence, [entry]))
+
+
+def plain(entry: Entry) -> tuple:
+    return (entry.kind, entry.topic_id, entry.partition, entry.number, entry.position, b"".join(entry.payload))
+
+
+@given(st.integers(1, 2**40), st.integers(1, 2**40), entries)
+def test_decode_gives_what_encode_was_given(generation, sequence, given_entries):
+    data = b"".join(encode_frame(generation, sequence, given_entries))
+    assert len(data) % PAGE == 0
+    found = decode_frame(memoryview(b"x" * PAGE + data), PAGE)
+    assert (found.generation, found.sequence, found.size) == (generation, sequence, len(data))
+    assert [plain(e) for e in found.entries] == [plain(e) for e in given_entries]
+
+
+@given(sizes, st.data())
+def test_any_cut_leaves_the_whole_frames_before_it(given_sizes, data):
+    content, ends = b"", [0]
+    for number, size in enumerate(given_sizes):
+        content += frame(10 + number, size)
+        ends.append(len(content))
+    cut = data.draw(st.integers(0, len(content)))
+    frames = read_frames([content[:cut], b""], generation=1, sequence=10)
+    # Padding at the end of the last page does not matter.
+    assert len(frames) in (sum(end <= cut for end in ends) - 1, sum(end <= cut for end in ends))
+    assert [f.sequence for f in frames] == list(range(10, 10 + len(frames)))
+
+
+@given(st.lists(st.integers(0, 9_000), min_size=2, max_size=5), st.data())
+def test_damage_before_the_last_frame_is_found(given_sizes, data):
+    frames = [bytearray(frame(1 + n, size)) for n, size in enumerate(given_sizes)]
+    damaged = data.draw(st.integers(0, len(frames) - 2))
+    byte = data.draw(st.integers(0, 77 + given_sizes[damaged] - 1), label="up to the padding")
+    frames[damaged][byte] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptFile, match=f"round {damaged + 1} is missing or damaged"):
+        read_frames([b"".join(frames)], generation=1, sequence=1)
+
+
+def test_the_last_frame_may_be_torn():
+    torn = bytearray(frame(2, 5_000))
+    torn[4_500:4_600] = bytes(100)
+    assert [f.sequence for f in read_frames([frame(1, 10) + torn], generation=1, sequence=1)] == [1]
+
+
+def test_two_generations_follow_each_other_and_older_ones_are_over():
+    old = frame(5, 100, generation=1) + frame(6, 100, generation=1)
+    first = frame(8, 10, generation=3) + old[PAGE:]
+    second = frame(7, 10, generation=2)
+    assert [f.sequence for f in read_frames([first, second], generation=2, sequence=7)] == [7, 8]
+    with pytest.raises(CorruptFile, match="round 7 is missing"):
+        read_frames([first, b""], generation=2, sequence=7)
+
+
+def test_frames_are_appended_to_two_files_in_turn(tmp_path):
+    journal = Journal(tmp_path, SystemDisk(), generation=4, sequence=20)
+    for n in range(3):
+        journal.append([Entry(LOG_START, UUID(int=n), 0, number=n)])
+        journal.sync()
+        if n == 1:
+            journal.switch()
+    assert journal.sequence == 23
+    contents = [(tmp_path / name).read_bytes() for name in NAMES]
+    assert [len(content) for content in contents] == [2 * PAGE, PAGE]
+    frames = read_frames(contents, generation=4, sequence=20)
+    assert [(f.generation, f.entries[0].number) for f in frames] == [(4, 0), (4, 1), (5, 2)]
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_no_frame(data):
+    assert read_frames([data], generation=0, sequence=0) == []
+    assert decode_frame(memoryview(b"MSJ1" + data), 0) is None

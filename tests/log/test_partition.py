@@ -1,0 +1,322 @@
+"""The doors of a partition; histories of many calls are in test_partition_model.py."""
+
+import asyncio
+
+import pytest
+
+from mainstem.core import ManualClock
+from mainstem.log import (
+    BatchTooLarge,
+    InvalidRecord,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    SystemDisk,
+    TopicConfig,
+)
+from mainstem.records import CorruptBatch, decode_records, iter_headers
+from tests.log.support import batch, read_all, run, values, with_partition
+
+NOW = 1_700_000_000_000
+
+
+def sequenced(*content, sequence, transactional=False, epoch=0, producer_id=1):
+    return batch(
+        *content, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
+    )
+
+
+def test_offsets_and_epoch_are_assigned_and_the_rest_stays_byte_for_byte(tmp_path):
+    data = batch(b"a", b"b", compression="snappy", base_offset=99)
+
+    async def test(partition):
+        await partition.append(batch(b"first"))
+        result = await partition.append(memoryview(data))
+        assert (result.base_offset, result.last_offset, result.log_append_time_ms) == (1, 2, -1)
+        read = await partition.read(1, 1_000)
+        assert read.records[16:] == data[16:]
+        header = next(iter_headers(read.records))
+        assert (header.base_offset, header.leader_epoch) == (1, partition.leader_epoch)
+
+    run(with_partition(tmp_path, test))
+
+
+def test_several_batches_at_once(tmp_path):
+    async def test(partition):
+        result = await partition.append(batch(b"a") + batch(b"b", b"c"))
+        assert (result.base_offset, result.last_offset) == (0, 2)
+        assert await values(partition) == [b"a", b"b", b"c"]
+
+    run(with_partition(tmp_path, test))
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", InvalidRecord),
+        (b"no batch", CorruptBatch),
+        (batch(b"good") + batch(b"good")[:-1], CorruptBatch),
+        (batch(b"good") + batch(b"v" * 2_000), BatchTooLarge),
+        (sequenced(b"1", sequence=0) + sequenced(b"3", sequence=2), OutOfOrderSequence),
+    ],
+)
+def test_a_refused_append_changes_nothing(tmp_path, data, error):
+    async def test(partition):
+        with pytest.raises(error):
+            partition.append(data)
+        assert (partition.log_end_offset, partition.producers(), partition.size_bytes) == (0, [], 0)
+        assert (await partition.append(batch(b"next"))).base_offset == 0
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(max_message_bytes=1_000)))
+
+
+def test_a_repeated_batch_gives_the_first_ones_offsets_when_those_are_durable(tmp_path):
+    async def test(partition):
+        await partition.append(batch(b"other"))
+        first = partition.append(sequenced(b"a", b"b", sequence=0))
+        again = partition.append(sequenced(b"a", b"b", sequence=0))
+        assert not again.done()
+        assert (await again).base_offset == (await first).base_offset == 1
+        assert (again.result().duplicate, first.result().duplicate) == (True, False)
+        later = partition.append(sequenced(b"a", b"b", sequence=0))
+        assert later.done()
+        assert await values(partition) == [b"other", b"a", b"b"]
+
+    run(with_partition(tmp_path, test))
+
+
+def test_a_retry_after_a_restart_is_a_repetition_too(tmp_path):
+    async def write(partition):
+        for n in range(7):
+            await partition.append(sequenced(b"%d" % n, sequence=n))
+
+    async def retry(partition):
+        for n in range(2, 7):
+            result = await partition.append(sequenced(b"%d" % n, sequence=n))
+            assert (result.base_offset, result.duplicate) == (n, True)
+        with pytest.raises(OutOfOrderSequence):
+            partition.append(sequenced(b"1", sequence=1))
+
+    run(with_partition(tmp_path, write))
+    run(with_partition(tmp_path, retry))
+
+
+def test_verify_is_asked_about_new_transactional_batches_only(tmp_path):
+    asked = []
+
+    async def test(partition):
+        await partition.append(batch(b"plain"), verify=asked.append)
+        await partition.append(sequenced(b"t", sequence=0, transactional=True), verify=asked.append)
+        await partition.append(sequenced(b"t", sequence=0, transactional=True), verify=asked.append)
+        assert [header.base_sequence for header in asked] == [0]
+
+        def refuse(header):
+            raise PermissionError("not in a transaction")
+
+        with pytest.raises(PermissionError):
+            partition.append(sequenced(b"u", sequence=1, transactional=True), verify=refuse)
+        assert partition.log_end_offset == 2
+
+    run(with_partition(tmp_path, test))
+
+
+def test_readers_of_committed_records_wait_for_the_marker(tmp_path):
+    async def test(partition):
+        await partition.append(sequenced(b"open", sequence=0, transactional=True))
+        await partition.append(batch(b"plain"))
+        assert dict(partition.open_transactions) == {1: 0}
+        assert (partition.high_watermark, partition.last_stable_offset) == (2, 0)
+        assert (await partition.read(0, 1_000, committed_only=True)).records == b""
+        future = partition.append_marker(1, 0, commit=True, coordinator_epoch=3)
+        assert partition.last_stable_offset == 0  # the marker is not durable yet
+        assert (await future).base_offset == 2
+        assert partition.last_stable_offset == 3
+        assert await values(partition, committed_only=True) == [b"open", b"plain"]
+
+    run(with_partition(tmp_path, test))
+
+
+def test_aborted_transactions_are_named_to_those_whom_they_touch(tmp_path):
+    async def test(partition):
+        await partition.append(sequenced(b"a", sequence=0, transactional=True))
+        await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
+        await partition.append(batch(b"b"))
+        await partition.append(sequenced(b"c", sequence=1, transactional=True))
+        await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
+        whole = await partition.read(0, 10_000, committed_only=True)
+        assert [(a.producer_id, a.first_offset) for a in whole.aborted] == [(1, 0), (1, 3)]
+        assert (await partition.read(2, 1, committed_only=True)).aborted == ()
+        assert (await partition.read(0, 10_000)).aborted == ()
+        assert await values(partition, committed_only=True) == [b"b"]
+        assert await values(partition) == [b"a", b"b", b"c"]
+
+    run(with_partition(tmp_path, test))
+    run(with_partition(tmp_path, lambda p: _committed(p, [b"b"])))
+
+
+async def _committed(partition, expected):
+    assert await values(partition, committed_only=True) == expected
+
+
+def test_reads_at_the_edges(tmp_path):
+    async def test(partition):
+        assert (await partition.read(0, 100)).records == b""
+        await partition.append(batch(*[b"v" * 300] * 4))
+        size = partition.size_bytes
+        small = await partition.read(2, 10)
+        assert len(small.records) == size  # the whole batch that holds the offset, also a large one
+        assert (await partition.read(2, 10, at_least_one=False)).records == b""
+        assert (await partition.read(4, 100)).records == b""
+        for offset in (-1, 5):
+            with pytest.raises(OffsetOutOfRange, match=f"offset {offset}, expected 0 to 4"):
+                await partition.read(offset, 100)
+
+    run(with_partition(tmp_path, test))
+
+
+def test_a_batch_larger_than_a_read_is_read_whole(tmp_path):
+    async def test(partition):
+        await partition.append(batch(b"small"))
+        await partition.append(batch(b"v" * 900_000))
+        read = await partition.read(1, 1_000)
+        assert decode_records(read.records)[0].value == b"v" * 900_000
+
+    run(with_partition(tmp_path, test))
+
+
+class ColdDisk(SystemDisk):
+    """Nothing is in the page cache."""
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        file._nowait = False
+        return file
+
+
+def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path):
+    async def test(partition):
+        await asyncio.gather(*(partition.append(batch(b"%d" % n)) for n in range(20)))
+        assert await values(partition) == [b"%d" % n for n in range(20)]
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+def test_segments_roll_by_size_and_by_the_records_time(tmp_path):
+    clock = ManualClock()
+
+    async def test(partition):
+        for _ in range(4):
+            await partition.append(batch(b"v" * 300))
+        assert [segment.base_offset for segment in partition.segments] == [0, 2]
+        clock.advance_ms(5_000)
+        await partition.append(batch(b"later", timestamp=clock.now_ms()))
+        assert [segment.base_offset for segment in partition.segments] == [0, 2, 4]
+        assert len(await values(partition)) == 5
+        assert max(p.name for p in partition.directory.glob("*.log")) == f"{4:020d}.log"
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(segment_bytes=800, segment_ms=1_000), clock=clock))
+
+
+def test_lookups_by_time(tmp_path):
+    clock = ManualClock()
+    times = [NOW + 10 * n for n in range(30)]
+
+    async def check(partition):
+        found = await partition.offset_for_timestamp(NOW + 95)
+        assert (found.offset, found.timestamp) == (10, NOW + 100)
+        assert (await partition.offset_for_timestamp(0)).offset == 0
+        assert await partition.offset_for_timestamp(NOW + 1_000) is None
+        assert (await partition.latest_timestamp()).offset == 29
+        await partition.delete_records(12)
+        assert (await partition.offset_for_timestamp(0)).offset == 12
+
+    async def test(partition):
+        assert await partition.latest_timestamp() is None
+        for time in times:
+            await partition.append(batch(b"v" * 100, timestamp=time))
+        await check(partition)
+
+    topic = TopicConfig(segment_bytes=1_000, index_interval_bytes=200)
+    run(with_partition(tmp_path, test, topic=topic, clock=clock))
+
+
+def test_deleted_records_are_gone_for_good_and_their_segments_too(tmp_path):
+    async def test(partition):
+        for _ in range(6):
+            await partition.append(batch(b"v" * 300))
+        assert await partition.delete_records(3) == 3
+        assert await partition.delete_records(1) == 3
+        assert [segment.base_offset for segment in partition.segments] == [2, 4]
+        assert not (partition.directory / f"{0:020d}.log").exists()
+        with pytest.raises(OffsetOutOfRange):
+            await partition.read(2, 100)
+        with pytest.raises(OffsetOutOfRange):
+            await partition.delete_records(7)
+        assert await partition.delete_records(-1) == 6
+
+    async def again(partition):
+        assert (partition.log_start_offset, partition.log_end_offset) == (6, 6)
+        assert await read_all(partition) == []
+
+    topic = TopicConfig(segment_bytes=800)
+    run(with_partition(tmp_path, test, topic=topic))
+    run(with_partition(tmp_path, again, topic=topic))
+
+
+def test_retention_lets_the_old_go_and_the_log_goes_on(tmp_path):
+    clock = ManualClock()
+
+    async def test(partition):
+        for _ in range(3):
+            await partition.append(batch(b"v" * 300, timestamp=clock.now_ms()))
+            clock.advance_ms(1_000)
+        assert await partition.enforce_retention() == 0
+        clock.advance_ms(600)
+        assert await partition.enforce_retention() > 0
+        assert partition.log_start_offset == 2
+        clock.advance_ms(5_000)
+        await partition.enforce_retention()
+        assert (partition.log_start_offset, partition.log_end_offset, partition.size_bytes) == (3, 3, 0)
+        assert (await partition.append(batch(b"new", timestamp=clock.now_ms()))).base_offset == 3
+        assert await values(partition) == [b"new"]
+
+    topic = TopicConfig(segment_bytes=800, retention_ms=2_500)
+    run(with_partition(tmp_path, test, topic=topic, clock=clock))
+
+
+def test_listeners_hear_of_the_partitions_end_and_can_leave(tmp_path):
+    calls = []
+
+    async def test(partition):
+        first, second = (lambda: calls.append("first")), (lambda: calls.append("second"))
+        partition.add_listener(first)
+        partition.add_listener(second)
+        await partition.append(batch(b"v"))
+        partition.remove_listener(first)
+        partition.remove_listener(first)
+        assert calls == ["first", "second"]
+
+    run(with_partition(tmp_path, test))
+    assert calls == ["first", "second", "second"]
+
+
+def test_log_append_time(tmp_path):
+    clock = ManualClock(NOW + 77)
+
+    async def test(partition):
+        result = await partition.append(batch(b"v", timestamp=5))
+        assert result.log_append_time_ms == NOW + 77
+        assert (await read_all(partition))[0].timestamp == NOW + 77
+        again = await partition.append(sequenced(b"p", sequence=0))
+        clock.advance_ms(1_000)
+        assert (await partition.append(sequenced(b"p", sequence=0))).log_append_time_ms == again.log_append_time_ms
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(message_timestamp_type="LogAppendTime"), clock=clock))
+
+
+def test_epochs_answer_where_they_ended(tmp_path):
+    async def test(partition):
+        await partition.append(batch(b"a", b"b"))
+        assert partition.end_offset_for_epoch(0) == (0, 2)
+        assert partition.end_offset_for_epoch(9) == (-1, -1)
+
+    run(with_partition(tmp_path, test))

@@ -1,0 +1,130 @@
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from mainstem.log.reading import Part, cut, find_latest, find_timestamp, rest
+from mainstem.log.segment import OpenFiles, Segment
+from mainstem.records import CorruptBatch, decode_header, iter_headers
+from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import batch
+
+ROOT = Path("/disk")
+counts = st.lists(st.integers(1, 4), min_size=1, max_size=6)
+
+
+def batches(given_counts, *, gap=0) -> bytes:
+    offset, data = 100, b""
+    for count in given_counts:
+        data += batch(*[b"value"] * count, base_offset=offset)
+        offset += count + gap
+    return data
+
+
+def part(content: bytes, *, dense: bool = True, verify: bool = True, end: int = 1_000) -> Part:
+    return Part(memoryview(content), 100, dense, end, verify=verify)
+
+
+@given(counts, st.integers(0, 2), st.data())
+def test_whole_batches_from_the_offset_to_the_limit_within_the_bytes(given_counts, gap, data):
+    content = batches(given_counts, gap=gap)
+    headers = list(iter_headers(content))
+    end = headers[-1].next_offset
+    offset = data.draw(st.integers(100, end))
+    limit = data.draw(st.sampled_from([h.base_offset for h in headers] + [end]))
+    most = data.draw(st.integers(0, len(content) + 10))
+    one = data.draw(st.booleans())
+    start, stop = cut(part(content, dense=gap == 0), offset, limit, most, at_least_one=one)
+    expected = [h for h in headers if h.last_offset >= offset and h.base_offset < limit]
+    taken, size = [], 0
+    for header in expected:
+        if size + header.size > most and not (one and not taken):
+            break
+        taken.append(header)
+        size += header.size
+    assert list(iter_headers(content[start:stop])) == taken
+
+
+def test_damage_is_found_where_it_is_asked_for():
+    content = bytearray(batches([2, 2]))
+    content[-1] ^= 1
+    assert cut(part(content, verify=False), 100, 200, 10_000, at_least_one=True) == (0, len(content))
+    with pytest.raises(CorruptBatch, match="offset 102: bad CRC"):
+        cut(part(content), 100, 200, 10_000, at_least_one=True)
+    first_only = decode_header(bytes(content)).size
+    assert cut(part(content), 100, 200, first_only, at_least_one=True) == (0, first_only)
+
+
+def test_the_index_says_how_the_first_batch_ends():
+    content = memoryview(batches([2, 2]))
+    assert cut(Part(content, 50, True, 1_000, 101), 100, 200, 10_000, at_least_one=True) == (0, len(content))
+    with pytest.raises(CorruptBatch, match="offsets 100 to 101"):
+        cut(Part(content, 100, True, 1_000, 107), 100, 200, 10_000, at_least_one=True)
+
+
+def test_each_batch_begins_where_the_one_before_it_ends():
+    gapped, one = batches([2, 2], gap=3), batches([2])
+    with pytest.raises(CorruptBatch, match="offsets 105 to 106, expected 102"):
+        cut(part(gapped), 100, 200, 10_000, at_least_one=True)
+    assert cut(part(gapped, dense=False), 100, 200, 10_000, at_least_one=True) == (0, len(gapped))
+    with pytest.raises(CorruptBatch, match="offsets 100 to 101, expected 102"):
+        cut(part(one + one, dense=False), 100, 200, 10_000, at_least_one=True)
+    with pytest.raises(CorruptBatch, match="below 106"):
+        cut(part(gapped, dense=False, end=106), 100, 200, 10_000, at_least_one=True)
+
+
+@given(counts, st.data())
+def test_the_first_batch_that_is_not_all_there(given_counts, data):
+    content = batches(given_counts)
+    headers = list(iter_headers(content))
+    have = data.draw(st.integers(0, len(content)))
+    offset = data.draw(st.integers(100, headers[-1].last_offset))
+    found = rest(part(content[:have]), offset, len(content))
+    position = 0
+    for header in headers:
+        if position + header.size > have:
+            assert found is not None
+            start, size, next_offset = found
+            assert (start, next_offset) == (position, header.base_offset)
+            assert size >= min(header.size, len(content) - position) or have - position < 61
+            return
+        if header.last_offset >= offset:
+            assert found is None
+            return
+        position += header.size
+    assert found is None
+
+
+def test_what_cannot_be_a_batch_is_not_skipped():
+    content = bytearray(batches([1]))
+    content[8:12] = (2**30).to_bytes(4, "big")
+    with pytest.raises(CorruptBatch, match=r"bytes, .* are left"):
+        rest(part(content), 100, len(content))
+    with pytest.raises(CorruptBatch, match="a batch header is 61"):
+        rest(part(b""), 100, 7)
+
+
+def segment(times) -> Segment:
+    result = Segment(ROOT, 0, OpenFiles(SimulatedDisk(ROOT), 2))
+    for offset, time in enumerate(times):
+        data = batch(b"v", base_offset=offset, timestamp=time, leader_epoch=3)
+        result.file.write([data], result.append(decode_header(data), 100))
+    return result
+
+
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=10), st.integers(0, 55), st.integers(0, 10), st.integers(0, 10)
+)
+def test_the_first_record_that_is_late_enough(times, timestamp, low, high):
+    found = find_timestamp(made := segment(times), 0, made.size, timestamp, low, high)
+    expected = [(o, t) for o, t in enumerate(times) if t >= timestamp and low <= o < high]
+    assert ((found.offset, found.timestamp) if found else None) == (expected[0] if expected else None)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=10), st.integers(0, 10), st.integers(0, 10))
+def test_the_first_of_the_latest(times, low, high):
+    found = find_latest(made := segment(times), made.size, low, high)
+    expected = [(-t, o) for o, t in enumerate(times) if low <= o < high]
+    assert ((-found.timestamp, found.offset) if found else None) == (min(expected) if expected else None)
+    assert found is None or found.leader_epoch == 3

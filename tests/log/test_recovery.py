@@ -1,0 +1,272 @@
+"""What a start finds: torn ends are cut, damage is told, never skipped. Whole histories are in the model tests."""
+
+import contextlib
+import shutil
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+import structlog
+
+from mainstem.core import MainstemError, TopicPartition
+from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, TopicConfig
+from tests.log.simulated_disk import FileNode, SimulatedDisk
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
+
+TOPIC = TopicConfig(segment_bytes=4_000, index_interval_bytes=500)
+
+
+async def write(
+    path: Path, *, count: int = 30, close: bool, checkpoint_after: int = -1, disk: Disk | None = None
+) -> list[bytes]:
+    """A directory with `count` acknowledged records; closed, or left behind as by a crash."""
+    log = await open_log(path, disk=disk)
+    partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+    written = []
+    for n in range(count):
+        content = b"%03d" % n + b"v" * 200
+        await partition.append(batch(content, producer_id=1, producer_epoch=0, base_sequence=n))
+        written.append(content)
+        if n == checkpoint_after:
+            await log.checkpoint()
+    if close:
+        await log.close()
+    else:
+        abandon(log)
+    return written
+
+
+async def try_to_read(path: Path, *, disk: Disk | None = None) -> list[bytes]:
+    """What a consumer gets; StorageError or CorruptFile where something is wrong."""
+    log = await open_log(path, disk=disk)
+    try:
+        if TP not in log.partitions:
+            return []
+        log.partitions[TP].config = TOPIC
+        return await values(log.partitions[TP])
+    finally:
+        await log.close()
+
+
+def last_segment(path: Path) -> Path:
+    return max((path / "orders-0").glob("*.log"))
+
+
+def test_a_torn_end_is_cut_off(tmp_path):
+    written = run(write(tmp_path, close=False))
+    with last_segment(tmp_path).open("ab") as file:
+        file.write(batch(b"never promised", base_offset=30)[:-3])
+    with structlog.testing.capture_logs() as logs:
+        assert run(try_to_read(tmp_path)) == written
+    assert [entry["event"] for entry in logs] == ["torn_tail_truncated"]
+    assert run(try_to_read(tmp_path)) == written
+
+
+def test_a_whole_batch_that_was_not_promised_may_stay(tmp_path):
+    written = run(write(tmp_path, close=False))
+    with last_segment(tmp_path).open("ab") as file:
+        file.write(batch(b"a surprise", base_offset=30))
+    assert run(try_to_read(tmp_path)) == [*written, b"a surprise"]
+
+
+def test_the_journal_brings_back_what_the_segments_lost(tmp_path):
+    written = run(write(tmp_path, close=False))
+    for path in (tmp_path / "orders-0").iterdir():
+        if path.suffix != ".metadata":
+            path.unlink()
+    assert run(try_to_read(tmp_path)) == written
+
+
+def test_indexes_are_rebuilt(tmp_path):
+    written = run(write(tmp_path, close=True))
+    for path in (tmp_path / "orders-0").glob("*index"):
+        path.write_bytes(b"nonsense")
+    with structlog.testing.capture_logs() as logs:
+        assert run(try_to_read(tmp_path)) == written
+    assert {entry["event"] for entry in logs} == {"index_rebuilt"}
+
+
+@pytest.mark.parametrize("checkpoint_after", [-1, 20])
+def test_without_checkpoint_and_journal_the_segments_are_read_whole(tmp_path, checkpoint_after):
+    written = run(write(tmp_path, close=True, checkpoint_after=checkpoint_after))
+    for name in ("checkpoint", "journal-0", "journal-1"):
+        (tmp_path / name).unlink()
+
+    async def check():
+        log = await open_log(tmp_path)
+        partition = log.partitions[TP]
+        assert await values(partition) == written
+        assert partition.producer(1).last_sequence == 29
+        await log.close()
+
+    run(check())
+
+
+def test_without_a_checkpoint_a_hole_is_damage_and_a_torn_end_is_not(tmp_path):
+    written = run(write(tmp_path, close=True))
+    for name in ("checkpoint", "journal-0", "journal-1"):
+        (tmp_path / name).unlink()
+    copy = tmp_path.with_name("copy")
+    shutil.copytree(tmp_path, copy)
+    path = last_segment(tmp_path)
+    path.write_bytes(path.read_bytes()[:-5])
+    assert run(try_to_read(tmp_path)) == written[:-1]
+    path = last_segment(copy)
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match="bad CRC"):
+        run(try_to_read(copy))
+
+
+def test_a_missing_segment_is_damage_of_its_partition_only(tmp_path):
+    run(write(tmp_path, close=True))
+    first = min((tmp_path / "orders-0").glob("*.log"))
+    first.unlink()
+
+    async def check():
+        log = await open_log(tmp_path)
+        other = await log.create_partition(TopicPartition("other", 0), UUID(int=8), TOPIC)
+        await other.append(batch(b"fine"))
+        partition = log.partitions[TP]
+        with pytest.raises(StorageError, match=r"missing, \d+ bytes were durable") as caught:
+            await partition.read(0, 100)
+        assert "restore the file" in caught.value.hint
+        with pytest.raises(StorageError):
+            partition.append(batch(b"v"))
+        await log.close()
+
+    run(check())
+    run(check_offline_again(tmp_path))
+
+
+async def check_offline_again(path):
+    log = await open_log(path)
+    assert log.partitions[TP].error is not None
+    await log.close()
+
+
+def test_a_restored_file_brings_the_partition_back(tmp_path):
+    written = run(write(tmp_path, close=True))
+    first = min((tmp_path / "orders-0").glob("*.log"))
+    kept = first.read_bytes()
+    first.write_bytes(kept[:-1])
+    with pytest.raises(StorageError):
+        run(try_to_read(tmp_path))
+    first.write_bytes(kept)
+    assert run(try_to_read(tmp_path)) == written
+
+
+def test_what_is_acknowledged_after_the_checkpoint_outlives_damage_before_it(tmp_path):
+    """The partition is offline, but the journal's part is not thrown away: once the file is restored all is there."""
+    written = run(write(tmp_path, close=False, checkpoint_after=15))
+    first = min((tmp_path / "orders-0").glob("*.log"))
+    kept = first.read_bytes()
+    first.write_bytes(kept[:-1])
+    with pytest.raises(StorageError):
+        run(try_to_read(tmp_path))
+    first.write_bytes(kept)
+    assert run(try_to_read(tmp_path)) == written
+
+
+def test_a_new_partition_that_trusts_the_page_cache_survives_a_kill(tmp_path):
+    """Nothing of its batches is in the journal, and no checkpoint has seen it: its first segment was taken for a
+    leftover once, and deleted."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=100))
+        await partition.append(batch(b"trusting"))
+        abandon(log)
+        again = await open_log(tmp_path)
+        assert await values(again.partitions[TP]) == [b"trusting"]
+        await again.close()
+
+    run(test())
+
+
+def test_an_unfinished_creation_leaves_nothing(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        disk.power_off_after(2)  # the directory and its topic id are made, the journal never hears of them
+        with pytest.raises(StorageError):
+            await log.create_partition(TP, TOPIC_ID, TOPIC)
+        abandon(log)
+        again = await open_log(tmp_path, disk=disk.after_kill())
+        assert dict(again.partitions) == {}
+        await again.create_partition(TP, TOPIC_ID, TOPIC)
+        await again.close()
+
+    run(test())
+
+
+def test_a_strange_directory_is_left_alone(tmp_path):
+    run(write(tmp_path, close=True))
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "notes-1").mkdir()
+    (tmp_path / "notes-1" / "00000000000000000000.log").write_bytes(b"x")
+    with structlog.testing.capture_logs() as logs:
+        run(try_to_read(tmp_path))
+    assert [entry["event"] for entry in logs] == ["directory_ignored", "directory_ignored"]
+    assert (tmp_path / "notes-1" / "00000000000000000000.log").exists()
+
+
+def test_a_damaged_checkpoint_is_refused_with_the_way_out(tmp_path):
+    written = run(write(tmp_path, close=True))
+    path = tmp_path / "checkpoint"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptFile, match="checkpoint: ") as caught:
+        run(try_to_read(tmp_path))
+    assert "move it away" in caught.value.hint
+    path.unlink()
+    assert run(try_to_read(tmp_path)) == written
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "crashed"])
+@pytest.mark.parametrize("how", ["flip", "cut"])
+def test_damage_anywhere_is_never_silent(tmp_path, how, close):
+    """One flipped bit or one cut, in any file: the same records come back, or an error does.
+
+    That holds for the journal's last frame too, which looks as every crash in the middle of a write leaves it: its
+    batches are in the segment as well.
+    """
+    original = SimulatedDisk(tmp_path)
+    written = run(write(tmp_path, disk=original, close=close, checkpoint_after=12))
+    random = Random(7)
+    for path in [tmp_path, tmp_path / "orders-0"]:
+        for name, node in original._directory(path).entries.items():
+            for _ in range(25 if isinstance(node, FileNode) and node.data else 0):
+                copy = original.after_kill()
+                damaged = copy.file(path / name)
+                place = random.randrange(len(damaged.data))
+                if how == "flip":
+                    damaged.data[place] ^= 1 << random.randrange(8)
+                else:
+                    damaged.truncate(place)
+                with contextlib.suppress(MainstemError):
+                    assert run(try_to_read(tmp_path, disk=copy)) == written, f"{name}: {how} at {place}"
+
+
+def test_a_long_tail_is_found_quickly(tmp_path):
+    """Recovery is bounded by the journal, not by the log: 40 MB above the checkpoint."""
+    config = LogConfig(read_threads=1)
+
+    async def fill():
+        log = await open_log(tmp_path, config=config)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        content = batch(b"v" * 100_000)
+        futures = [partition.append(content) for _ in range(400)]
+        for future in futures:
+            await future
+        abandon(log)
+
+    async def check():
+        log = await open_log(tmp_path, config=config)
+        assert len(await read_all(log.partitions[TP])) == 400
+        await log.close()
+
+    run(fill())
+    run(check())

@@ -1,0 +1,124 @@
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from mainstem.log import SystemDisk
+from mainstem.log.segment import INDEX, BadBatch, OpenFiles, Segment
+from mainstem.records import decode_header
+from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import batch
+
+sizes = st.lists(st.integers(0, 900), min_size=1, max_size=12)
+
+
+def files(tmp_path, most=16) -> OpenFiles:
+    return OpenFiles(SimulatedDisk(tmp_path), most)
+
+
+def filled(opened: OpenFiles, directory, given_sizes, *, interval=300, base_offset=0) -> Segment:
+    segment = Segment(directory, base_offset, opened)
+    offset = base_offset
+    for number, size in enumerate(given_sizes):
+        data = batch(b"v" * size, b"w", base_offset=offset, timestamp=1_000 + number)
+        position = segment.append(decode_header(data), interval)
+        segment.file.write([data], position)
+        offset += 2
+    return segment
+
+
+@given(sizes, st.data())
+def test_a_scan_gives_whole_batches_up_to_any_cut(given_sizes, data):
+    opened = OpenFiles(SimulatedDisk(root := Path("/disk")), 4)
+    segment = filled(opened, root, given_sizes)
+    ends = [0]
+    for _, header, _ in segment.scan():
+        ends.append(ends[-1] + header.size)
+    assert ends[-1] == segment.size
+    cut = data.draw(st.integers(0, segment.size))
+    found, stopped_at = [], cut
+    try:
+        for position, _, content in segment.scan(0, cut):
+            found.append(position + len(content))
+    except BadBatch as error:
+        stopped_at = error.position
+    assert stopped_at == max(end for end in ends if end <= cut)
+    assert found == [end for end in ends[1:] if end <= cut]
+
+
+@given(sizes, st.data())
+def test_a_lookup_leads_to_the_batch(given_sizes, data):
+    opened = OpenFiles(SimulatedDisk(root := Path("/disk")), 4)
+    segment = filled(opened, root, given_sizes, base_offset=50)
+    offset = data.draw(st.integers(50, segment.next_offset - 1))
+    position = segment.position_of(offset)
+    headers = [header for _, header, _ in segment.scan(position)]
+    assert headers[0].base_offset <= offset
+    assert any(h.base_offset <= offset <= h.last_offset for h in headers)
+
+
+def test_a_cut_forgets_the_end(tmp_path):
+    segment = filled(files(tmp_path), tmp_path, [500, 500, 500, 500])
+    shorter = filled(files(tmp_path), tmp_path, [500, 500])
+    segment.cut(shorter.size, shorter.next_offset)
+    assert (segment.size, segment.next_offset) == (shorter.size, shorter.next_offset)
+    assert segment.offset_index.data == shorter.offset_index.data
+
+
+def test_indexes_come_back_from_their_files_or_from_the_batches(tmp_path):
+    opened = files(tmp_path)
+    segment = filled(opened, tmp_path, [400] * 8)
+    segment.seal()
+    state = segment.state()
+    for write in segment.index_writes(state):
+        write.write(opened.disk)
+    again = Segment(tmp_path, 0, opened, state)
+    assert not again.indexed
+    entries = again.read_indexes()
+    assert entries == (bytes(segment.offset_index.data), bytes(segment.time_index.data))
+    again.fill_indexes(entries, rebuilt=False)
+    assert again.position_of(9) == segment.position_of(9)
+
+    opened.disk.file(segment.path_of(INDEX)).data[3] ^= 1
+    doubtful = Segment(tmp_path, 0, opened, state)
+    assert doubtful.read_indexes() is None
+    opened.disk.unlink(segment.path_of(INDEX))
+    assert doubtful.read_indexes() is None
+    rebuilt = doubtful.rebuild_indexes(300)
+    assert rebuilt == entries
+    doubtful.fill_indexes(rebuilt, rebuilt=True)
+    assert doubtful.unsaved
+    assert doubtful.indexed
+
+
+def test_a_rebuild_does_not_hide_damage(tmp_path):
+    segment = filled(files(tmp_path), tmp_path, [400] * 3)
+    state = segment.state()
+    segment.file.node.data[500] ^= 1
+    with pytest.raises(BadBatch, match="position 4"):
+        Segment(tmp_path, 0, OpenFiles(segment.file.disk, 4), state).rebuild_indexes(300)
+
+
+def test_only_so_many_files_are_open(tmp_path):
+    opened = OpenFiles(SystemDisk(), 2)
+    segments = [Segment(tmp_path, n, opened) for n in range(5)]
+    first = segments[0].file
+    for segment in segments[1:]:
+        segment.file.write([b"x"], 0)
+    assert sum(segment.opened is not None for segment in segments) == 2
+    first.write([b"still open for whoever has it"], 0)
+    assert segments[0].file.read(5, 0) == b"still"
+
+
+def test_a_retired_segment_is_not_opened_again(tmp_path):
+    segment = Segment(tmp_path, 0, OpenFiles(SystemDisk(), 2))
+    segment.retired = True
+    with pytest.raises(FileNotFoundError, match="deleted or replaced"):
+        _ = segment.file
+
+
+def test_kafkas_file_names(tmp_path):
+    segment = Segment(tmp_path, 4_711, OpenFiles(SystemDisk(), 2))
+    assert segment.path.name == "00000000000000004711.log"
+    assert segment.path_of(".timeindex").name == "00000000000000004711.timeindex"

@@ -1,0 +1,91 @@
+import pytest
+
+from mainstem.log import BatchTooLarge, InvalidRecord, InvalidTimestamp, TopicConfig
+from mainstem.log.validation import check_batch, rewrite, rewrites
+from mainstem.records import build_marker, decode_header, decode_records
+from mainstem.records.record import assemble_batch
+from tests.log.support import batch
+
+NOW = 1_700_000_000_000
+
+
+def check(data: bytes, **settings) -> None:
+    check_batch(decode_header(data), data, TopicConfig(**settings), NOW, "orders-0")
+
+
+def test_a_plain_batch_passes():
+    check(batch(b"v"))
+    check(batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (build_marker(1, 0, True, 0, NOW), "a control batch from a producer"),
+        (batch(b"v", producer_id=1, producer_epoch=0), "sent sequence -1, epoch 0"),
+        (batch(b"v", producer_id=1, base_sequence=0), "sent sequence 0, epoch -1"),
+        (batch(b"v", transactional=True), "without a producer id"),
+    ],
+)
+def test_what_no_topic_takes(data, message):
+    with pytest.raises(InvalidRecord, match=f"orders-0: .*{message}"):
+        check(data)
+
+
+def test_the_header_counts_its_records():
+    header = decode_header(batch(b"a", b"b"))
+    lying = assemble_batch(
+        type(header)(**{f: getattr(header, f) for f in header.__struct_fields__} | {"count": 1}), b""
+    )
+    with pytest.raises(InvalidRecord, match="a batch of 1 records with last offset delta 1"):
+        check(lying)
+
+
+def test_the_largest_batch():
+    data = batch(b"v" * 100)
+    check(data, max_message_bytes=len(data))
+    with pytest.raises(BatchTooLarge, match=f"a batch of {len(data)} bytes, max.message.bytes is {len(data) - 1}"):
+        check(data, max_message_bytes=len(data) - 1)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_compacted_topic_needs_keys(codec):
+    data = batch(b"1", b"2", keys=[b"k", None], compression=codec)
+    check(data)
+    with pytest.raises(InvalidRecord, match="without a key, the topic is compacted"):
+        check(data, cleanup_policy="compact")
+    check(batch(b"1", None, keys=[b"k", b""]), cleanup_policy="compact,delete")
+
+
+def test_timestamps_far_from_the_clock():
+    check(batch(b"v", timestamp=NOW - 10_000), message_timestamp_before_max_ms=10_000)
+    check(batch(b"v", timestamp=-1))
+    with pytest.raises(InvalidTimestamp, match="expected"):
+        check(batch(b"v", timestamp=NOW - 10_001), message_timestamp_before_max_ms=10_000)
+    with pytest.raises(InvalidTimestamp, match="expected"):
+        check(batch(b"v", timestamp=NOW + 5_001), message_timestamp_after_max_ms=5_000)
+    check(batch(b"v", timestamp=1), message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "codec", "append_time"),
+    [
+        ({"compression_type": "zstd"}, 4, False),
+        ({"compression_type": "uncompressed"}, 0, False),
+        ({"message_timestamp_type": "LogAppendTime"}, 3, True),
+        ({"message_timestamp_type": "LogAppendTime", "compression_type": "gzip"}, 1, True),
+    ],
+)
+def test_a_topic_with_a_form_of_its_own(settings, codec, append_time):
+    config = TopicConfig(**settings)
+    data = batch(b"one", b"two", compression="lz4", producer_id=4, producer_epoch=1, base_sequence=2)
+    assert rewrites(config)
+    found = bytes(rewrite(decode_header(data), memoryview(data), config, NOW + 1))
+    header = decode_header(found)
+    assert (header.compression, header.has_append_time, header.base_sequence) == (codec, append_time, 2)
+    assert [r.value for r in decode_records(found)] == [b"one", b"two"]
+    assert decode_records(found)[0].timestamp == (NOW + 1 if append_time else NOW)
+
+
+def test_the_usual_topic_keeps_the_producers_bytes():
+    assert not rewrites(TopicConfig())

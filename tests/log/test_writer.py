@@ -1,0 +1,216 @@
+"""Rounds: what shares a sync, who answers when, and what a refused write leaves behind."""
+
+import asyncio
+import errno
+
+import pytest
+
+from mainstem.core import TopicPartition
+from mainstem.log import LogConfig, StorageError, TopicConfig
+from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import CONFIG, TOPIC_ID, TP, batch, open_log, run, values, with_partition
+
+
+def journal_syncs(disk: SimulatedDisk) -> int:
+    return sum(path.name.startswith("journal") for path in disk.syncs)
+
+
+def test_appends_that_are_queued_together_share_one_sync(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        before = journal_syncs(disk)
+        results = await asyncio.gather(*(partition.append(batch(b"%d" % n)) for n in range(50)))
+        assert [result.base_offset for result in results] == list(range(50))
+        assert journal_syncs(disk) - before == 1
+
+    run(with_partition(tmp_path, test, disk=disk))
+
+
+def test_one_sync_for_all_partitions(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        topics = [type(TP)("orders", n) for n in range(20)]
+        partitions = await asyncio.gather(*(log.create_partition(tp, TOPIC_ID, TopicConfig()) for tp in topics))
+        before = journal_syncs(disk)
+        await asyncio.gather(*(partition.append(batch(b"v")) for partition in partitions))
+        assert journal_syncs(disk) - before == 1
+        await log.close()
+
+    run(test())
+
+
+def test_creating_many_partitions_at_once_shares_syncs_too(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        before = len(disk.syncs)
+        topics = [type(TP)("orders", n) for n in range(100)]
+        await asyncio.gather(*(log.create_partition(tp, TOPIC_ID, TopicConfig()) for tp in topics))
+        assert len(disk.syncs) - before < 100
+        await log.close()
+
+    run(test())
+
+
+def test_nothing_is_answered_or_shown_before_the_sync(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+    seen = []
+
+    async def test(partition):
+        partition.add_listener(lambda: seen.append(partition.high_watermark))
+        future = partition.append(batch(b"a", b"b"))
+        assert (partition.log_end_offset, partition.high_watermark) == (2, 0)
+        assert not future.done()
+        syncs = journal_syncs(disk)
+        await future
+        assert journal_syncs(disk) == syncs + 1
+        assert seen == [2]
+
+    run(with_partition(tmp_path, test, disk=disk))
+
+
+def test_a_full_disk_refuses_and_the_log_goes_on(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        await partition.append(batch(b"before"))
+        for place in (".log", "journal"):
+            disk.refuse("write", errno.ENOSPC, place)
+            with pytest.raises(StorageError, match=r"No space left on device: .*nothing was appended") as caught:
+                await partition.append(batch(b"lost", producer_id=5, producer_epoch=0, base_sequence=0))
+            assert "free disk space" in caught.value.hint
+            assert partition.producers() == []
+        result = await partition.append(batch(b"after", producer_id=5, producer_epoch=0, base_sequence=0))
+        assert (result.base_offset, result.duplicate) == (1, False)
+        assert await values(partition) == [b"before", b"after"]
+
+    run(with_partition(tmp_path, test, disk=disk))
+    run(
+        with_partition(
+            tmp_path, lambda p: check_values(p, [b"before", b"after"]), disk=disk.after_power_cut(lambda m: 0)
+        )
+    )
+
+
+async def check_values(partition, expected):
+    assert await values(partition) == expected
+
+
+def test_a_coordinator_never_runs_ahead_of_its_log(tmp_path):
+    """Its memory has changed when the record was queued; an undone append would leave it ahead of the log."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TopicPartition("__consumer_offsets", 0), TOPIC_ID, TopicConfig())
+        disk.refuse("write", errno.ENOSPC, ".log")
+        with pytest.raises(StorageError, match="offline"):
+            await partition.append(batch(b"v"))
+        assert log.offline
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize(("call", "where"), [("sync", "journal"), ("write", "journal"), ("write", ".log")])
+def test_a_failing_disk_takes_the_directory_offline(tmp_path, call, where):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"durable"))
+        disk.refuse(call, errno.EIO, where)
+        first, second = partition.append(batch(b"1")), partition.append(batch(b"2"))
+        for future in (first, second):
+            with pytest.raises(StorageError, match="offline"):
+                await future
+        assert log.offline
+        with pytest.raises(StorageError, match="offline"):
+            partition.append(batch(b"3"))
+        with pytest.raises(StorageError):
+            await log.create_partition(type(TP)("other", 0), TOPIC_ID, TopicConfig())
+        with pytest.raises(StorageError):
+            await partition.delete_records(1)
+        assert await values(partition) == [b"durable"]  # what was acknowledged can still be read
+        await log.close()
+
+    run(test())
+    run(with_partition(tmp_path, lambda p: starts_with(p, b"durable"), disk=disk.after_power_cut(lambda m: 0)))
+
+
+async def starts_with(partition, value):
+    assert (await values(partition))[0] == value
+
+
+def test_a_topic_that_trusts_the_page_cache_waits_for_no_sync(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+    topic = TopicConfig(flush_messages=4)
+
+    async def test(partition):
+        before = len(disk.syncs)
+        for n in range(3):
+            assert (await partition.append(batch(b"v"))).base_offset == n
+        assert partition.high_watermark == 3
+        assert len(disk.syncs) == before
+        await partition.append(batch(b"v"))
+        await partition.append(batch(b"v"))  # the round with the fourth has ended
+        assert [path.suffix for path in disk.syncs[before:]] == [".log"]
+
+    run(with_partition(tmp_path, test, disk=disk, topic=topic))
+
+
+def test_a_topic_syncs_after_some_time(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        before = len(disk.syncs)
+        await partition.append(batch(b"v"))
+        async with asyncio.timeout(10):
+            while len(disk.syncs) == before:
+                await asyncio.sleep(0.005)
+        assert disk.syncs[-1].suffix == ".log"
+
+    run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=1_000, flush_ms=10)))
+
+
+def test_trust_that_is_taken_back_makes_the_earlier_records_durable_too(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        await partition.append(batch(b"trusting"))
+        partition.config = TopicConfig()
+        await partition.append(batch(b"synced"))
+
+    run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=1_000)))
+    run(
+        with_partition(
+            tmp_path, lambda p: check_values(p, [b"trusting", b"synced"]), disk=disk.after_power_cut(lambda m: 0)
+        )
+    )
+
+
+def test_a_slow_checkpoint_holds_the_journal_at_a_few_times_its_size(tmp_path):
+    config = LogConfig(read_threads=1, sync_threads=1, journal_bytes=20_000)
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        for _ in range(60):
+            await partition.append(batch(b"v" * 3_000))
+        return max(disk.file_size(tmp_path / name) for name in ("journal-0", "journal-1"))
+
+    assert run(with_partition(tmp_path, test, disk=disk, config=config)) <= 5 * 20_000
+
+
+def test_a_caller_that_is_gone_disturbs_nobody(tmp_path):
+    async def test(partition):
+        gone, stays = partition.append(batch(b"1")), partition.append(batch(b"2"))
+        gone.cancel()
+        assert (await stays).base_offset == 1
+        assert await values(partition) == [b"1", b"2"]
+
+    run(with_partition(tmp_path, test, config=CONFIG))
