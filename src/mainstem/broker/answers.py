@@ -1,0 +1,54 @@
+"""Small steps that handlers of the coordinators' APIs share."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mainstem.core import TopicPartition
+from mainstem.wire.errors import Code
+
+if TYPE_CHECKING:
+    from mainstem.broker.topics import Topics
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def milliseconds(duration: timedelta) -> int:
+    """The number on the wire behind one of kio's durations."""
+    return duration // timedelta(milliseconds=1)
+
+
+def then(future: "asyncio.Future[T]", make: Callable[[T], U]) -> "asyncio.Future[U]":
+    """A future of `make(result)`; an error or a cancellation passes through."""
+    made: asyncio.Future[U] = future.get_loop().create_future()
+
+    def done(finished: "asyncio.Future[T]") -> None:
+        if made.done():
+            return
+        if finished.cancelled():
+            made.cancel()
+        elif (error := finished.exception()) is not None:
+            made.set_exception(error)
+        else:
+            made.set_result(make(finished.result()))
+
+    future.add_done_callback(done)
+    return made
+
+
+def partition_exists(topics: "Topics", partition: TopicPartition) -> bool:
+    """True if the broker has that partition."""
+    topic = topics.get(partition.topic)
+    return topic is not None and 0 <= partition.partition < len(topic.logs)
+
+
+def by_topic(
+    codes: Iterable[tuple[TopicPartition, Code]], *, name: str, partitions: str, index: str, code: str
+) -> list[dict[str, Any]]:
+    """One answer per partition, grouped by topic, under the names that the API has for them."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for partition, each in codes:
+        topics.setdefault(partition.topic, []).append({index: partition.partition, code: each})
+    return [{name: topic, partitions: entries} for topic, entries in topics.items()]

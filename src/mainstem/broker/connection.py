@@ -1,0 +1,275 @@
+"""One client connection: bytes to frames, requests in order, answers in the order of the requests.
+
+Reading. A frame whose size is known is received straight into a buffer of its own: a produce request of a megabyte is
+copied by nobody on its way from the socket to the file. Small frames pass through one scratch buffer per connection.
+
+Order. Requests start in the order they came. A plain handler is done when it returns; one that returns a future lets
+the next request start (Produce: five requests in flight share one sync of the disk); a coroutine holds the next one
+back. Answers leave in the order of their requests, whatever finished first.
+
+Back-pressure. Reading stops while `queued_max_requests` requests or `queued_max_request_bytes` bytes of them are
+unanswered, or while the client does not take its answers.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from mainstem.core.errors import MainstemError
+from mainstem.core.logging import get_logger
+from mainstem.wire.errors import MalformedFrame
+from mainstem.wire.frames import SIZE
+
+if TYPE_CHECKING:
+    from mainstem.broker.server import Broker
+
+_SCRATCH_BYTES = 32_768
+
+log = get_logger()
+
+
+class Pending:
+    """A request that was started and the chunks of its answer once it has one; `chunks` empty means no answer."""
+
+    __slots__ = ("api_key", "chunks", "client_id", "correlation_id", "done", "request", "size", "version")
+
+    def __init__(self, api_key: int, version: int, correlation_id: int, client_id: str, request: Any) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.request = request
+        self.chunks: list[Any] = []
+        self.done = False
+        self.size = 0  # bytes of its frame
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self.broker = broker
+        self.principal = "User:ANONYMOUS"
+        self.client_host = ""
+        self.client_software = ("", "")  # name and version, once ApiVersions has told them (KIP-511)
+        self.on_close: set[Callable[[], None]] = set()
+        """Called once when the client has gone; what waits on its behalf adds itself."""
+        self._transport: asyncio.Transport
+        self._loop = broker.loop
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._scratch_filled = 0
+        self._frame: bytearray | None = None
+        self._frame_view = memoryview(b"")
+        self._frame_filled = 0
+        self._requests: deque[bytearray] = deque()
+        self._unanswered: deque[Pending] = deque()
+        self._held_bytes = 0  # of requests that have no answer yet
+        self._holding_back = False  # a coroutine is running: the next request waits for it
+        self._writing_paused = False
+        self._reading_paused = False
+        self._flush_scheduled = False
+        self._closing = False
+        self._drained: asyncio.Future[None] | None = None
+
+    # --- the socket --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.client_host = f"/{peer[0]}" if peer else "/"
+        self.broker.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._requests.clear()
+        self.broker.connections.discard(self)
+        for callback in tuple(self.on_close):
+            callback()
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame_view[self._frame_filled :]
+        return self._scratch[self._scratch_filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._frame is not None:
+                self._frame_filled += nbytes
+                if self._frame_filled < len(self._frame):
+                    return
+                self._requests.append(self._frame)
+                self._held_bytes += len(self._frame)
+                self._frame = None
+            else:
+                self._scratch_filled += nbytes
+                self._split_scratch()
+            self._start_requests()
+        except MalformedFrame as error:
+            self._refuse(error)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._loop.call_soon(self._go_on)
+
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    def _split_scratch(self) -> None:
+        """Cut the scratch buffer into frames; what is left of the last one moves to where the next read goes on."""
+        scratch, filled, position = self._scratch, self._scratch_filled, 0
+        limit = self.broker.config.socket_request_max_bytes
+        while filled - position >= SIZE.size:
+            (size,) = SIZE.unpack_from(scratch, position)
+            if not 0 < size <= limit:
+                raise MalformedFrame(f"a frame of {size} bytes; the limit is {limit} (socket_request_max_bytes)")
+            position += SIZE.size
+            if filled - position >= size:
+                self._requests.append(bytearray(scratch[position : position + size]))
+                self._held_bytes += size
+                position += size
+                continue
+            self._frame = bytearray(size)
+            self._frame_view = memoryview(self._frame)
+            self._frame_filled = filled - position
+            self._frame_view[: self._frame_filled] = scratch[position:filled]
+            position = filled
+        left = filled - position
+        if left and position:
+            scratch[:left] = bytes(scratch[position:filled])
+        self._scratch_filled = left
+
+    # --- requests and answers ----------------------------------------------------------------------------------------
+
+    def _start_requests(self) -> None:
+        limit = self.broker.config.queued_max_requests
+        while self._requests and not self._holding_back and not self._writing_paused and not self._closing:
+            if len(self._unanswered) >= limit:
+                self._flush()  # finished answers count until they have left
+                if len(self._unanswered) >= limit:
+                    break
+            self._start(self._requests.popleft())
+        self._flush()
+        self._adjust_reading()
+
+    def _start(self, frame: bytearray) -> None:
+        pending, outcome = self.broker.dispatch.begin(self, frame)
+        pending.size = len(frame)
+        self._unanswered.append(pending)
+        if isinstance(outcome, asyncio.Future):
+            outcome.add_done_callback(lambda future: self._on_future(pending, future))
+        elif asyncio.iscoroutine(outcome):
+            self._holding_back = True
+            self.broker.spawn(self._finish_coroutine(pending, outcome), name=f"api {pending.api_key}")
+        else:
+            self.broker.dispatch.answer(pending, outcome)
+
+    async def _finish_coroutine(self, pending: Pending, outcome: Any) -> None:
+        """Wait for a handler that is a coroutine; it may end in a future, which no longer holds the next one back."""
+        try:
+            answer = await outcome
+        except Exception as error:
+            self._fail(pending, error)
+        else:
+            if isinstance(answer, asyncio.Future):
+                answer.add_done_callback(lambda future: self._on_future(pending, future))
+            else:
+                self.broker.dispatch.answer(pending, answer)
+        finally:
+            self._holding_back = False
+        self._go_on()
+
+    def _on_future(self, pending: Pending, future: "asyncio.Future[Any]") -> None:
+        if future.cancelled():
+            self._fail(pending, MainstemError("the broker is stopping"))
+        elif (error := future.exception()) is not None:
+            self._fail(pending, error)
+        else:
+            self.broker.dispatch.answer(pending, future.result())
+        if not self._flush_scheduled:  # one write for all that this turn of the loop finishes
+            self._flush_scheduled = True
+            self._loop.call_soon(self._go_on)
+
+    def _fail(self, pending: Pending, error: BaseException) -> None:
+        """Answer a failure; where the API has no way to tell it, the connection ends."""
+        try:
+            self.broker.dispatch.fail(pending, error)
+        except MalformedFrame as untold:
+            self._refuse(untold)
+
+    def _go_on(self) -> None:
+        self._flush_scheduled = False
+        if self._closing:
+            return
+        try:
+            self._start_requests()
+        except MalformedFrame as error:
+            self._refuse(error)
+
+    def _flush(self) -> None:
+        unanswered = self._unanswered
+        if not unanswered or not unanswered[0].done:
+            return
+        chunks: list[Any] = []
+        while unanswered and unanswered[0].done:
+            answered = unanswered.popleft()
+            chunks += answered.chunks
+            self._held_bytes -= answered.size
+        if self._drained is not None and not unanswered and not self._drained.done():
+            self._drained.set_result(None)
+        if self._closing or not chunks:
+            return
+        if len(chunks) == 1:
+            self._transport.write(chunks[0])
+        else:
+            self._transport.writelines(chunks)
+
+    def _adjust_reading(self) -> None:
+        config = self.broker.config
+        full = (
+            self._writing_paused
+            or len(self._requests) + len(self._unanswered) >= config.queued_max_requests
+            or self._held_bytes >= config.queued_max_request_bytes
+        )
+        if full is not self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = full
+            if full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _refuse(self, error: MainstemError) -> None:
+        log.info("connection_refused", client=self.client_host, reason=str(error))
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """True if nothing more will be sent to this client."""
+        return self._closing
+
+    async def drained(self) -> None:
+        """Wait until every request that was started has its answer, or the client has gone."""
+        if self._unanswered and not self._closing:
+            self._drained = self._loop.create_future()
+            await self._drained
+
+    def stop_reading(self) -> None:
+        """Take no further request; those that were started are answered."""
+        self._requests.clear()
+        self._closing = self._closing or self._transport.is_closing()
+        if not self._reading_paused and not self._closing:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def close(self) -> None:
+        """Close the socket after what was written to it has left."""
+        self._closing = True
+        self._requests.clear()
+        self._transport.close()

@@ -1,0 +1,97 @@
+"""From a frame to its handler, and from the handler's result or error to the bytes of the answer."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.connection import Connection, Pending
+from mainstem.broker.handlers import Handler, RequestContext
+from mainstem.core.errors import MainstemError
+from mainstem.core.logging import get_logger
+from mainstem.wire import codec, frames
+from mainstem.wire.errors import Code, MalformedFrame, code_of
+
+if TYPE_CHECKING:
+    from mainstem.broker.server import Broker
+
+log = get_logger()
+
+
+class Dispatch:
+    """The table of handlers at work; holds no state of its own between requests."""
+
+    def __init__(self, broker: "Broker", handlers: Mapping[int, Handler]) -> None:
+        self._broker = broker
+        self.handlers = handlers
+
+    def begin(self, connection: Connection, frame: bytearray) -> tuple[Pending, Any]:
+        """Decode a request and call its handler; the second value is an answer, a future or a coroutine of it.
+
+        Raises:
+            MalformedFrame: bytes that are no request, or an API or version that is not served: the connection ends.
+        """
+        header = frames.read_header(frame)
+        api_key, version = header.api_key, header.version
+        handler = self.handlers.get(api_key)
+        if handler is None or not handler.min_version <= version <= handler.max_version:
+            if api_key == frames.API_VERSIONS and handler is not None:
+                # KIP-511: a client that is newer than we are learns what we speak from an answer in version 0.
+                pending = Pending(api_key, 0, header.correlation_id, header.client_id, None)
+                return pending, self._refuse_api_versions(handler)
+            raise MalformedFrame(f"api {api_key} version {version} is not served")
+        if handler.decode is None:
+            request = codec.decode_request(api_key, version, frame, header.body)
+        else:
+            request = handler.decode(version, frame, header.body)
+        pending = Pending(api_key, version, header.correlation_id, header.client_id, request)
+        context = RequestContext(self._broker, connection, api_key, version, header.client_id)
+        try:
+            return pending, handler.call(request, context)
+        except Exception as error:
+            return pending, self._failure(pending, error)
+
+    def answer(self, pending: Pending, answer: Any) -> None:
+        """Encode an answer: fields, encoded bytes, chunks of bytes, or None for a request that has no answer."""
+        pending.done = True
+        if answer is None:
+            return
+        if isinstance(answer, dict):
+            answer = codec.encode_response(pending.api_key, pending.version, answer)
+        if not isinstance(answer, list):
+            head = frames.answer_header(pending.api_key, pending.version, pending.correlation_id, len(answer))
+            pending.chunks = [head + answer]
+            return
+        chunks = answer
+        size = sum(map(len, chunks))
+        head = frames.answer_header(pending.api_key, pending.version, pending.correlation_id, size)
+        if size < 4096:
+            pending.chunks = [head + b"".join(chunks)]
+        else:
+            pending.chunks = [head, *chunks]
+
+    def fail(self, pending: Pending, error: BaseException) -> None:
+        """Answer with the code of `error`.
+
+        Raises:
+            MalformedFrame: the API has no way to tell it, and an empty answer would look like success: the connection
+                ends.
+        """
+        self.answer(pending, self._failure(pending, error))
+
+    def _failure(self, pending: Pending, error: BaseException) -> dict[str, Any]:
+        code = code_of(error)
+        if code is Code.unknown_server_error:
+            log.error("request_failed", api=pending.api_key, version=pending.version, exc_info=error)
+        failure = self.handlers[pending.api_key].failure
+        if failure is not None:
+            return failure(pending.request, code)
+        known = codec.field_names(pending.api_key, pending.version)
+        if "error_code" not in known:
+            raise MalformedFrame(f"api {pending.api_key} version {pending.version} failed: {code.name}")
+        if "error_message" in known and isinstance(error, MainstemError):
+            return {"error_code": code, "error_message": str(error)}
+        return {"error_code": code}
+
+    @staticmethod
+    def _refuse_api_versions(handler: Handler) -> dict[str, Any]:
+        own = {"api_key": handler.api_key, "min_version": handler.min_version, "max_version": handler.max_version}
+        return {"error_code": Code.unsupported_version, "api_keys": [own]}

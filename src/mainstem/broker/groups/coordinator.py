@@ -1,0 +1,590 @@
+"""The group coordinator: keeps groups and offsets in `__consumer_offsets`, and gives members their answers.
+
+The rules are in `group` and `offsets`, which do no I/O. This service stores what they return before it answers, hands
+them the clock's deadlines, and rebuilds both by reading `__consumer_offsets` from the start.
+
+A commit inside a transaction is a transactional batch of the producer in `__consumer_offsets`. The marker that ends
+the transaction there makes it visible or drops it, like any record.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from mainstem.broker.fields import java_hash
+from mainstem.broker.groups.errors import GroupError, IllegalGeneration, UnknownGroup, UnknownMember
+from mainstem.broker.groups.group import (
+    DEAD,
+    EMPTY,
+    Group,
+    GroupConfig,
+    JoinAnswer,
+    JoinRequest,
+    Step,
+    SyncAnswer,
+)
+from mainstem.broker.groups.offsets import GroupOffsets
+from mainstem.broker.groups.records import (
+    GroupKey,
+    GroupValue,
+    OffsetKey,
+    OffsetValue,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_group,
+    encode_key,
+    encode_offset,
+)
+from mainstem.broker.replay import replay
+from mainstem.core import MainstemError, TopicPartition
+from mainstem.core.logging import get_logger
+from mainstem.log import AppendResult, PartitionLog
+from mainstem.log.errors import StorageError
+from mainstem.records import Record, build_batch
+from mainstem.wire.errors import Code
+
+if TYPE_CHECKING:
+    from mainstem.broker.server import Broker
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+_OFFSETS_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "4194304",  # all but the last are compacted, so this is what a start reads at most in vain
+    "max.message.bytes": "16777216",  # a group's record holds every member's subscription and assignment
+}
+
+T = TypeVar("T")
+
+log = get_logger()
+
+
+class CoordinatorUnavailable(GroupError):
+    """The coordinator could not store what it was about to answer: its log is offline."""
+
+    def __init__(self, group_id: str, reason: BaseException | str) -> None:
+        super().__init__(Code.coordinator_not_available, group_id, f"not stored: {reason}")
+
+
+class GroupCoordinator:
+    """All groups of the broker."""
+
+    def __init__(self, broker: "Broker", logs: Sequence[PartitionLog]) -> None:
+        self.groups: dict[str, Group] = {}
+        self.offsets = GroupOffsets()
+        config = broker.config
+        self._config = GroupConfig(
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            max_size=config.group_max_size,
+        )
+        self._broker = broker
+        self._clock = broker.clock
+        self._loop = asyncio.get_running_loop()
+        self._logs = list(logs)
+        self._sequences: dict[tuple[int, int], tuple[int, int]] = {}  # (log, producer id): epoch, its last sequence
+        self._deadlines: list[tuple[float, str]] = []
+        self._due: dict[str, float] = {}  # group: the earliest of its entries in the heap
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(cls, broker: "Broker") -> "GroupCoordinator":
+        """Read what is stored, and start the clock."""
+        count = broker.config.offsets_topic_num_partitions
+        coordinator = cls(broker, await broker.ensure_internal_topic(OFFSETS_TOPIC, count, _OFFSETS_CONFIG))
+        await coordinator._recover()
+        await coordinator._forget_missing_topics()
+        broker.stopping.add_done_callback(lambda _: coordinator._give_up())
+        coordinator._expire_offsets_later()
+        return coordinator
+
+    async def close(self) -> None:
+        """Answer whoever still waits, and stop the clock."""
+        self._give_up()
+
+    def _give_up(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for group in self.groups.values():
+            self._answer(group.abandon())
+
+    def partition_for(self, group_id: str) -> TopicPartition:
+        """The partition of `__consumer_offsets` that keeps the group."""
+        return TopicPartition(OFFSETS_TOPIC, self._number(group_id))
+
+    def _number(self, group_id: str) -> int:
+        return java_hash(group_id) % len(self._logs)
+
+    # --- membership ---------------------------------------------------------------------------------------------------
+
+    def join(self, group_id: str, request: JoinRequest) -> "asyncio.Future[JoinAnswer]":
+        """A member enters the group; answered when the next generation is complete."""
+        future: asyncio.Future[JoinAnswer] = self._loop.create_future()
+        config = self._config
+        if not group_id:
+            future.set_result(JoinAnswer(error=Code.invalid_group_id, member_id=request.member_id))
+        elif not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
+            future.set_result(JoinAnswer(error=Code.invalid_session_timeout, member_id=request.member_id))
+        elif self._closed:
+            future.set_result(JoinAnswer(error=Code.coordinator_not_available, member_id=request.member_id))
+        elif group_id not in self.groups and request.member_id:
+            future.set_result(JoinAnswer(error=Code.unknown_member_id, member_id=request.member_id))
+        else:
+            group = self._group(group_id)
+            self._take(group, group.join(request, lambda answer: _resolve(future, answer)))
+        return future
+
+    def sync(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        protocol_type: str | None,
+        protocol: str | None,
+        assignments: Mapping[str, bytes],
+    ) -> "asyncio.Future[SyncAnswer]":
+        """A member's part of the assignment; answered when the leader's assignment is durable."""
+        future: asyncio.Future[SyncAnswer] = self._loop.create_future()
+        group = self.groups.get(group_id)
+        if not group_id or self._closed:
+            code = Code.coordinator_not_available if group_id else Code.invalid_group_id
+            future.set_result(SyncAnswer(error=code))
+        elif group is None:
+            future.set_result(SyncAnswer(error=Code.unknown_member_id))
+        else:
+            step = group.sync(
+                member_id,
+                instance_id,
+                generation,
+                protocol_type,
+                protocol,
+                assignments,
+                lambda answer: _resolve(future, answer),
+            )
+            self._take(group, step)
+        return future
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
+        """The member lives.
+
+        Raises:
+            GroupError: it is not a member (any more), or is to join again.
+        """
+        self._known(group_id).heartbeat(member_id, instance_id, generation)
+
+    def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> "asyncio.Future[list[Code]]":
+        """(member id, instance id) of each who leaves; a code for each, once what changed is durable."""
+        group = self._known(group_id)
+        codes, step = group.leave(members)
+        future: asyncio.Future[list[Code]] = self._loop.create_future()
+        self._take(group, step, lambda: _resolve(future, codes))
+        return future
+
+    def _known(self, group_id: str) -> Group:
+        if not group_id:
+            raise GroupError(Code.invalid_group_id, group_id, "a group id is not empty")
+        if self._closed:
+            raise CoordinatorUnavailable(group_id, "stopping")
+        group = self.groups.get(group_id)
+        if group is None:
+            raise UnknownMember(group_id, "no such group")
+        return group
+
+    def _group(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = Group(group_id, self._clock, self._config)
+        return group
+
+    def _take(self, group: Group, step: Step, finally_: Callable[[], None] | None = None) -> None:
+        """Store a step's record, give its answers, go on when the record is durable.
+
+        Answers that need the record wait in the group for `after_stored`; those in the step do not.
+        """
+        stored = None if step.record is None else self._store_group(group, step.record)
+        self._answer(step)
+        if stored is None:
+            if finally_ is not None:
+                finally_()
+        else:
+            stored.add_done_callback(lambda future: self._on_stored(group, step, future, finally_))
+        self._schedule(group)
+
+    def _on_stored(
+        self, group: Group, step: Step, future: "asyncio.Future[int]", finally_: Callable[[], None] | None
+    ) -> None:
+        if future.cancelled() or future.exception() is not None:
+            log.error("group_not_stored", group=group.group_id)
+            self._answer(group.abandon())
+        elif step.after_stored is not None:
+            self._take(group, step.after_stored())
+        if finally_ is not None:
+            finally_()
+
+    @staticmethod
+    def _answer(step: Step) -> None:
+        for answer in step.answers:
+            answer()
+
+    def _store_group(self, group: Group, value: GroupValue | None) -> "asyncio.Future[int]":
+        return self._store(group.group_id, [(GroupKey(group.group_id), None if value is None else encode_group(value))])
+
+    # --- the clock ----------------------------------------------------------------------------------------------------
+
+    def _schedule(self, group: Group) -> None:
+        deadline = group.next_deadline()
+        if deadline is None or self._closed or deadline >= self._due.get(group.group_id, float("inf")):
+            return
+        self._due[group.group_id] = deadline
+        heapq.heappush(self._deadlines, (deadline, group.group_id))
+        if self._deadlines[0][0] == deadline:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._deadlines and not self._closed:
+            delay = max(0.0, self._deadlines[0][0] - self._clock.monotonic())
+            self._timer = self._loop.call_later(delay, self.expire)
+
+    def expire(self) -> None:
+        """Do what is due in every group."""
+        now = self._clock.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, group_id = heapq.heappop(self._deadlines)
+            if self._due.get(group_id) != deadline:
+                continue  # an earlier entry took its place
+            del self._due[group_id]
+            group = self.groups.get(group_id)
+            if group is not None:
+                self._take(group, group.expire())
+        self._set_timer()
+
+    def _expire_offsets_later(self) -> None:
+        interval = self._broker.config.offsets_retention_check_interval_ms / 1000
+
+        async def run() -> None:
+            while not self._closed:
+                await asyncio.sleep(interval)
+                await self.expire_offsets()
+
+        self._broker.spawn(run(), name="expire offsets")
+
+    async def expire_offsets(self) -> None:
+        """Remove offsets that are past their retention, and groups that have nothing left."""
+        for group_id in list(self.groups):
+            group = self.groups[group_id]
+            expired = [partition for partition, _ in self._expired(group)]
+            if group.state is EMPTY and len(expired) == len(self.offsets.of_group(group_id)):
+                if not self.offsets.is_open(group_id) and not group.has_pending_members:
+                    await self._remove(group, expired)
+            elif expired:
+                await self._remove_offsets(group_id, expired)
+
+    def _expired(self, group: Group) -> Iterator[tuple[TopicPartition, OffsetValue]]:
+        now, retention = self._clock.now_ms(), self._broker.config.offsets_retention_minutes * 60_000
+        for partition, committed in list(self.offsets.of_group(group.group_id).items()):
+            value = committed.value
+            since = group.expires_offsets_from(partition.topic, value.committed_ms)
+            if since is None or self.offsets.is_unstable(group.group_id, partition):
+                continue
+            if now >= (value.expires_ms if value.expires_ms >= 0 else since + retention):
+                yield partition, value
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Mapping[TopicPartition, OffsetValue],
+        *,
+        unknown_group: Code = Code.illegal_generation,
+    ) -> "asyncio.Future[None]":
+        """Commit offsets; done when they are durable, and visible from then on.
+
+        Raises:
+            GroupError: the member may not commit; `unknown_group` is said to a member of a group that is not there.
+        """
+        group = self._committing_group(group_id, generation, unknown_group)
+        group.check_commit(member_id, instance_id, generation)
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def stored(future: "asyncio.Future[int]") -> None:
+            if future.cancelled() or (error := future.exception()) is not None:
+                _fail(done, CoordinatorUnavailable(group_id, "" if future.cancelled() else error or ""))
+                return
+            for at, (partition, value) in enumerate(offsets.items(), future.result()):
+                self.offsets.put(group_id, partition, value, at)
+            _resolve(done, None)
+
+        if offsets:
+            self._store(group_id, _offset_entries(group_id, offsets)).add_done_callback(stored)
+        else:
+            done.set_result(None)
+        return done
+
+    def check_transactional_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> None:
+        """Raise GroupError unless the member may commit in a transaction."""
+        group = self._committing_group(group_id, generation, Code.illegal_generation)
+        group.check_commit(member_id, instance_id, generation, transactional=True)
+
+    def commit_transactional(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        producer_id: int,
+        producer_epoch: int,
+        offsets: Mapping[TopicPartition, OffsetValue],
+    ) -> "asyncio.Future[int]":
+        """Commit offsets in a producer's transaction, which already has `partition_for(group_id)`; done when durable.
+
+        Raises:
+            GroupError: the member may not commit.
+            InvalidProducerEpoch: a newer producer has written.
+        """
+        self.check_transactional_commit(group_id, member_id, instance_id, generation)
+        number = self._number(group_id)
+        at = self._logs[number].log_end_offset
+        stored = self._store(
+            group_id, _offset_entries(group_id, offsets), producer_id=producer_id, producer_epoch=producer_epoch
+        )
+        for partition, value in offsets.items():
+            self.offsets.put_pending(number, producer_id, group_id, partition, value, at)
+            at += 1
+        return stored
+
+    def _committing_group(self, group_id: str, generation: int, unknown_group: Code) -> Group:
+        if self._closed:
+            raise CoordinatorUnavailable(group_id, "stopping")
+        if group_id not in self.groups and generation >= 0:
+            if unknown_group is Code.illegal_generation:
+                raise IllegalGeneration(group_id, "no such group")
+            raise GroupError(unknown_group, group_id, "no such group")
+        return self._group(group_id)
+
+    def end_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
+        """The marker of the producer's transaction is durable in that partition of `__consumer_offsets`."""
+        for group_id in self.offsets.end(partition, producer_id, commit=commit):
+            self._group(group_id)
+
+    async def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Code]:
+        """Forget the group's offsets of partitions it does not read now; durable on return.
+
+        Raises:
+            UnknownGroup, GroupNotEmpty: nothing is deleted.
+        """
+        group = self.groups.get(group_id)
+        if group is None:
+            raise UnknownGroup(group_id)
+        group.check_may_delete_offsets()
+        codes = {
+            partition: Code.group_subscribed_to_topic if group.is_subscribed_to(partition.topic) else Code.none
+            for partition in partitions
+        }
+        pending = self.offsets.pending_of(group_id)
+        doomed = [
+            partition
+            for partition, code in codes.items()
+            if code is Code.none and (partition in pending or self.offsets.get(group_id, partition) is not None)
+        ]
+        await self._remove_offsets(group_id, doomed)
+        return codes
+
+    async def delete_group(self, group_id: str) -> None:
+        """Forget a group without members, and its offsets; durable on return.
+
+        Raises:
+            UnknownGroup, GroupNotEmpty: nothing is deleted.
+        """
+        group = self.groups.get(group_id)
+        if group is None or group.state is DEAD:
+            raise UnknownGroup(group_id)
+        await self._remove(group, [*self.offsets.of_group(group_id), *self.offsets.pending_of(group_id)])
+
+    async def forget_topic(self, topic: str) -> None:
+        """The topic is deleted: so are all offsets in it. A new topic of that name starts without."""
+        doomed: dict[str, list[TopicPartition]] = {}
+        for group_id, partition in self.offsets.of_topic(topic):
+            doomed.setdefault(group_id, []).append(partition)
+        for group_id, partitions in doomed.items():
+            await self._remove_offsets(group_id, partitions)
+
+    async def _forget_missing_topics(self) -> None:
+        """What a crash between the deletion of a topic and that of its offsets has left."""
+        named = {partition.topic for group_id in self.offsets.groups() for partition in self.offsets.of_group(group_id)}
+        for topic in named:
+            if self._broker.topics.get(topic) is None:
+                await self.forget_topic(topic)
+
+    async def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
+        group.delete()
+        group_id = group.group_id
+        entries: list[tuple[OffsetKey | GroupKey, bytes | None]] = [
+            (OffsetKey(group_id, partition.topic, partition.partition), None) for partition in partitions
+        ]
+        if group.protocol_type is not None:
+            entries.append((GroupKey(group_id), None))
+        if self.groups.get(group_id) is group:
+            del self.groups[group_id]
+        if entries:
+            self._forget(group_id, partitions, await self._store(group_id, entries))
+
+    async def _remove_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+        if not partitions:
+            return
+        entries = [(OffsetKey(group_id, partition.topic, partition.partition), None) for partition in partitions]
+        self._forget(group_id, partitions, await self._store(group_id, entries))
+
+    def _forget(self, group_id: str, partitions: Sequence[TopicPartition], at: int) -> None:
+        for at_tombstone, partition in enumerate(partitions, at):
+            self.offsets.remove(group_id, partition, at_tombstone)
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def _store(
+        self,
+        group_id: str,
+        entries: Iterable[tuple[OffsetKey | GroupKey, bytes | None]],
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+    ) -> "asyncio.Future[int]":
+        """Append records of one group; the future gives the first one's offset when they are durable.
+
+        It fails with CoordinatorUnavailable if they cannot be stored.
+
+        Raises:
+            InvalidProducerEpoch: a newer producer has written.
+        """
+        number, now = self._number(group_id), self._clock.now_ms()
+        records = [Record(0, now, encode_key(key), value) for key, value in entries]
+        sequence = -1 if producer_id < 0 else self._next_sequence(number, producer_id, producer_epoch)
+        batch = build_batch(
+            records,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=sequence,
+            transactional=producer_id >= 0,
+        )
+        done: asyncio.Future[int] = self._loop.create_future()
+        try:
+            appended = self._logs[number].append(batch)
+        except StorageError as error:
+            done.set_exception(CoordinatorUnavailable(group_id, error))
+            return done
+        if producer_id >= 0:
+            self._sequences[number, producer_id] = (producer_epoch, sequence + len(records) - 1)
+
+        def durable(future: "asyncio.Future[AppendResult]") -> None:
+            if future.cancelled():
+                done.cancel()
+            elif (error := future.exception()) is not None:
+                _fail(done, CoordinatorUnavailable(group_id, error))
+            else:
+                _resolve(done, future.result().base_offset)
+
+        appended.add_done_callback(durable)
+        return done
+
+    def _next_sequence(self, number: int, producer_id: int, producer_epoch: int) -> int:
+        """The log checks sequences of every producer, so commits inside a transaction have them too."""
+        known = self._sequences.get((number, producer_id))
+        if known is None:
+            known = next(
+                (
+                    (producer.producer_epoch, producer.last_sequence)
+                    for producer in self._logs[number].producers()
+                    if producer.producer_id == producer_id
+                ),
+                (-1, -1),
+            )
+        epoch, sequence = known
+        return sequence + 1 if epoch == producer_epoch else 0
+
+    async def _recover(self) -> None:
+        """Read every record; what was in an open transaction stays pending until its marker is written.
+
+        Only what is left at the end is decoded: most records were replaced by later ones.
+        """
+        latest: dict[bytes, tuple[bytes | None, int]] = {}  # key: the last value, and its record's offset
+        for number, partition_log in enumerate(self._logs):
+            pending: dict[int, dict[bytes, tuple[bytes | None, int]]] = {}
+            async for header, marker, records in replay(partition_log):
+                if marker is not None:
+                    ended = pending.pop(marker.producer_id, {})
+                    _keep_later(latest, ended if marker.commit else {})
+                    continue
+                into = latest if header.producer_id < 0 else pending.setdefault(header.producer_id, {})
+                for record in records:
+                    into[record.key or b""] = (record.value, record.offset)
+            for producer_id, entries in pending.items():
+                self._restore_pending(number, producer_id, entries, latest)
+        for key, (value, at) in latest.items():
+            if value is not None:
+                self._restore(decode_key(key), value, at)
+        for group_id in self.offsets.groups():
+            self._group(group_id)
+        for group in self.groups.values():
+            self._schedule(group)
+        log.info("groups_recovered", groups=len(self.groups))
+
+    def _restore(self, key: OffsetKey | GroupKey | None, value: bytes, at: int) -> None:
+        if isinstance(key, GroupKey):
+            self.groups[key.group] = Group.restore(key.group, decode_group(value), self._clock, self._config)
+        elif key is not None:
+            self.offsets.put(key.group, TopicPartition(key.topic, key.partition), decode_offset(value), at)
+
+    def _restore_pending(
+        self,
+        number: int,
+        producer_id: int,
+        entries: Mapping[bytes, tuple[bytes | None, int]],
+        latest: Mapping[bytes, tuple[bytes | None, int]],
+    ) -> None:
+        for data, (value, at) in entries.items():
+            replaced, replaced_at = latest.get(data, (b"", -1))
+            key = decode_key(data)
+            if value is None or not isinstance(key, OffsetKey) or (replaced is None and replaced_at > at):
+                continue  # a tombstone came after it
+            partition = TopicPartition(key.topic, key.partition)
+            self.offsets.put_pending(number, producer_id, key.group, partition, decode_offset(value), at)
+
+
+def _keep_later(latest: dict[bytes, tuple[bytes | None, int]], ended: Mapping[bytes, tuple[bytes | None, int]]) -> None:
+    """Of a committed transaction's records and the plain ones, the later one counts."""
+    for key, (value, at) in ended.items():
+        if key not in latest or latest[key][1] < at:
+            latest[key] = (value, at)
+
+
+def _offset_entries(
+    group_id: str, offsets: Mapping[TopicPartition, OffsetValue]
+) -> list[tuple[OffsetKey | GroupKey, bytes | None]]:
+    return [
+        (OffsetKey(group_id, partition.topic, partition.partition), encode_offset(value))
+        for partition, value in offsets.items()
+    ]
+
+
+def _resolve(future: "asyncio.Future[T]", value: T) -> None:
+    if not future.done():  # whoever waited may be gone
+        future.set_result(value)
+
+
+def _fail(future: "asyncio.Future[T]", error: MainstemError) -> None:
+    if not future.done():
+        future.set_exception(error)

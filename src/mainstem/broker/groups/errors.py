@@ -1,0 +1,60 @@
+"""What a member of a group is told when its request does not fit the group."""
+
+from mainstem.wire.errors import Code, RequestError
+
+
+class GroupError(RequestError):
+    """A request is refused; the group is as it was."""
+
+    def __init__(self, code: Code, group_id: str, message: str) -> None:
+        super().__init__(code, f"group {group_id}: {message}")
+        self.group_id = group_id
+
+
+class UnknownMember(GroupError):
+    """The member was removed (its session expired, it left) or never was in the group: it joins anew."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.unknown_member_id, group_id, message)
+
+
+class FencedInstance(GroupError):
+    """Another process has joined with the same `group.instance.id`: this one must stop."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.fenced_instance_id, group_id, message)
+
+
+class IllegalGeneration(GroupError):
+    """The request speaks of a generation that is over."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.illegal_generation, group_id, message)
+
+
+class RebalanceInProgress(GroupError):
+    """The group is forming its next generation: the member joins again."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.rebalance_in_progress, group_id, message)
+
+
+class InconsistentProtocol(GroupError):
+    """The member's protocol type, or all of its protocols, do not fit the group's."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.inconsistent_group_protocol, group_id, message)
+
+
+class GroupNotEmpty(GroupError):
+    """The group has members, so it cannot be deleted."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.non_empty_group, group_id, message)
+
+
+class UnknownGroup(GroupError):
+    """No such group."""
+
+    def __init__(self, group_id: str, message: str = "not known") -> None:
+        super().__init__(Code.group_id_not_found, group_id, message)

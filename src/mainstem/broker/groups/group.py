@@ -1,0 +1,784 @@
+"""One consumer group of the classic protocol: a state machine. No I/O; the clock is passed in.
+
+A rebalance goes through three states. PREPARING_REBALANCE: every member joins again, until all have, or until the
+longest rebalance timeout has passed (who has not come back by then is removed). COMPLETING_REBALANCE: the leader, one
+of the members, is given everybody's subscriptions and sends the assignment. STABLE: everybody has its part.
+
+JoinGroup and SyncGroup are answered later, together: the caller hands in a `Reply` and gets it back, with its answer,
+in the `Step` of whatever call decided it. A step may also hold a record: the caller stores it and, when it is durable,
+calls `Step.after_stored`, which leads to one more step. Deadlines are the group's own: `next_deadline` says when
+`expire` has something to do.
+
+The protocol type (`consumer`, `connect`, …) and the protocols' bytes are the members' affair; only for `consumer` the
+subscribed topics are read, since offsets of subscribed topics neither expire nor may be deleted.
+"""
+
+import enum
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from mainstem.broker.fields import CorruptCoordinatorRecord, Reader
+from mainstem.broker.groups.errors import (
+    FencedInstance,
+    GroupError,
+    GroupNotEmpty,
+    IllegalGeneration,
+    InconsistentProtocol,
+    RebalanceInProgress,
+    UnknownGroup,
+    UnknownMember,
+)
+from mainstem.broker.groups.records import GroupValue, MemberValue
+from mainstem.core import Clock
+from mainstem.wire.errors import Code
+
+T = TypeVar("T")
+
+
+class GroupState(enum.Enum):
+    """Kafka's states, with the names that clients are shown."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+EMPTY, STABLE, DEAD = GroupState.EMPTY, GroupState.STABLE, GroupState.DEAD
+PREPARING, COMPLETING = GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
+
+TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
+    EMPTY: frozenset((PREPARING, DEAD)),
+    PREPARING: frozenset((COMPLETING, EMPTY, DEAD)),
+    COMPLETING: frozenset((STABLE, PREPARING, DEAD)),
+    STABLE: frozenset((PREPARING, DEAD)),
+    DEAD: frozenset(),
+}
+"""From a state to those that may follow. A group that loses its last member goes through PREPARING to EMPTY."""
+
+
+class GroupConfig(msgspec.Struct, frozen=True):
+    """Kafka's `group.*` settings."""
+
+    initial_rebalance_delay_ms: int = 0
+    """Kafka's default is 3000, which makes every first consumer of a group wait; 0 lets it start at once."""
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    max_size: int = 2_147_483_647
+    new_member_join_timeout_ms: int = 300_000
+    """How long a new member may wait in JoinGroup: it has no session yet, and nobody sees it go away."""
+
+
+class Protocol(msgspec.Struct, frozen=True):
+    """One way of assigning that a member knows, with what it says about itself."""
+
+    name: str
+    metadata: bytes
+
+
+class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """JoinGroup, of any version."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    member_id_required: bool = True
+    """From version 4 on a new member gets its id first and joins with it, so that a lost answer leaves no ghost."""
+    may_skip_assignment: bool = False
+    """From version 9 on a static leader that came back can be told to leave the assignment as it is."""
+
+
+class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member that joined is told."""
+
+    error: Code = Code.none
+    member_id: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+    """For the leader: (member id, instance id, metadata) of everybody."""
+
+
+class SyncAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's part of the assignment."""
+
+    error: Code = Code.none
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+JoinReply = Callable[[JoinAnswer], None]
+SyncReply = Callable[[SyncAnswer], None]
+
+
+class Step(msgspec.Struct):
+    """What a call on a group has led to: first the answers, then a record to store, then what follows it."""
+
+    answers: list[Callable[[], None]] = msgspec.field(default_factory=list)
+    """Each gives one member its answer."""
+    record: GroupValue | None = None
+    after_stored: "Callable[[], Step] | None" = None
+
+
+class Member:
+    """One member, and where it is in the rebalance."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "deadline",
+        "instance_id",
+        "is_new",
+        "join_reply",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "sync_reply",
+    )
+
+    def __init__(self, member_id: str, request: JoinRequest) -> None:
+        self.member_id = member_id
+        self.instance_id = request.instance_id
+        self.client_id = request.client_id
+        self.client_host = request.client_host
+        self.protocols = request.protocols
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms
+        self.session_timeout_ms = request.session_timeout_ms
+        self.assignment = b""
+        self.join_reply: JoinReply | None = None
+        self.sync_reply: SyncReply | None = None
+        self.is_new = False
+        self.deadline: float | None = None
+        """Monotonic seconds when the member is given up; None while it waits for an answer of ours."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What the member says about itself in `protocol`."""
+        return next((each.metadata for each in self.protocols if each.name == protocol), b"")
+
+    def stored(self, protocol: str | None, assignment: bytes) -> MemberValue:
+        return MemberValue(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.metadata(protocol),
+            assignment,
+        )
+
+
+class Group:
+    """A group and its members. Every method that may lead to answers or a record returns a `Step`."""
+
+    def __init__(self, group_id: str, clock: Clock, config: GroupConfig) -> None:
+        self.group_id = group_id
+        self.state = EMPTY
+        self.protocol_type: str | None = None
+        """None: a group without membership, which only commits offsets."""
+        self.protocol: str | None = None
+        self.generation = 0
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.state_since_ms = -1
+        """Wall clock; -1 if unknown: offsets of an empty group expire from here on."""
+        self.subscribed_topics: frozenset[str] | None = None
+        """Of a `consumer` group whose subscriptions could be read; None otherwise."""
+        self._clock = clock
+        self._config = config
+        self._static: dict[str, str] = {}
+        self._pending: dict[str, float] = {}  # member ids given out, not yet joined with: until when
+        self._waiting_for_sync: set[str] = set()
+        self._join_deadline: float | None = None
+        self._sync_deadline: float | None = None
+        self._initial: tuple[int, int] | None = (
+            None  # of the first rebalance: (this delay, what is left after it) in ms
+        )
+        self._member_came = False  # during the first rebalance
+
+    # --- as it is stored ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def restore(cls, group_id: str, value: GroupValue, clock: Clock, config: GroupConfig) -> "Group":
+        """The group as it was stored. Its members are given one session timeout to be heard of."""
+        group = cls(group_id, clock, config)
+        group.protocol_type = value.protocol_type or None
+        group.generation = value.generation
+        group.state_since_ms = value.state_since_ms
+        if value.members:
+            group.state, group.protocol, group.leader = STABLE, value.protocol, value.leader
+        for each in value.members:
+            request = JoinRequest(
+                member_id=each.member_id,
+                instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                protocol_type=value.protocol_type,
+                protocols=(Protocol(value.protocol or "", each.subscription),),
+                rebalance_timeout_ms=each.rebalance_timeout_ms,
+                session_timeout_ms=each.session_timeout_ms,
+            )
+            member = group.members[each.member_id] = Member(each.member_id, request)
+            member.assignment = each.assignment
+            group._rearm(member)
+            if each.instance_id is not None:
+                group._static[each.instance_id] = each.member_id
+        group.subscribed_topics = group._read_subscriptions()
+        return group
+
+    def _value(self, assignments: Mapping[str, bytes]) -> GroupValue:
+        return GroupValue(
+            self.protocol_type or "",
+            self.generation,
+            self.protocol,
+            self.leader,
+            self.state_since_ms,
+            tuple(m.stored(self.protocol, assignments.get(m.member_id, b"")) for m in self.members.values()),
+        )
+
+    @property
+    def has_pending_members(self) -> bool:
+        """True while somebody has a member id and has not joined with it yet."""
+        return bool(self._pending)
+
+    # --- JoinGroup ----------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest, reply: JoinReply) -> Step:
+        """A member enters, or comes back for the next generation."""
+        step = Step()
+        try:
+            self._join(request, reply, step)
+        except GroupError as error:
+            _answer(step, reply, JoinAnswer(error=error.code, member_id=request.member_id))
+        return step
+
+    def _join(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
+        if self.state is DEAD:
+            raise GroupError(Code.coordinator_not_available, self.group_id, "deleted just now")
+        if not self._has_room_for(request.member_id):
+            self._remove(request.member_id)
+            _answer(step, reply, JoinAnswer(error=Code.group_max_size_reached))
+            return
+        self._check_protocols(request)
+        if request.member_id in self._pending:
+            self._add(request.member_id, request, reply, step)
+        elif request.member_id:
+            self._join_again(request, reply, step)
+        elif request.instance_id is None:
+            self._join_dynamic(request, reply, step)
+        elif request.instance_id in self._static:
+            self._replace_static(request, reply, step)
+        else:
+            self._add(f"{request.instance_id}-{uuid.uuid4()}", request, reply, step)
+
+    def _has_room_for(self, member_id: str) -> bool:
+        member, size = self.members.get(member_id), self._config.max_size
+        if self.state in (EMPTY, DEAD):
+            return True
+        if self.state is PREPARING:  # by who is waiting: the group may be larger than a limit that was lowered
+            waiting = sum(1 for each in self.members.values() if each.join_reply)
+            return (member is not None and member.join_reply is not None) or waiting < size
+        return member is not None or len(self.members) < size
+
+    def _check_protocols(self, request: JoinRequest) -> None:
+        names = {protocol.name for protocol in request.protocols}
+        if not self.members and self.state is EMPTY:
+            fits = bool(request.protocol_type and names)
+        else:
+            fits = request.protocol_type == self.protocol_type and (not self.members or bool(names & self._common()))
+        if not fits:
+            raise InconsistentProtocol(
+                self.group_id,
+                f"protocol type {self.protocol_type!r} with {sorted(self._common())}, "
+                f"found {request.protocol_type!r} with {sorted(names)}",
+            )
+
+    def _common(self) -> set[str]:
+        """The protocols that every member knows."""
+        known = Counter(protocol.name for member in self.members.values() for protocol in member.protocols)
+        return {name for name, count in known.items() if count == len(self.members)}
+
+    def _join_dynamic(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
+        member_id = f"{request.client_id}-{uuid.uuid4()}"
+        if not request.member_id_required:
+            self._add(member_id, request, reply, step)
+            return
+        self._pending[member_id] = self._in(request.session_timeout_ms)
+        _answer(step, reply, JoinAnswer(error=Code.member_id_required, member_id=member_id))
+
+    def _join_again(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
+        member = self._check_member(request.member_id, request.instance_id)
+        if self.state is EMPTY:
+            raise UnknownMember(self.group_id, f"member {member.member_id} in an empty group")
+        same = member.protocols == request.protocols
+        stays = same if self.state is COMPLETING else same and self.state is STABLE and self.leader != member.member_id
+        if stays:  # its answer was lost, or a follower asks without need: the generation goes on
+            _answer(step, reply, self._joined(member))
+            return
+        self._update(member, request, reply)
+        self._rebalance_or_complete(step)
+
+    def _replace_static(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
+        """A static member is back without its id: a restart. It takes its old place; the old process is fenced."""
+        assert request.instance_id is not None
+        old_id, new_id = self._static[request.instance_id], f"{request.instance_id}-{uuid.uuid4()}"
+        old = self.members.pop(old_id)
+        if old.join_reply:
+            _answer(step, old.join_reply, JoinAnswer(error=Code.fenced_instance_id, member_id=old_id))
+        if old.sync_reply:
+            _answer(step, old.sync_reply, SyncAnswer(error=Code.fenced_instance_id))
+        member = self.members[new_id] = Member(new_id, request)
+        member.assignment = old.assignment
+        was_leader, told_leader = self.leader == old_id, self.leader or ""
+        if was_leader:
+            self.leader = new_id
+        self._static[request.instance_id] = new_id
+        if old_id in self._waiting_for_sync:
+            self._waiting_for_sync.remove(old_id)
+            self._waiting_for_sync.add(new_id)
+        member.join_reply = reply
+        self._rearm(member)
+        if self.state is STABLE and self._vote() == self.protocol:
+            self._keep_generation(member, request.may_skip_assignment, told_leader, step)
+        elif self.state is COMPLETING:  # the leader may have been told the old id: it would get no assignment
+            self._prepare_rebalance(step)
+        elif self.state is STABLE:
+            self._rebalance_or_complete(step)
+        else:
+            self._complete_if_all_joined(step)
+
+    def _keep_generation(self, member: Member, may_skip: bool, told_leader: str, step: Step) -> None:
+        """The new member id is stored; then the member goes on with the assignment it had."""
+        generation = self.generation
+
+        def stored() -> Step:
+            after = Step()
+            if self.generation == generation and self.state is STABLE and member.join_reply:
+                is_leader = self.leader == member.member_id
+                answer = self._joined(member)
+                if may_skip:
+                    answer = msgspec.structs.replace(answer, skip_assignment=is_leader)
+                else:  # told that the old id leads, it does not assign: nobody else would take part
+                    answer = msgspec.structs.replace(answer, leader=told_leader, members=())
+                self._answer_join(member, answer, after)
+            return after
+
+        step.record = self._value({m.member_id: m.assignment for m in self.members.values()})
+        step.after_stored = stored
+
+    def _add(self, member_id: str, request: JoinRequest, reply: JoinReply, step: Step) -> None:
+        member = Member(member_id, request)
+        member.is_new, member.join_reply = True, reply
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        if self.leader is None:
+            self.leader = member_id
+        self.members[member_id] = member
+        self._pending.pop(member_id, None)
+        if request.instance_id is not None:
+            self._static[request.instance_id] = member_id
+        if self._initial is not None:
+            self._member_came = True
+        member.deadline = self._in(self._config.new_member_join_timeout_ms)
+        self._rebalance_or_complete(step)
+
+    def _update(self, member: Member, request: JoinRequest, reply: JoinReply) -> None:
+        member.protocols = request.protocols
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        member.join_reply = reply
+
+    def _joined(self, member: Member) -> JoinAnswer:
+        everybody: tuple[tuple[str, str | None, bytes], ...] = ()
+        if self.leader == member.member_id:
+            everybody = tuple((m.member_id, m.instance_id, m.metadata(self.protocol)) for m in self.members.values())
+        return JoinAnswer(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            leader=self.leader or "",
+            members=everybody,
+        )
+
+    # --- the rebalance ------------------------------------------------------------------------------------------------
+
+    def _rebalance_or_complete(self, step: Step) -> None:
+        if self.state is PREPARING:
+            self._complete_if_all_joined(step)
+        else:
+            self._prepare_rebalance(step)
+
+    def _prepare_rebalance(self, step: Step) -> None:
+        if self.state is COMPLETING:
+            for member in self.members.values():
+                member.assignment = b""
+                self._answer_sync(member, SyncAnswer(error=Code.rebalance_in_progress), step)
+        self._waiting_for_sync.clear()
+        self._sync_deadline = None
+        first = self.state is EMPTY
+        self._become(PREPARING)
+        if not first:
+            self._join_deadline = self._in(self._rebalance_timeout_ms())
+            self._complete_if_all_joined(step)
+            return
+        delay = self._config.initial_rebalance_delay_ms
+        self._initial = (delay, max(self._rebalance_timeout_ms() - delay, 0))
+        self._member_came = False
+        self._join_deadline = self._in(delay)
+        if delay == 0:
+            self._complete_join(step)
+
+    def _complete_if_all_joined(self, step: Step) -> None:
+        everybody = all(member.join_reply for member in self.members.values()) and not self._pending
+        if self.state is PREPARING and self._initial is None and everybody:
+            self._complete_join(step)
+
+    def _expire_join(self, step: Step) -> None:
+        if self._initial is not None and self._member_came and self._initial[1] > 0:
+            delay, left = self._initial  # somebody came during the first rebalance: more may be on their way
+            self._member_came = False
+            delay, left = min(self._config.initial_rebalance_delay_ms, left), max(left - delay, 0)
+            self._initial = (delay, left)
+            self._join_deadline = self._in(delay)
+            return
+        self._complete_join(step)
+
+    def _complete_join(self, step: Step) -> None:
+        """The next generation: who has not joined is out, except static members, whose session decides."""
+        self._join_deadline = self._initial = None
+        for member in [m for m in self.members.values() if not m.join_reply and m.instance_id is None]:
+            self._remove(member.member_id)
+        if self.members and not self._elect_leader():  # only static members, and none of them is here
+            self._join_deadline = self._in(self._rebalance_timeout_ms())
+            return
+        self.generation += 1
+        self._waiting_for_sync.clear()
+        if not self.members:
+            self.protocol = self.leader = None
+            self.subscribed_topics = self._read_subscriptions()
+            self._become(EMPTY)
+            step.record = self._value({})
+            return
+        self.protocol = self._vote()
+        self.subscribed_topics = self._read_subscriptions()
+        self._become(COMPLETING)
+        for member in self.members.values():
+            self._answer_join(member, self._joined(member), step)
+            member.is_new = False
+            self._rearm(member)
+            self._waiting_for_sync.add(member.member_id)
+        self._sync_deadline = self._in(self._rebalance_timeout_ms())
+
+    def _elect_leader(self) -> bool:
+        """A leader that takes part."""
+        leader = self.members.get(self.leader or "")
+        if leader is None or not leader.join_reply:
+            self.leader = next((m.member_id for m in self.members.values() if m.join_reply), self.leader)
+            leader = self.members.get(self.leader or "")
+        return leader is not None and leader.join_reply is not None
+
+    def _vote(self) -> str:
+        """Every member votes for the first of its protocols that all know."""
+        candidates = self._common()
+        votes = Counter(
+            next(protocol.name for protocol in member.protocols if protocol.name in candidates)
+            for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def _rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    # --- SyncGroup, Heartbeat, LeaveGroup -----------------------------------------------------------------------------
+
+    def sync(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        protocol_type: str | None,
+        protocol: str | None,
+        assignments: Mapping[str, bytes],
+        reply: SyncReply,
+    ) -> Step:
+        """A member asks for its part; the leader brings everybody's."""
+        step = Step()
+        try:
+            member = self._check_member(member_id, instance_id)
+            self._check_generation(generation)
+            self._check_same("protocol type", self.protocol_type, protocol_type)
+            self._check_same("protocol", self.protocol, protocol)
+            if self.state is PREPARING:
+                raise RebalanceInProgress(self.group_id, "the next generation is forming")
+        except GroupError as error:
+            _answer(step, reply, SyncAnswer(error=error.code))
+            return step
+        self._waiting_for_sync.discard(member_id)
+        if not self._waiting_for_sync:
+            self._sync_deadline = None
+        if self.state is STABLE:
+            _answer(step, reply, self._synced(member))
+            return step
+        member.sync_reply = reply
+        if self.leader == member_id:
+            complete = {each: assignments.get(each, b"") for each in self.members}
+            step.record = self._value(complete)
+            step.after_stored = lambda: self._assigned(generation, complete)
+        return step
+
+    def _assigned(self, generation: int, assignments: Mapping[str, bytes]) -> Step:
+        """The assignment is durable: everybody gets its part, unless the next rebalance has begun meanwhile."""
+        step = Step()
+        if self.state is COMPLETING and self.generation == generation:
+            self._become(STABLE)
+            for member in self.members.values():
+                member.assignment = assignments.get(member.member_id, b"")
+                self._answer_sync(member, self._synced(member), step)
+        return step
+
+    def _synced(self, member: Member) -> SyncAnswer:
+        return SyncAnswer(protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment)
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        """The member lives.
+
+        Raises:
+            UnknownMember, FencedInstance, IllegalGeneration: it does not belong to the group (any more).
+            RebalanceInProgress: it lives, and is to join again.
+        """
+        member = self._check_member(member_id, instance_id)
+        self._check_generation(generation)
+        self._rearm(member)
+        if self.state is PREPARING:
+            raise RebalanceInProgress(self.group_id, "the next generation is forming")
+
+    def leave(self, members: Sequence[tuple[str, str | None]]) -> tuple[list[Code], Step]:
+        """(member id, instance id) of each who leaves; an admin names a static member by its instance id alone.
+
+        Returns one code for each, and what follows.
+        """
+        step = Step()
+        before = len(self.members)
+        codes = [self._leave(member_id, instance_id, step) for member_id, instance_id in members]
+        if Code.none in codes:
+            if self.state in (STABLE, COMPLETING) and len(self.members) < before:
+                self._prepare_rebalance(step)
+            else:
+                self._complete_if_all_joined(step)
+        return codes, step
+
+    def _leave(self, member_id: str, instance_id: str | None, step: Step) -> Code:
+        if not member_id and instance_id is not None:
+            member_id = self._static.get(instance_id, "")
+        if member_id in self._pending:
+            del self._pending[member_id]
+            return Code.none
+        try:
+            member = self._check_member(member_id, instance_id)
+        except GroupError as error:
+            return error.code
+        self._dismiss(member, step)
+        return Code.none
+
+    # --- the clock ----------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `expire` may have something to do next; monotonic seconds."""
+        deadlines = [member.deadline for member in self.members.values()]
+        deadlines += [*self._pending.values(), self._join_deadline, self._sync_deadline]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def expire(self) -> Step:
+        """Do what is due: sessions, member ids never used, joins and syncs that nobody waits for any longer.
+
+        One step may not hold two records, so it stops after the first; `next_deadline` is then in the past.
+        """
+        step, now = Step(), self._clock.monotonic()
+        for member_id in [each for each, deadline in self._pending.items() if deadline <= now]:
+            del self._pending[member_id]
+            self._complete_if_all_joined(step)
+        for member in [m for m in self.members.values() if m.deadline is not None and m.deadline <= now]:
+            if step.record is None:
+                self._expire_session(member, step)
+        if step.record is None and self._join_deadline is not None and self._join_deadline <= now:
+            self._expire_join(step)
+        if step.record is None and self._sync_deadline is not None and self._sync_deadline <= now:
+            self._sync_deadline = None
+            for member_id in list(self._waiting_for_sync):
+                self._dismiss(self.members[member_id], step)
+            self._prepare_rebalance(step)
+        return step
+
+    def _expire_session(self, member: Member, step: Step) -> None:
+        if not member.is_new and (member.join_reply or member.sync_reply):
+            member.deadline = None  # it waits for us; its session goes on with the answer
+            return
+        self._dismiss(member, step)
+        if self.state in (STABLE, COMPLETING):
+            self._prepare_rebalance(step)
+        else:
+            self._complete_if_all_joined(step)
+
+    def abandon(self) -> Step:
+        """Nothing more can be stored: whoever waits is told to look for the coordinator again."""
+        step = Step()
+        for member in self.members.values():
+            self._answer_join(
+                member, JoinAnswer(error=Code.coordinator_not_available, member_id=member.member_id), step
+            )
+            self._answer_sync(member, SyncAnswer(error=Code.coordinator_not_available), step)
+        return step
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
+    ) -> None:
+        """May offsets be committed by this member of this generation? A commit is a sign of life.
+
+        Raises:
+            UnknownMember, FencedInstance, IllegalGeneration, RebalanceInProgress: no.
+        """
+        if self.state is DEAD:
+            raise GroupError(Code.coordinator_not_available, self.group_id, "deleted just now")
+        if generation < 0 and self.state is EMPTY:
+            return  # an admin, or a consumer that assigns its partitions itself
+        if generation >= 0 or member_id or instance_id is not None:
+            member = self._check_member(member_id, instance_id)
+            self._check_generation(generation)
+            if not transactional:
+                self._rearm(member)
+        elif not transactional:
+            raise UnknownMember(self.group_id, "offsets without a member id while the group has members")
+        if not transactional and self.state is COMPLETING:
+            raise RebalanceInProgress(self.group_id, "the assignment is not known yet")
+
+    def expires_offsets_from(self, topic: str, committed_ms: int) -> int | None:
+        """From when on (wall clock) the retention of an offset of `topic` counts; None: it does not expire."""
+        if self.protocol_type is None:
+            return committed_ms
+        if self.state is EMPTY:
+            return self.state_since_ms if self.state_since_ms >= 0 else committed_ms
+        if self.state is STABLE and self.subscribed_topics is not None and topic not in self.subscribed_topics:
+            return committed_ms
+        return None
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """A topic's offsets may not be deleted while the group reads it; unreadable subscriptions mean any topic."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == "consumer"
+        return topic in self.subscribed_topics
+
+    def check_may_delete_offsets(self) -> None:
+        """Raise GroupNotEmpty, UnknownGroup unless offsets of single topics may go."""
+        if self.state is DEAD:
+            raise UnknownGroup(self.group_id)
+        if self.state is not EMPTY and self.protocol_type != "consumer":
+            raise GroupNotEmpty(self.group_id, f"it is {self.state.value} and of type {self.protocol_type!r}")
+
+    def delete(self) -> None:
+        """The group is gone.
+
+        Raises:
+            GroupNotEmpty: it has members.
+        """
+        if self.state is not EMPTY:
+            raise GroupNotEmpty(self.group_id, f"it is {self.state.value} with {len(self.members)} members")
+        self._become(DEAD)
+
+    # --- small steps --------------------------------------------------------------------------------------------------
+
+    def _check_member(self, member_id: str, instance_id: str | None) -> Member:
+        if instance_id is not None:
+            current = self._static.get(instance_id)
+            if current is None:
+                raise UnknownMember(self.group_id, f"no member with instance id {instance_id}")
+            if current != member_id:
+                raise FencedInstance(self.group_id, f"instance id {instance_id} is {current} now, found {member_id}")
+        member = self.members.get(member_id)
+        if member is None:
+            raise UnknownMember(self.group_id, f"no member {member_id!r}")
+        return member
+
+    def _check_generation(self, generation: int) -> None:
+        if generation != self.generation:
+            raise IllegalGeneration(self.group_id, f"generation {self.generation}, found {generation}")
+
+    def _check_same(self, what: str, expected: str | None, found: str | None) -> None:
+        if found is not None and expected is not None and found != expected:
+            raise InconsistentProtocol(self.group_id, f"{what} {expected!r}, found {found!r}")
+
+    def _dismiss(self, member: Member, step: Step) -> None:
+        self._answer_join(member, JoinAnswer(error=Code.unknown_member_id), step)
+        self._answer_sync(member, SyncAnswer(error=Code.unknown_member_id), step)
+        self._remove(member.member_id)
+
+    def _remove(self, member_id: str) -> None:
+        member = self.members.pop(member_id, None)
+        if member is not None and member.instance_id is not None:
+            del self._static[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self._pending.pop(member_id, None)
+        self._waiting_for_sync.discard(member_id)
+
+    def _answer_join(self, member: Member, answer: JoinAnswer, step: Step) -> None:
+        if member.join_reply:
+            _answer(step, member.join_reply, answer)
+            member.join_reply = None
+
+    def _answer_sync(self, member: Member, answer: SyncAnswer, step: Step) -> None:
+        if member.sync_reply:
+            _answer(step, member.sync_reply, answer)
+            member.sync_reply = None
+            self._rearm(member)
+
+    def _rearm(self, member: Member) -> None:
+        if not member.is_new:  # until it is answered, a new member has the longer time of a join
+            member.deadline = self._in(member.session_timeout_ms)
+
+    def _in(self, milliseconds: int) -> float:
+        return self._clock.monotonic() + milliseconds / 1000
+
+    def _become(self, state: GroupState) -> None:
+        assert state in TRANSITIONS[self.state], f"group {self.group_id}: {self.state} -> {state}"
+        self.state = state
+        self.state_since_ms = self._clock.now_ms()
+
+    def _read_subscriptions(self) -> frozenset[str] | None:
+        if self.protocol_type != "consumer":
+            return None
+        try:
+            return frozenset(
+                topic for m in self.members.values() for topic in _subscribed_topics(m.metadata(self.protocol))
+            )
+        except CorruptCoordinatorRecord:
+            return None
+
+
+def _subscribed_topics(metadata: bytes) -> Iterable[str]:
+    """ConsumerProtocolSubscription: version int16, topics string[]; what later versions append is not looked at."""
+    reader = Reader(metadata)
+    reader.int16()
+    return reader.array(reader.required_string) or ()
+
+
+def _answer(step: Step, reply: Callable[[T], None], answer: T) -> None:
+    step.answers.append(lambda: reply(answer))

@@ -1,0 +1,120 @@
+"""One module per API. A handler is registered by a decorator; what we advertise is what is registered.
+
+    @handler(12, 0, 4)
+    async def heartbeat(request: Any, ctx: RequestContext) -> Response:
+        ctx.broker.groups.heartbeat(request.group_id, request.generation_id, request.member_id)
+        return {"error_code": 0}
+
+- `request` is kio's entity of the version that was asked. A field that does not exist in that version is absent from
+  it: read such fields with `getattr(request, "group_instance_id", None)`.
+- The answer is a dict of kio's field names, nested dicts and lists, for all versions at once: fields that the asked
+  version does not have are left out, missing ones get Kafka's default (`throttle_time` 0, `error_code` 0, "" ...).
+  Durations are int milliseconds, an error code is an int or `wire.errors.Code`. A name that no version has is refused.
+- A handler is a plain function or a coroutine function. A plain one runs at once, in the order of the requests, and may
+  return a future of its answer: then the connection goes on with its next request and the answers still leave in order.
+  A coroutine holds the connection's next request back until it is done (as Kafka does for every request).
+- An error that is raised becomes the answer's top-level `error_code` by the table in `wire.errors`; an API without a
+  top-level code gives `failure=`, a function (request, code) -> answer.
+- `decode=`, a function (version, frame, position) -> request, replaces kio's reader where a hot path needs it.
+"""
+
+import importlib
+import pkgutil
+from asyncio import CancelledError, Future
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from mainstem.broker.connection import Connection
+    from mainstem.broker.server import Broker
+
+Response: TypeAlias = "dict[str, Any] | bytes | list[Any] | None"
+"""The answer: fields, or bytes already encoded, or None for no answer at all (Produce with acks=0)."""
+
+HandlerFunction: TypeAlias = "Callable[[Any, RequestContext], Response | Awaitable[Response] | Future[Response]]"
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RequestContext:
+    """Who asks, and in which version."""
+
+    __slots__ = ("api_key", "broker", "client_id", "connection", "version")
+
+    def __init__(self, broker: "Broker", connection: "Connection", api_key: int, version: int, client_id: str) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.api_key = api_key
+        self.version = version
+        self.client_id = client_id
+
+    def then(self, future: "Future[T]", answer: "Callable[[T], dict[str, Any]]") -> "Future[dict[str, Any]]":
+        """A future of `answer(result)`, for a plain handler that has to wait without holding back what follows."""
+        answered: Future[dict[str, Any]] = self.broker.loop.create_future()
+
+        def pass_on(done: "Future[T]") -> None:
+            if answered.done():
+                return
+            try:
+                answered.set_result(answer(done.result()))
+            except CancelledError:
+                answered.cancel()
+            except Exception as error:  # what the answer cannot be made of is told to the client, too
+                answered.set_exception(error)
+
+        future.add_done_callback(pass_on)
+        return answered
+
+    @property
+    def principal(self) -> str:
+        """`User:<name>`; connections without authentication are `User:ANONYMOUS`, as in Kafka."""
+        return self.connection.principal
+
+    @property
+    def client_host(self) -> str:
+        """The peer's address as Kafka prints it in member descriptions: `/127.0.0.1`."""
+        return self.connection.client_host
+
+
+class Handler(msgspec.Struct, frozen=True):
+    """One API as it is served. `advertised_from` differs from `min_version` for Produce only (KAFKA-18659)."""
+
+    api_key: int
+    min_version: int
+    max_version: int
+    advertised_from: int
+    call: Callable[[Any, RequestContext], Any]
+    failure: Callable[[Any, int], dict[str, Any]] | None
+    decode: Callable[[int, bytearray, int], Any] | None
+
+
+_registered: dict[int, Handler] = {}
+
+
+def handler(
+    api_key: int,
+    min_version: int,
+    max_version: int,
+    *,
+    advertised_from: int | None = None,
+    failure: Callable[[Any, int], dict[str, Any]] | None = None,
+    decode: Callable[[int, bytearray, int], Any] | None = None,
+) -> Callable[[F], F]:
+    """Register the decorated function as the handler of `api_key` for versions min to max, both included."""
+
+    def register(call: F) -> F:
+        assert api_key not in _registered or _registered[api_key].call.__module__ == call.__module__, api_key
+        first = min_version if advertised_from is None else advertised_from
+        _registered[api_key] = Handler(api_key, min_version, max_version, first, call, failure, decode)
+        return call
+
+    return register
+
+
+def load_handlers() -> Mapping[int, Handler]:
+    """Import every module of this package, and give the handlers by API key."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return _registered

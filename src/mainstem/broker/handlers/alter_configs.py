@@ -1,0 +1,42 @@
+"""AlterConfigs, API 33, versions 0-2: replaces all that is set for a topic. Deprecated in favour of API 44.
+
+Behaviour: durable when answered, in effect at once. The broker's own settings come from its start.
+"""
+
+from typing import Any
+
+from mainstem.broker import configs
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.handlers.create_topics import read_configs
+from mainstem.core import MainstemError
+from mainstem.log import TopicConfig
+from mainstem.wire.errors import Code, RequestError, code_of
+
+
+@handler(33, 0, 2, failure=lambda _request, _code: {"responses": []})
+async def alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    return {"responses": [await _alter(ctx, each, validate_only=request.validate_only) for each in request.resources]}
+
+
+async def _alter(ctx: RequestContext, asked: Any, *, validate_only: bool) -> dict[str, Any]:
+    which = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
+    try:
+        check_is_topic(asked.resource_type)
+        topic = ctx.broker.topics.by_name(asked.resource_name)
+        config = read_configs(asked.configs)
+        TopicConfig.from_kafka(config)
+        if not validate_only:
+            await ctx.broker.topics.set_config(topic, config)
+    except MainstemError as error:
+        return {**which, "error_code": code_of(error), "error_message": str(error)}
+    return which
+
+
+def check_is_topic(kind: int) -> None:
+    """Raise RequestError unless the resource is a topic."""
+    if kind == configs.BROKER:
+        raise RequestError(
+            Code.invalid_request, "the broker's settings cannot be altered while it runs: set them in mainstem.toml"
+        )
+    if kind != configs.TOPIC:
+        raise RequestError(Code.invalid_request, f"resource type {kind} has no settings to alter here")

@@ -1,0 +1,35 @@
+"""CreatePartitions, API 37, versions 0-3.
+
+Behaviour: grows topics; durable when answered. Assignments, where given, name this node for every new partition.
+"""
+
+from typing import Any
+
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.core import MainstemError
+from mainstem.wire.errors import Code, RequestError, code_of
+
+
+@handler(37, 0, 3, failure=lambda _request, _code: {"results": []})
+async def create_partitions(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    return {"results": [await _grow(ctx, each, validate_only=request.validate_only) for each in request.topics]}
+
+
+async def _grow(ctx: RequestContext, asked: Any, *, validate_only: bool) -> dict[str, Any]:
+    topics, node = ctx.broker.topics, ctx.broker.config.node_id
+    try:
+        topic = topics.by_name(asked.name)
+        topics.check_growth(topic, asked.count)
+        if asked.assignments:  # some clients send an empty list where others send null
+            if len(asked.assignments) != asked.count - len(topic.logs):
+                raise RequestError(
+                    Code.invalid_replica_assignment,
+                    f"{len(asked.assignments)} assignments for {asked.count - len(topic.logs)} new partitions",
+                )
+            if any(tuple(each.broker_ids) != (node,) for each in asked.assignments):
+                raise RequestError(Code.invalid_replica_assignment, f"the only broker is {node}")
+        if not validate_only:
+            await topics.add_partitions(topic, asked.count)
+    except MainstemError as error:
+        return {"name": asked.name, "error_code": code_of(error), "error_message": str(error)}
+    return {"name": asked.name}

@@ -1,0 +1,79 @@
+"""CreateTopics, API 19, versions 2-7.
+
+Behaviour: durable when answered. The replication factor is -1 or 1 and assignments name this node: it is the only one.
+-1 partitions means `num_partitions`. 5: the answer tells the settings (KIP-525). 7: the topic id.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from mainstem.broker.configs import describe_topic_configs
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.core import MainstemError
+from mainstem.log import TopicConfig
+from mainstem.wire.errors import Code, RequestError, code_of
+
+
+@handler(19, 2, 7, failure=lambda request, code: {"topics": [_refused(t.name, code, None) for t in request.topics]})
+async def create_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    times = Counter(topic.name for topic in request.topics)
+    answers = []
+    for name in times:
+        asked = next(topic for topic in request.topics if topic.name == name)
+        try:
+            if times[name] > 1:
+                raise RequestError(Code.invalid_request, f"topic {name!r} is asked for {times[name]} times")
+            answers.append(await _create(asked, ctx, validate_only=request.validate_only))
+        except MainstemError as error:
+            answers.append(_refused(name, code_of(error), str(error)))
+    return {"topics": answers}
+
+
+def _refused(name: str, code: int, message: str | None) -> dict[str, Any]:
+    return {"name": name, "error_code": code, "error_message": message, "num_partitions": -1, "replication_factor": -1}
+
+
+async def _create(asked: Any, ctx: RequestContext, *, validate_only: bool) -> dict[str, Any]:
+    topics = ctx.broker.topics
+    count = _partition_count(asked, ctx)
+    config = read_configs(asked.configs)
+    if validate_only:
+        topics.check_new(asked.name, count, config)
+        topic_id = None
+    else:
+        topic_id = (await topics.create(asked.name, count, config)).topic_id
+    return {
+        "name": asked.name,
+        "topic_id": topic_id,
+        "num_partitions": count,
+        "replication_factor": 1,
+        "configs": [
+            {name: each[name] for name in ("name", "value", "read_only", "config_source", "is_sensitive")}
+            for each in describe_topic_configs(TopicConfig.from_kafka(config), config)
+        ],
+    }
+
+
+def read_configs(configs: Any) -> dict[str, str]:
+    """Name to value; a null value means the default, so it is left out."""
+    values: Mapping[str, str | None] = {each.name: each.value for each in configs}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _partition_count(asked: Any, ctx: RequestContext) -> int:
+    """The number of partitions, after the check of where they shall be."""
+    node = ctx.broker.config.node_id
+    if asked.assignments:
+        if asked.num_partitions != -1 or asked.replication_factor != -1:
+            raise RequestError(Code.invalid_request, "give assignments, or a partition count and replication factor")
+        if sorted(each.partition_index for each in asked.assignments) != list(range(len(asked.assignments))):
+            raise RequestError(Code.invalid_replica_assignment, "assignments must name partitions 0, 1, ... once each")
+        if any(tuple(each.broker_ids) != (node,) for each in asked.assignments):
+            raise RequestError(Code.invalid_replica_assignment, f"the only broker is {node}")
+        return len(asked.assignments)
+    if asked.replication_factor not in (-1, 1):
+        raise RequestError(
+            Code.invalid_replication_factor, f"replication factor {asked.replication_factor}, there is 1 broker"
+        )
+    return ctx.broker.config.num_partitions if asked.num_partitions == -1 else int(asked.num_partitions)

@@ -1,0 +1,24 @@
+"""DeleteGroups, API 42, versions 0-2.
+
+Behaviour: a group without members is forgotten with all its offsets; durable when answered. One with members is
+NON_EMPTY_GROUP, one that is not there GROUP_ID_NOT_FOUND.
+"""
+
+from typing import Any
+
+from mainstem.broker.groups.errors import GroupError
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.wire.errors import Code
+
+
+@handler(42, 0, 2)
+async def delete_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    results = []
+    for group_id in request.groups_names:
+        code = Code.none
+        try:
+            await ctx.broker.groups.delete_group(group_id)
+        except GroupError as error:
+            code = error.code
+        results.append({"group_id": group_id, "error_code": code})
+    return {"results": results}

@@ -1,0 +1,32 @@
+"""DeleteRecords, API 21, versions 0-2.
+
+Behaviour: moves the log start offset, durably; -1 means the high watermark. As in Kafka, a topic that is compacted and
+not also deleted refuses it.
+"""
+
+from typing import Any
+
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.core import MainstemError
+from mainstem.wire.errors import Code, RequestError, code_of
+
+
+@handler(21, 0, 2, failure=lambda _request, _code: {"topics": []})
+async def delete_records(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    return {
+        "topics": [
+            {"name": topic.name, "partitions": [await _delete(ctx, topic.name, each) for each in topic.partitions]}
+            for topic in request.topics
+        ]
+    }
+
+
+async def _delete(ctx: RequestContext, name: str, asked: Any) -> dict[str, Any]:
+    try:
+        partition_log = ctx.broker.topics.partition(name, asked.partition_index)
+        if not partition_log.config.deletes:
+            raise RequestError(Code.policy_violation, f"topic {name!r}: cleanup.policy has no delete")
+        low_watermark = await partition_log.delete_records(asked.offset)
+    except MainstemError as error:
+        return {"partition_index": asked.partition_index, "low_watermark": -1, "error_code": code_of(error)}
+    return {"partition_index": asked.partition_index, "low_watermark": low_watermark}

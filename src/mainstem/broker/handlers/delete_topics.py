@@ -1,0 +1,32 @@
+"""DeleteTopics, API 20, versions 1-6.
+
+Behaviour: durable when answered. 5: error messages. 6: topics by id.
+"""
+
+from typing import Any
+
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.core import MainstemError
+from mainstem.wire.errors import Code, RequestError, code_of
+
+
+@handler(20, 1, 6, failure=lambda _request, _code: {"responses": []})
+async def delete_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    if ctx.version >= 6:
+        asked = [(each.name, each.topic_id) for each in request.topics]
+    else:
+        asked = [(name, None) for name in request.topic_names]
+    return {"responses": [await _delete(ctx, name, topic_id) for name, topic_id in asked]}
+
+
+async def _delete(ctx: RequestContext, name: str | None, topic_id: Any) -> dict[str, Any]:
+    topics = ctx.broker.topics
+    try:
+        if (name is None) == (topic_id is None):
+            raise RequestError(Code.invalid_request, "name a topic by its name or by its id")
+        topic = topics.by_name(name) if name is not None else topics.by_id(topic_id)
+        await topics.delete(topic)
+        await ctx.broker.groups.forget_topic(topic.name)  # a new topic of that name starts without offsets
+    except MainstemError as error:
+        return {"name": name, "topic_id": topic_id, "error_code": code_of(error), "error_message": str(error)}
+    return {"name": topic.name, "topic_id": topic.topic_id}

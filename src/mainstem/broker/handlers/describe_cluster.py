@@ -1,0 +1,27 @@
+"""DescribeCluster, API 60, versions 0-2.
+
+Behaviour: the one node. 1: only brokers can be asked for, there are no controllers (KIP-919). 2: no broker is fenced.
+"""
+
+from typing import Any
+
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.metadata import CLUSTER_OPERATIONS, NOT_ASKED, describe_node
+from mainstem.wire.errors import Code, RequestError
+
+_BROKERS = 1
+
+
+@handler(60, 0, 2)
+def describe_cluster(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    if getattr(request, "endpoint_type", _BROKERS) != _BROKERS:
+        raise RequestError(Code.mismatched_endpoint_type, "this is a broker; there are no controllers")
+    node = describe_node(ctx.broker)
+    return {
+        "cluster_id": ctx.broker.topics.cluster_id,
+        "controller_id": node["node_id"],
+        "brokers": [{"broker_id": node["node_id"], "host": node["host"], "port": node["port"]}],
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
+    }

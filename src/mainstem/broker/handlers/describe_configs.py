@@ -1,0 +1,42 @@
+"""DescribeConfigs, API 32, versions 1-4.
+
+Behaviour: every setting with its value and where it comes from, for topics and for the broker; groups and client
+metrics have no settings of their own here. 1: synonyms. 3: types; the documentation is left out.
+"""
+
+from typing import Any
+
+from mainstem.broker import configs
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.core import MainstemError
+from mainstem.wire.errors import Code, RequestError, code_of
+
+
+@handler(32, 1, 4, failure=lambda _request, _code: {"results": []})
+def describe_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    return {"results": [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in request.resources]}
+
+
+def _describe(ctx: RequestContext, asked: Any, *, with_synonyms: bool) -> dict[str, Any]:
+    which = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
+    try:
+        entries = _entries(ctx, asked.resource_type, asked.resource_name)
+    except MainstemError as error:
+        return {**which, "error_code": code_of(error), "error_message": str(error)}
+    keys = asked.configuration_keys
+    chosen = [each for each in entries if keys is None or each["name"] in keys]
+    return {**which, "configs": chosen if with_synonyms else [{**each, "synonyms": []} for each in chosen]}
+
+
+def _entries(ctx: RequestContext, kind: int, name: str) -> list[dict[str, Any]]:
+    config = ctx.broker.config
+    if kind == configs.TOPIC:
+        topic = ctx.broker.topics.by_name(name)
+        return configs.describe_topic_configs(topic.logs[0].config, topic.config)
+    if kind == configs.BROKER:
+        if name not in ("", str(config.node_id)):
+            raise RequestError(Code.invalid_request, f"broker {name!r}, the only one is {config.node_id}")
+        return configs.describe_broker_configs(config) if name else []
+    if kind in (configs.GROUP, configs.CLIENT_METRICS):
+        return []
+    raise RequestError(Code.invalid_request, f"resource type {kind} has no settings here")

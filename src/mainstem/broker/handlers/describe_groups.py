@@ -1,0 +1,55 @@
+"""DescribeGroups, API 15, versions 0-6.
+
+Behaviour: state, protocol and members; what members said about themselves and were assigned only while the group is
+stable. A group that is not there is `Dead`, and from version 6 on GROUP_ID_NOT_FOUND (KIP-1043).
+
+3: authorized operations: without authorization, everything one can do to a group. 4: static members.
+"""
+
+from typing import Any, Final
+
+from mainstem.broker.groups.group import STABLE, Group, Member
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.wire.errors import Code
+
+_NOT_ASKED: Final = -(2**31)
+# Read, delete, describe, describe configs, alter configs: the bits are the numbers of Kafka's AclOperation.
+_EVERYTHING: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+
+
+@handler(15, 0, 6)
+def describe_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    operations = _EVERYTHING if getattr(request, "include_authorized_operations", False) else _NOT_ASKED
+    groups = ctx.broker.groups.groups
+    return {
+        "groups": [_described(group_id, groups.get(group_id), ctx.version, operations) for group_id in request.groups]
+    }
+
+
+def _described(group_id: str, group: Group | None, version: int, operations: int) -> dict[str, Any]:
+    if group is None:
+        missing = {"group_id": group_id, "group_state": "Dead", "authorized_operations": _NOT_ASKED}
+        if version < 6:
+            return missing | {"error_code": Code.none, "authorized_operations": operations}
+        return missing | {"error_code": Code.group_id_not_found, "error_message": f"Group {group_id} not found."}
+    stable = group.state is STABLE
+    return {
+        "error_code": Code.none,
+        "group_id": group_id,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": (group.protocol or "") if stable else "",
+        "members": [_member(member, group.protocol if stable else None) for member in group.members.values()],
+        "authorized_operations": operations,
+    }
+
+
+def _member(member: Member, protocol: str | None) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": b"" if protocol is None else member.metadata(protocol),
+        "member_assignment": b"" if protocol is None else member.assignment,
+    }

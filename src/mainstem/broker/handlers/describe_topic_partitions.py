@@ -1,0 +1,53 @@
+"""DescribeTopicPartitions, API 75, version 0 (KIP-966): topics in the order of their names, in pages.
+
+Behaviour: at most `response_partition_limit` partitions (and 2,000) per answer; the cursor names the next one. There
+are no eligible leader replicas beyond the one replica.
+"""
+
+from typing import Any, Final
+
+from mainstem.broker.errors import InvalidTopicName
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.metadata import describe_topic
+from mainstem.wire.errors import Code, RequestError
+
+_MOST_PARTITIONS: Final = 2_000
+
+
+@handler(75, 0, 0, failure=lambda _request, _code: {"topics": []})
+def describe_topic_partitions(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    if request.response_partition_limit <= 0:
+        raise RequestError(Code.invalid_request, "response_partition_limit must be positive")
+    limit = min(request.response_partition_limit, _MOST_PARTITIONS)
+    names = {each.name for each in request.topics} or {each.name for each in ctx.broker.topics}
+    first_name, first_partition = "", 0
+    if request.cursor is not None:
+        first_name, first_partition = request.cursor.topic_name, request.cursor.partition_index
+    topics: list[dict[str, Any]] = []
+    for name in sorted(each for each in names if each >= first_name):
+        if limit <= 0:
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+        described = _describe(ctx, name)
+        start = first_partition if name == first_name else 0
+        partitions = described.get("partitions", [])[start:]
+        described["partitions"] = partitions[:limit]
+        topics.append(described)
+        if len(partitions) > limit:
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": start + limit}}
+        limit -= len(partitions)
+    return {"topics": topics}
+
+
+def _describe(ctx: RequestContext, name: str) -> dict[str, Any]:
+    topic = ctx.broker.topics.get(name)
+    if topic is not None:
+        described = describe_topic(ctx.broker, topic, with_operations=True)
+        described["partitions"] = [
+            {**each, "eligible_leader_replicas": [], "last_known_elr": []} for each in described["partitions"]
+        ]
+        return described
+    try:
+        ctx.broker.topics.check_name(name)
+    except InvalidTopicName:
+        return {"error_code": Code.invalid_topic_exception, "name": name}
+    return {"error_code": Code.unknown_topic_or_partition, "name": name}

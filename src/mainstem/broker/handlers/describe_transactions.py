@@ -1,0 +1,36 @@
+"""DescribeTransactions, API 65, version 0 (KIP-664).
+
+Behaviour: how far each transactional id's transaction has come, and which partitions belong to it.
+"""
+
+from typing import Any
+
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.transactions.errors import TransactionError
+from mainstem.wire.errors import Code
+
+
+@handler(65, 0, 0)
+def describe_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    return {"transaction_states": [_described(each, ctx) for each in request.transactional_ids]}
+
+
+def _described(transactional_id: str, ctx: RequestContext) -> dict[str, Any]:
+    try:
+        found = ctx.broker.transactions.describe(transactional_id)
+    except TransactionError as error:
+        code = error.code if transactional_id else Code.invalid_request
+        return {"transactional_id": transactional_id, "error_code": code, "transaction_start_time": 0}
+    topics: dict[str, list[int]] = {}
+    for partition in sorted(found.partitions):
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return {
+        "error_code": Code.none,
+        "transactional_id": transactional_id,
+        "transaction_state": found.state.label,
+        "transaction_timeout": found.timeout_ms,
+        "transaction_start_time": found.started_ms,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "topics": [{"topic": name, "partitions": numbers} for name, numbers in topics.items()],
+    }

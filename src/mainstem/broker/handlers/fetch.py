@@ -1,0 +1,261 @@
+"""Fetch, API 1, versions 4-18.
+
+Behaviour: reads whole batches, up to the high watermark or, for readers of committed records, the last stable offset;
+a fetch in the middle of a batch gives the whole batch. Where less than `min_bytes` is there, it waits up to `max_wait`
+for appends and for ends of transactions. The first batch of an answer is given even if it is larger than allowed
+(KIP-74). The answer is encoded by hand (`wire.fetch`).
+
+7: sessions (KIP-227). 9: leader epochs are checked (KIP-320). 12: the diverging epoch of a reader that says what it
+read last (KIP-595). 13: topic ids. 16: the leader is named with an epoch error (KIP-951).
+Left out: reading from followers (preferred replica, rack), since there are none.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from mainstem.broker.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchPartition,
+    FetchSession,
+    PartitionKey,
+)
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.leadership import check_leader_epoch
+from mainstem.core import MainstemError
+from mainstem.log import PartitionLog
+from mainstem.wire import fetch as wire
+from mainstem.wire.errors import Code, RequestError, code_of
+from mainstem.wire.fetch import FetchedPartition, FetchedTopic
+
+_READ_COMMITTED: Final = 1
+_EPOCH_ERRORS: Final = (Code.fenced_leader_epoch, Code.unknown_leader_epoch)
+
+
+@handler(wire.API_KEY, 4, 18, failure=lambda _, code: {"error_code": code})
+async def fetch(request: Any, ctx: RequestContext) -> list[Any]:
+    session = _session(request, ctx)
+    wanted = list(session.partitions.values()) if session is not None else _partitions(request, ctx.version)
+    incremental = session is not None and request.session_epoch > INITIAL_EPOCH
+    fetched = await _Fetch(request, ctx, wanted).run()
+    topics: dict[str | UUID | None, FetchedTopic] = {}
+    for partition, found in zip(wanted, fetched, strict=True):
+        if incremental and not _is_news(partition, found):
+            continue
+        partition.answered_high_watermark = found.high_watermark
+        partition.answered_log_start_offset = found.log_start_offset
+        if session is not None:
+            session.answered(partition, had_records=bool(found.records))
+        topic = topics.get(partition.topic)
+        if topic is None:
+            by_id = isinstance(partition.topic, UUID) or partition.topic is None
+            topic = FetchedTopic(
+                "" if by_id else str(partition.topic),
+                partition.topic if isinstance(partition.topic, UUID) else None,
+                [],
+            )
+            topics[partition.topic] = topic
+        topic.partitions.append(found)
+    return wire.encode(
+        ctx.version, list(topics.values()), session_id=NO_SESSION if session is None else session.session_id
+    )
+
+
+def _is_news(partition: FetchPartition, found: FetchedPartition) -> bool:
+    return (
+        bool(found.records)
+        or found.code != Code.none
+        or found.diverging_epoch is not None
+        or found.high_watermark != partition.answered_high_watermark
+        or found.log_start_offset != partition.answered_log_start_offset
+    )
+
+
+def _session(request: Any, ctx: RequestContext) -> FetchSession | None:
+    """The session this request belongs to: a new one, a known one, or none."""
+    if ctx.version < 7:
+        return None
+    sessions, by_id = ctx.broker.fetch_sessions, ctx.version >= wire.FIRST_WITH_TOPIC_IDS
+    if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+        sessions.close(request.session_id)
+        wanted = _partitions(request, ctx.version)
+        return sessions.open(wanted, by_id=by_id) if request.session_epoch == INITIAL_EPOCH and wanted else None
+    forgotten: list[PartitionKey] = [
+        (topic.topic_id if by_id else topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+    return sessions.proceed(
+        request.session_id, request.session_epoch, _partitions(request, ctx.version), forgotten, by_id=by_id
+    )
+
+
+def _partitions(request: Any, version: int) -> list[FetchPartition]:
+    by_id = version >= wire.FIRST_WITH_TOPIC_IDS
+    return [
+        FetchPartition(
+            topic.topic_id if by_id else topic.topic,
+            partition.partition,
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            partition.current_leader_epoch if version >= 9 else -1,
+            partition.last_fetched_epoch if version >= 12 else -1,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+
+class _Fetch:
+    """One request on its way: read, and while that is too little, wait and read again."""
+
+    def __init__(self, request: Any, ctx: RequestContext, wanted: Sequence[FetchPartition]) -> None:
+        self._ctx = ctx
+        self._wanted = wanted
+        self._committed = request.isolation_level == _READ_COMMITTED
+        self._min_bytes = request.min_bytes
+        self._max_bytes = min(request.max_bytes, ctx.broker.config.fetch_max_bytes)
+        self._deadline = ctx.broker.loop.time() + request.max_wait.total_seconds()
+        self._logs: list[PartitionLog] = []
+
+    async def run(self) -> list[FetchedPartition]:
+        loop = self._ctx.broker.loop
+        while True:
+            fetched = await self._read()
+            size = sum(len(each.records) for each in fetched)
+            done = size >= self._min_bytes or not fetched or self._ctx.broker.stopping.done()
+            failed = any(each.code != Code.none or each.diverging_epoch is not None for each in fetched)
+            if done or failed or self._ctx.connection.closed or loop.time() >= self._deadline:
+                return fetched
+            await self._wait(fetched, self._min_bytes - size)
+
+    async def _read(self) -> list[FetchedPartition]:
+        self._logs = []
+        left, fetched = self._max_bytes, []
+        nothing_yet = True
+        for wanted in self._wanted:
+            found = await self._read_partition(wanted, left, at_least_one=nothing_yet)
+            fetched.append(found)
+            left -= len(found.records)
+            nothing_yet = nothing_yet and not found.records
+        return fetched
+
+    async def _read_partition(self, wanted: FetchPartition, left: int, *, at_least_one: bool) -> FetchedPartition:
+        partition_log = None
+        try:
+            partition_log = self._find(wanted)
+            self._logs.append(partition_log)
+            check_leader_epoch(partition_log, wanted.leader_epoch)
+            diverging = _diverging_epoch(partition_log, wanted)
+            if diverging is not None:
+                return self._nothing(wanted, partition_log, diverging)
+            limit = partition_log.last_stable_offset if self._committed else partition_log.high_watermark
+            in_range = partition_log.log_start_offset <= wanted.offset <= partition_log.log_end_offset
+            if in_range and (wanted.offset >= limit or (left <= 0 and not at_least_one)):
+                return self._nothing(wanted, partition_log, None)
+            found = await partition_log.read(
+                wanted.offset,
+                max(min(wanted.max_bytes, left), 0),
+                committed_only=self._committed,
+                at_least_one=at_least_one,
+            )
+        except MainstemError as error:
+            code = code_of(error)
+            leader = None
+            if code in _EPOCH_ERRORS and self._ctx.version >= 16 and partition_log is not None:
+                leader = (self._ctx.broker.config.node_id, partition_log.leader_epoch)
+            return FetchedPartition(wanted.index, code, current_leader=leader)
+        aborted = [(each.producer_id, each.first_offset) for each in found.aborted] if self._committed else None
+        return FetchedPartition(
+            wanted.index,
+            Code.none,
+            found.high_watermark,
+            found.last_stable_offset,
+            found.log_start_offset,
+            aborted,
+            found.records,
+        )
+
+    def _find(self, wanted: FetchPartition) -> PartitionLog:
+        topics = self._ctx.broker.topics
+        if isinstance(wanted.topic, str):
+            return topics.partition(wanted.topic, wanted.index)
+        return topics.partition(topics.by_id(wanted.topic).name, wanted.index)
+
+    def _nothing(
+        self, wanted: FetchPartition, partition_log: PartitionLog, diverging: tuple[int, int] | None
+    ) -> FetchedPartition:
+        if partition_log.error is not None:
+            raise partition_log.error
+        return FetchedPartition(
+            wanted.index,
+            Code.none,
+            partition_log.high_watermark,
+            partition_log.last_stable_offset,
+            partition_log.log_start_offset,
+            () if self._committed else None,
+            diverging_epoch=diverging,
+        )
+
+    async def _wait(self, fetched: Sequence[FetchedPartition], missing_bytes: int) -> None:
+        """Until the partitions may have `missing_bytes` more, the time is up or the client has gone.
+
+        What counts is what moved since it was read: an append may have become visible in between.
+        """
+        broker, connection = self._ctx.broker, self._ctx.connection
+        enough = broker.loop.create_future()
+        seen = [
+            (partition_log, found.last_stable_offset if self._committed else found.high_watermark)
+            for partition_log, found in zip(self._logs, fetched, strict=True)
+        ]
+
+        def wake(*_: object) -> None:
+            if not enough.done():
+                enough.set_result(None)
+
+        def look() -> None:
+            if sum(self._bytes_since(partition_log, offset) for partition_log, offset in seen) >= missing_bytes:
+                wake()
+
+        timer = broker.loop.call_at(self._deadline, wake)
+        broker.stopping.add_done_callback(wake)
+        connection.on_close.add(wake)
+        for partition_log, _ in seen:
+            partition_log.add_listener(look)
+        look()
+        try:
+            await enough
+        finally:
+            timer.cancel()
+            broker.stopping.remove_done_callback(wake)
+            connection.on_close.discard(wake)
+            for partition_log, _ in seen:
+                partition_log.remove_listener(look)
+
+    def _bytes_since(self, partition_log: PartitionLog, offset: int) -> int:
+        """About how many bytes a reader has more than when it could read up to `offset`; 1 at least if it has more.
+
+        The bytes per offset are taken as twice the partition's mean: waking too early costs one more read, waking too
+        late costs what is left of `max_wait`.
+        """
+        if partition_log.error is not None:
+            return 1 << 62
+        limit = partition_log.last_stable_offset if self._committed else partition_log.high_watermark
+        offsets = partition_log.log_end_offset - partition_log.log_start_offset
+        if limit <= offset or offsets <= 0:
+            return 0
+        return max((limit - offset) * 2 * partition_log.size_bytes // offsets, 1)
+
+
+def _diverging_epoch(partition_log: PartitionLog, wanted: FetchPartition) -> tuple[int, int] | None:
+    """Where the reader's history parts from ours, if it does: the epoch and the offset where that epoch ended."""
+    if wanted.last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = partition_log.end_offset_for_epoch(wanted.last_fetched_epoch)
+    if epoch < 0:
+        raise RequestError(Code.offset_out_of_range, f"leader epoch {wanted.last_fetched_epoch} is not known here")
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.offset:
+        return (epoch, end_offset)
+    return None

@@ -1,0 +1,36 @@
+"""FindCoordinator, API 10, versions 0-6.
+
+Behaviour: there is one node, so it coordinates every group and every transaction; the internal topics are there since
+the broker's start. An unknown kind of key is INVALID_REQUEST, a share group too: there are none.
+
+1: kinds of keys (0 group, 1 transactional id). 4: several keys in one request (KIP-699). 6: share groups (KIP-932).
+"""
+
+from typing import Any, Final
+
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.wire.errors import Code
+
+_KINDS: Final = (0, 1)
+
+
+@handler(10, 0, 6)
+def find_coordinator(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    known = getattr(request, "key_type", 0) in _KINDS
+    if ctx.version < 4:
+        return _coordinator(ctx, known)
+    return {"coordinators": [{"key": key} | _coordinator(ctx, known) for key in request.coordinator_keys]}
+
+
+def _coordinator(ctx: RequestContext, known: bool) -> dict[str, Any]:
+    if not known:
+        message = "key type: expected 0 (group) or 1 (transactional id)"
+        return {"error_code": Code.invalid_request, "error_message": message, "node_id": -1, "host": "", "port": -1}
+    broker = ctx.broker
+    return {
+        "error_code": Code.none,
+        "error_message": "" if ctx.version >= 4 else "NONE",  # as Kafka has it
+        "node_id": broker.config.node_id,
+        "host": broker.host,
+        "port": broker.port,
+    }

@@ -1,0 +1,30 @@
+"""ListGroups, API 16, versions 0-5.
+
+Behaviour: every group, also those that only commit offsets (their protocol type is empty).
+
+4: filter by state. 5: filter by type; all groups here are `classic`. Filters do not mind upper and lower case.
+"""
+
+from typing import Any
+
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.wire.errors import Code
+
+
+@handler(16, 0, 5)
+def list_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    states = {state.lower() for state in getattr(request, "states_filter", ())}
+    types = {kind.lower() for kind in getattr(request, "types_filter", ())}
+    return {
+        "error_code": Code.none,
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type or "",
+                "group_state": group.state.value,
+                "group_type": "classic",
+            }
+            for group in ctx.broker.groups.groups.values()
+            if (not states or group.state.value.lower() in states) and (not types or "classic" in types)
+        ],
+    }

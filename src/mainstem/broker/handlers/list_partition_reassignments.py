@@ -1,0 +1,10 @@
+"""ListPartitionReassignments, API 46, version 0: there are none on one node; `kafka-topics --describe` asks."""
+
+from typing import Any
+
+from mainstem.broker.handlers import RequestContext, handler
+
+
+@handler(46, 0, 0)
+def list_partition_reassignments(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    return {"topics": []}

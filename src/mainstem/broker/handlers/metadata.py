@@ -1,0 +1,93 @@
+"""Metadata, API 3, versions 0-13.
+
+Behaviour: the one node and the topics that were asked for, or all. A topic that does not exist is created where the
+request and `auto_create_topics_enable` allow it, and the answer already has it (Kafka's first answer is an error).
+
+1: null means all topics, an empty list none. 2: cluster id. 4: `allow_auto_topic_creation`. 7: leader epochs.
+8: authorized operations. 10: topic ids in the answer. 12: topics by id. 13: top-level code, always 0.
+"""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from mainstem.broker.errors import InvalidTopicName, TopicAlreadyExists
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.metadata import CLUSTER_OPERATIONS, NOT_ASKED, describe_node, describe_topic
+from mainstem.core import MainstemError
+from mainstem.wire.errors import Code, code_of
+
+COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state")
+
+
+@handler(3, 0, 13, failure=lambda _request, _code: {"topics": [], "brokers": []})
+def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
+    asked = request.topics
+    if asked is None or (ctx.version == 0 and not asked):
+        return _answer(request, ctx, [_describe(request, ctx, each.name, None) for each in ctx.broker.topics])
+    missing = [each.name for each in asked if _may_create(request, ctx, each)]
+    if missing:
+        return _create_and_answer(request, ctx, missing)
+    return _answer(
+        request, ctx, [_describe(request, ctx, each.name, getattr(each, "topic_id", None)) for each in asked]
+    )
+
+
+def _may_create(request: Any, ctx: RequestContext, asked: Any) -> bool:
+    allowed = getattr(request, "allow_auto_topic_creation", True) and ctx.broker.config.auto_create_topics_enable
+    name = asked.name
+    return allowed and bool(name) and name not in COORDINATOR_TOPICS and ctx.broker.topics.get(name) is None
+
+
+async def _create_and_answer(request: Any, ctx: RequestContext, missing: list[str]) -> dict[str, Any]:
+    failed: dict[str, Code] = {}
+    for name in missing:
+        try:
+            await ctx.broker.topics.create(name, ctx.broker.config.num_partitions, {})
+        except TopicAlreadyExists:  # another request was faster
+            continue
+        except MainstemError as error:
+            failed[name] = code_of(error)
+    return _answer(
+        request,
+        ctx,
+        [
+            {"error_code": failed[each.name], "name": each.name}
+            if each.name in failed
+            else _describe(request, ctx, each.name, getattr(each, "topic_id", None))
+            for each in request.topics
+        ],
+    )
+
+
+def _describe(request: Any, ctx: RequestContext, name: str | None, topic_id: Any) -> dict[str, Any]:
+    topics = ctx.broker.topics
+    if topic_id is not None:
+        topic = topics.get_by_id(topic_id)
+        if topic is None:
+            return {"error_code": Code.unknown_topic_id, "name": None, "topic_id": topic_id}
+    else:
+        topic = topics.get(name or "")
+        if topic is None:
+            return {"error_code": _why_missing(ctx, name or ""), "name": name or ""}
+    with_operations = getattr(request, "include_topic_authorized_operations", False)
+    return describe_topic(ctx.broker, topic, with_operations=with_operations)
+
+
+def _why_missing(ctx: RequestContext, name: str) -> Code:
+    try:
+        ctx.broker.topics.check_name(name)
+    except InvalidTopicName:
+        return Code.invalid_topic_exception
+    return Code.unknown_topic_or_partition
+
+
+def _answer(request: Any, ctx: RequestContext, topics: list[dict[str, Any]]) -> dict[str, Any]:
+    node = ctx.broker.config.node_id
+    with_operations = getattr(request, "include_cluster_authorized_operations", False)
+    return {
+        "brokers": [describe_node(ctx.broker)],
+        "cluster_id": ctx.broker.topics.cluster_id,
+        "controller_id": node,
+        "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
+    }

@@ -1,0 +1,89 @@
+"""OffsetCommit, API 8, versions 2-10.
+
+Behaviour: answered when the commits are durable. Metadata is kept to the letter; null is kept as "", as in Kafka. A
+partition that does not exist is refused by itself, the others are committed.
+
+2-4: retention time of the commit, later the broker's alone. 6: leader epoch. 7: static members. 9: a group that is not
+there is GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION. 10: topic ids.
+"""
+
+from asyncio import Future
+from collections.abc import Iterator
+from typing import Any
+
+from mainstem.broker.answers import milliseconds, partition_exists
+from mainstem.broker.groups.errors import GroupError
+from mainstem.broker.groups.records import OffsetValue
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.core import TopicPartition
+from mainstem.wire.errors import Code
+
+
+@handler(8, 2, 10)
+def offset_commit(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
+    now = ctx.broker.clock.now_ms()
+    retention_ms = milliseconds(request.retention_time) if ctx.version <= 4 else -1
+    expires_ms = now + retention_ms if retention_ms >= 0 else -1
+    codes: dict[TopicPartition, Code] = {}
+    offsets: dict[TopicPartition, OffsetValue] = {}
+    for partition, each in _partitions(request, ctx):
+        metadata = each.committed_metadata or ""
+        if not partition_exists(ctx.broker.topics, partition):
+            codes[partition] = Code.unknown_topic_or_partition
+        elif len(metadata) > ctx.broker.config.offset_metadata_max_bytes:
+            codes[partition] = Code.offset_metadata_too_large
+        else:
+            codes[partition] = Code.none
+            leader_epoch = getattr(each, "committed_leader_epoch", -1)
+            offsets[partition] = OffsetValue(each.committed_offset, leader_epoch, metadata, now, expires_ms)
+    try:
+        committed = ctx.broker.groups.commit(
+            request.group_id,
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id_or_member_epoch,
+            offsets,
+            unknown_group=Code.group_id_not_found if ctx.version >= 9 else Code.illegal_generation,
+        )
+    except GroupError as error:
+        return _answer(request, ctx, codes, error.code)
+    answer: Future[dict[str, Any]] = ctx.broker.loop.create_future()
+
+    def done(finished: "Future[None]") -> None:
+        failed = finished.cancelled() or finished.exception() is not None
+        if not answer.done():
+            answer.set_result(_answer(request, ctx, codes, Code.coordinator_not_available if failed else Code.none))
+
+    committed.add_done_callback(done)
+    return answer
+
+
+def _topic_name(topic: Any, ctx: RequestContext) -> str | None:
+    if ctx.version < 10:
+        return str(topic.name)
+    found = ctx.broker.topics.get_by_id(topic.topic_id)
+    return None if found is None else found.name
+
+
+def _partitions(request: Any, ctx: RequestContext) -> Iterator[tuple[TopicPartition, Any]]:
+    for topic in request.topics:
+        name = _topic_name(topic, ctx)
+        if name is not None:
+            for each in topic.partitions:
+                yield TopicPartition(name, each.partition_index), each
+
+
+def _answer(request: Any, ctx: RequestContext, codes: dict[TopicPartition, Code], code: Code) -> dict[str, Any]:
+    """`code` for every partition that has no error of its own."""
+    topics = []
+    for topic in request.topics:
+        name = _topic_name(topic, ctx)
+        partitions = []
+        for each in topic.partitions:
+            own = Code.unknown_topic_id if name is None else codes[TopicPartition(name, each.partition_index)]
+            partitions.append(
+                {"partition_index": each.partition_index, "error_code": code if own is Code.none else own}
+            )
+        identity = {"topic_id": topic.topic_id} if ctx.version >= 10 else {"name": topic.name}
+        topics.append(identity | {"partitions": partitions})
+    return {"topics": topics}

@@ -1,0 +1,24 @@
+"""OffsetDelete, API 47, version 0 (KIP-496).
+
+Behaviour: offsets of topics that the group does not read are forgotten, durably; of a topic that it reads, the code is
+GROUP_SUBSCRIBED_TO_TOPIC. A group of another type than `consumer` must be empty.
+"""
+
+from typing import Any
+
+from mainstem.broker.answers import by_topic, partition_exists
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.core import TopicPartition
+from mainstem.wire.errors import Code
+
+
+@handler(47, 0, 0)
+async def offset_delete(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    asked = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+    known = [partition for partition in asked if partition_exists(ctx.broker.topics, partition)]
+    codes = await ctx.broker.groups.delete_offsets(request.group_id, known)
+    answers = [(partition, codes.get(partition, Code.unknown_topic_or_partition)) for partition in asked]
+    return {
+        "error_code": Code.none,
+        "topics": by_topic(answers, name="name", partitions="partitions", index="partition_index", code="error_code"),
+    }

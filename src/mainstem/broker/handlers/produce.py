@@ -1,0 +1,228 @@
+"""Produce, API 0, versions 3-13; advertised from 0 (KAFKA-18659: else older librdkafka sends uncompressed).
+
+Behaviour: batches stay opaque; each partition's batches are appended in the order of the requests, also of requests in
+flight behind each other on one connection. The answer leaves when the appends are durable, for acks 1 and all alike;
+acks 0 has no answer, and a failure of it closes the connection, as in Kafka.
+
+A transactional batch is taken only into a partition that belongs to its producer's running transaction (KIP-890):
+before it changes anything, the log asks `transactions.verify_or_add`. From version 12 on the partition is added here
+(transactions, version 2); before, it must have been added by AddPartitionsToTxn.
+
+5: log start offset. 8: error message. 10: the current leader with an error; never needed, there is one node.
+13: topic ids.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+from uuid import UUID
+
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.topics import Topics
+from mainstem.core import MainstemError
+from mainstem.log import AppendResult, PartitionLog
+from mainstem.records import BatchHeader
+from mainstem.wire import produce as wire
+from mainstem.wire.errors import Code, RequestError, code_of
+from mainstem.wire.produce import PartitionResult, ProduceRequest, TopicRecords
+
+_FIRST_IMPLICIT_ADD: Final = 12
+_FIRST_ABORTABLE: Final = 11
+_RETRY: Final = (  # the coordinator is not there yet: every producer knows how to repeat after this code
+    Code.concurrent_transactions,
+    Code.coordinator_load_in_progress,
+    Code.coordinator_not_available,
+    Code.not_coordinator,
+)
+_ACKS: Final = (-1, 0, 1)
+
+
+class _PartitionIsBeingAdded(Exception):
+    """The batch waits until its partition belongs to its transaction; then the append is tried again."""
+
+    def __init__(self, added: "asyncio.Future[Any]") -> None:
+        super().__init__()
+        self.added = added
+
+
+def _failure(request: ProduceRequest, code: int) -> dict[str, Any]:
+    return {
+        "responses": [
+            {
+                "name": topic.name,
+                "topic_id": UUID(bytes=topic.topic_id) if topic.topic_id else None,
+                "partition_responses": [
+                    {"index": each.index, "error_code": code, "base_offset": -1} for each in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+@handler(wire.API_KEY, 3, 13, advertised_from=0, failure=_failure, decode=wire.decode)
+def produce(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any] | Coroutine[Any, Any, Any]":
+    if request.acks not in _ACKS:
+        raise RequestError(Code.invalid_required_acks, f"acks {request.acks}, expected -1, 0 or 1")
+    if len(request.topics) == 1 and len(request.topics[0].partitions) == 1 and request.transactional_id is None:
+        return _produce_one(request, ctx)
+    appends = _Produce(request, ctx)
+    if appends.start():
+        return appends.answer
+    return appends.finish()
+
+
+def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any]":
+    """The usual request, to one partition and without a transaction, with as little as possible around the append."""
+    topic = request.topics[0]
+    (sent,) = topic.partitions
+    result = PartitionResult(sent.index)
+    answer: asyncio.Future[Any] = ctx.broker.loop.create_future()
+
+    def finish() -> None:
+        if request.acks == 0:
+            if result.code != Code.none:
+                ctx.connection.close()
+            answer.set_result(None)
+        else:
+            answer.set_result(wire.encode(ctx.version, [(topic, [result])]))
+
+    def appended(done: "asyncio.Future[AppendResult]") -> None:
+        _settle(result, done, ctx.version)
+        finish()
+
+    try:
+        partition_log = _find(topic, sent.index, ctx.broker.topics)
+        partition_log.append(_checked(sent.records), verify=_refuse_transactional).add_done_callback(appended)
+    except MainstemError as error:
+        _refuse(result, error, ctx.version)
+        finish()
+    return answer
+
+
+def _refuse_transactional(header: BatchHeader) -> None:
+    raise RequestError(Code.invalid_txn_state, "a transactional batch in a request without transactional id")
+
+
+class _Produce:
+    """One request: its appends are started in order, and its answer is ready when all are durable."""
+
+    def __init__(self, request: ProduceRequest, ctx: RequestContext) -> None:
+        self._request = request
+        self._ctx = ctx
+        self._broker = ctx.broker
+        self._results: list[tuple[TopicRecords, list[PartitionResult]]] = []
+        self._open = 1  # appends that are not durable yet, and one for the starting itself
+        self._todo: list[tuple[PartitionLog, memoryview, PartitionResult]] = []
+        self.answer: asyncio.Future[Any] = ctx.broker.loop.create_future()
+
+    def start(self) -> bool:
+        """Start the appends; False if one has to wait for its transaction: then `finish` goes on from there."""
+        for topic in self._request.topics:
+            results = [PartitionResult(each.index) for each in topic.partitions]
+            self._results.append((topic, results))
+            for each, result in zip(topic.partitions, results, strict=True):
+                try:
+                    self._todo.append((_find(topic, each.index, self._broker.topics), _checked(each.records), result))
+                except MainstemError as error:
+                    _refuse(result, error, self._ctx.version)
+        try:
+            self._append_all()
+        except _PartitionIsBeingAdded:
+            return False
+        return True
+
+    async def finish(self) -> "asyncio.Future[Any]":
+        """Wait for the transaction, then go on; the connection's next request waits too, so that order is kept."""
+        while True:
+            try:
+                self._append_all()
+            except _PartitionIsBeingAdded as waiting:
+                try:
+                    await asyncio.wait_for(asyncio.shield(waiting.added), self._request.timeout_ms / 1000)
+                except TimeoutError:
+                    _refuse(self._todo.pop(0)[2], RequestError(Code.request_timed_out), self._ctx.version)
+                except MainstemError as error:
+                    _refuse(self._todo.pop(0)[2], error, self._ctx.version)
+            else:
+                return self.answer
+
+    def _append_all(self) -> None:
+        while self._todo:
+            partition_log, records, result = self._todo[0]
+            try:
+                self._append(partition_log, records, result)
+            except MainstemError as error:
+                _refuse(result, error, self._ctx.version)
+            self._todo.pop(0)
+        self._one_done()
+
+    def _append(self, partition_log: PartitionLog, records: memoryview, result: PartitionResult) -> None:
+        def verify(header: BatchHeader) -> None:
+            transactional_id = self._request.transactional_id
+            if transactional_id is None:
+                raise RequestError(
+                    Code.invalid_txn_state, "a transactional batch in a request without transactional id"
+                )
+            added = self._broker.transactions.verify_or_add(
+                transactional_id,
+                header.producer_id,
+                header.producer_epoch,
+                partition_log.topic_partition,
+                implicit_add=self._ctx.version >= _FIRST_IMPLICIT_ADD,
+            )
+            if added is not None:
+                raise _PartitionIsBeingAdded(added)
+
+        future = partition_log.append(records, verify=verify)
+        self._open += 1
+        future.add_done_callback(lambda done: self._appended(done, result))
+
+    def _appended(self, done: "asyncio.Future[AppendResult]", result: PartitionResult) -> None:
+        _settle(result, done, self._ctx.version)
+        self._one_done()
+
+    def _one_done(self) -> None:
+        self._open -= 1
+        if self._open or self.answer.done():
+            return
+        if self._request.acks != 0:
+            self.answer.set_result(wire.encode(self._ctx.version, self._results))
+            return
+        self.answer.set_result(None)
+        if any(result.code != Code.none for _, results in self._results for result in results):
+            self._ctx.connection.close()
+
+
+def _settle(result: PartitionResult, done: "asyncio.Future[AppendResult]", version: int) -> None:
+    """What became of an append."""
+    error = done.exception()
+    if error is not None:
+        _refuse(result, error, version)
+        return
+    appended = done.result()
+    result.base_offset = appended.base_offset
+    result.log_append_time_ms = appended.log_append_time_ms
+    result.log_start_offset = appended.log_start_offset
+
+
+def _refuse(result: PartitionResult, error: BaseException, version: int) -> None:
+    code = code_of(error)
+    if code in _RETRY:
+        code = Code.not_enough_replicas
+    elif code is Code.transaction_abortable and version < _FIRST_ABORTABLE:
+        code = Code.invalid_txn_state
+    elif code is Code.producer_fenced:
+        code = Code.invalid_producer_epoch  # what a producer expects of Produce; the coordinator says the other
+    result.code = code
+    result.message = str(error)
+
+
+def _find(topic: TopicRecords, index: int, topics: Topics) -> PartitionLog:
+    return topics.partition_by_id(topic.topic_id, index) if topic.topic_id else topics.partition(topic.name, index)
+
+
+def _checked(records: memoryview | None) -> memoryview:
+    if not records:
+        raise RequestError(Code.invalid_record, "a produce request without records for a partition")
+    return records

@@ -1,0 +1,40 @@
+"""SyncGroup, API 14, versions 0-5.
+
+Behaviour: `groups.group`; answered when the leader's assignment is durable.
+
+3: static members (KIP-345). 5: protocol type and name are checked against the group's.
+"""
+
+from asyncio import Future
+from typing import Any
+
+from mainstem.broker.answers import then
+from mainstem.broker.groups.group import SyncAnswer
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.wire.errors import Code
+
+
+@handler(14, 0, 5)
+def sync_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
+    protocol_type, protocol = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)
+    if ctx.version >= 5 and (protocol_type is None or protocol is None):
+        return {"error_code": Code.inconsistent_group_protocol}
+    synced = ctx.broker.groups.sync(
+        request.group_id,
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        request.generation_id,
+        protocol_type,
+        protocol,
+        {each.member_id: each.assignment for each in request.assignments},
+    )
+    return then(synced, _fields)
+
+
+def _fields(answer: SyncAnswer) -> dict[str, Any]:
+    return {
+        "error_code": answer.error,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol,
+        "assignment": answer.assignment,
+    }

@@ -1,0 +1,94 @@
+"""TxnOffsetCommit, API 28, versions 0-5.
+
+Behaviour: the offsets wait, durably, for the end of the producer's transaction: a commit makes them visible, an abort
+drops them. Member and generation are checked as in OffsetCommit (KIP-447), but not that the group is stable.
+
+2: leader epoch. 3: group metadata. 4: TRANSACTION_ABORTABLE, before it INVALID_TXN_STATE. 5: transactions version 2
+(KIP-890): the group's partition is added to the transaction here; before, AddOffsetsToTxn has added it.
+"""
+
+import asyncio
+from typing import Any
+
+from mainstem.broker.answers import by_topic, partition_exists
+from mainstem.broker.groups.records import OffsetValue
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.core import MainstemError, TopicPartition
+from mainstem.wire.errors import Code, code_of
+
+
+def _failure(request: Any, code: int) -> dict[str, Any]:
+    return _answer(
+        {
+            TopicPartition(topic.name, each.partition_index): Code(code)
+            for topic in request.topics
+            for each in topic.partitions
+        }
+    )
+
+
+@handler(28, 0, 5, failure=_failure)
+async def txn_offset_commit(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    now = ctx.broker.clock.now_ms()
+    codes: dict[TopicPartition, Code] = {}
+    offsets: dict[TopicPartition, OffsetValue] = {}
+    for topic in request.topics:
+        for each in topic.partitions:
+            partition = TopicPartition(topic.name, each.partition_index)
+            metadata = each.committed_metadata or ""
+            if not partition_exists(ctx.broker.topics, partition):
+                codes[partition] = Code.unknown_topic_or_partition
+            elif len(metadata) > ctx.broker.config.offset_metadata_max_bytes:
+                codes[partition] = Code.offset_metadata_too_large
+            else:
+                codes[partition] = Code.none
+                leader_epoch = getattr(each, "committed_leader_epoch", -1)
+                offsets[partition] = OffsetValue(each.committed_offset, leader_epoch, metadata, now)
+    if not request.group_id:
+        return _failure(request, Code.invalid_group_id)
+    if offsets:
+        try:
+            await _commit(request, ctx, offsets)
+        except MainstemError as error:
+            code = _code(code_of(error), ctx.version)
+            codes.update(dict.fromkeys(offsets, code))
+    return _answer(codes)
+
+
+async def _commit(request: Any, ctx: RequestContext, offsets: dict[TopicPartition, OffsetValue]) -> None:
+    groups = ctx.broker.groups
+    member = (
+        request.group_id,
+        getattr(request, "member_id", ""),
+        getattr(request, "group_instance_id", None),
+        getattr(request, "generation_id", -1),
+    )
+    groups.check_transactional_commit(*member)
+    while True:  # the check and the append are one turn of the loop, so no EndTxn comes between
+        ending = ctx.broker.transactions.verify_or_add(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            groups.partition_for(request.group_id),
+            implicit_add=ctx.version >= 5,
+        )
+        if ending is None:
+            break
+        await ending
+    await asyncio.shield(groups.commit_transactional(*member, request.producer_id, request.producer_epoch, offsets))
+
+
+def _code(code: Code, version: int) -> Code:
+    if code is Code.transaction_abortable and version < 4:
+        return Code.invalid_txn_state
+    if code is Code.kafka_storage_error:
+        return Code.coordinator_not_available
+    return code
+
+
+def _answer(codes: dict[TopicPartition, Code]) -> dict[str, Any]:
+    return {
+        "topics": by_topic(
+            codes.items(), name="name", partitions="partitions", index="partition_index", code="error_code"
+        )
+    }

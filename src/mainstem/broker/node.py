@@ -1,0 +1,33 @@
+"""A log directory and the broker over it, opened and closed together."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from mainstem.broker.config import BrokerConfig
+from mainstem.broker.server import Broker
+from mainstem.core import Clock, SystemClock
+from mainstem.log import LogConfig, LogDirectory
+
+
+@asynccontextmanager
+async def serving(
+    data: Path, broker_config: BrokerConfig, log_config: LogConfig, *, clock: Clock | None = None
+) -> AsyncIterator[Broker]:
+    """A broker that serves the log in `data` until the context is left; then both are stopped cleanly.
+
+    Raises:
+        LogDirectoryInUse: another process has the directory.
+        AddressInUse: the listen address is taken, or none of this machine's.
+    """
+    clock = clock if clock is not None else SystemClock()
+    directory = await LogDirectory.open(data, log_config, clock=clock)
+    try:
+        broker = Broker(broker_config, directory, clock)
+        await broker.start()
+        try:
+            yield broker
+        finally:
+            await broker.stop()
+    finally:
+        await directory.close()

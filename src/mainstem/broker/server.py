@@ -1,0 +1,173 @@
+"""The broker: it owns the topics, the coordinators and the listening sockets, and joins the wire to the log.
+
+Its start reads top to bottom: bind (a port in use is found before anything is written), load topics, start the
+coordinators, accept. Its stop is the reverse: no new connections or requests, those in flight are answered, the
+coordinators and the topics are closed. The `LogDirectory` is the caller's to open and close.
+"""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from mainstem.broker.config import BrokerConfig
+from mainstem.broker.connection import Connection
+from mainstem.broker.dispatch import Dispatch
+from mainstem.broker.errors import AddressInUse
+from mainstem.broker.fetch_sessions import FetchSessions
+from mainstem.broker.groups import GroupCoordinator
+from mainstem.broker.handlers import load_handlers
+from mainstem.broker.topics import Topics
+from mainstem.broker.transactions import TransactionCoordinator
+from mainstem.core import Clock, SystemClock, TopicPartition
+from mainstem.core.logging import get_logger
+from mainstem.log import LogDirectory, PartitionLog
+
+log = get_logger()
+
+
+class Broker:
+    """One node that answers the Kafka protocol over a log directory.
+
+    `groups` and `transactions` are the coordinators, `topics` is the store of topic metadata. Handlers reach all of
+    them through their context; a coordinator keeps the broker it was opened with (`await Coordinator.open(broker)`,
+    `await coordinator.close()`), takes its partitions from `ensure_internal_topic` and runs its timers by `spawn`.
+
+    Produce asks `transactions.verify_or_add(transactional_id, producer_id, producer_epoch, topic_partition,
+    implicit_add=…)` before the first batch of a transaction in a partition (KIP-890): None says the partition belongs
+    to the transaction, and the batch is appended in the same turn of the loop, so that no EndTxn comes between; a
+    future says the partition is being added, and Produce asks again when it is done; what it raises is the answer.
+    """
+
+    topics: Topics
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self, config: BrokerConfig, log: LogDirectory, clock: Clock | None = None) -> None:
+        self.config = config
+        self.log = log
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.connections: set[Connection] = set()
+        self.host = ""
+        self.port = 0
+        self.dispatch = Dispatch(self, {})
+        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self.clock)
+        self._servers: list[asyncio.Server] = []
+        self._stack = AsyncExitStack()
+        self._tasks: asyncio.TaskGroup
+        self._running: set[asyncio.Task[None]] = set()
+        self.stopping: asyncio.Future[None]  # done once the broker stops: long polls answer what they have
+
+    async def start(self) -> str:
+        """Start to serve; returns the address clients connect to, as `host:port`.
+
+        Raises:
+            AddressInUse: the listen address is taken or is none of this machine's.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.stopping = self.loop.create_future()
+        self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        try:
+            await self._bind()
+            self.topics = await Topics.load(self.log, self.config, self.clock)
+            self.groups = await GroupCoordinator.open(self)
+            self._stack.push_async_callback(self.groups.close)
+            self.transactions = await TransactionCoordinator.open(self)
+            self._stack.push_async_callback(self.transactions.close)
+            self.dispatch = Dispatch(self, load_handlers())
+            for server in self._servers:
+                await server.start_serving()
+        except BaseException:
+            await self.stop()
+            raise
+        address = f"{self.host}:{self.port}"
+        log.info("broker_started", address=address, cluster_id=self.topics.cluster_id, topics=len(self.topics))
+        return address
+
+    async def stop(self) -> None:
+        """Stop in order; what was started is answered, for at most `stop_timeout_ms`."""
+        if self.stopping.done():
+            return
+        self.stopping.set_result(None)
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.stop_reading()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.stop_timeout_ms / 1000):
+                for connection in list(self.connections):
+                    await connection.drained()
+        for connection in list(self.connections):
+            connection.close()
+        await asyncio.sleep(0)
+        for task in list(self._running):
+            task.cancel()
+        await self._stack.aclose()
+        log.info("broker_stopped")
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> "asyncio.Task[None]":
+        """Run `coroutine` in the broker's task group; it is cancelled when the broker stops, and an error is logged."""
+
+        async def guarded() -> None:
+            try:
+                await coroutine
+            except Exception:
+                log.exception("task_failed", task=name)
+
+        task = self._tasks.create_task(guarded(), name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    # --- what handlers and coordinators use --------------------------------------------------------------------------
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionLog:
+        """The log of a partition.
+
+        Raises:
+            UnknownTopicOrPartition: there is none.
+        """
+        return self.topics.partition(topic_partition.topic, topic_partition.partition)
+
+    async def ensure_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> list[PartitionLog]:
+        """The partitions of an internal topic, which is created where it is missing; durable on return."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = await self.topics.create(name, partitions, dict(config), internal=True)
+        return topic.logs
+
+    # --- sockets -----------------------------------------------------------------------------------------------------
+
+    async def _bind(self) -> None:
+        """Bind without accepting. `localhost` means 127.0.0.1 and ::1 on one port: some clients try ::1 first."""
+        config = self.config
+        hosts = ["127.0.0.1", "::1"] if config.host == "localhost" else [config.host]
+        self.port = config.port
+        for host in hosts:
+            try:
+                server = await self.loop.create_server(
+                    lambda: Connection(self), host or None, self.port, start_serving=False, backlog=512
+                )
+            except OSError as error:
+                if self._servers:
+                    break  # a machine without IPv6
+                raise _cannot_listen(host, self.port, error) from None
+            self._servers.append(server)
+            self.port = server.sockets[0].getsockname()[1]
+        anywhere = config.host in ("", "0.0.0.0", "::")  # noqa: S104 it is asked for, not our default
+        self.host = config.advertised_host or (socket.gethostname() if anywhere else hosts[0])
+        self.port = config.advertised_port or self.port
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> AddressInUse:
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(
+            f"{host}:{port} is in use", hint="stop the process that listens there, or choose another port"
+        )
+    reason = error.strerror or str(error)
+    return AddressInUse(
+        f"cannot listen on {host}:{port}: {reason}", hint="give HOST:PORT of an address of this machine"
+    )

@@ -1,0 +1,307 @@
+"""Topic metadata: names, ids, partition counts and settings, and the broker's own few facts.
+
+It is kept as records of a compacted partition, `__mainstem_metadata-0`, in the same log directory as everything else,
+so that one promise of durability covers it: a create, alter or delete is durable when it returns.
+
+    key                value (JSON)
+    cluster            {"id": "22 characters, as Kafka's"}
+    topic:<name>       {"id": "uuid", "partitions": n, "config": {name: value}, "internal": bool}; null: deleted
+
+Creating a topic: 1. its partitions, 2. the record. Deleting: 1. the record's tombstone, 2. the partitions. A crash in
+between leaves partitions that no record names; `load` removes them.
+"""
+
+import asyncio
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import msgspec
+
+from mainstem.broker.config import BrokerConfig
+from mainstem.broker.errors import (
+    InvalidPartitions,
+    InvalidTopicName,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from mainstem.core import Clock, TopicPartition
+from mainstem.core.logging import get_logger
+from mainstem.log import LogDirectory, PartitionLog, TopicConfig
+from mainstem.records import Record, build_batch, decode_records, iter_spans
+
+METADATA: Final = TopicPartition("__mainstem_metadata", 0)
+_METADATA_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+MAX_PARTITIONS: Final = 10_000
+
+log = get_logger()
+
+
+class Topic:
+    """One topic. `config` holds what was set for it; everything else has its default."""
+
+    __slots__ = ("config", "internal", "logs", "name", "topic_id")
+
+    def __init__(self, name: str, topic_id: UUID, config: dict[str, str], *, internal: bool) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.config = config
+        self.internal = internal
+        self.logs: list[PartitionLog] = []
+
+
+class Topics:
+    """All topics, by name and by id. `load` builds it; every change is durable on return."""
+
+    def __init__(self, directory: LogDirectory, config: BrokerConfig, clock: Clock) -> None:
+        self.cluster_id = ""
+        self._directory = directory
+        self._config = config
+        self._clock = clock
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+        self._by_id_bytes: dict[bytes, Topic] = {}
+        self._store: PartitionLog
+        self._changing = asyncio.Lock()  # one change at a time: names, ids and collisions are checked against the rest
+
+    @classmethod
+    async def load(cls, directory: LogDirectory, config: BrokerConfig, clock: Clock) -> "Topics":
+        """Read the metadata partition, remove partitions that no record names, give each partition its settings."""
+        self = cls(directory, config, clock)
+        store = directory.partitions.get(METADATA)
+        if store is None:
+            store = await directory.create_partition(METADATA, uuid4(), TopicConfig.from_kafka(_METADATA_CONFIG))
+        self._store = store
+        store.config = TopicConfig.from_kafka(_METADATA_CONFIG)
+        facts = await _read_facts(store)
+        cluster = facts.get("cluster")
+        if cluster is None:
+            cluster = {"id": base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")}
+            await self._put("cluster", cluster)
+        self.cluster_id = cluster["id"]
+        for key, fact in facts.items():
+            if key.startswith("topic:"):
+                await self._open(key.removeprefix("topic:"), fact)
+        await self._remove_orphans()
+        return self
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_name.values()))
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of that name, if there is one."""
+        return self._by_name.get(name)
+
+    def get_by_id(self, topic_id: UUID | None) -> Topic | None:
+        """The topic with that id, if there is one."""
+        return self._by_id.get(topic_id) if topic_id is not None else None
+
+    def by_name(self, name: str) -> Topic:
+        """The topic of that name.
+
+        Raises:
+            UnknownTopicOrPartition: there is none.
+        """
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return topic
+
+    def by_id(self, topic_id: UUID | None) -> Topic:
+        """The topic with that id.
+
+        Raises:
+            UnknownTopicId: there is none.
+        """
+        topic = self.get_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopicId(f"there is no topic with id {topic_id}")
+        return topic
+
+    def partition_by_id(self, topic_id: bytes, partition: int) -> PartitionLog:
+        """The log of a partition of the topic with that id, given as its bytes: the produce path.
+
+        Raises:
+            UnknownTopicId, UnknownTopicOrPartition: there is none.
+        """
+        topic = self._by_id_bytes.get(topic_id)
+        if topic is None:
+            raise UnknownTopicId(f"there is no topic with id {UUID(bytes=topic_id)}")
+        if not 0 <= partition < len(topic.logs):
+            raise UnknownTopicOrPartition(f"there is no partition {partition} of topic {topic.name!r}")
+        return topic.logs[partition]
+
+    def partition(self, name: str, partition: int) -> PartitionLog:
+        """The log of a partition.
+
+        Raises:
+            UnknownTopicOrPartition: there is none.
+        """
+        topic = self._by_name.get(name)
+        if topic is None or not 0 <= partition < len(topic.logs):
+            raise UnknownTopicOrPartition(f"there is no partition {partition} of topic {name!r}")
+        return topic.logs[partition]
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def check_new(
+        self, name: str, partitions: int, config: Mapping[str, str], *, internal: bool = False
+    ) -> TopicConfig:
+        """Everything that `create` checks, without creating.
+
+        Raises:
+            InvalidTopicName, TopicAlreadyExists, InvalidPartitions, InvalidTopicConfig: what the request has wrong.
+        """
+        if name in self._by_name:
+            raise TopicAlreadyExists(f"topic {name!r} already exists")
+        self.check_name(name)
+        if not internal and ("." in name or "_" in name):
+            alike = name.replace(".", "_")
+            for other in self._by_name:
+                if other.replace(".", "_") == alike:
+                    raise InvalidTopicName(f"topic {name!r} collides with {other!r}: '.' and '_' count as one here")
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise InvalidPartitions(f"topic {name!r}: {partitions} partitions, expected 1 to {MAX_PARTITIONS}")
+        return TopicConfig.from_kafka(config)
+
+    @staticmethod
+    def check_name(name: str) -> None:
+        """Kafka's rule for names.
+
+        Raises:
+            InvalidTopicName: it is broken, or the name is the broker's own.
+        """
+        if not _LEGAL_NAME.fullmatch(name) or name in (".", "..") or name == METADATA.topic:
+            raise InvalidTopicName(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and not '.' or '..'")
+
+    async def create(self, name: str, partitions: int, config: dict[str, str], *, internal: bool = False) -> Topic:
+        """Create a topic.
+
+        Raises:
+            InvalidTopicName, TopicAlreadyExists, InvalidPartitions, InvalidTopicConfig: nothing was created.
+        """
+        async with self._changing:
+            settings = self.check_new(name, partitions, config, internal=internal)
+            topic = Topic(name, uuid4(), config, internal=internal)
+            topic.logs = await self._create_partitions(topic, range(partitions), settings)
+            await self._put(f"topic:{name}", _fact(topic))
+            self._add(topic)
+        log.info("topic_created", topic=name, partitions=partitions)
+        return topic
+
+    async def delete(self, topic: Topic) -> None:
+        """Delete a topic and its records."""
+        async with self._changing:
+            if self._by_id.get(topic.topic_id) is not topic:
+                raise UnknownTopicOrPartition(f"there is no topic {topic.name!r}")
+            await self._put(f"topic:{topic.name}", None)
+            del self._by_name[topic.name], self._by_id[topic.topic_id], self._by_id_bytes[topic.topic_id.bytes]
+            for partition_log in topic.logs:
+                await self._directory.delete_partition(partition_log.topic_partition)
+        log.info("topic_deleted", topic=topic.name)
+
+    def check_growth(self, topic: Topic, count: int) -> None:
+        """Everything that `add_partitions` checks.
+
+        Raises:
+            InvalidPartitions: `count` is not above the present count, or too large.
+        """
+        present = len(topic.logs)
+        if not present < count <= MAX_PARTITIONS:
+            raise InvalidPartitions(f"topic {topic.name!r} has {present} partitions, {count} were asked for")
+
+    async def add_partitions(self, topic: Topic, count: int) -> None:
+        """Grow a topic to `count` partitions.
+
+        Raises:
+            InvalidPartitions: `count` is not above the present count.
+        """
+        async with self._changing:
+            self.check_growth(topic, count)
+            present = len(topic.logs)
+            added = await self._create_partitions(topic, range(present, count), TopicConfig.from_kafka(topic.config))
+            await self._put(f"topic:{topic.name}", _fact(topic, partitions=count))
+            topic.logs = topic.logs + added
+
+    async def set_config(self, topic: Topic, config: dict[str, str]) -> None:
+        """Replace what is set for a topic; it takes effect at once.
+
+        Raises:
+            InvalidTopicConfig: a setting that does not exist or does not take that value.
+        """
+        settings = TopicConfig.from_kafka(config)
+        async with self._changing:
+            topic.config = config
+            await self._put(f"topic:{topic.name}", _fact(topic))
+            for partition_log in topic.logs:
+                partition_log.config = settings
+
+    # --- the store ---------------------------------------------------------------------------------------------------
+
+    async def _create_partitions(self, topic: Topic, numbers: range, settings: TopicConfig) -> list[PartitionLog]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(
+                    self._directory.create_partition(TopicPartition(topic.name, number), topic.topic_id, settings)
+                )
+                for number in numbers
+            ]
+        return [task.result() for task in tasks]
+
+    async def _put(self, key: str, fact: Any) -> None:
+        value = None if fact is None else msgspec.json.encode(fact)
+        record = Record(offset=0, timestamp=self._clock.now_ms(), key=key.encode(), value=value)
+        await self._store.append(build_batch([record]))
+
+    async def _open(self, name: str, fact: dict[str, Any]) -> None:
+        topic = Topic(name, UUID(fact["id"]), fact["config"], internal=fact["internal"])
+        settings = TopicConfig.from_kafka(topic.config)
+        for number in range(fact["partitions"]):
+            topic_partition = TopicPartition(name, number)
+            partition_log = self._directory.partitions.get(topic_partition)
+            if partition_log is None:  # its record was durable, so it was there: somebody removed the directory
+                log.error("partition_missing", topic=name, partition=number)
+                partition_log = await self._directory.create_partition(topic_partition, topic.topic_id, settings)
+            partition_log.config = settings
+            topic.logs.append(partition_log)
+        self._add(topic)
+
+    def _add(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._by_id_bytes[topic.topic_id.bytes] = topic
+
+    async def _remove_orphans(self) -> None:
+        known = {METADATA} | {each.topic_partition for topic in self._by_name.values() for each in topic.logs}
+        for topic_partition in set(self._directory.partitions) - known:
+            log.warning("orphan_removed", topic=topic_partition.topic, partition=topic_partition.partition)
+            await self._directory.delete_partition(topic_partition)
+
+
+def _fact(topic: Topic, *, partitions: int | None = None) -> dict[str, Any]:
+    count = len(topic.logs) if partitions is None else partitions
+    return {"id": str(topic.topic_id), "partitions": count, "config": topic.config, "internal": topic.internal}
+
+
+async def _read_facts(store: PartitionLog) -> dict[str, Any]:
+    """The last fact per key."""
+    facts: dict[str, Any] = {}
+    offset = store.log_start_offset
+    while offset < store.high_watermark:
+        found = await store.read(offset, 1 << 20, committed_only=False, at_least_one=True)
+        for span in iter_spans(found.records):
+            for record in decode_records(found.records[span.position : span.end]):
+                key = (record.key or b"").decode()
+                if record.value is None:
+                    facts.pop(key, None)
+                else:
+                    facts[key] = msgspec.json.decode(record.value)
+            offset = span.last_offset + 1
+    return facts

@@ -1,0 +1,522 @@
+"""The transaction coordinator: keeps transactional ids in `__transaction_state` and ends transactions everywhere alike.
+
+The rules are in `transaction`, which does no I/O. This service changes its memory and queues the record in one turn of
+the loop, so the log's order is the order of decisions; what others can see waits until the record is durable:
+
+- an answer to a client;
+- the markers: PREPARE_* is durable before the first of them, COMPLETE_* is written when all are durable.
+
+EndTxn is answered when all markers are durable (Kafka: when PREPARE_* is). A consumer that hears of the commit finds
+its records, and the producer's next transaction meets no CONCURRENT_TRANSACTIONS. Requests that arrive while a
+transaction is being ended wait for it instead of being sent away.
+
+An implicit add (transactions version 2) is queued together with the batch that caused it, one sync for both. If a
+crash keeps the batch but not the add, the next start finds the open batch and adopts it (`_reconcile`).
+"""
+
+import asyncio
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING, Final
+
+from mainstem.broker.errors import UnknownTopicOrPartition
+from mainstem.broker.fields import java_hash
+from mainstem.broker.groups import OFFSETS_TOPIC
+from mainstem.broker.replay import replay
+from mainstem.broker.transactions import producer_ids, transaction
+from mainstem.broker.transactions.errors import ProducerFenced, StaleProducerEpoch, TransactionError
+from mainstem.broker.transactions.producer_ids import ProducerIds
+from mainstem.broker.transactions.records import decode_key, decode_transaction, encode_key, encode_transaction
+from mainstem.broker.transactions.transaction import (
+    IDLE,
+    ONGOING,
+    PREPARE_COMMIT,
+    PREPARED,
+    Producer,
+    Transaction,
+)
+from mainstem.core import MainstemError, TopicPartition
+from mainstem.core.logging import get_logger
+from mainstem.log import AppendResult, PartitionLog
+from mainstem.log.errors import CoordinatorFenced, InvalidProducerEpoch, StorageError
+from mainstem.records import Record, build_batch
+from mainstem.wire.errors import Code
+
+if TYPE_CHECKING:
+    from mainstem.broker.server import Broker
+
+STATE_TOPIC: Final = "__transaction_state"
+_STATE_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "4194304",  # all but the last are compacted, so this is what a start reads at most in vain
+    "max.message.bytes": "16777216",  # a transaction's record names every partition of it
+}
+
+log = get_logger()
+
+
+class CoordinatorUnavailable(TransactionError):
+    """The coordinator could not store what it was about to answer: its log is offline."""
+
+    def __init__(self, transactional_id: str, reason: BaseException | str) -> None:
+        super().__init__(Code.coordinator_not_available, transactional_id, f"not stored: {reason}")
+
+
+class _Entry:
+    """A transactional id, and what is under way for it."""
+
+    __slots__ = ("ending", "transaction", "unmarked")
+
+    def __init__(self, current: Transaction) -> None:
+        self.transaction = current
+        self.ending: asyncio.Future[None] | None = None
+        """Done when the transaction is complete, or its end has failed."""
+        self.unmarked: frozenset[TopicPartition] = frozenset()
+        """Of a PREPARE_* state: partitions whose marker is not durable yet."""
+
+
+class TransactionCoordinator:
+    """All transactional ids of the broker."""
+
+    def __init__(self, broker: "Broker", logs: Sequence[PartitionLog]) -> None:
+        self._broker = broker
+        self._config = broker.config
+        self._clock = broker.clock
+        self._loop = asyncio.get_running_loop()
+        self._logs = list(logs)
+        self._entries: dict[str, _Entry] = {}
+        self._watched: set[str] = set()  # ids that are not idle: their timeouts and unfinished ends
+        self._ids = ProducerIds(0, self._reserve_ids)
+        self._timer: asyncio.TimerHandle | None = None
+        self._expires_at = 0  # when ids that nobody uses are looked for again
+        self._closed = False
+
+    @classmethod
+    async def open(cls, broker: "Broker") -> "TransactionCoordinator":
+        """Read what is stored, end what was being ended, and start the clock."""
+        count = broker.config.transaction_state_log_num_partitions
+        coordinator = cls(broker, await broker.ensure_internal_topic(STATE_TOPIC, count, _STATE_CONFIG))
+        await coordinator._recover()
+        await coordinator._reconcile()
+        for entry in list(coordinator._entries.values()):
+            if entry.transaction.state in PREPARED:
+                coordinator._finish(entry, None)
+        coordinator._tick_later()
+        return coordinator
+
+    async def close(self) -> None:
+        """Stop the clock. What is being ended goes on at the next start."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def partition_for(self, transactional_id: str) -> TopicPartition:
+        """The partition of `__transaction_state` that keeps the transactional id."""
+        return TopicPartition(STATE_TOPIC, self._number(transactional_id))
+
+    def _number(self, transactional_id: str) -> int:
+        return java_hash(transactional_id) % len(self._logs)
+
+    # --- what producers ask -------------------------------------------------------------------------------------------
+
+    async def new_producer_id(self) -> int:
+        """An id for an idempotent producer without transactions."""
+        await self._ids.ready()
+        return self._ids.take()
+
+    async def initialize(self, transactional_id: str, timeout_ms: int, expected: Producer | None = None) -> Producer:
+        """Take the transactional id over: whoever had it is fenced, an open transaction of its is aborted first.
+
+        Raises:
+            TransactionError: see `transaction.initialize`; nothing has changed.
+        """
+        if not transactional_id:
+            raise TransactionError(Code.invalid_request, transactional_id, "a transactional id is not empty")
+        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+            raise TransactionError(
+                Code.invalid_transaction_timeout,
+                transactional_id,
+                f"timeout {timeout_ms} ms, expected 1 to {self._config.transaction_max_timeout_ms}"
+                " (transaction.max.timeout.ms)",
+            )
+        await self._settle(transactional_id)
+        entry = self._entries.get(transactional_id)
+        if entry is not None and entry.transaction.state is ONGOING:
+            transaction.check_takeover(entry.transaction, expected)
+            fenced = transaction.fence(entry.transaction, self._clock.now_ms())
+            log.info("transaction_fenced", transactional_id=transactional_id, producer_epoch=fenced.producer_epoch)
+            await asyncio.shield(self._finish(entry, fenced))
+        await self._ids.ready()
+        current = self._current(transactional_id)
+        after = transaction.initialize(
+            current, transactional_id, timeout_ms, expected, self._clock.now_ms(), self._ids.take
+        )
+        await self._change(after)
+        return after.producer
+
+    async def add_partitions(self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]) -> None:
+        """Add partitions to the producer's transaction (version 1); durable on return.
+
+        Raises:
+            TransactionError: see `transaction.add`; nothing has changed.
+        """
+        await self._settle(transactional_id)
+        current = self._current(transactional_id)
+        after = transaction.add(current, transactional_id, producer, partitions, self._clock.now_ms(), implicit=False)
+        if after is not current:
+            await self._change(after)
+
+    def verify_or_add(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        topic_partition: TopicPartition,
+        *,
+        implicit_add: bool,
+    ) -> "asyncio.Future[None] | None":
+        """May the producer write to the partition in the same turn of the loop (KIP-890)?
+
+        None says yes: the partition belongs to its transaction, with `implicit_add` from now on. A future says that
+        the last transaction is being ended: ask again when it is done.
+
+        Raises:
+            StaleProducerEpoch: the producer is fenced.
+            PartitionNotInTransaction: the partition was not added (version 1): nothing may be written there.
+            TransactionError: see `transaction.add`.
+        """
+        producer = Producer(producer_id, producer_epoch)
+        entry = self._entries.get(transactional_id)
+        current = None if entry is None else entry.transaction
+        try:
+            if not implicit_add:
+                transaction.verify(current, transactional_id, producer, topic_partition)
+                return None
+            if entry is not None and entry.ending is not None:
+                transaction.check_producer(current, transactional_id, producer)
+                return asyncio.shield(entry.ending)
+            after = transaction.add(
+                current, transactional_id, producer, {topic_partition}, self._clock.now_ms(), implicit=True
+            )
+        except ProducerFenced as error:
+            raise StaleProducerEpoch(transactional_id, str(error)) from error
+        if after is not current:
+            self._change(after).add_done_callback(_note_failure)
+        return None
+
+    async def end(self, transactional_id: str, producer: Producer, *, commit: bool, version: int) -> Producer:
+        """Commit or abort the producer's transaction; on return every reader sees the outcome, also after a crash.
+
+        Returns the identity to go on with: version 2 raises the epoch with every transaction.
+
+        Raises:
+            TransactionError: see `transaction.end`; nothing has changed.
+        """
+        await self._settle(transactional_id)
+        current = self._current(transactional_id)
+        if current is not None and current.epochs_used_up:
+            await self._ids.ready()
+            current = self._current(transactional_id)
+        after = transaction.end(
+            current,
+            transactional_id,
+            producer,
+            self._clock.now_ms(),
+            self._ids.take,
+            commit=commit,
+            version=version,
+        )
+        if after is current:
+            return after.producer
+        await asyncio.shield(self._finish(self._entries[transactional_id], after))
+        return transaction.complete(after, 0).producer
+
+    # --- what admins ask ----------------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """How far the transaction has come.
+
+        Raises:
+            TransactionError: the transactional id is not known.
+        """
+        current = self._current(transactional_id)
+        if current is None:
+            raise TransactionError(Code.transactional_id_not_found, transactional_id, "not known")
+        return current
+
+    def list(self) -> "list[Transaction]":
+        """Every transactional id."""
+        return [entry.transaction for entry in self._entries.values()]
+
+    async def write_marker(
+        self, producer: Producer, partition: TopicPartition, *, commit: bool, coordinator_epoch: int
+    ) -> None:
+        """End a producer's batches in one partition by hand: for a transaction that hangs (`kafka-transactions abort`).
+
+        Raises:
+            UnknownTopicOrPartition, InvalidProducerEpoch, CoordinatorFenced, StorageError: nothing was written.
+        """
+        await self._broker.partition(partition).append_marker(
+            producer.producer_id, producer.producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch
+        )
+        if partition.topic == OFFSETS_TOPIC:
+            self._broker.groups.end_transaction(partition.partition, producer.producer_id, commit=commit)
+
+    # --- the end of a transaction -------------------------------------------------------------------------------------
+
+    async def _settle(self, transactional_id: str) -> None:
+        """Wait until the transaction that is being ended, if any, is complete."""
+        while (entry := self._entries.get(transactional_id)) is not None and entry.ending is not None:
+            await asyncio.shield(entry.ending)
+
+    def _finish(self, entry: _Entry, prepared: Transaction | None) -> "asyncio.Future[None]":
+        """End the transaction as `prepared` says, or as was stored before; the future is done when it is complete."""
+        assert entry.ending is None
+        stored = None
+        if prepared is not None:
+            stored = self._change(prepared)
+            entry.unmarked = prepared.partitions
+        entry.ending = self._loop.create_future()
+        entry.ending.add_done_callback(_retrieve)
+        self._watched.add(entry.transaction.transactional_id)
+        self._broker.spawn(self._complete(entry, stored, entry.ending), name="end transaction")
+        return entry.ending
+
+    async def _complete(
+        self, entry: _Entry, stored: "asyncio.Future[None] | None", ending: "asyncio.Future[None]"
+    ) -> None:
+        """1. PREPARE_* is durable, 2. the markers are durable, 3. COMPLETE_* is queued."""
+        prepared = entry.transaction
+        error: MainstemError | None = None
+        try:
+            if stored is not None:
+                await stored
+            await self._write_markers(entry)
+            self._change(transaction.complete(prepared, self._clock.now_ms())).add_done_callback(_note_failure)
+        except MainstemError as failure:
+            log.warning("transaction_not_ended", transactional_id=prepared.transactional_id, reason=str(failure))
+            error = failure
+        entry.ending = None
+        if error is None:
+            ending.set_result(None)
+        else:
+            ending.set_exception(CoordinatorUnavailable(prepared.transactional_id, error))
+
+    async def _write_markers(self, entry: _Entry) -> None:
+        """A marker for every partition that has none yet; those that fail stay for another try."""
+        prepared = entry.transaction
+        commit = prepared.state is PREPARE_COMMIT
+        coordinator_epoch = self._coordinator_epoch(prepared)
+        queued: list[tuple[TopicPartition, asyncio.Future[AppendResult]]] = []
+        failure: MainstemError | None = None
+        for partition in sorted(entry.unmarked):
+            try:
+                marker = self._broker.partition(partition).append_marker(
+                    prepared.producer_id, prepared.producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch
+                )
+            except UnknownTopicOrPartition:
+                entry.unmarked -= {partition}  # the topic was deleted, and with it what was written there
+            except (InvalidProducerEpoch, CoordinatorFenced) as error:
+                log.warning("marker_refused", partition=str(partition), reason=str(error))
+                entry.unmarked -= {partition}  # a later producer's epoch is there: our batches were ended before
+            except StorageError as error:
+                failure = error
+            else:
+                queued.append((partition, marker))
+        for partition, marker in queued:
+            try:
+                await marker
+            except StorageError as error:
+                failure = error
+                continue
+            entry.unmarked -= {partition}
+            if partition.topic == OFFSETS_TOPIC:
+                self._broker.groups.end_transaction(partition.partition, prepared.producer_id, commit=commit)
+        if failure is not None:
+            raise failure
+
+    def _coordinator_epoch(self, current: Transaction) -> int:
+        return self._logs[self._number(current.transactional_id)].leader_epoch
+
+    # --- the clock ----------------------------------------------------------------------------------------------------
+
+    def _tick_later(self) -> None:
+        interval = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
+        if not self._closed:
+            self._timer = self._loop.call_later(interval, self._tick)
+
+    def _tick(self) -> None:
+        self.expire()
+        self._tick_later()
+
+    def expire(self) -> None:
+        """Abort transactions that took too long, try again what could not be ended, forget ids nobody uses."""
+        now = self._clock.now_ms()
+        for transactional_id in list(self._watched):
+            entry = self._entries.get(transactional_id)
+            if entry is None or entry.transaction.state in IDLE:
+                self._watched.discard(transactional_id)
+            elif entry.ending is not None:
+                continue
+            elif entry.transaction.state in PREPARED:
+                self._finish(entry, None)
+            elif transaction.has_timed_out(entry.transaction, now):
+                log.info("transaction_timed_out", transactional_id=transactional_id)
+                self._finish(entry, transaction.fence(entry.transaction, now))
+        if self._expires_at <= now:
+            self._expires_at = now + _EXPIRATION_CHECK_MS
+            for entry in list(self._entries.values()):
+                self._expire_id(entry, now)
+
+    def _expire_id(self, entry: _Entry, now_ms: int) -> None:
+        current = entry.transaction
+        if transaction.has_expired(current, now_ms, self._config.transactional_id_expiration_ms):
+            del self._entries[current.transactional_id]
+            self._append(current.transactional_id, encode_key(current.transactional_id), None).add_done_callback(
+                _note_failure
+            )
+            log.info("transactional_id_expired", transactional_id=current.transactional_id)
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def _current(self, transactional_id: str) -> Transaction | None:
+        entry = self._entries.get(transactional_id)
+        return None if entry is None else entry.transaction
+
+    def _change(self, after: Transaction) -> "asyncio.Future[None]":
+        """Make `after` the state and queue its record; the future is done when it is durable."""
+        stored = self._append(after.transactional_id, encode_key(after.transactional_id), encode_transaction(after))
+        entry = self._entries.get(after.transactional_id)
+        if entry is None:
+            entry = self._entries[after.transactional_id] = _Entry(after)
+        entry.transaction = after
+        if after.state is ONGOING:
+            self._watched.add(after.transactional_id)
+        return stored
+
+    def _append(self, transactional_id: str, key: bytes, value: bytes | None) -> "asyncio.Future[None]":
+        """Queue a record.
+
+        Raises:
+            CoordinatorUnavailable: the log takes nothing.
+        """
+        record = Record(0, self._clock.now_ms(), key, value)
+        number = 0 if key == producer_ids.KEY else self._number(transactional_id)
+        try:
+            appended = self._logs[number].append(build_batch([record]))
+        except StorageError as error:
+            raise CoordinatorUnavailable(transactional_id, error) from error
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def durable(future: "asyncio.Future[AppendResult]") -> None:
+            if done.done():
+                return
+            if future.cancelled():
+                done.cancel()
+            elif (error := future.exception()) is not None:
+                done.set_exception(CoordinatorUnavailable(transactional_id, error))
+            else:
+                done.set_result(None)
+
+        appended.add_done_callback(durable)
+        return done
+
+    def _reserve_ids(self, end: int) -> "asyncio.Future[None]":
+        return self._append("", producer_ids.KEY, producer_ids.encode_reserved(end))
+
+    # --- the start ----------------------------------------------------------------------------------------------------
+
+    async def _recover(self) -> None:
+        """Read every transactional id, and the first producer id that is free."""
+        latest: dict[bytes, bytes] = {}
+        for partition_log in self._logs:
+            async for _, _, records in replay(partition_log):
+                for record in records:
+                    if record.value is None:
+                        latest.pop(record.key or b"", None)
+                    else:
+                        latest[record.key or b""] = record.value
+        first_free = 0
+        if (reserved := latest.pop(producer_ids.KEY, None)) is not None:
+            first_free = producer_ids.decode_reserved(reserved)
+        found: dict[str, Transaction] = {}
+        for key, value in latest.items():
+            transactional_id = decode_key(key)
+            if transactional_id is not None:
+                found[transactional_id] = decode_transaction(transactional_id, value)
+        for transactional_id, current in found.items():
+            entry = self._entries[transactional_id] = _Entry(current)
+            entry.unmarked = current.partitions if current.state in PREPARED else frozenset()
+            if current.state not in IDLE:
+                self._watched.add(transactional_id)
+            first_free = max(first_free, current.producer_id + 1, current.next_producer_id + 1)
+        self._ids = ProducerIds(first_free, self._reserve_ids)
+        log.info("transactions_recovered", transactional_ids=len(found))
+
+    async def _reconcile(self) -> None:
+        """Every open batch in the log belongs to a transaction, or is ended: nothing may hold readers back for ever.
+
+        - of the current producer of a transactional id: its add was not durable when the machine went down, so the
+          partition is adopted;
+        - of a transaction that is being ended: it is ended there too;
+        - of anybody else: aborted. Nobody could end it any more.
+        """
+        owners = {entry.transaction.producer_id: entry for entry in self._entries.values()}
+        orphans: list[asyncio.Future[AppendResult]] = []
+        adopted: list[asyncio.Future[None]] = []
+        for partition, partition_log in list(self._broker.log.partitions.items()):
+            epochs = _open_producers(partition_log)
+            for producer_id, epoch in epochs.items():
+                entry = owners.get(producer_id)
+                current = None if entry is None else entry.transaction
+                if entry is not None and current is not None and current.state in PREPARED:
+                    entry.unmarked |= {partition}
+                elif current is not None and current.producer_epoch == epoch:
+                    if current.state is not ONGOING or partition not in current.partitions:
+                        log.info(
+                            "transaction_adopted", transactional_id=current.transactional_id, partition=str(partition)
+                        )
+                        adopted.append(self._change(transaction.adopt(current, {partition}, self._clock.now_ms())))
+                else:
+                    log.warning("orphan_transaction_aborted", partition=str(partition), producer_id=producer_id)
+                    orphans.append(self._abort_orphan(partition_log, producer_id, epoch, current))
+        for marker in orphans:
+            await marker
+        for stored in adopted:
+            await stored
+
+    def _abort_orphan(
+        self, partition_log: PartitionLog, producer_id: int, epoch: int, current: Transaction | None
+    ) -> "asyncio.Future[AppendResult]":
+        coordinator_epoch = max(each.leader_epoch for each in self._logs)
+        if current is not None:  # no higher than its own coordinator's: that one's next marker would be refused
+            epoch = max(epoch, current.producer_epoch)
+            coordinator_epoch = self._coordinator_epoch(current)
+        partition = partition_log.topic_partition
+        if partition.topic == OFFSETS_TOPIC:
+            self._broker.groups.end_transaction(partition.partition, producer_id, commit=False)
+        return partition_log.append_marker(producer_id, epoch, commit=False, coordinator_epoch=coordinator_epoch)
+
+
+_EXPIRATION_CHECK_MS: Final = 3_600_000
+
+
+def _open_producers(partition_log: PartitionLog) -> dict[int, int]:
+    """Producer id to epoch of each that has a transaction open in the partition."""
+    if not partition_log.open_transactions:
+        return {}
+    return {
+        producer.producer_id: producer.producer_epoch
+        for producer in partition_log.producers()
+        if producer.transaction_first_offset >= 0
+    }
+
+
+def _retrieve(future: "asyncio.Future[None]") -> None:
+    """Whoever waits gets the error; if nobody does, it was logged already."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _note_failure(future: "asyncio.Future[None]") -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.error("transaction_not_stored", reason=str(error))

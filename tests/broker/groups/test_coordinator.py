@@ -1,0 +1,413 @@
+import asyncio
+
+import msgspec
+import pytest
+
+from mainstem.broker.groups import OFFSETS_TOPIC
+from mainstem.broker.groups.coordinator import CoordinatorUnavailable
+from mainstem.broker.groups.errors import GroupNotEmpty, IllegalGeneration, UnknownGroup, UnknownMember
+from mainstem.broker.groups.group import EMPTY, STABLE, JoinRequest, Protocol
+from mainstem.broker.groups.records import OffsetValue
+from mainstem.broker.transactions import Producer
+from mainstem.core import ManualClock, TopicPartition
+from mainstem.log.errors import StorageError
+from mainstem.wire.errors import Code
+from tests.support.broker import CONFIG, crashed, running, start, stop
+
+TOPIC = "facts"
+P, Q = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+def told(story):
+    asyncio.run(story())
+
+
+async def a_topic(broker):
+    await broker.topics.create(TOPIC, 2, {})
+
+
+def request(member_id="", *, client="c", session=10_000, instance=None):
+    return JoinRequest(
+        member_id=member_id,
+        instance_id=instance,
+        client_id=client,
+        client_host="/h",
+        protocol_type="consumer",
+        protocols=(Protocol("range", b"\0\0\0\0\0\0"),),
+        rebalance_timeout_ms=30_000,
+        session_timeout_ms=session,
+        member_id_required=False,
+    )
+
+
+async def a_member(groups, group="g", **options):
+    """A stable group of one member; its id."""
+    joined = await groups.join(group, request(**options))
+    member = joined.member_id
+    assigned = await groups.sync(
+        group, member, options.get("instance"), joined.generation, None, None, {member: b"all"}
+    )
+    assert assigned.assignment == b"all"
+    return member
+
+
+def test_commits_survive_a_crash_to_the_letter(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        values = {P: OffsetValue(5, 3, "mé\n", 7), Q: OffsetValue(6, -1, "", 8, 9_999_999_999_999)}
+        await broker.groups.commit("g", "", None, -1, values)
+        broker = await crashed(broker, tmp_path / "b", clock)
+        found = {partition: each.value for partition, each in broker.groups.offsets.of_group("g").items()}
+        assert found == {P: values[P], Q: msgspec.structs.replace(values[Q], leader_epoch=-1)}
+        await stop(broker)
+
+    told(story)
+
+
+def test_an_offset_is_visible_only_when_it_is_durable(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            committed = broker.groups.commit("g", "", None, -1, {P: OffsetValue(5)})
+            assert broker.groups.offsets.get("g", P) is None
+            await committed
+            assert broker.groups.offsets.get("g", P) == OffsetValue(5)
+
+    told(story)
+
+
+def test_the_last_of_many_commits_at_once_is_kept(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        await asyncio.gather(*(broker.groups.commit("g", "", None, -1, {P: OffsetValue(n)}) for n in range(50)))
+        assert broker.groups.offsets.get("g", P) == OffsetValue(49)
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert broker.groups.offsets.get("g", P) == OffsetValue(49)
+        await stop(broker)
+
+    told(story)
+
+
+def test_members_stay_members_over_a_crash(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        member = await a_member(broker.groups)
+        broker = await crashed(broker, tmp_path / "b", clock)
+        groups = broker.groups
+        groups.heartbeat("g", member, None, 1)
+        assert (await groups.sync("g", member, None, 1, None, None, {})).assignment == b"all"
+        clock.advance_ms(10_000)
+        groups.expire()
+        assert groups.groups["g"].state is EMPTY
+        with pytest.raises(UnknownMember):
+            groups.heartbeat("g", member, None, 1)
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_session_expires_without_anybody_asking(tmp_path):
+    async def story():
+        from mainstem.core import SystemClock
+
+        async with running(tmp_path, SystemClock()) as broker:
+            await a_member(broker.groups, session=150)
+            assert broker.groups.groups["g"].state is STABLE
+            await asyncio.sleep(0.4)
+            assert broker.groups.groups["g"].state is EMPTY
+
+    told(story)
+
+
+def test_leaving_is_answered_when_it_is_durable(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        member = await a_member(broker.groups)
+        assert await broker.groups.leave("g", [(member, None), ("x", None)]) == [Code.none, Code.unknown_member_id]
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert broker.groups.groups["g"].state is EMPTY, "nobody waits for a member that has left"
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_deleted_group_leaves_tombstones(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        groups = broker.groups
+        member = await a_member(groups)
+        await groups.commit("g", member, None, 1, {P: OffsetValue(5)})
+        with pytest.raises(GroupNotEmpty):
+            await groups.delete_group("g")
+        await groups.leave("g", [(member, None)])
+        await groups.delete_group("g")
+        with pytest.raises(UnknownGroup):
+            await groups.delete_group("g")
+        assert groups.offsets.get("g", P) is None
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert "g" not in broker.groups.groups
+        assert broker.groups.offsets.get("g", P) is None
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_commit_behind_a_deletion_stays(tmp_path, clock):
+    """Both are in flight at once: the tombstone removes only what was committed before it."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        groups = broker.groups
+        await groups.commit("g", "", None, -1, {P: OffsetValue(5)})
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(groups.delete_group("g"))
+            await asyncio.sleep(0)
+            again = groups.commit("g", "", None, -1, {P: OffsetValue(6)})
+        await again
+        assert groups.offsets.get("g", P) == OffsetValue(6)
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert broker.groups.offsets.get("g", P) == OffsetValue(6)
+        await stop(broker)
+
+    told(story)
+
+
+def test_offsets_of_a_deleted_topic_go_with_it(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            await broker.topics.create("other", 1, {})
+            kept = TopicPartition("other", 0)
+            await broker.groups.commit("g", "", None, -1, {P: OffsetValue(5), kept: OffsetValue(6)})
+            await broker.groups.forget_topic(TOPIC)
+            assert set(broker.groups.offsets.of_group("g")) == {kept}
+
+    told(story)
+
+
+def test_a_crash_between_a_topic_and_its_offsets_is_made_good(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        await broker.groups.commit("g", "", None, -1, {P: OffsetValue(5)})
+        await broker.topics.delete(broker.topics.by_name(TOPIC))
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert broker.groups.offsets.get("g", P) is None
+        await stop(broker)
+
+    told(story)
+
+
+# --- retention --------------------------------------------------------------------------------------------------------
+
+WEEK = CONFIG.offsets_retention_minutes * 60_000
+
+
+def test_offsets_of_an_empty_group_expire_with_it(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            member = await a_member(groups)
+            await groups.commit("g", member, None, 1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            await groups.leave("g", [(member, None)])
+            clock.advance_ms(WEEK - 1)
+            await groups.expire_offsets()
+            assert groups.offsets.get("g", P) is not None
+            clock.advance_ms(1)
+            await groups.expire_offsets()
+            assert groups.offsets.get("g", P) is None
+            assert "g" not in groups.groups
+
+    told(story)
+
+
+def test_offsets_of_a_group_with_members_do_not_expire(tmp_path, clock):
+    """Its subscription could not be read here, so every topic may be its own."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            joined = await groups.join("g", msgspec.structs.replace(request(), session_timeout_ms=1_000_000))
+            groups.groups["g"].members[joined.member_id].protocols = (Protocol("range", b"?"),)
+            await groups.sync("g", joined.member_id, None, 1, None, None, {})
+            groups.groups["g"].subscribed_topics = None
+            await groups.commit("g", joined.member_id, None, 1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            for member in groups.groups["g"].members.values():
+                member.deadline = None
+            clock.advance_ms(2 * WEEK)
+            await groups.expire_offsets()
+            assert groups.offsets.get("g", P) is not None
+
+    told(story)
+
+
+def test_offsets_of_a_group_without_membership_expire_one_by_one(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            await groups.commit("g", "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            clock.advance_ms(WEEK // 2)
+            await groups.commit("g", "", None, -1, {Q: OffsetValue(5, committed_ms=clock.now_ms())})
+            clock.advance_ms(WEEK // 2)
+            await groups.expire_offsets()
+            assert set(groups.offsets.of_group("g")) == {Q}
+            clock.advance_ms(WEEK // 2)
+            await groups.expire_offsets()
+            assert "g" not in groups.groups
+
+    told(story)
+
+
+def test_an_old_client_may_say_when_its_offset_expires(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            soon = OffsetValue(5, committed_ms=clock.now_ms(), expires_ms=clock.now_ms() + 100)
+            await broker.groups.commit("g", "", None, -1, {P: soon})
+            clock.advance_ms(100)
+            await broker.groups.expire_offsets()
+            assert broker.groups.offsets.get("g", P) is None
+
+    told(story)
+
+
+def test_an_offset_in_an_open_transaction_keeps_the_group(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            await groups.commit("g", "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            await groups.commit_transactional("g", "", None, -1, 7, 0, {P: OffsetValue(6)})
+            clock.advance_ms(2 * WEEK)
+            await groups.expire_offsets()
+            assert "g" in groups.groups
+            assert groups.offsets.get("g", P) is not None
+
+    told(story)
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_pending_offsets_survive_a_crash_and_end_with_their_transaction(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        producer = await broker.transactions.initialize("t", 60_000)
+        where = broker.groups.partition_for("g")
+        assert where.topic == OFFSETS_TOPIC
+        await broker.transactions.add_partitions("t", producer, {where})
+        fields = (producer.producer_id, producer.producer_epoch)
+        await broker.groups.commit_transactional("g", "", None, -1, *fields, {P: OffsetValue(5)})
+        broker = await crashed(broker, tmp_path / "b", clock)
+        groups = broker.groups
+        assert groups.offsets.get("g", P) is None
+        assert groups.offsets.is_unstable("g", P)
+        await groups.commit_transactional("g", "", None, -1, *fields, {Q: OffsetValue(6)})
+        await broker.transactions.end("t", producer, commit=True, version=1)
+        assert groups.offsets.get("g", P) == OffsetValue(5)
+        assert groups.offsets.get("g", Q) == OffsetValue(6)
+        broker = await crashed(broker, tmp_path / "c", clock)
+        assert broker.groups.offsets.get("g", Q) == OffsetValue(6)
+        assert not broker.groups.offsets.is_unstable("g", Q)
+        await stop(broker)
+
+    told(story)
+
+
+def test_commits_of_one_producer_go_on_over_epochs_and_transactions(tmp_path, clock):
+    """The log checks the sequences of every transactional batch, and so ours must have them."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            producer = await broker.transactions.initialize("t", 60_000)
+            for offset in range(6):
+                where = broker.groups.partition_for("g")
+                fields = (producer.producer_id, producer.producer_epoch)
+                assert broker.transactions.verify_or_add("t", *fields, where, implicit_add=True) is None
+                for partition in (P, Q):
+                    await broker.groups.commit_transactional(
+                        "g", "", None, -1, *fields, {partition: OffsetValue(offset)}
+                    )
+                version = 2 if offset % 3 else 1
+                producer = await broker.transactions.end("t", producer, commit=True, version=version)
+                assert broker.groups.offsets.get("g", Q) == OffsetValue(offset)
+
+    told(story)
+
+
+def test_who_may_commit_in_a_transaction(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            with pytest.raises(IllegalGeneration):
+                broker.groups.check_transactional_commit("g", "m", None, 3)
+            member = await a_member(broker.groups)
+            broker.groups.check_transactional_commit("g", member, None, 1)
+            broker.groups.check_transactional_commit("g", "", None, -1)
+            with pytest.raises(IllegalGeneration):
+                broker.groups.check_transactional_commit("g", member, None, 2)
+
+    told(story)
+
+
+def test_a_marker_written_by_hand_ends_offsets_too(tmp_path, clock):
+    """`kafka-transactions abort` for a transaction that hangs in `__consumer_offsets`."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            await broker.groups.commit_transactional("g", "", None, -1, 7, 0, {P: OffsetValue(6)})
+            where = broker.groups.partition_for("g")
+            await broker.transactions.write_marker(Producer(7, 0), where, commit=False, coordinator_epoch=0)
+            assert not broker.groups.offsets.is_unstable("g", P)
+            assert broker.groups.offsets.get("g", P) is None
+
+    told(story)
+
+
+# --- when nothing can be stored ---------------------------------------------------------------------------------------
+
+
+def test_a_broken_disk_is_said_and_not_hidden(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            joined = await groups.join("g", request())
+            for partition_log in groups._logs:
+                partition_log.go_offline(StorageError("the disk is gone"))
+            with pytest.raises(CoordinatorUnavailable, match="the disk is gone"):
+                await groups.commit("h", "", None, -1, {P: OffsetValue(5)})
+            assert groups.offsets.get("h", P) is None
+            answer = await groups.sync("g", joined.member_id, None, 1, None, None, {joined.member_id: b"x"})
+            assert answer.error is Code.coordinator_not_available
+
+    told(story)
+
+
+def test_members_that_wait_are_answered_when_the_broker_stops(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path, clock)
+        await a_member(broker.groups)
+        waiting = broker.groups.join("g", request(client="d"))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await stop(broker)
+        assert (await waiting).error is Code.coordinator_not_available
+        late = await broker.groups.join("g", request())
+        assert late.error is Code.coordinator_not_available
+
+    told(story)

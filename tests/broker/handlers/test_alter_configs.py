@@ -1,0 +1,41 @@
+"""AlterConfigs: all that is set for a topic is replaced."""
+
+import pytest
+
+from mainstem.wire.errors import Code
+
+
+def alter(raw, name, configs, *, kind=2, version=2, **fields):
+    asked = {
+        "resource_type": kind,
+        "resource_name": name,
+        "configs": [{"name": key, "value": value} for key, value in configs.items()],
+    }
+    return raw.call(33, version, resources=[asked], **fields).responses[0]
+
+
+def settings(raw, topic):
+    asked = {"resource_type": 2, "resource_name": topic, "configuration_keys": None}
+    found = raw.call(32, 4, resources=[asked]).results[0].configs
+    return {each.name: each.value for each in found if each.config_source == 1}
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_every_version_replaces(raw, topic, version):
+    assert alter(raw, topic, {"retention.ms": "5", "segment.ms": "7"}, version=version).error_code is Code.none
+    assert settings(raw, topic) == {"retention.ms": "5", "segment.ms": "7"}
+    alter(raw, topic, {"segment.ms": "8"}, version=version)
+    assert settings(raw, topic) == {"segment.ms": "8"}
+
+
+def test_a_dry_run_checks_and_changes_nothing(raw, topic):
+    assert alter(raw, topic, {"retention.ms": "5"}, validate_only=True).error_code is Code.none
+    assert alter(raw, topic, {"retention.ms": "x"}, validate_only=True).error_code is Code.invalid_config
+    assert settings(raw, topic) == {}
+
+
+def test_what_is_refused(raw, topic):
+    assert alter(raw, topic, {"no.such": "1"}).error_code is Code.invalid_config
+    assert alter(raw, "no-such-topic", {}).error_code is Code.unknown_topic_or_partition
+    assert alter(raw, "1", {}, kind=4).error_code is Code.invalid_request
+    assert alter(raw, "1", {}, kind=8).error_code is Code.invalid_request

@@ -1,0 +1,89 @@
+"""CreateTopics: what is made, and what is refused."""
+
+import uuid
+
+import pytest
+
+from mainstem.wire.errors import Code
+
+
+def name() -> str:
+    return f"made-{uuid.uuid4().hex}"
+
+
+def create(raw, *topics, version=7, **fields):
+    full = [{"num_partitions": -1, "replication_factor": -1, **each} for each in topics]
+    return raw.call(19, version, topics=full, timeout=30_000, **fields).topics
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_every_version_creates(raw, version):
+    topic = name()
+    asked = {
+        "name": topic,
+        "num_partitions": 3,
+        "replication_factor": 1,
+        "configs": [{"name": "retention.ms", "value": "5"}],
+    }
+    (made,) = create(raw, asked, version=version)
+    assert (made.name, made.error_code) == (topic, Code.none)
+    (listed,) = raw.call(3, 12, topics=[{"name": topic}]).topics
+    assert len(listed.partitions) == 3
+    if version >= 5:
+        assert (made.num_partitions, made.replication_factor) == (3, 1)
+        assert {each.name: each.value for each in made.configs}["retention.ms"] == "5"
+    if version >= 7:
+        assert made.topic_id == listed.topic_id
+
+
+def test_a_dry_run_creates_nothing(raw):
+    topic = name()
+    assert create(raw, {"name": topic}, validate_only=True)[0].error_code is Code.none
+    answer = raw.call(3, 9, topics=[{"name": topic}], allow_auto_topic_creation=False)
+    assert answer.topics[0].error_code is Code.unknown_topic_or_partition
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"name": "no/slash"}, Code.invalid_topic_exception),
+        ({"name": ".."}, Code.invalid_topic_exception),
+        ({"name": "__mainstem_metadata"}, Code.invalid_topic_exception),
+        ({"num_partitions": 0}, Code.invalid_partitions),
+        ({"num_partitions": -2}, Code.invalid_partitions),
+        ({"replication_factor": 3}, Code.invalid_replication_factor),
+        ({"configs": [{"name": "no.such.setting", "value": "1"}]}, Code.invalid_config),
+        ({"configs": [{"name": "retention.ms", "value": "soon"}]}, Code.invalid_config),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [99]}]}, Code.invalid_replica_assignment),
+        ({"assignments": [{"partition_index": 1, "broker_ids": [1]}]}, Code.invalid_replica_assignment),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [1]}], "num_partitions": 1}, Code.invalid_request),
+    ],
+)
+def test_what_is_refused(raw, asked, code):
+    (refused,) = create(raw, {"name": name(), **asked})
+    assert refused.error_code is code
+    assert refused.error_message
+    assert (refused.num_partitions, refused.replication_factor) == (-1, -1)
+
+
+def test_assignments_to_the_one_node_say_how_many_partitions(raw):
+    (made,) = create(raw, {"name": name(), "assignments": [{"partition_index": i, "broker_ids": [1]} for i in (1, 0)]})
+    assert made.num_partitions == 2
+
+
+def test_a_topic_that_is_there_and_one_that_looks_alike(raw):
+    topic = name()
+    create(raw, {"name": f"{topic}.x"})
+    assert create(raw, {"name": f"{topic}.x"})[0].error_code is Code.topic_already_exists
+    assert create(raw, {"name": f"{topic}_x"})[0].error_code is Code.invalid_topic_exception
+
+
+def test_one_name_twice_in_a_request(raw):
+    topic = name()
+    (refused,) = create(raw, {"name": topic}, {"name": topic})
+    assert refused.error_code is Code.invalid_request
+
+
+def test_a_null_value_means_the_default(raw):
+    (made,) = create(raw, {"name": name(), "configs": [{"name": "retention.ms", "value": None}]})
+    assert {each.name: each.value for each in made.configs}["retention.ms"] == "604800000"

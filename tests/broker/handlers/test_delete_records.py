@@ -1,0 +1,38 @@
+"""DeleteRecords: the log start offset moves up and never down."""
+
+import pytest
+
+from mainstem.wire.errors import Code
+
+
+def delete(raw, topic, offset, *, version=2, partition=0):
+    asked = [{"partition_index": partition, "offset": offset}]
+    return raw.call(21, version, topics=[{"name": topic, "partitions": asked}], timeout=1000).topics[0].partitions[0]
+
+
+def earliest(raw, topic):
+    asked = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": -2}]}]
+    return raw.call(2, 5, replica_id=-1, topics=asked).topics[0].partitions[0].offset
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_every_version_deletes(raw, topic, version):
+    for _ in range(5):
+        raw.produce(topic, b"x")
+    found = delete(raw, topic, 3, version=version)
+    assert (found.error_code, found.low_watermark) == (Code.none, 3)
+    assert earliest(raw, topic) == 3
+    assert delete(raw, topic, 1, version=version).low_watermark == 3
+    assert delete(raw, topic, -1, version=version).low_watermark == 5
+
+
+def test_errors(raw, topic):
+    assert delete(raw, topic, 9).error_code is Code.offset_out_of_range
+    assert delete(raw, topic, 0, partition=9).error_code is Code.unknown_topic_or_partition
+
+
+def test_a_topic_that_is_only_compacted_refuses(raw, topic):
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": [
+        {"name": "cleanup.policy", "config_operation": 0, "value": "compact"}]}])  # fmt: skip
+    raw.produce(topic, b"x")
+    assert delete(raw, topic, 1).error_code is Code.policy_violation

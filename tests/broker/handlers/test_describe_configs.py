@@ -1,0 +1,65 @@
+"""DescribeConfigs: every setting, its value and where it comes from."""
+
+import pytest
+
+from mainstem.log import TopicConfig
+from mainstem.wire.errors import Code
+
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+
+
+def describe(raw, kind, name, keys=None, *, version=4, **fields):
+    asked = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+    return raw.call(32, version, resources=[asked], **fields).results[0]
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_g8_every_setting_of_a_topic_is_told_with_its_source(raw, topic, version):
+    raw.call(44, 0, resources=[{"resource_type": TOPIC, "resource_name": topic, "configs": [
+        {"name": "cleanup.policy", "config_operation": 0, "value": "compact"}]}])  # fmt: skip
+    found = {each.name: each for each in describe(raw, TOPIC, topic, version=version).configs}
+    assert found.keys() == TopicConfig().to_kafka().keys()
+    assert (found["cleanup.policy"].value, found["cleanup.policy"].config_source) == ("compact", 1)
+    assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("604800000", 5)
+    if version >= 3:
+        types = {
+            name: found[name].config_type for name in ("cleanup.policy", "retention.ms", "segment.bytes", "preallocate")
+        }
+        assert types == {"cleanup.policy": 7, "retention.ms": 5, "segment.bytes": 3, "preallocate": 1}
+
+
+def test_the_durability_of_a_topic_is_visible(raw, topic):
+    (found,) = describe(raw, TOPIC, topic, ["flush.messages"]).configs
+    assert found.value == "1"
+
+
+def test_only_what_is_asked_for(raw, topic):
+    assert [each.name for each in describe(raw, TOPIC, topic, ["retention.ms", "x"]).configs] == ["retention.ms"]
+    assert describe(raw, TOPIC, topic, []).configs == ()
+
+
+def test_synonyms_when_asked_for(raw, topic):
+    (plain,) = describe(raw, TOPIC, topic, ["retention.ms"]).configs
+    assert plain.synonyms == ()
+    (full,) = describe(raw, TOPIC, topic, ["retention.ms"], include_synonyms=True).configs
+    assert [(each.value, each.source) for each in full.synonyms] == [("604800000", 5)]
+
+
+def test_the_brokers_settings_are_read_only(raw):
+    found = {each.name: each for each in describe(raw, BROKER, "1").configs}
+    assert found["auto.create.topics.enable"].value == "true"
+    assert all(each.read_only for each in found.values())
+    assert found["port"].config_source == 4
+
+
+def test_other_resources(raw):
+    assert describe(raw, GROUP, "g").configs == ()
+    assert describe(raw, METRICS, "m").configs == ()
+    assert describe(raw, LOGGER, "1").error_code is Code.invalid_request
+    assert describe(raw, BROKER, "77").error_code is Code.invalid_request
+    assert describe(raw, TOPIC, "no-such-topic").error_code is Code.unknown_topic_or_partition
+
+
+def test_g10_a_group_does_not_wait_for_its_first_rebalance(raw):
+    (found,) = describe(raw, BROKER, "1", ["group.initial.rebalance.delay.ms"]).configs
+    assert found.value == "0"

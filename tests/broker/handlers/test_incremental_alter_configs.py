@@ -1,0 +1,51 @@
+"""IncrementalAlterConfigs: set, delete, append, subtract."""
+
+import pytest
+
+from mainstem.wire.errors import Code
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def alter(raw, name, *changes, kind=2, version=1, **fields):
+    configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    asked = {"resource_type": kind, "resource_name": name, "configs": configs}
+    return raw.call(44, version, resources=[asked], **fields).responses[0]
+
+
+def setting(raw, topic, name):
+    asked = {"resource_type": 2, "resource_name": topic, "configuration_keys": [name]}
+    return raw.call(32, 4, resources=[asked]).results[0].configs[0].value
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_every_version_sets_and_deletes(raw, topic, version):
+    assert alter(raw, topic, ("retention.ms", SET, "5"), version=version).error_code is Code.none
+    assert setting(raw, topic, "retention.ms") == "5"
+    alter(raw, topic, ("retention.ms", DELETE, None), version=version)
+    assert setting(raw, topic, "retention.ms") == "604800000"
+
+
+def test_g8_append_and_subtract_change_lists(raw, topic):
+    alter(raw, topic, ("cleanup.policy", APPEND, "compact"))
+    assert setting(raw, topic, "cleanup.policy") == "delete,compact"
+    alter(raw, topic, ("cleanup.policy", APPEND, "compact"))
+    assert setting(raw, topic, "cleanup.policy") == "delete,compact"
+    alter(raw, topic, ("cleanup.policy", SUBTRACT, "delete"))
+    assert setting(raw, topic, "cleanup.policy") == "compact"
+
+
+def test_what_is_refused(raw, topic):
+    assert alter(raw, topic, ("retention.ms", APPEND, "5")).error_code is Code.invalid_config
+    assert alter(raw, topic, ("retention.ms", SET, None)).error_code is Code.invalid_request
+    assert alter(raw, topic, ("retention.ms", 9, "5")).error_code is Code.invalid_request
+    twice = (("retention.ms", SET, "5"), ("retention.ms", SET, "6"))
+    assert alter(raw, topic, *twice).error_code is Code.invalid_request
+    assert alter(raw, topic, ("retention.ms", SET, "x")).error_code is Code.invalid_config
+    assert alter(raw, "1", ("x", SET, "1"), kind=4).error_code is Code.invalid_request
+    assert setting(raw, topic, "retention.ms") == "604800000"
+
+
+def test_a_dry_run_changes_nothing(raw, topic):
+    assert alter(raw, topic, ("retention.ms", SET, "5"), validate_only=True).error_code is Code.none
+    assert setting(raw, topic, "retention.ms") == "604800000"

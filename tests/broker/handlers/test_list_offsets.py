@@ -1,0 +1,78 @@
+"""ListOffsets: the ends, and exact look-ups by time."""
+
+import time
+import uuid
+
+import pytest
+
+from mainstem.records import Record, build_batch
+from mainstem.wire.errors import Code
+
+NOW = int(time.time() * 1000) - 100_000
+
+
+def append(raw, topic, *times, **options):
+    records = build_batch([Record(0, NOW + each, b"k", b"v") for each in times], **options)
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
+    answer = raw.call(0, 9, acks=-1, timeout=30_000, topic_data=data)
+    assert answer.responses[0].partition_responses[0].error_code is Code.none
+
+
+def look_up(raw, topic, timestamp, *, version=11, partition=0, **fields):
+    asked = {"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": fields.pop("epoch", -1)}
+    answer = raw.call(2, version, replica_id=-1, topics=[{"name": topic, "partitions": [asked]}], **fields)
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_every_version_knows_the_ends(raw, topic, version):
+    append(raw, topic, 0, 10)
+    assert look_up(raw, topic, -1, version=version).offset == 2
+    assert look_up(raw, topic, -2, version=version).offset == 0
+    assert look_up(raw, topic, NOW + 5, version=version).offset == 1
+
+
+def test_g8_g11_a_timestamp_gives_the_exact_record_also_inside_a_compressed_batch(raw, topic):
+    append(raw, topic, 0, 10, 20, compression="zstd")
+    append(raw, topic, 30, 25, 40, compression="lz4")
+    for asked, offset, found in ((0, 0, 0), (1, 1, 10), (20, 2, 20), (21, 3, 30), (31, 5, 40)):
+        answer = look_up(raw, topic, NOW + asked)
+        assert (answer.offset, answer.timestamp) == (offset, NOW + found)
+        assert answer.leader_epoch >= 0
+    assert look_up(raw, topic, NOW + 41).offset == -1
+
+
+@pytest.mark.parametrize(("timestamp", "first_version", "offset"), [(-3, 7, 1), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1)])
+def test_special_timestamps_and_the_versions_that_have_them(raw, topic, timestamp, first_version, offset):
+    append(raw, topic, 0, 50, 10)
+    assert look_up(raw, topic, timestamp, version=first_version).offset == offset
+    before = look_up(raw, topic, timestamp, version=first_version - 1)
+    assert before.error_code is Code.unsupported_version
+
+
+def test_the_record_with_the_latest_timestamp(raw, topic):
+    assert look_up(raw, topic, -3).offset == -1
+    append(raw, topic, 0, 50, 10)
+    found = look_up(raw, topic, -3)
+    assert (found.offset, found.timestamp) == (1, NOW + 50)
+
+
+def test_readers_of_committed_records_see_the_last_stable_offset(raw, topic):
+    name = uuid.uuid4().hex
+    producer = raw.init(name)
+    identity = (producer.producer_id, producer.producer_epoch)
+    append(raw, topic, 0)
+    raw.add(name, identity, topic)
+    raw.produce(topic, b"x", transactional_id=name, producer=identity, sequence=0)
+    assert look_up(raw, topic, -1).offset == 2
+    assert look_up(raw, topic, -1, isolation_level=1).offset == 1
+    assert look_up(raw, topic, NOW + 1, isolation_level=1).offset == -1
+    raw.end(name, identity, commit=True)
+    assert look_up(raw, topic, -1, isolation_level=1).offset == 3
+
+
+def test_errors(raw, topic):
+    assert look_up(raw, "no-such-topic", -1).error_code is Code.unknown_topic_or_partition
+    assert look_up(raw, topic, -1, partition=7).error_code is Code.unknown_topic_or_partition
+    assert look_up(raw, topic, -1, epoch=99).error_code is Code.unknown_leader_epoch
+    assert look_up(raw, topic, -77).error_code is Code.unsupported_version

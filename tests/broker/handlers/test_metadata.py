@@ -1,0 +1,74 @@
+"""Metadata: nodes and topics."""
+
+import uuid
+
+import pytest
+
+from mainstem.wire.errors import Code
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_every_version_names_the_node_and_the_topic(raw, topic, version, mainstem_log):
+    answer = raw.call(3, version, topics=[{"name": topic}])
+    (broker,) = answer.brokers
+    assert f"{broker.host}:{broker.port}" == mainstem_log.bootstrap
+    (found,) = answer.topics
+    (partition,) = found.partitions
+    assert (found.name, found.error_code, partition.leader_id) == (topic, Code.none, broker.node_id)
+    assert tuple(partition.replica_nodes) == tuple(partition.isr_nodes) == (broker.node_id,)
+    if version >= 2:
+        assert len(answer.cluster_id) == 22
+    if version >= 10:
+        assert found.topic_id is not None
+
+
+def test_null_asks_for_all_topics_and_an_empty_list_for_none(raw, topic):
+    assert topic in [each.name for each in raw.call(3, 9, topics=None).topics]
+    assert raw.call(3, 9, topics=[]).topics == ()
+    assert topic in [each.name for each in raw.call(3, 0, topics=[]).topics]
+
+
+def test_the_metadata_partition_is_no_topic(raw):
+    assert "__mainstem_metadata" not in [each.name for each in raw.call(3, 9, topics=None).topics]
+    answer = raw.call(3, 9, topics=[{"name": "__mainstem_metadata"}], allow_auto_topic_creation=True)
+    assert answer.topics[0].error_code is Code.invalid_topic_exception
+
+
+def test_internal_topics_say_so(raw):
+    found = {each.name: each.is_internal for each in raw.call(3, 9, topics=None).topics}
+    assert found["__consumer_offsets"]
+    assert found["__transaction_state"]
+
+
+def test_a_missing_topic_is_created_where_the_client_allows_it(raw):
+    name = f"auto-{uuid.uuid4().hex}"
+    refused = raw.call(3, 9, topics=[{"name": name}], allow_auto_topic_creation=False)
+    assert refused.topics[0].error_code is Code.unknown_topic_or_partition
+    created = raw.call(3, 9, topics=[{"name": name}], allow_auto_topic_creation=True)
+    assert created.topics[0].error_code is Code.none
+    assert len(created.topics[0].partitions) == 1
+
+
+@pytest.mark.parametrize("name", ["", "a b", "..", "x" * 250])
+def test_a_name_that_no_topic_can_have(raw, name):
+    for allow in (True, False):
+        answer = raw.call(3, 9, topics=[{"name": name}], allow_auto_topic_creation=allow)
+        assert answer.topics[0].error_code is Code.invalid_topic_exception
+        assert answer.topics[0].name == name
+
+
+def test_topics_by_id(raw, topic):
+    topic_id = raw.call(3, 12, topics=[{"name": topic}]).topics[0].topic_id
+    answer = raw.call(3, 12, topics=[{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": uuid.uuid4()}])
+    assert [(each.name, each.error_code) for each in answer.topics] == [
+        (topic, Code.none),
+        (None, Code.unknown_topic_id),
+    ]
+
+
+def test_authorized_operations_only_when_asked(raw, topic):
+    asked = raw.call(3, 8, topics=[{"name": topic}], include_topic_authorized_operations=True)
+    assert asked.topics[0].topic_authorized_operations == 0b110111111000
+    assert asked.cluster_authorized_operations == -(2**31)
+    cluster = raw.call(3, 8, topics=[{"name": topic}], include_cluster_authorized_operations=True)
+    assert cluster.cluster_authorized_operations > 0

@@ -1,0 +1,27 @@
+"""OffsetForLeaderEpoch: where an epoch ended."""
+
+import pytest
+
+from mainstem.wire.errors import Code
+
+
+def ask(raw, topic, epoch, *, version=4, current=-1, partition=0):
+    asked = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
+    answer = raw.call(23, version, replica_id=-1, topics=[{"topic": topic, "partitions": [asked]}])
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_the_current_epoch_ends_at_the_log_end(raw, topic, version):
+    for _ in range(3):
+        raw.produce(topic, b"x")
+    epoch = raw.call(3, 9, topics=[{"name": topic}]).topics[0].partitions[0].leader_epoch
+    found = ask(raw, topic, epoch, version=version)
+    assert (found.error_code, found.leader_epoch, found.end_offset) == (Code.none, epoch, 3)
+
+
+def test_errors(raw, topic):
+    raw.produce(topic, b"x")
+    assert ask(raw, topic, 0, current=99).error_code is Code.unknown_leader_epoch
+    assert ask(raw, topic, 0, partition=9).error_code is Code.unknown_topic_or_partition
+    assert (ask(raw, topic, 99).leader_epoch, ask(raw, topic, 99).end_offset) == (-1, -1)

@@ -1,0 +1,202 @@
+"""Produce: what is taken, what is refused, and in which order."""
+
+import time
+import uuid
+
+import pytest
+
+from mainstem.records import Record, build_batch, decode_header, decode_records
+from mainstem.records.batch import HEADER
+from mainstem.wire.errors import Code
+from tests.support.raw import RawClient
+
+NOW = int(time.time() * 1000)
+
+
+def batch(*values: bytes, **options) -> bytes:
+    return build_batch([Record(0, NOW, options.pop("key", b"k"), value) for value in values], **options)
+
+
+def produce(raw, topic, records, *, version=9, acks=-1, partition=0, topic_id=None, **fields):
+    data = {"name": topic, "topic_id": topic_id, "partition_data": [{"index": partition, "records": records}]}
+    answer = raw.call(0, version, acks=acks, timeout=30_000, topic_data=[data], **fields)
+    return answer.responses[0].partition_responses[0]
+
+
+def fetched(raw, topic, offset=0) -> bytes:
+    wanted = [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
+    answer = raw.call(
+        1,
+        11,
+        max_wait=0,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_epoch=-1,
+        topics=[{"topic": topic, "partitions": wanted}],
+    )
+    return answer.responses[0].partitions[0].records
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_every_version_appends(raw, topic, version):
+    topic_id = raw.call(3, 12, topics=[{"name": topic}]).topics[0].topic_id
+    first = produce(raw, topic, batch(b"a", b"b"), version=version, topic_id=topic_id)
+    second = produce(raw, topic, batch(b"c"), version=version, topic_id=topic_id, acks=1)
+    assert (first.error_code, first.base_offset, second.base_offset) == (Code.none, 0, 2)
+    assert first.log_append_time is None
+    if version >= 5:
+        assert second.log_start_offset == 0
+
+
+def test_acks_0_has_no_answer(raw, topic):
+    data = {"name": topic, "partition_data": [{"index": 0, "records": batch(b"a")}]}
+    raw.send(0, 9, acks=0, timeout=1000, topic_data=[data])
+    assert produce(raw, topic, batch(b"b")).base_offset == 1  # the next answer is the next request's
+
+
+def test_a_failure_with_acks_0_closes_the_connection(mainstem_log):
+    with RawClient(mainstem_log.bootstrap) as raw:
+        data = {"name": "no-such-topic", "partition_data": [{"index": 0, "records": batch(b"a")}]}
+        raw.send(0, 9, acks=0, timeout=1000, topic_data=[data])
+        with pytest.raises(ConnectionError):
+            raw.call(18, 0)
+
+
+def test_acks_must_be_0_1_or_all(raw, topic):
+    assert produce(raw, topic, batch(b"a"), acks=2).error_code is Code.invalid_required_acks
+
+
+def test_unknown_topics_and_partitions(raw, topic):
+    assert produce(raw, "no-such-topic", batch(b"a")).error_code is Code.unknown_topic_or_partition
+    assert produce(raw, topic, batch(b"a"), partition=1).error_code is Code.unknown_topic_or_partition
+    unknown = produce(raw, None, batch(b"a"), version=13, topic_id=uuid.uuid4())
+    assert unknown.error_code is Code.unknown_topic_id
+
+
+def test_pipelined_requests_to_one_partition_keep_their_order(raw, topic):
+    for i in range(50):
+        data = {"name": topic, "partition_data": [{"index": 0, "records": batch(b"%d" % i)}]}
+        raw.send(0, 9, acks=-1, timeout=1000, topic_data=[data])
+    offsets = [raw.receive(0, 9).responses[0].partition_responses[0].base_offset for _ in range(50)]
+    assert offsets == list(range(50))
+
+
+def test_one_bad_partition_does_not_stop_the_others(raw, topic):
+    raw.call(37, 0, topics=[{"name": topic, "count": 3}], timeout=1000)
+    data = [{"index": i, "records": batch(b"a") if i != 1 else b"garbage" * 20} for i in range(3)]
+    answer = raw.call(0, 9, acks=-1, timeout=1000, topic_data=[{"name": topic, "partition_data": data}])
+    codes = [each.error_code for each in answer.responses[0].partition_responses]
+    assert codes == [Code.none, Code.corrupt_message, Code.none]
+
+
+def test_no_records_at_all(raw, topic):
+    assert produce(raw, topic, None).error_code is Code.invalid_record
+    assert produce(raw, topic, b"").error_code is Code.invalid_record
+
+
+def test_idempotent_batches_twice_count_once_and_gaps_are_refused(raw, topic):
+    producer = raw.init(None).producer_id
+    batches = [batch(b"x%d" % i, producer_id=producer, producer_epoch=0, base_sequence=i) for i in range(3)]
+    first = produce(raw, topic, batches[0])
+    again = produce(raw, topic, batches[0])
+    assert (again.error_code, again.base_offset) == (Code.none, first.base_offset)
+    assert produce(raw, topic, batches[2]).error_code is Code.out_of_order_sequence_number
+    assert produce(raw, topic, batches[1]).base_offset == first.base_offset + 1
+
+
+def test_g6_a_fenced_producer_is_told_invalid_producer_epoch_by_produce(raw, topic):
+    name = uuid.uuid4().hex
+    old = raw.init(name)
+    raw.init(name)
+    stale = batch(
+        b"x", producer_id=old.producer_id, producer_epoch=old.producer_epoch, base_sequence=0, transactional=True
+    )
+    code = produce(raw, topic, stale, transactional_id=name, version=12).error_code
+    assert code is Code.invalid_producer_epoch
+
+
+def test_g6_a_partition_that_was_not_added_takes_no_batch_of_transactions_version_1(raw, topic):
+    name = uuid.uuid4().hex
+    producer = raw.init(name)
+    stray = batch(
+        b"x",
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    assert produce(raw, topic, stray, transactional_id=name, version=10).error_code is Code.invalid_txn_state
+    assert fetched(raw, topic) == b""
+
+
+def test_g6_version_2_adds_the_partition_with_the_batch(raw, topic):
+    name = uuid.uuid4().hex
+    producer = raw.init(name)
+    identity = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    first = batch(b"x", base_sequence=0, transactional=True, **identity)
+    assert produce(raw, topic, first, transactional_id=name, version=12).error_code is Code.none
+    answer = raw.call(26, 5, transactional_id=name, committed=True, **identity)
+    assert (answer.error_code, answer.producer_epoch) == (Code.none, producer.producer_epoch + 1)
+
+
+def test_a_transactional_batch_needs_a_transactional_id(raw, topic):
+    stray = batch(b"x", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    assert produce(raw, topic, stray).error_code is Code.invalid_txn_state
+
+
+def test_g8_max_message_bytes_is_enforced(raw, topic):
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": [
+        {"name": "max.message.bytes", "config_operation": 0, "value": "200"}]}])  # fmt: skip
+    assert produce(raw, topic, batch(b"x" * 300)).error_code is Code.message_too_large
+    assert produce(raw, topic, batch(b"x")).error_code is Code.none
+
+
+def test_g8_a_compacted_topic_refuses_records_without_a_key(raw, topic):
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": [
+        {"name": "cleanup.policy", "config_operation": 0, "value": "compact"}]}])  # fmt: skip
+    for compression in ("none", "gzip", "snappy", "lz4", "zstd"):
+        keyless = batch(b"x", key=None, compression=compression)
+        assert produce(raw, topic, keyless).error_code is Code.invalid_record
+        assert produce(raw, topic, batch(b"x", compression=compression)).error_code is Code.none
+
+
+def test_g11_only_base_offset_and_leader_epoch_of_a_batch_change(raw, topic):
+    produce(raw, topic, batch(b"first"))
+    sent = batch(b"x", compression="zstd")
+    produce(raw, topic, sent)
+    kept = fetched(raw, topic, 1)
+    assert kept[16:] == sent[16:]  # behind base offset, length and leader epoch: the CRC's bytes and the CRC itself
+    assert decode_header(kept).base_offset == 1
+
+
+def test_g11_log_append_time_is_written_into_the_batch_with_a_new_crc(raw, topic):
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": [
+        {"name": "message.timestamp.type", "config_operation": 0, "value": "LogAppendTime"}]}])  # fmt: skip
+    answer = produce(raw, topic, build_batch([Record(0, 1, b"k", b"v")]))
+    kept = fetched(raw, topic)
+    assert decode_header(kept).has_append_time  # and its CRC is right, else decode_header raises
+    assert decode_records(kept)[0].timestamp >= NOW
+    assert round(answer.log_append_time.timestamp() * 1000) == decode_records(kept)[0].timestamp
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (lambda b: b[:16] + b"\x01" + b[17:], Code.corrupt_message),  # magic 1
+        (lambda b: b[:-1] + bytes([b[-1] ^ 1]), Code.corrupt_message),  # one bit of the records
+        (lambda b: b[:-3], Code.corrupt_message),  # cut short
+        (lambda b: b[: HEADER.size - 5], Code.corrupt_message),  # not even a header
+    ],
+)
+def test_g11_damaged_batches_are_refused(raw, topic, damage, code):
+    assert produce(raw, topic, damage(batch(b"value"))).error_code is code
+    assert fetched(raw, topic) == b""
+
+
+def test_g11_the_count_must_fit_the_offsets(raw, topic):
+    lying = bytearray(batch(b"a", b"b"))
+    from crc32c import crc32c
+
+    lying[57:61] = (5).to_bytes(4, "big")
+    lying[17:21] = crc32c(bytes(lying[21:])).to_bytes(4, "big")
+    assert produce(raw, topic, bytes(lying)).error_code is Code.invalid_record

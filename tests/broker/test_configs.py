@@ -1,0 +1,59 @@
+"""Settings of topics as they are told and changed."""
+
+import pytest
+
+from mainstem.broker import configs
+from mainstem.broker.config import BrokerConfig
+from mainstem.broker.configs import APPEND, DELETE, SET, SUBTRACT, apply_operations
+from mainstem.log import TopicConfig
+from mainstem.wire.errors import RequestError
+
+
+def test_operations_are_applied_in_order_to_what_is_set():
+    before = {"retention.ms": "5", "segment.ms": "6"}
+    after = apply_operations(before, [("retention.ms", SET, "7"), ("segment.ms", DELETE, None)])
+    assert after == {"retention.ms": "7"}
+    assert before == {"retention.ms": "5", "segment.ms": "6"}
+
+
+@pytest.mark.parametrize(
+    ("present", "operation", "value", "result"),
+    [
+        (None, APPEND, "compact", "delete,compact"),
+        ("compact", APPEND, "compact", "compact"),
+        ("compact,delete", SUBTRACT, "delete", "compact"),
+        ("compact", SUBTRACT, "delete", "compact"),
+        ("compact", SUBTRACT, "compact", ""),
+    ],
+)
+def test_lists(present, operation, value, result):
+    before = {} if present is None else {"cleanup.policy": present}
+    assert apply_operations(before, [("cleanup.policy", operation, value)]) == {"cleanup.policy": result}
+
+
+@pytest.mark.parametrize(
+    "change", [("retention.ms", APPEND, "1"), ("retention.ms", SET, None), ("retention.ms", 7, "1")]
+)
+def test_what_cannot_be_applied(change):
+    with pytest.raises(RequestError):
+        apply_operations({}, [change])
+
+
+def test_a_setting_may_be_altered_once():
+    with pytest.raises(RequestError):
+        apply_operations({}, [("a", SET, "1"), ("a", SET, "2")])
+
+
+def test_sources_of_a_topics_settings():
+    overrides = {"retention.ms": "5"}
+    told = {each["name"]: each for each in configs.describe_topic_configs(TopicConfig.from_kafka(overrides), overrides)}
+    assert told["retention.ms"]["config_source"] == configs.FROM_TOPIC
+    assert told["segment.ms"]["config_source"] == configs.FROM_DEFAULT
+    assert [each["value"] for each in told["retention.ms"]["synonyms"]] == ["5", "604800000"]
+
+
+def test_the_brokers_settings_have_kafkas_names():
+    told = {each["name"]: each["value"] for each in configs.describe_broker_configs(BrokerConfig(num_partitions=3))}
+    assert told["num.partitions"] == "3"
+    assert told["auto.create.topics.enable"] == "true"
+    assert not any("_" in name for name in told)

@@ -1,0 +1,199 @@
+"""Connections: frames from any split of the stream, answers in order, bounds on what a client can make us hold."""
+
+import asyncio
+import socket
+import struct
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mainstem
+from mainstem.broker.config import BrokerConfig
+from mainstem.core import SystemClock
+from mainstem.records import Record, build_batch
+from mainstem.wire import codec
+from mainstem.wire.errors import Code
+from tests.support.broker import running
+from tests.support.raw import RawClient
+
+
+def frame(api_key, version, correlation_id, message, flexible=False):
+    head = struct.pack(">hhih", api_key, version, correlation_id, 1) + b"c" + (b"\0" if flexible else b"")
+    body = head + bytes(codec.encode_request(api_key, version, message))
+    return struct.pack(">i", len(body)) + body
+
+
+def read_exactly(connection, size):
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        assert more, "the broker closed the connection"
+        data += more
+    return data
+
+
+def read_answer(connection):
+    (size,) = struct.unpack(">i", read_exactly(connection, 4))
+    data = read_exactly(connection, size)
+    return int.from_bytes(data[:4], "big"), data[4:]
+
+
+def connect(log):
+    host, _, port = log.bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_any_split_of_the_stream_gives_the_same_frames(mainstem_log, data):
+    texts = data.draw(st.lists(st.sampled_from((1, 10, 40_000, 100_000)), min_size=1, max_size=6))
+    stream = b"".join(
+        frame(18, 3, i, {"client_software_name": "x" * size, "client_software_version": "1"}, flexible=True)
+        for i, size in enumerate(texts)
+    )
+    with connect(mainstem_log) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while stream:
+            cut = data.draw(st.integers(1, min(len(stream), 120_000)))
+            connection.sendall(stream[:cut])
+            stream = stream[cut:]
+        for i in range(len(texts)):
+            correlation_id, body = read_answer(connection)
+            assert correlation_id == i
+            assert codec.decode_response(18, 3, body).error_code is Code.none
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 0),
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", 4) + b"abcd",
+        struct.pack(">ihhih", 10, 9999, 0, 1, -1),  # no such API
+        struct.pack(">ihhih", 10, 3, 99, 1, -1),  # no such version
+        struct.pack(">ihhih", 14, 3, 4, 1, -1) + b"\x7f\xff\xff\xff",  # an array of two thousand million topics
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_closes_this_connection_only(mainstem_log, garbage):
+    with connect(mainstem_log) as good, connect(mainstem_log) as bad:
+        bad.sendall(garbage)
+        assert is_closed(bad)
+        good.sendall(frame(18, 0, 7, {}))
+        assert read_answer(good)[0] == 7
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=100))
+def test_random_bytes_never_harm_the_broker(mainstem_log, noise):
+    with connect(mainstem_log) as connection:
+        connection.sendall(noise)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+    with connect(mainstem_log) as connection:
+        connection.sendall(frame(18, 0, 1, {}))
+        assert read_answer(connection)[0] == 1
+
+
+def test_answers_leave_in_the_order_of_the_requests(mainstem_log):
+    """A fetch that waits is followed by requests that are done at once."""
+    with RawClient(mainstem_log.bootstrap) as raw:
+        raw.create_topic("in-order")
+        wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
+        start = time.monotonic()
+        raw.send(1, 4, max_wait=300, min_bytes=1, max_bytes=1000, topics=[{"topic": "in-order", "partitions": wanted}])
+        raw.send(18, 0)
+        raw.send(3, 4, topics=[])
+        assert raw.receive(1, 4).responses[0].partitions[0].records == b""
+        assert time.monotonic() - start > 0.25
+        assert raw.receive(18, 0).error_code is Code.none
+        assert raw.receive(3, 4).topics == ()
+
+
+def test_a_client_that_sends_and_does_not_read_is_not_read_from(tmp_path):
+    """What one client can make the broker hold is bounded: the rest stays in its own socket."""
+    request = frame(3, 4, 1, {"topics": [{"name": "!" * 200}] * 500})  # the answer is as large as the request
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock(), BrokerConfig(port=0, queued_max_requests=8)) as broker:
+            _, writer = await asyncio.open_connection(broker.host, broker.port)
+            writer.transport.set_write_buffer_limits(high=0)
+            sent = 0
+            for _ in range(2000):  # 200 MB, were they all read
+                writer.write(request)
+                try:
+                    async with asyncio.timeout(0.5):
+                        await writer.drain()
+                except TimeoutError:
+                    break
+                sent += len(request)
+            else:
+                pytest.fail("the broker read everything")
+            (connection,) = broker.connections
+            assert len(connection._requests) + len(connection._unanswered) <= 9 + 32_768 // len(request)
+            writer.transport.abort()
+
+    asyncio.run(check(tmp_path))
+
+
+def test_requests_beyond_the_limit_wait_in_the_socket_and_are_answered_later():
+    with mainstem.embedded(broker=BrokerConfig(port=0, queued_max_requests=2)) as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("t")
+        for i in range(40):
+            records = build_batch([Record(0, int(time.time() * 1000), None, b"%d" % i)])
+            data = [{"name": "t", "partition_data": [{"index": 0, "records": records}]}]
+            raw.send(0, 9, acks=-1, timeout=1000, topic_data=data)
+        offsets = [raw.receive(0, 9).responses[0].partition_responses[0].base_offset for _ in range(40)]
+        assert offsets == list(range(40))
+
+
+def test_bytes_beyond_the_limit_wait_in_the_socket_and_are_answered_later():
+    config = BrokerConfig(port=0, queued_max_request_bytes=1000)
+    with mainstem.embedded(broker=config) as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("t")
+        for i in range(20):
+            records = build_batch([Record(0, int(time.time() * 1000), None, b"%d" % i * 5000)])
+            data = [{"name": "t", "partition_data": [{"index": 0, "records": records}]}]
+            raw.send(0, 9, acks=-1, timeout=1000, topic_data=data)
+        offsets = [raw.receive(0, 9).responses[0].partition_responses[0].base_offset for _ in range(20)]
+        assert offsets == list(range(20))
+
+
+def test_a_frame_above_the_limit_is_refused():
+    with mainstem.embedded(broker=BrokerConfig(port=0, socket_request_max_bytes=1000)) as log:
+        with connect(log) as connection:
+            connection.sendall(struct.pack(">i", 1001))
+            assert is_closed(connection)
+        with connect(log) as connection:
+            connection.sendall(frame(3, 4, 5, {"topics": [{"name": "x" * 900}]}))
+            assert read_answer(connection)[0] == 5
+
+
+def test_a_client_that_leaves_ends_its_long_poll(tmp_path):
+    async def check(directory) -> None:
+        async with running(directory, SystemClock()) as broker:
+            await broker.topics.create("t", 1, {})
+            log = broker.topics.by_name("t").logs[0]
+            _, writer = await asyncio.open_connection(broker.host, broker.port)
+            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
+            topics = [{"topic": "t", "partitions": wanted}]
+            writer.write(frame(1, 4, 1, {"max_wait": 2**31 - 1, "min_bytes": 1, "max_bytes": 1000, "topics": topics}))
+            async with asyncio.timeout(10):
+                while not log._listeners:
+                    await asyncio.sleep(0.01)
+                writer.transport.abort()
+                while log._listeners:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(check(tmp_path))

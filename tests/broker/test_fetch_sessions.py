@@ -1,0 +1,122 @@
+"""Fetch sessions are state only: opened, continued, evicted."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from mainstem.broker.fetch_sessions import EVICT_AFTER_SECONDS, FetchPartition, FetchSessions
+from mainstem.core import ManualClock
+from mainstem.wire.errors import Code, RequestError
+
+
+def partition(index=0, offset=0):
+    return FetchPartition("t", index, offset, 100)
+
+
+def opened(sessions, count=1):
+    return sessions.open([partition(i) for i in range(count)], by_id=False)
+
+
+def proceed(sessions, session_id, epoch, changed=(), forgotten=(), by_id=False):
+    return sessions.proceed(session_id, epoch, changed, forgotten, by_id=by_id)
+
+
+def code_of_failure(call, *args, **kwargs):
+    with pytest.raises(RequestError) as caught:
+        call(*args, **kwargs)
+    return caught.value.code
+
+
+def test_epochs_count_up_from_1():
+    sessions = FetchSessions(10, ManualClock())
+    session = opened(sessions)
+    for epoch in (1, 2, 3):
+        assert proceed(sessions, session.session_id, epoch) is session
+    assert code_of_failure(proceed, sessions, session.session_id, 3) is Code.invalid_fetch_session_epoch
+
+
+def test_epochs_start_again_at_1_after_the_last():
+    sessions = FetchSessions(10, ManualClock())
+    session = opened(sessions)
+    session.epoch = 2**31 - 1
+    proceed(sessions, session.session_id, 2**31 - 1)
+    assert session.epoch == 1
+
+
+def test_an_unknown_session_and_one_of_the_other_kind():
+    sessions = FetchSessions(10, ManualClock())
+    assert code_of_failure(proceed, sessions, 5, 1) is Code.fetch_session_id_not_found
+    session = opened(sessions)
+    assert code_of_failure(proceed, sessions, session.session_id, 1, by_id=True) is Code.fetch_session_topic_id_error
+    sessions.close(session.session_id)
+    assert code_of_failure(proceed, sessions, session.session_id, 1) is Code.fetch_session_id_not_found
+
+
+def test_changes_keep_what_was_answered():
+    sessions = FetchSessions(10, ManualClock())
+    session = opened(sessions, 2)
+    session.partitions["t", 0].answered_high_watermark = 7
+    proceed(sessions, session.session_id, 1, [partition(0, offset=5), partition(9)], [("t", 1), ("gone", 0)])
+    assert list(session.partitions) == [("t", 0), ("t", 9)]
+    assert session.partitions["t", 0].offset == 5
+    assert session.partitions["t", 0].answered_high_watermark == 7
+
+
+def test_partitions_that_had_records_go_to_the_end():
+    session = opened(FetchSessions(10, ManualClock()), 3)
+    session.answered(session.partitions["t", 0], had_records=True)
+    assert [index for _, index in session.partitions] == [1, 2, 0]
+
+
+def test_a_full_cache_evicts_only_what_was_idle_for_long():
+    clock = ManualClock()
+    sessions = FetchSessions(2, clock)
+    old, young = opened(sessions), opened(sessions)
+    assert opened(sessions) is None
+    clock.advance_ms(int(EVICT_AFTER_SECONDS * 1000))
+    proceed(sessions, young.session_id, 1)
+    new = opened(sessions)
+    assert new is not None
+    assert code_of_failure(proceed, sessions, old.session_id, 1) is Code.fetch_session_id_not_found
+    assert opened(sessions) is None
+
+
+def test_no_slots_no_sessions():
+    assert opened(FetchSessions(0, ManualClock())) is None
+
+
+class Sessions(RuleBasedStateMachine):
+    """The cache never holds more than its slots, and ids are never given twice at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.sessions = FetchSessions(3, self.clock)
+        self.epochs: dict[int, int] = {}
+
+    @rule()
+    def open_one(self) -> None:
+        session = opened(self.sessions)
+        if session is not None:
+            self.epochs[session.session_id] = 1
+
+    @rule(data=st.data())
+    def go_on(self, data) -> None:
+        if self.epochs:
+            session_id = data.draw(st.sampled_from(sorted(self.epochs)))
+            try:
+                proceed(self.sessions, session_id, self.epochs[session_id])
+                self.epochs[session_id] += 1
+            except RequestError:  # evicted
+                del self.epochs[session_id]
+
+    @rule(seconds=st.integers(1, 200))
+    def wait(self, seconds: int) -> None:
+        self.clock.advance_ms(seconds * 1000)
+
+    @invariant()
+    def bounded(self) -> None:
+        assert len(self.sessions) <= 3
+
+
+TestSessions = Sessions.TestCase

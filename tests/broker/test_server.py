@@ -1,0 +1,121 @@
+"""The broker starts and stops in order, and says what prevents it."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+import mainstem
+from mainstem.broker.config import BrokerConfig
+from mainstem.broker.errors import AddressInUse
+from mainstem.broker.server import Broker
+from mainstem.core import SystemClock
+from mainstem.log import LogConfig, LogDirectory
+from tests.support.broker import Client, running
+from tests.support.raw import RawClient
+
+
+def test_a_port_in_use_is_found_before_anything_is_written(tmp_path):
+    async def check() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            directory = await LogDirectory.open(tmp_path, LogConfig(), clock=SystemClock())
+            broker = Broker(BrokerConfig(port=taken.getsockname()[1]), directory)
+            with pytest.raises(AddressInUse, match="is in use"):
+                await broker.start()
+            assert not directory.partitions
+            await directory.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("host", ["203.0.113.77", "no-such-host.invalid"])
+def test_an_address_that_is_none_of_ours(tmp_path, host):
+    async def check() -> None:
+        with pytest.raises(AddressInUse, match="cannot listen"):
+            async with running(tmp_path, SystemClock(), BrokerConfig(port=0, host=host)):
+                pass
+
+    asyncio.run(check())
+
+
+def has_ipv6_loopback() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def test_g9_localhost_listens_on_both_loopbacks_and_advertises_an_address_that_works():
+    with mainstem.embedded(broker=BrokerConfig(host="localhost", port=0)) as log:
+        host, _, port = log.bootstrap.rpartition(":")
+        assert host == "127.0.0.1"
+        with RawClient(log.bootstrap) as raw:
+            assert raw.call(3, 9, topics=[]).brokers[0].host == "127.0.0.1"
+        if has_ipv6_loopback():
+            socket.create_connection(("::1", int(port)), timeout=5).close()
+
+
+def test_what_is_advertised_can_be_set(tmp_path):
+    config = BrokerConfig(port=0, advertised_host="log.example", advertised_port=1234)
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock(), config) as broker:
+            assert (broker.host, broker.port) == ("log.example", 1234)
+
+    asyncio.run(check(tmp_path))
+
+
+def test_stopping_answers_what_waits(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, SystemClock()) as broker:
+            client = await Client.connect(broker)
+            topic = {"topic": "t", "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10}]}
+            await client.call(3, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(
+                    client.call(1, 4, max_wait=60_000, min_bytes=1, max_bytes=10, topics=[topic])
+                )
+                log = broker.topics.by_name("t").logs[0]
+                while not log._listeners:
+                    await asyncio.sleep(0.001)
+                start = time.monotonic()
+                await broker.stop()
+                assert time.monotonic() - start < 2
+            assert waiting.result().responses[0].partitions[0].records == b""
+            client.close()
+
+    asyncio.run(check())
+
+
+def test_stopping_twice_and_a_failed_task_do_no_harm(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, SystemClock()) as broker:
+
+            async def fails() -> None:
+                raise KeyError("a bug")
+
+            task = broker.spawn(fails(), name="fails")
+            await asyncio.wait([task])
+            client = await Client.connect(broker)
+            assert (await client.call(3, 4, topics=[])).brokers
+            client.close()
+            await broker.stop()
+
+    asyncio.run(check())
+
+
+def test_brokers_of_one_process_do_not_know_each_other():
+    with (
+        mainstem.embedded() as one,
+        mainstem.embedded() as two,
+        RawClient(one.bootstrap) as first,
+        RawClient(two.bootstrap) as second,
+    ):
+        first.create_topic("only-here")
+        assert "only-here" not in [each.name for each in second.call(3, 9, topics=None).topics]
+        assert first.call(3, 9, topics=[]).cluster_id != second.call(3, 9, topics=[]).cluster_id

@@ -1,0 +1,127 @@
+"""Topic metadata: durable, found again, and tidy after a crash in the middle of a change."""
+
+import asyncio
+import shutil
+import uuid
+
+import pytest
+
+from mainstem.broker.errors import InvalidPartitions, InvalidTopicName, TopicAlreadyExists, UnknownTopicOrPartition
+from mainstem.broker.topics import METADATA
+from mainstem.core import ManualClock, TopicPartition
+from mainstem.log import InvalidTopicConfig, TopicConfig
+from tests.support.broker import crashed, running, start, stop
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+def test_topics_survive_a_restart_with_ids_settings_and_cluster_id(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            topic = await broker.topics.create("a.b", 2, {"retention.ms": "5"})
+            gone = await broker.topics.create("gone", 1, {})
+            await broker.topics.delete(gone)
+            await broker.topics.add_partitions(topic, 3)
+            await broker.topics.set_config(topic, {"retention.ms": "6"})
+            before = (broker.topics.cluster_id, topic.topic_id, topic.config)
+        async with running(tmp_path, ManualClock()) as broker:
+            again = broker.topics.by_name("a.b")
+            assert (broker.topics.cluster_id, again.topic_id, again.config) == before
+            assert [each.config.retention_ms for each in again.logs] == [6, 6, 6]
+            assert broker.topics.get("gone") is None
+            assert broker.topics.get_by_id(again.topic_id) is again
+
+    run(check())
+
+
+def test_what_was_answered_survives_a_crash(tmp_path):
+    async def check() -> None:
+        broker = await start(tmp_path / "a", ManualClock())
+        topic = await broker.topics.create("t", 2, {})
+        broker = await crashed(broker, tmp_path / "b", ManualClock())
+        assert broker.topics.by_name("t").topic_id == topic.topic_id
+        await broker.topics.delete(broker.topics.by_name("t"))
+        broker = await crashed(broker, tmp_path / "c", ManualClock())
+        assert broker.topics.get("t") is None
+        assert TopicPartition("t", 0) not in broker.log.partitions
+        await stop(broker)
+
+    run(check())
+
+
+def test_partitions_that_no_record_names_are_removed(tmp_path):
+    """The crash came between a topic's partitions and its record."""
+
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            await broker.log.create_partition(TopicPartition("half", 0), uuid.uuid4(), TopicConfig())
+        async with running(tmp_path, ManualClock()) as broker:
+            assert TopicPartition("half", 0) not in broker.log.partitions
+            await broker.topics.create("half", 1, {})
+
+    run(check())
+
+
+def test_a_partition_whose_directory_was_removed_by_hand_comes_back_empty(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            await broker.topics.create("t", 2, {})
+        shutil.rmtree(tmp_path / "t-1")
+        async with running(tmp_path, ManualClock()) as broker:
+            assert broker.partition(TopicPartition("t", 1)).log_end_offset == 0
+
+    run(check())
+
+
+def test_refusals_change_nothing(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            topics = broker.topics
+            topic = await topics.create("a.b", 2, {})
+            before = set(broker.log.partitions)
+            for name, count, config, error in (
+                ("a.b", 1, {}, TopicAlreadyExists),
+                ("a_b", 1, {}, InvalidTopicName),
+                ("a/b", 1, {}, InvalidTopicName),
+                (METADATA.topic, 1, {}, InvalidTopicName),
+                ("c", 0, {}, InvalidPartitions),
+                ("c", 1, {"no.such": "1"}, InvalidTopicConfig),
+            ):
+                with pytest.raises(error):
+                    await topics.create(name, count, config)
+            with pytest.raises(InvalidPartitions):
+                await topics.add_partitions(topic, 2)
+            with pytest.raises(InvalidTopicConfig):
+                await topics.set_config(topic, {"retention.ms": "x"})
+            assert set(broker.log.partitions) == before
+            assert topic.config == {}
+
+    run(check())
+
+
+def test_a_topic_is_created_once_and_deleted_once(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            topics = broker.topics
+            made = await asyncio.gather(*(topics.create("t", 1, {}) for _ in range(5)), return_exceptions=True)
+            assert [type(each).__name__ for each in made].count("TopicAlreadyExists") == 4
+            topic = topics.by_name("t")
+            gone = await asyncio.gather(*(topics.delete(topic) for _ in range(3)), return_exceptions=True)
+            assert [each for each in gone if each is None] == [None]
+            with pytest.raises(UnknownTopicOrPartition):
+                topics.partition("t", 0)
+
+    run(check())
+
+
+def test_internal_topics_are_made_when_missing(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            logs = await broker.ensure_internal_topic("__inside", 3, {"cleanup.policy": "compact"})
+            assert [each.config.compacts for each in logs] == [True] * 3
+            assert broker.topics.by_name("__inside").internal
+            assert await broker.ensure_internal_topic("__inside", 3, {}) == logs
+
+    run(check())

@@ -1,0 +1,33 @@
+"""`docs/unsupported.md` says what the handlers do: no more and no less."""
+
+import re
+
+from mainstem.broker.handlers import load_handlers
+from tests.support.repository import ROOT
+
+TEXT = (ROOT / "docs" / "unsupported.md").read_text()
+SERVED, _, NOT_SERVED = TEXT.partition("## APIs that are not served")
+
+
+def listed() -> dict[int, tuple[int, int]]:
+    rows = re.findall(r"\| (\d+) \| \w+ \| (\d+)(?:–(\d+))?", SERVED)
+    return {int(key): (int(first), int(last or first)) for key, first, last in rows}
+
+
+def numbers(text: str) -> set[int]:
+    found: set[int] = set()
+    for group in re.findall(r"\(([\d–, ]+)\)", text):
+        for part in group.split(","):
+            first, _, last = part.strip().partition("–")
+            found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def test_every_handler_is_listed_with_its_versions():
+    assert listed() == {key: (each.min_version, each.max_version) for key, each in load_handlers().items()}
+
+
+def test_no_handled_api_is_listed_as_unsupported():
+    refused = numbers(NOT_SERVED.partition("## Limits")[0])
+    assert refused & load_handlers().keys() == set()
+    assert refused | load_handlers().keys() == set(range(93))
