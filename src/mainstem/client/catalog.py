@@ -1,0 +1,54 @@
+"""The catalog: what every name of a project means. Key `topic:<name>`, `job:<name>`, …; the value is JSON."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mainstem.client.append import append
+from mainstem.client.compacted import read_compacted
+from mainstem.client.connection import Connection
+from mainstem.client.internal import CATALOG
+from mainstem.core import CorruptData
+
+KINDS = ("topic", "job", "source", "sink", "view")
+
+
+class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a topic is, for whoever reads it."""
+
+    kind: str = "stream"  # or "changelog"
+    key: tuple[str, ...] = ()  # columns of the key, in order
+    event_time: str | None = None  # the column that holds it
+    subject: str | None = None  # of its values, in the registry
+    producer: str | None = None  # `source:<name>` or `job:<name>`
+
+
+def read_catalog(connection: Connection) -> dict[str, dict[str, Any]]:
+    """Every entry by its key, as of now."""
+    return {key.decode(): _decode(key, value) for key, value in read_compacted(connection, CATALOG).items()}
+
+
+def entries(catalog: Mapping[str, dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    """The entries of one kind by name: `entries(catalog, "topic")["shop.orders"]`."""
+    assert kind in KINDS, kind
+    return {key.partition(":")[2]: value for key, value in catalog.items() if key.startswith(f"{kind}:")}
+
+
+def topic_entries(catalog: Mapping[str, dict[str, Any]]) -> dict[str, TopicEntry]:
+    return {name: msgspec.convert(value, TopicEntry) for name, value in entries(catalog, "topic").items()}
+
+
+def write_catalog(connection: Connection, changes: Mapping[str, Any]) -> None:
+    """Write entries by key; None removes one. Durable on return."""
+    for key in changes:
+        assert key.partition(":")[0] in KINDS, key
+    encode = msgspec.json.encode
+    append(connection, CATALOG, [(k.encode(), None if v is None else encode(v)) for k, v in changes.items()])
+
+
+def _decode(key: bytes, value: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"{CATALOG}: key {key!r}: expected a JSON object: {error}") from error

@@ -1,0 +1,136 @@
+"""Where the log is and how to reach it: one frozen struct, passed to everything that talks to a broker."""
+
+import ssl
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from mainstem.core import UserError
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+_LOGIN_MODULE = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+class Security(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """TLS and SASL of one cluster; files are PEM. The default is plain text, as on a laptop's loopback."""
+
+    protocol: Protocol = "PLAINTEXT"
+    mechanism: Mechanism = ""
+    username: str = ""
+    password: str = ""
+    ca_file: str = ""
+    certificate_file: str = ""  # the client's own, where the broker asks for one
+    key_file: str = ""
+    check_hostname: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sasl and not self.mechanism:
+            raise UserError(f"security: protocol {self.protocol} needs a mechanism, found none", hint="set mechanism")
+        if self.mechanism and not self.sasl:
+            raise UserError(f"security: mechanism {self.mechanism} has no effect with protocol {self.protocol}")
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise UserError("security: certificate_file and key_file belong together, found one of them")
+
+    def __repr__(self) -> str:
+        return f"Security(protocol={self.protocol!r}, mechanism={self.mechanism!r}, username={self.username!r})"
+
+    @property
+    def tls(self) -> bool:
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def sasl(self) -> bool:
+        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cluster's bootstrap address (`host:port`, several with commas) and its security."""
+
+    bootstrap: str
+    security: Security = Security()
+
+    def __post_init__(self) -> None:
+        _ = self.addresses  # a bad address is told where it is given, not at the first request
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of every bootstrap server."""
+        result = []
+        for address in self.bootstrap.split(","):
+            host, colon, port = address.strip().rpartition(":")
+            if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+                raise UserError(f"bootstrap: expected HOST:PORT, found {address.strip()!r}")
+            result.append((host.strip("[]"), int(port)))
+        return tuple(result)
+
+    def confluent(self, **settings: Any) -> dict[str, Any]:
+        """Settings for confluent-kafka; `isolation_level="read_committed"` sets `isolation.level`."""
+        security = self.security
+        result: dict[str, Any] = {"bootstrap.servers": self.bootstrap, "security.protocol": security.protocol}
+        if security.sasl:
+            result |= {"sasl.mechanism": security.mechanism, "sasl.username": security.username}
+            result["sasl.password"] = security.password
+        if security.tls:
+            algorithm = "https" if security.check_hostname else "none"
+            result |= _given({"ssl.ca.location": security.ca_file, "ssl.endpoint.identification.algorithm": algorithm})
+            result |= _given(
+                {"ssl.certificate.location": security.certificate_file, "ssl.key.location": security.key_file}
+            )
+        dotted = {name if name == "log_level" else name.replace("_", "."): value for name, value in settings.items()}
+        return result | dotted
+
+    def aiokafka(self) -> dict[str, Any]:
+        """Keyword arguments that aiokafka's connections take."""
+        security = self.security
+        result: dict[str, Any] = {"security_protocol": security.protocol}
+        if security.sasl:
+            result |= {"sasl_mechanism": security.mechanism, "sasl_plain_username": security.username}
+            result["sasl_plain_password"] = security.password
+        if security.tls:
+            result["ssl_context"] = self.ssl_context()
+        return result
+
+    def spark(self) -> dict[str, str]:
+        """Options of Spark's Kafka connector, `kafka.bootstrap.servers` included."""
+        security = self.security
+        result = {"bootstrap.servers": self.bootstrap, "security.protocol": security.protocol}
+        if security.sasl:
+            result["sasl.mechanism"] = security.mechanism
+            name, password = (_quoted(text) for text in (security.username, security.password))
+            result["sasl.jaas.config"] = (
+                f"{_LOGIN_MODULE[security.mechanism]} required username={name} password={password};"
+            )
+        if security.tls:
+            result["ssl.endpoint.identification.algorithm"] = "https" if security.check_hostname else ""
+            if security.ca_file:
+                result |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_file}
+            if security.certificate_file:
+                chain, key = Path(security.certificate_file).read_text(), Path(security.key_file).read_text()
+                result |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+        return {f"kafka.{name}": value for name, value in result.items()}
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """A client context that trusts `ca_file`, or the machine's authorities where none is given."""
+        security = self.security
+        context = ssl.create_default_context(cafile=security.ca_file or None)
+        context.check_hostname = security.check_hostname
+        if security.certificate_file:
+            context.load_cert_chain(security.certificate_file, security.key_file)
+        return context
+
+
+def _given(settings: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in settings.items() if value}
+
+
+def _quoted(text: str) -> str:
+    """A JAAS string: quotes and backslashes escaped."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

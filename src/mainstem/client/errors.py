@@ -1,0 +1,35 @@
+"""What can go wrong between us and a broker.
+
+MainstemError
+├── UserError ── UnknownTopic, TopicMismatch
+└── Retriable
+├── BrokerUnavailable    nobody answers, or not in time
+└── TransactionFailed    the transaction was or must be aborted; nothing of it is visible
+└── Fenced           a newer holder of the same transactional id exists: stop, do not retry here
+"""
+
+from mainstem.core import Retriable, UserError
+
+
+class UnknownTopic(UserError):
+    """A topic that should exist does not."""
+
+
+class TopicMismatch(UserError):
+    """A topic exists with other partitions than were asked for."""
+
+
+class RecordRefused(UserError):
+    """The broker will never take this record: too large, no key in a compacted topic, not allowed."""
+
+
+class BrokerUnavailable(Retriable):
+    """No broker answered within the time that was given."""
+
+
+class TransactionFailed(Retriable):
+    """A transaction cannot be committed; it is aborted, or the broker aborts it, and nothing of it is ever visible."""
+
+
+class Fenced(TransactionFailed):
+    """A newer holder of the transactional id took over; whoever gets this stops."""

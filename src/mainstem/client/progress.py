@@ -1,0 +1,94 @@
+"""What a job says about each of its batches: the marker of its last commit, and its progress in source coordinates.
+
+Both are written in the batch's own transaction: the marker to the compacted `__mainstem.commits`, so that a restart
+knows what is committed; the progress to `__mainstem.progress`, one per batch for ever, so that bases compose over jobs.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mainstem.client.compacted import read_compacted
+from mainstem.client.connection import Connection
+from mainstem.client.internal import COMMITS, job_key
+from mainstem.core import CorruptData
+
+Positions = dict[str, dict[int, int]]
+"""Topic -> partition -> next offset."""
+
+
+class Written(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was written to one partition: how many records, and the sum of their fingerprints modulo 2**64."""
+
+    count: int = 0
+    hash: int = 0
+
+    def __add__(self, other: "Written") -> "Written":
+        return Written(self.count + other.count, (self.hash + other.hash) % 2**64)
+
+
+class Output(msgspec.Struct, frozen=True):
+    """What one batch wrote to one partition: offsets from `base` to `last`, both included."""
+
+    base: int
+    last: int
+    count: int
+    hash: int
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """The commit of a batch; `checkpoint` is the id of the Spark query, which its checkpoint directory keeps."""
+
+    job: str
+    version: str
+    checkpoint: str
+    batch: int
+    end_offsets: dict[str, Positions]  # by source name
+    outputs: dict[str, dict[int, Output]] = {}  # of this batch
+    written: dict[str, dict[int, Written]] = {}  # of all batches so far
+
+
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A batch in source coordinates; also written for a batch without output."""
+
+    job: str
+    version: str
+    batch: int
+    basis: Positions
+    tables: dict[str, Any] = {}  # the pinned position of each table the batch was joined with
+
+
+def read_marker(connection: Connection, job: str, version: str) -> Marker | None:
+    """The last committed marker of a job's version. Call it after the fence: then no older batch can still commit."""
+    key = job_key(job, version)
+    value = read_compacted(connection, COMMITS).get(key.encode())
+    if value is None:
+        return None
+    try:
+        return msgspec.json.decode(value, type=Marker)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"{COMMITS}: marker of {key}: {error}") from error
+
+
+def merge_positions(positions: Mapping[str, Positions]) -> Positions:
+    """The positions of several sources as one: a partition that two sources read counts from where the slower one is."""
+    merged: Positions = {}
+    for by_topic in positions.values():
+        for topic, by_partition in by_topic.items():
+            into = merged.setdefault(topic, {})
+            for partition, offset in by_partition.items():
+                into[partition] = min(offset, into.get(partition, offset))
+    return merged
+
+
+def add_written(
+    total: Mapping[str, Mapping[int, Written]], outputs: Mapping[str, Mapping[int, Output | Written]]
+) -> dict[str, dict[int, Written]]:
+    """`total` with the counts and hashes of one more batch or transaction."""
+    result = {topic: dict(partitions) for topic, partitions in total.items()}
+    for topic, partitions in outputs.items():
+        into = result.setdefault(topic, {})
+        for partition, output in partitions.items():
+            into[partition] = into.get(partition, Written()) + Written(output.count, output.hash)
+    return result

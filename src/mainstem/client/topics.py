@@ -1,0 +1,175 @@
+"""Create, describe and delete topics, and ask for their offsets; on any Kafka, through its admin requests."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
+
+from mainstem.client.connection import Connection
+from mainstem.client.errors import BrokerUnavailable, TopicMismatch, UnknownTopic
+from mainstem.client.internal import INTERNAL_TOPICS
+
+TIMEOUT_SECONDS = 30.0
+
+
+class TopicDescription(msgspec.Struct, frozen=True):
+    """A topic as its cluster describes it."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+
+
+def admin(connection: Connection) -> AdminClient:
+    """An admin client. Keep it in a variable until its futures are done: they never end once it is gone."""
+    return AdminClient(connection.confluent(socket_timeout_ms=10_000, log_level=2))
+
+
+def ensure_internal_topics(connection: Connection) -> None:
+    """Create the internal topics that are missing; on return all have leaders."""
+    client = admin(connection)
+    present = list_topics(connection, client=client)
+    for topic in INTERNAL_TOPICS:
+        if topic.name not in present:
+            ensure_topic(connection, topic.name, 1, topic.config, client=client)
+
+
+def ensure_topic(
+    connection: Connection,
+    name: str,
+    partitions: int,
+    config: Mapping[str, str] | None = None,
+    *,
+    replication_factor: int | None = None,
+    client: AdminClient | None = None,
+) -> TopicDescription:
+    """Create topic `name` unless it exists; on return it has leaders. Replication is min(3, brokers) unless given.
+
+    An existing topic keeps its settings.
+
+    Raises:
+        TopicMismatch: it exists with another number of partitions (keys would change their place).
+        BrokerUnavailable: no answer within 30 s.
+    """
+    client = client or admin(connection)
+    factor = replication_factor or min(3, len(_metadata(client).brokers))
+    new = NewTopic(name, num_partitions=partitions, replication_factor=factor, config=dict(config or {}))
+    try:
+        client.create_topics([new], request_timeout=TIMEOUT_SECONDS)[name].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise _translated(error, f"create topic {name}") from error
+    description = _wait_for_leaders(client, name)
+    if description.partitions != partitions:
+        raise TopicMismatch(
+            f"topic {name}: expected {partitions} partitions, found {description.partitions}",
+            hint="a topic keeps its number of partitions; give that number, or another name",
+        )
+    return description
+
+
+def list_topics(connection: Connection, *, client: AdminClient | None = None) -> dict[str, TopicDescription]:
+    """Every topic by name, internal ones included."""
+    topics = _metadata(client or admin(connection)).topics
+    return {name: _description(topic) for name, topic in sorted(topics.items())}
+
+
+def describe(connection: Connection, name: str) -> TopicDescription:
+    """Partitions and replication of one topic.
+
+    Raises:
+        UnknownTopic: there is no such topic.
+    """
+    description = list_topics(connection).get(name)  # all topics: asking for one may create it on some brokers
+    if description is None:
+        raise UnknownTopic(f"topic {name}: no such topic", hint="`mainstem topic list` shows the topics")
+    return description
+
+
+def describe_config(connection: Connection, name: str) -> dict[str, str]:
+    """The settings of a topic as the broker sees them, defaults included."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    client = admin(connection)
+    try:
+        entries = client.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
+    except KafkaException as error:
+        raise _translated(error, f"describe topic {name}") from error
+    return {key: entry.value for key, entry in sorted(entries.items())}
+
+
+def delete(connection: Connection, names: Iterable[str]) -> None:
+    """Delete topics; one that does not exist is no error."""
+    client, names = admin(connection), list(names)
+    futures = client.delete_topics(names, request_timeout=TIMEOUT_SECONDS) if names else {}
+    for name, future in futures.items():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise _translated(error, f"delete topic {name}") from error
+
+
+def end_offsets(connection: Connection, topic: str, *, committed: bool = False) -> dict[int, int]:
+    """The next offset of every partition: the high watermark, or the last stable offset where `committed`."""
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    return _offsets(
+        connection,
+        topic,
+        OffsetSpec.latest(),  # type: ignore[no-untyped-call]
+        level,
+    )
+
+
+def start_offsets(connection: Connection, topic: str) -> dict[int, int]:
+    """The log start offset of every partition."""
+    return _offsets(
+        connection,
+        topic,
+        OffsetSpec.earliest(),  # type: ignore[no-untyped-call]
+        IsolationLevel.READ_UNCOMMITTED,
+    )
+
+
+def _offsets(connection: Connection, topic: str, spec: Any, level: IsolationLevel) -> dict[int, int]:
+    partitions = describe(connection, topic).partitions
+    wanted = {ConfluentPartition(topic, number): spec for number in range(partitions)}
+    client = admin(connection)
+    futures = client.list_offsets(wanted, isolation_level=level, request_timeout=TIMEOUT_SECONDS)
+    try:
+        return {partition.partition: future.result().offset for partition, future in futures.items()}
+    except KafkaException as error:
+        raise _translated(error, f"offsets of topic {topic}") from error
+
+
+def _wait_for_leaders(client: AdminClient, name: str) -> TopicDescription:
+    """A topic is created before its leaders are elected, and a produce in between fails."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        topic = _metadata(client).topics.get(name)
+        if topic and topic.partitions and all(partition.leader >= 0 for partition in topic.partitions.values()):
+            return _description(topic)
+        time.sleep(0.05)
+    raise BrokerUnavailable(f"topic {name}: no leader for every partition within {TIMEOUT_SECONDS:.0f} s")
+
+
+def _metadata(client: AdminClient) -> Any:
+    try:
+        return client.list_topics(timeout=TIMEOUT_SECONDS)
+    except KafkaException as error:
+        raise _translated(error, "list topics") from error
+
+
+def _description(topic: Any) -> TopicDescription:
+    replicas = [len(partition.replicas) for partition in topic.partitions.values()]
+    return TopicDescription(topic.topic, len(topic.partitions), min(replicas, default=0))
+
+
+def _translated(error: KafkaException, doing: str) -> Exception:
+    cause = error.args[0]
+    if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return UnknownTopic(f"{doing}: no such topic")
+    return BrokerUnavailable(f"{doing}: {cause.str()}")

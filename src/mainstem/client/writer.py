@@ -1,0 +1,208 @@
+"""The writer of a source: rows and the source's position in one Kafka transaction, so that neither is ever without
+the other. On restart the source goes on from the position that the log holds.
+"""
+
+import time
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from mainstem.client.compacted import read_compacted
+from mainstem.client.connection import Connection
+from mainstem.client.errors import BrokerUnavailable, Fenced, TransactionFailed
+from mainstem.client.internal import SOURCES, source_transactional_id
+from mainstem.client.partitioner import partition_for
+from mainstem.client.progress import Positions, Written, add_written
+from mainstem.client.topics import describe
+from mainstem.core import CorruptData
+from mainstem.records.fingerprint import MODULUS, fingerprint
+
+_FENCING = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+
+
+class SourceState(msgspec.Struct, frozen=True):
+    """The record of a source in `__mainstem.sources`: where it is, and all that it has written so far."""
+
+    position: dict[str, Any]
+    written: dict[str, dict[int, Written]] = {}
+
+
+def read_source(connection: Connection, source: str) -> SourceState | None:
+    """The last committed state of a source; None before its first commit."""
+    value = read_compacted(connection, SOURCES).get(source.encode())
+    try:
+        return None if value is None else msgspec.json.decode(value, type=SourceState)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"{SOURCES}: state of {source}: {error}") from error
+
+
+class TransactionalWriter:
+    """Writes for one source; blocking. One thread uses it.
+
+        writer = TransactionalWriter(connection, "shop")
+        state = writer.open()                     # fences any older writer, then reads where the source was
+        writer.begin()
+        writer.send("shop.orders", None, key, value)
+        basis = writer.commit({"lsn": 42})        # rows and position become visible together
+
+    After `TransactionFailed` the writer has aborted: read the source again from `writer.state.position`. After `Fenced`
+    a newer writer of the source is at work: stop.
+    """
+
+    def __init__(self, connection: Connection, source: str, *, transaction_timeout_ms: int = 60_000) -> None:
+        self.source = source
+        self.state: SourceState | None = None
+        self._connection = connection
+        self._partitions: dict[str, int] = {}
+        self._turn = 0  # of records without key
+        self._pending: dict[tuple[str, int], list[int]] = {}  # count and sum of fingerprints
+        self._ends: Positions = {}
+        self._failure: str = ""
+        self._timeout_seconds = transaction_timeout_ms / 1000
+        settings = connection.confluent(linger_ms=5, log_level=2, compression_type="none", batch_size=262_144)
+        settings |= {
+            "transactional.id": source_transactional_id(source),
+            "transaction.timeout.ms": transaction_timeout_ms,
+        }
+        settings |= {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 131_072}
+        self._producer = Producer(settings)
+
+    def open(self) -> SourceState | None:
+        """1. fence older writers and end what they left open, 2. read the state of the source. In this order: after
+        the fence nothing older can still commit.
+        """
+        self._guard(self._producer.init_transactions, self._timeout_seconds)
+        self.state = read_source(self._connection, self.source)
+        return self.state
+
+    def begin(self) -> None:
+        self._pending, self._ends, self._failure = {}, {}, ""
+        self._guard(self._producer.begin_transaction)
+
+    def send(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        """Queue one record. Without a partition its key chooses as in Kafka, and a record without key takes turns."""
+        if partition is None:
+            partition = self._choose(topic, key)
+        self._produce(topic, partition, key, value, list(headers))
+        sums = self._pending.setdefault((topic, partition), [0, 0])
+        sums[0] += 1
+        sums[1] += fingerprint(key, value)
+
+    def commit(self, position: dict[str, Any]) -> Positions:
+        """Write the position, then commit; on return all of it is durable and visible.
+
+        Returns:
+            The basis of this write: topic -> partition -> next offset.
+
+        Raises:
+            Fenced: a newer writer of this source took over; nothing of this transaction is visible.
+            TransactionFailed: aborted, nothing of it is visible.
+            BrokerUnavailable: whether it is committed is unknown: `open()` tells.
+        """
+        state = SourceState(position, self._written())
+        # Last: an open transaction holds back all readers of this topic, so it joins for milliseconds only.
+        self._flush()
+        self._produce(SOURCES, 0, self.source.encode(), msgspec.json.encode(state), [])
+        self._flush()
+        if self._failure:
+            failure = self._failure
+            self.abort()  # raises Fenced if that is why the record was refused
+            raise TransactionFailed(f"source {self.source}: a record was refused: {failure}; transaction aborted")
+        self._guard(self._producer.commit_transaction, self._timeout_seconds)
+        self.state = state
+        return self._ends
+
+    def abort(self) -> None:
+        """Give up what was sent since `begin`; nothing of it is ever visible."""
+        self._guard(self._producer.abort_transaction, self._timeout_seconds)
+        self._pending = {}
+
+    def close(self) -> None:
+        """Leave. What is uncommitted is aborted by the next `open`, or by the broker when its timeout has passed."""
+        self._producer.purge()
+        self._producer.flush(1.0)
+
+    def _written(self) -> dict[str, dict[int, Written]]:
+        batch: dict[str, dict[int, Written]] = {}
+        for (topic, partition), (count, total) in self._pending.items():
+            batch.setdefault(topic, {})[partition] = Written(count, total % MODULUS)
+        return add_written(self.state.written if self.state else {}, batch)
+
+    def _flush(self) -> None:
+        try:
+            left = self._producer.flush(self._timeout_seconds)
+        except (KafkaException, SystemError) as error:
+            self._raise(error)
+        if left and not self._failure:
+            self._failure = f"{left} records not acknowledged in {self._timeout_seconds:.0f} s"
+
+    def _choose(self, topic: str, key: bytes | None) -> int:
+        partitions = self._partitions.get(topic)
+        if partitions is None:
+            partitions = self._partitions[topic] = describe(self._connection, topic).partitions
+        if key is not None:
+            return partition_for(key, partitions)
+        self._turn += 1
+        return self._turn % partitions
+
+    def _produce(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: list[Any]) -> None:
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, headers=headers, on_delivery=self._delivered)
+                break
+            except BufferError:  # the local queue is full: the broker sets the pace
+                if time.monotonic() > deadline:
+                    raise BrokerUnavailable(f"{topic}: the queue did not drain in {self._timeout_seconds} s") from None
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                self._raise(error)
+        try:
+            self._producer.poll(0)
+        except (KafkaException, SystemError) as error:
+            self._raise(error)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failure = self._failure or error.str()
+        if error is not None or message.topic() == SOURCES:
+            return
+        ends = self._ends.setdefault(message.topic(), {})
+        ends[message.partition()] = max(ends.get(message.partition(), 0), message.offset() + 1)
+
+    def _guard(self, call: Any, *arguments: Any) -> None:
+        """Call librdkafka; its errors carry what to do: try again, abort, or stop."""
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            try:
+                call(*arguments)
+            except KafkaException as error:
+                if not (error.args[0].retriable() and time.monotonic() < deadline):
+                    self._raise(error)
+            else:
+                return
+
+    def _raise(self, error: Exception) -> NoReturn:
+        # confluent-kafka sets a fatal error while our delivery callback runs: Python wraps it into a SystemError.
+        origin: BaseException | None = error
+        while origin is not None and not isinstance(origin, KafkaException):
+            origin = origin.__cause__
+        if origin is None:
+            raise error
+        cause = origin.args[0]
+        where = f"source {self.source}: {cause.str()}"
+        if cause.code() in _FENCING:
+            raise Fenced(where, hint="another writer of this source is running; keep one of them") from error
+        if cause.txn_requires_abort():
+            self.abort()
+            raise TransactionFailed(f"{where}; transaction aborted") from error
+        raise BrokerUnavailable(where) from error

@@ -1,0 +1,23 @@
+import pytest
+
+from mainstem.client.append import append
+from mainstem.client.catalog import TopicEntry, entries, read_catalog, topic_entries, write_catalog
+from mainstem.client.internal import CATALOG
+from mainstem.core import CorruptData
+
+
+def test_the_last_entry_of_a_name_counts_and_none_removes_it(connection, name):
+    entry = TopicEntry(kind="changelog", key=("id",), subject=f"{name}-value")
+    write_catalog(connection, {f"topic:{name}": TopicEntry(), f"job:{name}": {"version": "v1"}})
+    write_catalog(connection, {f"topic:{name}": entry, f"job:{name}": None})
+    catalog = read_catalog(connection)
+    assert topic_entries(catalog)[name] == entry
+    assert name not in entries(catalog, "job")
+
+
+def test_an_entry_that_is_no_object_is_told(connection, name):
+    key = f"topic:{name}".encode()
+    append(connection, CATALOG, [(key, b"nonsense")])
+    with pytest.raises(CorruptData, match=name):
+        read_catalog(connection)
+    append(connection, CATALOG, [(key, None)])

@@ -1,0 +1,44 @@
+import threading
+import time
+
+import pytest
+
+from mainstem.client import BrokerUnavailable, UnknownTopic
+from mainstem.client.append import append
+from mainstem.client.compacted import read_compacted
+from mainstem.client.transaction import SharedTransaction
+from mainstem.core import TopicPartition
+
+
+def test_the_last_value_of_each_key_is_the_state(connection, topic):
+    append(connection, topic, [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4"), (b"c", None)])
+    assert read_compacted(connection, topic) == {b"a": b"3", b"b": b"2"}
+    assert read_compacted(connection.bootstrap, topic) == {b"a": b"3", b"b": b"2"}
+
+
+def test_an_empty_topic_is_empty_state_and_a_missing_one_an_error(connection, topic, name):
+    assert read_compacted(connection, topic) == {}
+    with pytest.raises(UnknownTopic):
+        read_compacted(connection, f"{name}.missing")
+
+
+def open_transaction(connection, name, key):
+    transaction = SharedTransaction(connection, name)
+    transaction.fence()
+    with transaction.writer(transaction.begin()) as writer:
+        writer.append(TopicPartition(name, 0), [key], [b"undecided"], None, int(time.time() * 1000))
+        writer.finish()
+    return transaction
+
+
+def test_what_is_undecided_is_waited_for_and_what_is_aborted_is_not_seen(connection, topic):
+    """Stopping at the last stable offset would miss what others committed behind a stranger's open transaction."""
+    transaction = open_transaction(connection, topic, b"stranger")
+    append(connection, topic, [(key, b"behind it") for key in (b"a", b"b", b"c", b"d")])
+    with pytest.raises(BrokerUnavailable, match="not decided within"):
+        read_compacted(connection, topic, timeout_seconds=0.5)
+    timer = threading.Timer(0.3, transaction.abort)
+    timer.start()
+    assert set(read_compacted(connection, topic)) == {b"a", b"b", b"c", b"d"}
+    timer.join()
+    transaction.close()

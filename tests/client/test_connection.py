@@ -1,0 +1,130 @@
+import shutil
+import subprocess
+import time
+
+import pytest
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from mainstem.client import BrokerUnavailable, Connection, Security
+from mainstem.client.compacted import read_compacted
+from mainstem.client.topics import ensure_topic
+from mainstem.client.transaction import SharedTransaction
+from mainstem.core import TopicPartition, UserError
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.ports import free_port
+
+SECURE = Security(
+    protocol="SASL_SSL", mechanism="SCRAM-SHA-512", username="ada", password='s"e\\cret', ca_file="/etc/ca.pem"
+)
+
+
+def test_plain_text_is_the_default():
+    connection = Connection("127.0.0.1:9092")
+    assert connection.aiokafka() == {"security_protocol": "PLAINTEXT"}
+    assert connection.confluent() == {"bootstrap.servers": "127.0.0.1:9092", "security.protocol": "PLAINTEXT"}
+    assert connection.spark()["kafka.bootstrap.servers"] == "127.0.0.1:9092"
+
+
+def test_security_reaches_every_client():
+    connection = Connection("a:1,b:2", SECURE)
+    assert connection.addresses == (("a", 1), ("b", 2))
+    confluent = connection.confluent(isolation_level="read_committed")
+    assert confluent["sasl.password"] == 's"e\\cret'
+    assert confluent["ssl.ca.location"] == "/etc/ca.pem"
+    assert confluent["isolation.level"] == "read_committed"
+    spark = connection.spark()
+    assert spark["kafka.sasl.jaas.config"].endswith(
+        'ScramLoginModule required username="ada" password="s\\"e\\\\cret";'
+    )
+    assert spark["kafka.ssl.truststore.type"] == "PEM"
+
+
+def test_a_password_is_not_printed():
+    assert "cret" not in repr(Connection("a:1", SECURE))
+
+
+@pytest.mark.parametrize("bootstrap", ["", "localhost", "localhost:", ":9092", "a:0", "a:99999", "a:1,b"])
+def test_a_bad_address_is_told_at_once(bootstrap):
+    with pytest.raises(UserError, match="expected HOST:PORT"):
+        Connection(bootstrap)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"protocol": "SASL_SSL"}, {"mechanism": "PLAIN"}, {"protocol": "SSL", "certificate_file": "/c.pem"}],
+)
+def test_half_of_a_security_setting_is_refused(settings):
+    with pytest.raises(UserError, match="security:"):
+        Security(**settings)
+
+
+@pytest.fixture(scope="module")
+def secure_kafka(tmp_path_factory):
+    """A broker with a second listener that takes TLS and SASL only; its address and the file of its authority."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate; it is not installed")
+    directory, port = tmp_path_factory.mktemp("secure"), free_port()
+    certificate, key, both = (directory / name for name in ("server.crt", "server.key", "server.pem"))
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    both.write_text(key.read_text() + certificate.read_text())
+    cluster = KafkaCluster(1, directory / "kafka")
+    plain = f"PLAINTEXT://127.0.0.1:{cluster.ports[1]}"
+    login = "org.apache.kafka.common.security"
+    cluster.overrides |= {
+        "listeners": f"{plain},CONTROLLER://127.0.0.1:{cluster._controller_ports[1]},SECURE://127.0.0.1:{port}",
+        "advertised.listeners": f"{plain},SECURE://127.0.0.1:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.secure.plain.sasl.jaas.config": f'{login}.plain.PlainLoginModule required user_ada="secret";',
+        "listener.name.secure.scram-sha-256.sasl.jaas.config": f"{login}.scram.ScramLoginModule required;",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(both),
+    }
+    with cluster:
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        admin = cluster.admin()
+        for future in admin.alter_user_scram_credentials(
+            [UserScramCredentialUpsertion("ada", info, b"secret")]
+        ).values():
+            future.result()
+        yield f"127.0.0.1:{port}", certificate
+
+
+def secured(secure_kafka, mechanism, password="secret"):
+    address, certificate = secure_kafka
+    return Connection(address, Security("SASL_SSL", mechanism, "ada", password, str(certificate)))
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_transaction_and_its_reader_go_over_tls_and_sasl(secure_kafka, mechanism):
+    connection = secured(secure_kafka, mechanism)
+    topic = f"secure-{mechanism.lower()}"
+    ensure_topic(connection, topic, 1)
+    transaction = SharedTransaction(connection, topic)
+    transaction.fence()
+    with transaction.writer(transaction.begin()) as writer:
+        writer.append(TopicPartition(topic, 0), [b"k"], [b"v"], None, int(time.time() * 1000))
+        appended = writer.finish()
+    transaction.commit({partition: part.count for partition, part in appended.items()})
+    transaction.close()
+    assert read_compacted(connection, topic) == {b"k": b"v"}
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_wrong_password_is_one_line(secure_kafka, mechanism):
+    with pytest.raises(BrokerUnavailable, match=r"(?i)authentication"):
+        SharedTransaction(secured(secure_kafka, mechanism, "wrong"), "t")
+
+
+@pytest.mark.kafka
+def test_a_certificate_that_nobody_vouches_for_is_refused(secure_kafka):
+    address, _ = secure_kafka
+    with pytest.raises(BrokerUnavailable, match=r"(?i)certificate"):
+        SharedTransaction(Connection(address, Security("SASL_SSL", "PLAIN", "ada", "secret")), "t")

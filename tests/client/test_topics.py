@@ -1,0 +1,51 @@
+import pytest
+
+from mainstem.client import BrokerUnavailable, Connection, TopicMismatch, UnknownTopic
+from mainstem.client.append import append
+from mainstem.client.internal import INTERNAL_TOPICS
+from mainstem.client.topics import (
+    delete,
+    describe,
+    describe_config,
+    end_offsets,
+    ensure_internal_topics,
+    ensure_topic,
+    list_topics,
+    start_offsets,
+)
+
+
+def test_internal_topics_are_made_once(connection):
+    ensure_internal_topics(connection)
+    present = list_topics(connection)
+    assert all(present[topic.name].partitions == 1 for topic in INTERNAL_TOPICS)
+    for topic in INTERNAL_TOPICS:
+        assert topic.config.items() <= describe_config(connection, topic.name).items()
+
+
+def test_a_topic_is_made_once_and_keeps_its_partitions(connection, name):
+    made = ensure_topic(connection, name, 2, {"retention.ms": "1234567"})
+    assert (made.name, made.partitions, made.replication_factor) == (name, 2, 1)
+    assert ensure_topic(connection, name, 2) == made == describe(connection, name)
+    assert describe_config(connection, name)["retention.ms"] == "1234567"
+    with pytest.raises(TopicMismatch, match="expected 5 partitions, found 2"):
+        ensure_topic(connection, name, 5)
+
+
+def test_a_topic_that_is_deleted_is_unknown(connection, topic):
+    delete(connection, [topic, f"{topic}.never-there"])
+    with pytest.raises(UnknownTopic, match=topic):
+        describe(connection, topic)
+
+
+def test_offsets_of_every_partition(connection, topic):
+    append(connection, topic, [(None, b"x")] * 5)
+    assert end_offsets(connection, topic) == end_offsets(connection, topic, committed=True) == {0: 5, 1: 0, 2: 0}
+    assert start_offsets(connection, topic) == {0: 0, 1: 0, 2: 0}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nobody_there_is_one_line(monkeypatch):
+    monkeypatch.setattr("mainstem.client.topics.TIMEOUT_SECONDS", 1.0)
+    with pytest.raises(BrokerUnavailable, match="list topics"):
+        list_topics(Connection("127.0.0.1:1"))

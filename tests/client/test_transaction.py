@@ -1,0 +1,265 @@
+"""The shared-identity transaction, with both protocols; its protocol killed at every step: tests/crash/."""
+
+import pickle
+import threading
+import time
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from mainstem.client import Connection, Fenced, TransactionFailed
+from mainstem.client.errors import RecordRefused, UnknownTopic
+from mainstem.client.topics import end_offsets, ensure_topic
+from mainstem.client.transaction import SharedTransaction, TransactionWriter
+from mainstem.core import TopicPartition
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def transaction(request, connection, name):
+    transaction = SharedTransaction(connection, name, version=request.param)
+    transaction.fence()
+    yield transaction
+    transaction.close()
+
+
+def rows_of(connection, topic, partitions=3):
+    """partition -> values, as a read_committed reader sees them."""
+    consumer = Consumer(
+        connection.confluent(isolation_level="read_committed", group_id="test", enable_partition_eof=True)
+    )
+    consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(partitions)])
+    rows, ended = {partition: [] for partition in range(partitions)}, set()
+    while len(ended) < partitions:
+        for message in consumer.consume(1000, 1.0):
+            if message.error():
+                ended.add(message.partition())
+            else:
+                rows[message.partition()].append(message.value())
+    consumer.close()
+    return rows
+
+
+def write(ticket, join, topic, values, **settings):
+    """What a task does; the ticket has travelled through pickle."""
+    with TransactionWriter(pickle.loads(pickle.dumps(ticket)), join, **settings) as writer:
+        for partition, share in values.items():
+            writer.append(TopicPartition(topic, partition), [b"k"] * len(share), share, None, int(time.time() * 1000))
+        return writer.finish()
+
+
+def numbers(count, start=0):
+    return [b"%06d" % number for number in range(start, start + count)]
+
+
+def test_what_tasks_wrote_becomes_visible_with_the_commit(connection, transaction, topic):
+    ticket, appended = transaction.begin(), {}
+    threads = [
+        threading.Thread(
+            target=lambda p=p: appended.update(
+                write(ticket, transaction.join, topic, {p: numbers(500)}, batch_bytes=2000)
+            )
+        )
+        for p in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {(part.base, part.last, part.count) for part in appended.values()} == {(0, 499, 500)}
+    assert rows_of(connection, topic) == {0: [], 1: [], 2: []}
+    transaction.commit({partition: part.count for partition, part in appended.items()})
+    assert rows_of(connection, topic) == dict.fromkeys(range(3), numbers(500))
+
+
+def test_sequences_fit_over_many_transactions(connection, transaction, topic):
+    for number in range(5):
+        share = {number % 2: numbers(20, number * 100), 2: numbers(5, number * 100)}
+        appended = write(transaction.begin(), transaction.join, topic, share, batch_bytes=200)
+        if number == 3:
+            transaction.abort()
+            transaction.fence()
+        else:
+            transaction.commit({partition: part.count for partition, part in appended.items()})
+    rows = rows_of(connection, topic)
+    assert rows[0] == [*numbers(20), *numbers(20, 200), *numbers(20, 400)]
+    assert rows[1] == numbers(20, 100)
+    assert rows[2] == [row for number in (0, 1, 2, 4) for row in numbers(5, number * 100)]
+
+
+def test_only_partitions_that_get_records_join(connection, transaction, topic):
+    appended = write(transaction.begin(), transaction.join, topic, {1: numbers(1)})
+    transaction.commit({partition: part.count for partition, part in appended.items()})
+    assert end_offsets(connection, topic) == {0: 0, 1: 2, 2: 0}  # the record and the control record of the commit
+
+
+def test_a_transaction_without_records_ends_in_silence(connection, transaction, topic):
+    transaction.begin()
+    transaction.abort()
+    transaction.fence()
+    assert end_offsets(connection, topic) == {0: 0, 1: 0, 2: 0}
+
+
+def test_a_second_writer_of_a_partition_is_refused(transaction, topic):
+    ticket = transaction.begin()
+    write(ticket, transaction.join, topic, {0: numbers(1)})
+    with pytest.raises(TransactionFailed, match="is written already"):
+        write(ticket, transaction.join, topic, {0: numbers(1, 7)})
+    transaction.abort()
+
+
+def test_records_that_nobody_reported_are_not_committed(connection, transaction, topic):
+    write(transaction.begin(), transaction.join, topic, {0: numbers(1)})
+    with pytest.raises(TransactionFailed, match="were reported"):
+        transaction.commit({})
+    transaction.abort()
+    assert rows_of(connection, topic)[0] == []
+
+
+def test_a_newer_holder_stops_the_driver_and_its_tasks(connection, transaction, topic):
+    ticket = transaction.begin()
+    write(ticket, transaction.join, topic, {0: numbers(3)})
+    newer = SharedTransaction(connection, transaction.transactional_id)
+    newer.fence()
+    with pytest.raises((Fenced, TransactionFailed)):
+        write(ticket, transaction.join, topic, {0: numbers(3, 10), 1: numbers(3, 10)})
+    with pytest.raises(Fenced):
+        transaction.commit({TopicPartition(topic, partition): 3 for partition in transaction_partitions(transaction)})
+    with pytest.raises(TransactionFailed, match="call fence"):
+        transaction.begin()
+    appended = write(newer.begin(), newer.join, topic, {0: numbers(2, 50)})
+    newer.commit({partition: part.count for partition, part in appended.items()})
+    newer.close()
+    assert rows_of(connection, topic)[0] == numbers(2, 50)
+
+
+def transaction_partitions(transaction):
+    return {partition.partition for partition in transaction._joined}
+
+
+def test_answers_that_get_lost_do_not_repeat_records(connection, transaction, topic):
+    """Connections break again and again; every batch is sent again with its sequence, and known by it."""
+    ticket, stop = transaction.begin(), threading.Event()
+    with TransactionWriter(ticket, transaction.join, batch_bytes=500) as writer:
+
+        def saw() -> None:
+            for connection in list(writer._link.cluster._connections.values()):
+                connection.close()
+
+        def keep_sawing() -> None:
+            while not stop.wait(0.02):
+                writer._link.loop.call(saw)
+
+        sawing = threading.Thread(target=keep_sawing)
+        sawing.start()
+        for start in range(0, 6000, 100):
+            rows = numbers(100, start)
+            writer.append(TopicPartition(topic, 0), [None] * 100, rows, None, int(time.time() * 1000))
+            time.sleep(0.005)
+        stop.set()
+        sawing.join()
+        appended = writer.finish()
+    transaction.commit({partition: part.count for partition, part in appended.items()})
+    assert rows_of(connection, topic)[0] == numbers(6000)
+    (only,) = appended.values()
+    assert (only.base, only.last, only.count) == (0, 5999, 6000)
+
+
+def test_headers_and_nulls_arrive(connection, transaction, topic):
+    ticket = transaction.begin()
+    with transaction.writer(ticket) as writer:
+        headers = [[("origin", b"here"), ("none", None)], []]
+        writer.append(TopicPartition(topic, 0), [None, b"key"], [b"value", None], headers, 1_700_000_000_000)
+        appended = writer.finish()
+    transaction.commit({partition: part.count for partition, part in appended.items()})
+    consumer = Consumer(connection.confluent(isolation_level="read_committed", group_id="test"))
+    consumer.assign([ConfluentPartition(topic, 0, 0)])
+    first, second = consumer.consume(2, 10)
+    consumer.close()
+    assert (first.key(), first.value(), first.headers()) == (None, b"value", [("origin", b"here"), ("none", None)])
+    assert (second.key(), second.value(), second.headers()) == (b"key", None, None)
+    assert second.timestamp()[1] == 1_700_000_000_000
+
+
+def test_a_record_that_is_too_large_is_refused_for_good(connection, transaction, name):
+    ensure_topic(connection, name, 1, {"max.message.bytes": "1000"})
+    ticket = transaction.begin()
+    with pytest.raises(RecordRefused, match="message_too_large"):
+        write(ticket, transaction.join, name, {0: [b"x" * 5000]})
+    transaction.abort()
+
+
+def test_a_topic_that_is_missing_is_named(transaction, name, monkeypatch):
+    monkeypatch.setattr("mainstem.client.transaction.NEW_TOPIC_SECONDS", 0.2)
+    ticket = transaction.begin()
+    if transaction.implicit:
+        with pytest.raises(UnknownTopic, match=name):
+            write(ticket, transaction.join, name, {0: numbers(1)})
+    transaction.abort()
+
+
+def test_offsets_of_a_group_are_committed_with_the_transaction(connection, transaction, topic, name):
+    transaction.begin()
+    assert transaction.commit_offsets(name, {topic: {0: 5, 2: 7}}) == ""
+    reader = Consumer(connection.confluent(group_id=name))
+    partitions = [ConfluentPartition(topic, partition) for partition in range(3)]
+    transaction.commit({})
+    committed = reader.committed(partitions, 10)
+    assert [partition.offset for partition in committed] == [5, -1001, 7]
+    reader.close()
+
+
+def test_a_group_with_members_does_not_stop_the_batch(connection, transaction, topic, name):
+    member = Consumer(connection.confluent(group_id=name))
+    member.subscribe([topic])
+    while not member.assignment():
+        member.poll(0.1)
+    ticket = transaction.begin()
+    transaction.commit_offsets(name, {topic: {0: 5}})
+    appended = write(ticket, transaction.join, topic, {0: numbers(2)})
+    transaction.commit({partition: part.count for partition, part in appended.items()})
+    member.close()
+    assert rows_of(connection, topic)[0] == numbers(2)
+
+
+@pytest.mark.kafka
+def test_leaders_and_coordinators_may_move_while_it_is_written(kafka_cluster, name):
+    """Every broker is killed and started again in turn, twice, under a driver and a task that keep writing."""
+    connection = Connection(kafka_cluster.bootstrap)
+    ensure_topic(connection, name, 3)
+    transaction = SharedTransaction(connection, name)
+    transaction.fence()
+    stop, written = threading.Event(), {partition: [] for partition in range(3)}
+
+    def keep_writing() -> None:
+        count = 0
+        while not stop.is_set():
+            share = {partition: numbers(50, count) for partition in range(3)}
+            appended = write(transaction.begin(), transaction.join, name, share, batch_bytes=500)
+            transaction.commit_offsets(name, {name: {0: count}})
+            transaction.commit({partition: part.count for partition, part in appended.items()})
+            for partition, rows in share.items():
+                written[partition] += rows
+            count += 50
+
+    failures = []
+
+    def guarded() -> None:
+        try:
+            keep_writing()
+        except BaseException as error:
+            failures.append(error)
+
+    writing = threading.Thread(target=guarded)
+    writing.start()
+    for broker in (*kafka_cluster.brokers, *kafka_cluster.brokers):
+        time.sleep(2)
+        kafka_cluster.kill(broker)
+        time.sleep(2)
+        kafka_cluster.start(broker)
+    stop.set()
+    writing.join()
+    transaction.close()
+    assert failures == []
+    assert rows_of(connection, name) == written
+    assert len(written[0]) > 500

@@ -1,0 +1,93 @@
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from mainstem.client import Fenced
+from mainstem.client.topics import end_offsets
+from mainstem.client.writer import TransactionalWriter, read_source
+from mainstem.records import fingerprint_sum
+
+
+def visible(connection, topic):
+    consumer = Consumer(
+        connection.confluent(isolation_level="read_committed", group_id="test", enable_partition_eof=True)
+    )
+    consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(3)])
+    rows, ended = [], set()
+    while len(ended) < 3:
+        for message in consumer.consume(100, 1.0):
+            if message.error():
+                ended.add(message.partition())
+            else:
+                rows.append((message.key(), message.value(), message.headers()))
+    consumer.close()
+    return rows
+
+
+def test_rows_and_position_become_visible_together(connection, topic, name):
+    rows = [(b"key-%d" % (number % 5), b"%d" % number) for number in range(50)]
+    writer = TransactionalWriter(connection, name)
+    assert writer.open() is None
+    writer.begin()
+    for key, value in rows[:-1]:
+        writer.send(topic, None, key, value)
+    writer.send(topic, 1, *rows[-1], [("origin", b"here")])
+    assert visible(connection, topic) == []
+    basis = writer.commit({"lsn": 42})
+    writer.close()
+    assert {partition: end + 1 for partition, end in basis[topic].items()}.items() <= end_offsets(
+        connection, topic
+    ).items()
+    assert set(basis) == {topic}
+    assert sorted(row[:2] for row in visible(connection, topic)) == sorted(rows)
+    state = read_source(connection, name)
+    assert state.position == {"lsn": 42}
+    written = state.written[topic].values()
+    assert sum(part.count for part in written) == 50
+    assert sum(part.hash for part in written) % 2**64 == fingerprint_sum(rows)
+
+
+def test_a_restart_goes_on_from_the_last_commit_and_counts_on(connection, topic, name):
+    first = TransactionalWriter(connection, name)
+    first.open()
+    first.begin()
+    first.send(topic, 0, None, b"1")
+    first.commit({"at": 1})
+    first.begin()
+    first.send(topic, 0, None, b"never seen")
+    second = TransactionalWriter(connection, name)
+    assert second.open().position == {"at": 1}
+    second.begin()
+    second.send(topic, 0, None, b"2")
+    second.commit({"at": 2})
+    assert [value for _, value, _ in visible(connection, topic)] == [b"1", b"2"]
+    assert read_source(connection, name).written[topic][0].count == 2
+    with pytest.raises(Fenced):
+        first.commit({"at": 9})
+    first.close()
+    second.close()
+
+
+def test_an_aborted_transaction_leaves_nothing(connection, topic, name):
+    writer = TransactionalWriter(connection, name)
+    writer.open()
+    writer.begin()
+    writer.send(topic, None, b"a", b"1")
+    writer.abort()
+    writer.begin()
+    writer.send(topic, None, b"a", b"2")
+    writer.commit({})
+    writer.close()
+    assert [value for _, value, _ in visible(connection, topic)] == [b"2"]
+    assert read_source(connection, name).written[topic].popitem()[1].count == 1
+
+
+def test_records_without_key_take_turns(connection, topic, name):
+    writer = TransactionalWriter(connection, name)
+    writer.open()
+    writer.begin()
+    for number in range(9):
+        writer.send(topic, None, None, b"%d" % number)
+    basis = writer.commit({})
+    writer.close()
+    assert set(basis[topic]) == {0, 1, 2}
