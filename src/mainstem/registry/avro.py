@@ -1,0 +1,105 @@
+"""Values in Confluent's wire format.
+
+    byte 0      1..4             5 ..
+    0x00        schema id        the value, Avro binary
+                int32, big endian
+
+https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from struct import Struct
+from typing import Any
+
+import fastavro
+
+from mainstem.core.errors import CorruptData, UserError
+from mainstem.registry import schema as schemas
+
+HEADER = Struct(">bI")
+MAGIC = 0
+
+
+class BadValue(CorruptData):
+    """The bytes are not a value in Confluent's wire format, or do not fit the schema they name."""
+
+
+class UnfitRow(UserError):
+    """A row does not fit the schema it should be written with."""
+
+
+@lru_cache(maxsize=1024)
+def compiled(text: str, references: tuple[str, ...] = ()) -> Any:
+    """The schema as fastavro wants it. `references` are the texts it uses, dependencies first."""
+    named: dict[str, Any] = {}
+    for reference in references:
+        fastavro.parse_schema(schemas.load(reference), named_schemas=named)
+    return fastavro.parse_schema(schemas.load(text), named_schemas=named)
+
+
+def encode(schema_id: int, schema: str, row: Any, *, references: Iterable[str] = ()) -> bytes:
+    """`row` (a mapping for a record; times as datetime, decimals as Decimal) as a value that names its schema.
+
+    Raises:
+        UnfitRow: the row does not fit the schema.
+    """
+    buffer = io.BytesIO()
+    buffer.write(HEADER.pack(MAGIC, schema_id))
+    try:
+        fastavro.schemaless_writer(buffer, compiled(schema, tuple(references)), row)
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
+        raise UnfitRow(f"the row does not fit schema {schema_id}: {error}") from error
+    return buffer.getvalue()
+
+
+def split(value: bytes) -> tuple[int, bytes]:
+    """The schema id that `value` names, and its Avro bytes.
+
+    Raises:
+        BadValue: shorter than its header, or another first byte.
+    """
+    if len(value) < HEADER.size or value[0] != MAGIC:
+        start = value[: HEADER.size].hex() or "nothing"
+        raise BadValue(f"expected 00 and a schema id of 4 bytes, found {start} ({len(value)} bytes)")
+    return int.from_bytes(value[1:5], "big"), value[HEADER.size :]
+
+
+def decode(value: bytes, schema_of: Callable[[int], str], *, reader: str | None = None) -> Any:
+    """The row in `value`; `schema_of` gives the text of a schema id (`Registry.schema`, which resolves references).
+
+    With `reader`, the row comes in that schema's shape.
+
+    Raises:
+        BadValue: not the wire format, or the bytes end early or do not fit the schema.
+    """
+    schema_id, payload = split(value)
+    writer = compiled(schema_of(schema_id))
+    stream = io.BytesIO(payload)
+    try:
+        row = fastavro.schemaless_reader(stream, writer, compiled(reader) if reader is not None else None)
+    except (ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, ArithmeticError) as error:
+        # fastavro's own error for a schema that cannot be resolved is a ValueError too.
+        raise BadValue(f"schema {schema_id} does not fit the bytes: {type(error).__name__}: {error}") from error
+    if stream.tell() != len(payload):
+        raise BadValue(f"schema {schema_id}: {len(payload) - stream.tell()} bytes are left over")
+    return row
+
+
+def key_text(row: Mapping[str, Any], columns: tuple[str, ...]) -> bytes:
+    """The key of `row`: one column as text, several as a JSON array without spaces; never a schema id.
+
+    `true`, `false` and numbers are written as JSON writes them, so every writer gives the same bytes.
+
+    Raises:
+        UnfitRow: a key column is missing or null.
+    """
+    values = [row.get(column) for column in columns]
+    for column, value in zip(columns, values, strict=True):
+        if value is None:
+            raise UnfitRow(f"the key column {column!r} is missing or null")
+    if len(values) == 1:
+        return (values[0] if isinstance(values[0], str) else json.dumps(values[0], default=str)).encode()
+    return json.dumps(values, separators=(",", ":"), default=str).encode()

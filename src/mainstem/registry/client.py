@@ -1,0 +1,173 @@
+"""A blocking client of any Confluent-compatible registry, on the standard library alone: it also runs in Spark's workers."""
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+import msgspec
+
+from mainstem.core.errors import Retriable
+from mainstem.registry.errors import IncompatibleSchema, InvalidSchema, NotFound, NotPermitted, RegistryError
+
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+
+
+class RegistryUnavailable(Retriable):
+    """The registry does not answer, or not with what a registry answers."""
+
+
+class RegisteredSchema(msgspec.Struct, frozen=True):
+    """One version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    schema: str
+
+
+class Registry:
+    """The registry at `url` (`http://host:port`). What never changes is asked for once: ids, and what this client registered."""
+
+    def __init__(self, url: str, *, timeout_seconds: float = 10.0, patience_seconds: float = 30.0) -> None:
+        self.url = url.rstrip("/")
+        self.timeout_seconds = timeout_seconds
+        self.patience_seconds = patience_seconds  # how long a registry that is down is asked again
+        self._schemas: dict[int, str] = {}
+        self._references: dict[int, tuple[str, ...]] = {}
+        self._ids: dict[tuple[str, str], int] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.url, self.timeout_seconds, self.patience_seconds)  # a worker starts with empty caches
+
+    def register(self, subject: str, schema: str, *, references: list[dict[str, Any]] | None = None) -> int:
+        """The id of `schema` in `subject`; registered on the way if it is new.
+
+        Raises:
+            IncompatibleSchema: the subject's level forbids it; `reasons` says why.
+            InvalidSchema: it is not a schema.
+            RegistryUnavailable: no answer.
+        """
+        known = self._ids.get((subject, schema))
+        if known is None:
+            body: dict[str, Any] = {"schema": schema} | ({"references": references} if references else {})
+            known = self._ids[subject, schema] = int(
+                self._call("POST", f"/subjects/{_quoted(subject)}/versions", body)["id"]
+            )
+        return known
+
+    def schema(self, schema_id: int) -> str:
+        """The text of a schema id.
+
+        Raises:
+            NotFound: no such id.
+            RegistryUnavailable: no answer.
+        """
+        if schema_id not in self._schemas:
+            answer = self._call("GET", f"/schemas/ids/{schema_id}")
+            self._references[schema_id] = self._resolve(answer.get("references") or [])
+            self._schemas[schema_id] = str(answer["schema"])
+        return self._schemas[schema_id]
+
+    def references(self, schema_id: int) -> tuple[str, ...]:
+        """The texts that the schema uses, dependencies first."""
+        self.schema(schema_id)
+        return self._references[schema_id]
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The latest version of a subject, asked for anew each time.
+
+        Raises:
+            NotFound: no such subject.
+            RegistryUnavailable: no answer.
+        """
+        return self.version(subject, "latest")
+
+    def version(self, subject: str, number: int | str) -> RegisteredSchema:
+        """One version of a subject; `number` may be `latest`."""
+        answer = self._call("GET", f"/subjects/{_quoted(subject)}/versions/{number}")
+        return RegisteredSchema(answer["subject"], answer["version"], answer["id"], answer["schema"])
+
+    def subjects(self) -> list[str]:
+        """The names of all subjects, in order."""
+        return list(self._call("GET", "/subjects"))
+
+    def incompatibilities(self, subject: str, schema: str) -> list[str]:
+        """Why `schema` could not be registered in `subject`, one line each; empty if it could."""
+        answer = self._call(
+            "POST", f"/compatibility/subjects/{_quoted(subject)}/versions?verbose=true", {"schema": schema}
+        )
+        return [] if answer["is_compatible"] else list(answer.get("messages") or ["incompatible"])
+
+    def set_compatibility(self, level: str, subject: str | None = None) -> None:
+        """Set the level of a subject, or the global one."""
+        self._call("PUT", "/config" + (f"/{_quoted(subject)}" if subject is not None else ""), {"compatibility": level})
+
+    def _resolve(self, references: list[dict[str, Any]]) -> tuple[str, ...]:
+        texts: list[str] = []
+        for reference in references:
+            path = f"/subjects/{_quoted(reference['subject'])}/versions/{reference['version']}?deleted=true"
+            answer = self._call("GET", path)
+            for text in (*self._resolve(answer.get("references") or []), str(answer["schema"])):
+                if text not in texts:
+                    texts.append(text)
+        return tuple(texts)
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        deadline = time.monotonic() + self.patience_seconds
+        pause = 0.05
+        while True:
+            try:
+                return self._ask(method, path, body)
+            except RegistryUnavailable:
+                # Every request of the API may be sent twice: a registration that was stored gives the same id again.
+                if time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(2.0, pause * 2)
+
+    def _ask(self, method: str, path: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": f"{CONTENT_TYPE}, application/json", "Content-Type": CONTENT_TYPE}
+        request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)  # noqa: S310 - the user's own url
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_seconds) as response:  # noqa: S310
+                return json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _translated(error.code, error.read(), f"{method} {self.url}{path}") from None
+        except (OSError, ValueError) as error:
+            raise RegistryUnavailable(
+                f"registry {self.url}: no answer: {error}", hint="is the gateway running?"
+            ) from error
+
+
+def _quoted(subject: str) -> str:
+    return urllib.parse.quote(subject, safe="")
+
+
+def _rebuilt(url: str, timeout_seconds: float, patience_seconds: float) -> Registry:
+    return Registry(url, timeout_seconds=timeout_seconds, patience_seconds=patience_seconds)
+
+
+def _translated(status: int, body: bytes, asked: str) -> Exception:
+    try:
+        answer = json.loads(body)
+        code, message = int(answer["error_code"]), str(answer["message"])
+    except (ValueError, KeyError, TypeError):
+        return RegistryUnavailable(f"{asked}: status {status}, found {body[:100]!r}")
+    if status >= 500 or status == 429:
+        return RegistryUnavailable(f"{asked}: {message}")
+    if status == 409:
+        return IncompatibleSchema(message, message.partition("): ")[2].split("; "))
+    if code == InvalidSchema.code:
+        return _invalid(message)
+    kind = NotFound if status == 404 else NotPermitted if status == 422 else RegistryError
+    return kind(message, code=code)
+
+
+def _invalid(message: str) -> InvalidSchema:
+    pointer, colon, reason = message.partition(": ")
+    return InvalidSchema(reason, pointer=pointer) if colon and pointer.startswith("/") else InvalidSchema(message)

@@ -1,0 +1,131 @@
+"""Committed records of a topic, decoded by the schemas that `_schemas` holds: no registry has to be up.
+
+A value in Confluent's wire format becomes a row; any other becomes JSON where it is JSON, text where it is text, bytes
+otherwise. Keys are text.
+"""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from mainstem.client.compacted import read_compacted
+from mainstem.client.connection import Connection
+from mainstem.client.errors import BrokerUnavailable
+from mainstem.client.internal import SCHEMAS
+from mainstem.client.topics import end_offsets, start_offsets
+from mainstem.core import CorruptData
+from mainstem.registry import avro
+
+
+class TypedRecord(msgspec.Struct, frozen=True):
+    """A committed record. `timestamp` is ms since 1970 (its append); a null `value` deletes its key."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: str | None
+    value: Any
+    headers: dict[str, str] = {}
+
+
+def read_schemas(connection: Connection) -> dict[int, str]:
+    """Schema id -> text, of every schema ever registered."""
+    schemas: dict[int, str] = {}
+    for key, value in read_compacted(connection, SCHEMAS).items():
+        if msgspec.json.decode(key).get("keytype") == "SCHEMA":
+            entry = msgspec.json.decode(value)
+            schemas[entry["id"]] = entry["schema"]
+    return schemas
+
+
+class TypedReader:
+    """Iterate over the records of `topic`; partitions are mixed, each is in order.
+
+    Args:
+        connection: the log.
+        topic: it must exist.
+        start: `earliest`, `end`, or an offset (of every partition).
+        follow: go on for ever; otherwise stop at the ends of now, open transactions included only once they are decided.
+
+    Raises:
+        UnknownTopic: there is no such topic.
+    """
+
+    def __init__(self, connection: Connection, topic: str, *, start: str = "earliest", follow: bool = False) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._follow = follow
+        self._schemas: dict[int, str] = {}
+        ends = end_offsets(connection, topic)
+        if start.isdigit():
+            begin = dict.fromkeys(ends, int(start))
+        else:
+            begin = ends if start == "end" else start_offsets(connection, topic)
+        self._open = {partition for partition, end in ends.items() if end > begin[partition]}
+        self._ends = ends
+        settings = connection.confluent(isolation_level="read_committed", enable_auto_commit=False)
+        settings |= {
+            "group.id": "mainstem.reader",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+            "log_level": 2,
+        }
+        self._consumer = Consumer(settings)
+        self._consumer.assign([ConfluentPartition(topic, p, offset) for p, offset in begin.items()])
+
+    def __enter__(self) -> "TypedReader":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def __iter__(self) -> Iterator[TypedRecord]:
+        while self._follow or self._open:
+            messages: list[Any] = self._consumer.consume(1000, 0.2)
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield self._decoded(message)
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise BrokerUnavailable(f"{self._topic}: {error.str()}")
+                elif message.offset() >= self._ends[message.partition()]:
+                    self._open.discard(message.partition())
+
+    def _decoded(self, message: Any) -> TypedRecord:
+        key, value = message.key(), message.value()
+        headers = {name: (data or b"").decode(errors="replace") for name, data in message.headers() or []}
+        return TypedRecord(
+            message.partition(),
+            message.offset(),
+            message.timestamp()[1],
+            None if key is None else key.decode(errors="replace"),
+            None if value is None else self._value(value),
+            headers,
+        )
+
+    def _value(self, value: bytes) -> Any:
+        if value[:1] == b"\0" and len(value) >= avro.HEADER.size:
+            return avro.decode(value, self._schema)
+        try:
+            return msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            pass
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+
+    def _schema(self, schema_id: int) -> str:
+        if schema_id not in self._schemas:
+            self._schemas = read_schemas(self._connection)
+        try:
+            return self._schemas[schema_id]
+        except KeyError:
+            raise CorruptData(f"{self._topic}: expected schema {schema_id} in {SCHEMAS}, found none") from None

@@ -1,0 +1,101 @@
+"""The records of the `_schemas` topic, in Confluent's format: an existing registry's topic can be taken over, and ours given away.
+
+    key                                                                   value
+    {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}              {"subject","version","id","schema","deleted", ...}
+    {"keytype":"DELETE_SUBJECT","subject":"s","magic":0}                  {"subject","version"}: up to this version, soft
+    {"keytype":"CONFIG","subject":null | "s","magic":0}                   {"compatibilityLevel", ...}
+    {"keytype":"MODE","subject":null | "s","magic":0}                     {"mode"}
+    {"keytype":"NOOP","magic":0}                                          ours: {"max_id": n}, so that no id comes back
+
+A null value removes what the key stands for. JSON without spaces, keys in the order above: the bytes of a key decide
+what compaction keeps. Only NOOP's value is ours; Confluent's reader skips that key whatever its value is.
+"""
+
+import json
+from typing import Any, Literal
+
+import msgspec
+
+from mainstem.core.errors import CorruptData
+
+KeyType = Literal["SCHEMA", "DELETE_SUBJECT", "CLEAR_SUBJECT", "CONFIG", "MODE", "NOOP"]
+
+
+class Key(msgspec.Struct, frozen=True):
+    """What a record is about; `subject` None is the whole registry."""
+
+    keytype: str
+    subject: str | None = None
+    version: int | None = None
+    magic: int = 0
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A schema that this one uses: the named type `name`, found as `version` of `subject`."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class SchemaValue(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    schema: str
+    schema_type: str = "AVRO"
+    references: tuple[Reference, ...] = ()
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = None
+    deleted: bool = False
+
+
+def schema_key(subject: str, version: int) -> bytes:
+    return _json({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
+
+
+def subject_key(keytype: KeyType, subject: str | None) -> bytes:
+    """The key of a CONFIG, MODE or DELETE_SUBJECT record."""
+    return _json({"keytype": keytype, "subject": subject, "magic": 0})
+
+
+NOOP_KEY = b'{"keytype":"NOOP","magic":0}'
+
+
+def schema_value(value: SchemaValue) -> bytes:
+    # `deleted` is always there in Confluent's records; omit_defaults would leave it out.
+    return _json(msgspec.to_builtins(value) | {"deleted": value.deleted})
+
+
+def object_value(value: dict[str, Any]) -> bytes:
+    return _json(value)
+
+
+def decode_key(data: bytes | None) -> Key:
+    """Raises CorruptData: not a key of this topic."""
+    try:
+        return msgspec.json.decode(data or b"", type=Key)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"_schemas: expected a key with a keytype, found {data!r}: {error}") from error
+
+
+def decode_schema(data: bytes) -> SchemaValue:
+    """Raises CorruptData: not the value of a schema."""
+    try:
+        return msgspec.json.decode(data, type=SchemaValue)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"_schemas: expected a schema's value, found {data[:80]!r}: {error}") from error
+
+
+def decode_object(data: bytes) -> dict[str, Any]:
+    """Raises CorruptData: not a JSON object."""
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"_schemas: expected an object, found {data[:80]!r}: {error}") from error
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

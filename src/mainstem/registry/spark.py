@@ -1,0 +1,336 @@
+"""Typed rows in Spark: Avro values by schema id to columns and back, in the JVM.
+
+A value is `00`, the schema id as 4 bytes (big-endian), and Avro. Spark's `from_avro` takes one writer schema, so a topic
+with several ids needs one call per id; every row comes out in the shape of one reader schema.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from mainstem.core import UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+ROW, STATUS = "_row", "_status"
+DECODED, TOMBSTONE, BAD = "row", "tombstone", "bad"
+UNKNOWN_ID = "mainstem: unknown schema id"
+"""What the error says when a value names an id that the decoder was not given; the id and the topic follow."""
+
+SENTINEL = "mainstem_decoded"  # a field with a default: null where Avro's bytes did not fit
+_HEADER = 5
+
+_UNKNOWN_ID = re.compile(re.escape(UNKNOWN_ID) + r" (\d+) of topic ([\w.-]+)")
+
+
+class UnfitType(UserError):
+    """A column whose type has no Avro form, or cannot be a key."""
+
+
+class SchemaSource(Protocol):
+    """What this module asks of a registry's client."""
+
+    def schema(self, schema_id: int) -> str: ...
+    def latest(self, subject: str) -> Any: ...
+    def version(self, subject: str, number: int | str) -> Any: ...
+
+
+class TopicSchema(msgspec.Struct, frozen=True):
+    """How the values of a topic are read: the shape rows come in, and the schemas they may have been written with."""
+
+    topic: str
+    reader: str
+    reader_id: int
+    writers: dict[int, str]
+    refused: frozenset[int] = frozenset()  # ids that the registry does not know: their rows are bad
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the values are change records of a database table, not the rows themselves."""
+        tree = json.loads(self.reader)
+        return isinstance(tree, dict) and tree.get("mainstem") == "change"
+
+
+def subject_of(topic: str) -> str:
+    """The subject of a topic's values."""
+    return f"{topic}-value"
+
+
+def topic_schema(source: SchemaSource, topic: str, *, reader_id: int | None = None) -> TopicSchema:
+    """All registered versions of a topic's value schema; rows are read in the shape of `reader_id`, else of the latest.
+
+    Raises:
+        NotFound: the topic has no schema yet.
+    """
+    subject = subject_of(topic)
+    latest = source.latest(subject)
+    reader = latest.schema if reader_id is None else source.schema(reader_id)
+    writers = {latest.id: latest.schema, latest.id if reader_id is None else reader_id: reader}
+    for number in range(1, latest.version):
+        try:
+            version = source.version(subject, number)
+        except UserError:  # a deleted version; its id is still known, and `with_id` finds it when a record names it
+            continue
+        writers[version.id] = version.schema
+    return TopicSchema(topic, reader, latest.id if reader_id is None else reader_id, writers)
+
+
+def unknown_id(error: BaseException | str) -> tuple[int, str] | None:
+    """The (schema id, topic) that a failed query says it does not know, if that is why it failed."""
+    found = _UNKNOWN_ID.search(str(error))
+    return (int(found[1]), found[2]) if found else None
+
+
+def with_id(source: SchemaSource, schema: TopicSchema, schema_id: int) -> TopicSchema:
+    """`schema` that also knows `schema_id`; if the registry does not know it, rows that name it are bad from now on."""
+    try:
+        writers = schema.writers | {schema_id: source.schema(schema_id)}
+    except UserError:
+        return msgspec.structs.replace(schema, refused=schema.refused | {schema_id})
+    return msgspec.structs.replace(schema, writers=writers)
+
+
+def decode_values(df: "DataFrame", schema: TopicSchema) -> "DataFrame":
+    """`df` with two more columns: `_row`, typed by the reader schema, and `_status`.
+
+    `_status` is `row`, `tombstone` (null value), or `bad` (not the wire format, or bytes that do not fit: `_row` is null
+    then). An id that `schema` does not list fails the query with `UNKNOWN_ID`, so that nothing is lost: add it by
+    `with_id` and run the batch again.
+    """
+    from pyspark.sql import functions as F
+
+    value = F.col("value")
+    tagged = df.withColumn("_decoded", _decoded(value, schema))
+    status = (
+        F.when(value.isNull(), F.lit(TOMBSTONE))
+        .when(F.col(f"_decoded.{SENTINEL}").isNull(), F.lit(BAD))
+        .otherwise(F.lit(DECODED))
+    )
+    row = F.when(status == DECODED, F.col("_decoded").dropFields(SENTINEL))
+    return tagged.withColumn(ROW, row).withColumn(STATUS, status).drop("_decoded")
+
+
+def _decoded(value: "Column", schema: TopicSchema) -> "Column":
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
+
+    framed = (F.length(value) > _HEADER) & (F.substring(value, 1, 1) == F.unhex(F.lit("00")))
+    schema_id = F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long")
+    payload = F.expr(f"substring(value, {_HEADER + 1})")
+    options = {"avroSchema": with_sentinel(schema.reader, schema.topic), "mode": "PERMISSIVE"}
+    cases = F.when(~framed, F.lit(None))
+    for number in sorted(schema.refused):
+        cases = cases.when(schema_id == number, F.lit(None))
+    for number, writer in sorted(schema.writers.items()):
+        cases = cases.when(schema_id == number, from_avro(payload, writer, options))
+    message = F.concat(F.lit(f"{UNKNOWN_ID} "), schema_id.cast("string"), F.lit(f" of topic {schema.topic}"))
+    return F.when(value.isNull(), F.lit(None)).otherwise(cases.otherwise(F.raise_error(message)))
+
+
+def with_sentinel(reader: str, topic: str) -> str:
+    """The schema with one more field, `SENTINEL`: a row decoded by it has null there if Avro's bytes did not fit.
+
+    Spark's permissive mode gives a row of nulls for such bytes, not null.
+
+    Raises:
+        UnfitType: the schema is not that of a record.
+    """
+    tree = json.loads(reader)
+    if not isinstance(tree, dict) or tree.get("type") != "record":
+        raise UnfitType(f"topic {topic}: expected an Avro record as its schema, found {reader[:60]}")
+    fields = [*tree["fields"], {"name": SENTINEL, "type": "boolean", "default": True}]
+    return json.dumps({**tree, "fields": fields})
+
+
+def row_type(spark: Any, schema: TopicSchema) -> "StructType":
+    """The type that rows of a topic have in Spark; needs no data, and no plan, whose first one takes seconds."""
+    from pyspark.sql.types import StructType
+
+    with_sentinel(schema)  # a record, or refused
+    jvm = spark._jvm
+    parsed = jvm.org.apache.avro.Schema.Parser().parse(schema.reader)
+    kind = jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(parsed).dataType()
+    return StructType.fromJson(json.loads(kind.asNullable().json()))
+
+
+def avro_schema(struct: "StructType", topic: str, *, required: Sequence[str] = ()) -> str:
+    """The Avro schema of rows of type `struct`: every field may be null except the `required` ones (the key).
+
+    Raises:
+        UnfitType: a column has a type that Avro cannot hold.
+    """
+    namespace, _, name = topic.rpartition(".")
+    names = _Names(_avro_name(name))
+    fields = []
+    for field in struct.fields:
+        if _avro_name(field.name) != field.name:
+            raise UnfitType(f"topic {topic}: column {field.name!r}: expected a name of letters, digits and '_'")
+        kind = names.avro(field.dataType, f"topic {topic}: column {field.name}", field.name)
+        fields.append({"name": field.name, "type": kind} if field.name in required else _optional(field.name, kind))
+    tree: dict[str, Any] = {"type": "record", "name": names.root, "fields": fields}
+    if namespace:
+        tree["namespace"] = ".".join(_avro_name(part) for part in namespace.split("."))
+    return json.dumps(tree)
+
+
+def encode_values(
+    df: "DataFrame", schema_id: int, schema: str, *, key: Sequence[str] = (), keep: Mapping[str, "Column"] | None = None
+) -> "DataFrame":
+    """Rows as records: `key` and `value` as bytes, and the columns of `keep`.
+
+    The value holds the columns that `schema` names; the key is null if no columns are given for it.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import to_avro
+
+    columns = [F.col(_quoted(field["name"])) for field in json.loads(schema)["fields"]]
+    header = F.unhex(F.lit("00" + schema_id.to_bytes(4, "big").hex()))
+    value = F.concat(header, to_avro(F.struct(*columns), schema))
+    others = [column.alias(name) for name, column in (keep or {}).items()]
+    return df.select(key_bytes(df.schema, key).alias("key"), value.alias("value"), *others)
+
+
+def key_bytes(struct: "StructType", key: Sequence[str]) -> "Column":
+    """The key as UTF-8: one column as text, several as a JSON array, byte for byte as `registry.avro.key_text` gives it.
+
+    Raises:
+        UnfitType: a column is missing, or has no exact text (floats, structs).
+    """
+    from pyspark.sql import functions as F
+
+    if not key:
+        return F.lit(None).cast("binary")
+    if len(key) == 1:
+        return F.encode(_json_text(struct, key[0], alone=True), "UTF-8")
+    parts = [_json_text(struct, column, alone=False) for column in key]
+    # `concat`, not `concat_ws`: a null part must give a null key, which the sink refuses, not a shorter one.
+    inner = reduce(lambda text, part: F.concat(text, F.lit(","), part), parts)
+    return F.encode(F.concat(F.lit("["), inner, F.lit("]")), "UTF-8")
+
+
+def _json_text(struct: "StructType", name: str, *, alone: bool) -> "Column":
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    if name not in struct.fieldNames():
+        raise UnfitType(f"the key column {name!r} is not among the columns {struct.fieldNames()}")
+    column, kind = F.col(_quoted(name)), struct[name].dataType
+    match kind:
+        case T.StringType():
+            return column if alone else _json_string(column)
+        case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType() | T.BooleanType():
+            return column.cast("string")
+        case T.DateType():
+            return F.concat(F.lit('"'), column.cast("string"), F.lit('"'))
+        case T.TimestampType():
+            return F.concat(F.lit('"'), _iso(column), F.lit('+00:00"'))
+        case _:
+            raise UnfitType(
+                f"the key column {name!r} is {kind.simpleString()}: a key is text, a whole number, a truth value or a time",
+                hint="cast it, so that every writer gives the same bytes",
+            )
+
+
+def _iso(column: "Column") -> "Column":
+    """As Python's str() of a datetime: microseconds only where there are some. The session's time zone is UTC."""
+    from pyspark.sql import functions as F
+
+    whole = F.date_format(column, "yyyy-MM-dd HH:mm:ss")
+    micros = F.unix_micros(column) % 1_000_000
+    fraction = F.when(micros == 0, F.lit("")).otherwise(F.concat(F.lit("."), F.date_format(column, "SSSSSS")))
+    return F.concat(whole, fraction)
+
+
+def _json_string(column: "Column") -> "Column":
+    """A JSON string with everything but plain ASCII escaped, as Python's json.dumps writes it."""
+    from pyspark.sql import functions as F
+
+    plain = column.rlike(r"^[ !#-\[\]-~]*$")
+    escaped = F.array_join(F.transform(F.split(column, ""), _escaped), "")
+    return F.concat(F.lit('"'), F.when(plain, column).otherwise(escaped), F.lit('"'))
+
+
+def _escaped(char: "Column") -> "Column":
+    from pyspark.sql import functions as F
+
+    short = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
+    units = F.lower(F.hex(F.encode(char, "UTF-16BE")))  # one unit, or two for what lies beyond the first plane
+    long = F.concat(F.lit("\\u"), F.substring(units, 1, 4))
+    pair = F.concat(long, F.lit("\\u"), F.substring(units, 5, 4))
+    result = F.when(char.rlike(r"^[ -~]$"), char).when(F.length(units) == 4, long).otherwise(pair)
+    for plain, escape in short.items():
+        result = F.when(char == plain, F.lit(escape)).otherwise(result)
+    return F.when(char == "", F.lit("")).otherwise(result)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _avro_name(text: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9_]", "_", text)
+    return name if re.match(r"[A-Za-z_]", name) else f"_{name}"
+
+
+def _optional(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": ["null", kind], "default": None}
+
+
+class _Names:
+    """Avro wants a name for every record and fixed, each once in a schema."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._taken = {root}
+
+    def fresh(self, wanted: str) -> str:
+        name, number = wanted, 2
+        while name in self._taken:
+            name, number = f"{wanted}{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def avro(self, kind: "DataType", where: str, name: str) -> Any:
+        """The Avro type of a Spark type."""
+        from pyspark.sql import types as T
+
+        match kind:
+            case T.DecimalType():
+                return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+            case T.ArrayType():
+                return {"type": "array", "items": ["null", self.avro(kind.elementType, where, name)]}
+            case T.MapType() if isinstance(kind.keyType, T.StringType):
+                return {"type": "map", "values": ["null", self.avro(kind.valueType, where, name)]}
+            case T.StructType():
+                record = self.fresh(_avro_name(name))
+                fields = [
+                    _optional(each.name, self.avro(each.dataType, f"{where}.{each.name}", f"{name}_{each.name}"))
+                    for each in kind.fields
+                ]
+                return {"type": "record", "name": record, "fields": fields}
+        simple = _SIMPLE.get(kind.typeName())
+        if simple is None:
+            raise UnfitType(f"{where}: {kind.simpleString()} has no Avro form", hint="cast the column")
+        return simple
+
+
+_SIMPLE: dict[str, Any] = {
+    "string": "string",
+    "binary": "bytes",
+    "boolean": "boolean",
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "long": "long",
+    "float": "float",
+    "double": "double",
+    "date": {"type": "int", "logicalType": "date"},
+    "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
+    "timestamp_ntz": {"type": "long", "logicalType": "local-timestamp-micros"},
+}

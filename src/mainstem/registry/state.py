@@ -1,0 +1,489 @@
+"""The registry's state, and what it decides: no I/O.
+
+Questions read the state. Commands check a request against it and return the records that would make it so; the store
+appends them, reads them back, and gives each to `apply`. So the state is exactly what the topic says, on every registry.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from mainstem.registry import records, schema
+from mainstem.registry.compatibility import Level, check
+from mainstem.registry.errors import IncompatibleSchema, InvalidSchema, NotFound, NotPermitted
+from mainstem.registry.records import Reference, SchemaValue
+
+Records = list[tuple[bytes, bytes | None]]
+
+MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT", "FORWARD")
+DEFAULT_CONFIG: Final = {"compatibilityLevel": Level.BACKWARD.value}
+DEFAULT_MODE: Final = "READWRITE"
+ID_LIMIT: Final = 2**31 - 1
+
+
+class NewSchema(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of a registration or a look-up, as clients send it."""
+
+    schema: str
+    schema_type: str | None = "AVRO"
+    references: tuple[Reference, ...] | None = ()
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = None
+    version: int | None = 0
+    id: int | None = -1
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """The answer to a registration and the records that make it true; none if it is so already."""
+
+    id: int
+    version: int
+    records: Records
+
+
+class State:
+    """Subjects, versions, ids, settings; built by `apply` alone."""
+
+    def __init__(self) -> None:
+        self.subjects: dict[str, dict[int, SchemaValue]] = {}
+        self.by_id: dict[int, SchemaValue] = {}  # any version that carries the id
+        self.by_content: dict[str, int] = {}
+        self.max_id = 0
+        self.configs: dict[str | None, dict[str, Any]] = {}
+        self.modes: dict[str | None, str] = {}
+        self.unreadable = 0  # records of the topic that `apply` could not take
+
+    # -- what the topic says
+
+    def apply(self, key_bytes: bytes | None, value_bytes: bytes | None) -> None:
+        """Take in one record of the topic.
+
+        Raises:
+            CorruptData: neither Confluent's format nor ours.
+        """
+        key = records.decode_key(key_bytes)
+        match key.keytype:
+            case "SCHEMA":
+                self._apply_schema(key, value_bytes)
+            case "DELETE_SUBJECT" | "CLEAR_SUBJECT" if value_bytes is not None:
+                last = records.decode_object(value_bytes).get("version", ID_LIMIT)
+                for version, value in self.subjects.get(key.subject or "", {}).items():
+                    if version <= last:
+                        self.subjects[key.subject or ""][version] = msgspec.structs.replace(value, deleted=True)
+            case "CONFIG":
+                _set(self.configs, key.subject, None if value_bytes is None else records.decode_object(value_bytes))
+            case "MODE":
+                mode = None if value_bytes is None else records.decode_object(value_bytes).get("mode", DEFAULT_MODE)
+                _set(self.modes, key.subject, mode)
+            case "NOOP" if value_bytes is not None:
+                self.max_id = max(self.max_id, records.decode_object(value_bytes).get("max_id", 0))
+            case _:  # contexts and what later versions of Confluent's registry add: kept in the topic, unused here
+                pass
+
+    def _apply_schema(self, key: records.Key, value_bytes: bytes | None) -> None:
+        subject, version = key.subject or "", key.version or 0
+        if value_bytes is None:
+            gone = self.subjects.get(subject, {}).pop(version, None)
+            if not self.subjects.get(subject, True):
+                del self.subjects[subject]
+            if gone is not None:
+                self._forget_id(gone)
+            return
+        value = records.decode_schema(value_bytes)
+        self.subjects.setdefault(subject, {})[version] = value
+        self.by_id[value.id] = value
+        self.by_content.setdefault(_content(value), value.id)
+        self.max_id = max(self.max_id, value.id)
+
+    def _forget_id(self, gone: SchemaValue) -> None:
+        """A permanently deleted version takes its id along, unless another version has the same one."""
+        heir = next((each for each in self._all_versions() if each.id == gone.id), None)
+        if heir is not None:
+            self.by_id[gone.id] = heir
+            return
+        self.by_id.pop(gone.id, None)
+        if self.by_content.get(_content(gone)) == gone.id:
+            del self.by_content[_content(gone)]
+
+    def _all_versions(self) -> Iterable[SchemaValue]:
+        return (value for versions in self.subjects.values() for value in versions.values())
+
+    # -- questions
+
+    def list_subjects(self, *, prefix: str = "", deleted: bool = False, deleted_only: bool = False) -> list[str]:
+        """Subjects in order of their names: those with a live version, all, or only those without one."""
+
+        def wanted(versions: Mapping[int, SchemaValue]) -> bool:
+            alive = any(not value.deleted for value in versions.values())
+            return not alive if deleted_only else alive or deleted
+
+        return sorted(name for name, versions in self.subjects.items() if name.startswith(prefix) and wanted(versions))
+
+    def versions(self, subject: str, *, deleted: bool = False, deleted_only: bool = False) -> list[int]:
+        """Version numbers of a subject, ascending.
+
+        Raises:
+            NotFound: no such subject, or none of its versions is asked for.
+        """
+        every = self.subjects.get(subject, {})
+        wanted = [
+            n for n, value in sorted(every.items()) if (value.deleted if deleted_only else deleted or not value.deleted)
+        ]
+        if not wanted:
+            raise NotFound(f"Subject '{subject}' not found.", code=40401, hint=self._subject_hint())
+        return wanted
+
+    def version(self, subject: str, number: int | None, *, deleted: bool = False) -> SchemaValue:
+        """One version; None is the latest.
+
+        Raises:
+            NotFound: no such subject or version.
+        """
+        numbers = self.versions(subject, deleted=deleted)
+        if number is None:
+            number = numbers[-1]
+        if number not in numbers:
+            raise NotFound(f"Version {number} not found.", code=40402)
+        return self.subjects[subject][number]
+
+    def schema_by_id(self, schema_id: int) -> SchemaValue:
+        """The schema of an id; soft-deleted ones too, since records still carry it.
+
+        Raises:
+            NotFound: the id was never given, or permanently deleted.
+        """
+        if schema_id not in self.by_id:
+            raise NotFound(f"Schema {schema_id} not found", code=40403)
+        return self.by_id[schema_id]
+
+    def schema_by_guid(self, guid: str) -> SchemaValue:
+        """The schema whose content has this guid (see `guid_of`)."""
+        for value in self.by_id.values():
+            if guid_of(value) == guid:
+                return value
+        raise NotFound(f"Schema {guid} not found", code=40403)
+
+    def versions_of_id(self, schema_id: int, *, deleted: bool = False) -> list[SchemaValue]:
+        """Every subject and version that carries the id."""
+        self.schema_by_id(schema_id)
+        found = [value for value in self._all_versions() if value.id == schema_id and (deleted or not value.deleted)]
+        return sorted(found, key=lambda value: (value.subject, value.version))
+
+    def referenced_by(self, subject: str, number: int) -> list[int]:
+        """Ids of the schemas that use this version, ascending."""
+        found = {
+            value.id
+            for value in self._all_versions()
+            if not value.deleted and any(r.subject == subject and r.version == number for r in value.references)
+        }
+        return sorted(found)
+
+    def resolve(self, references: Iterable[Reference]) -> tuple[str, ...]:
+        """The texts that `references` lead to, also over several steps, dependencies first, each once.
+
+        Raises:
+            InvalidSchema: one of them does not exist.
+        """
+        texts: dict[tuple[str, int], str] = {}
+
+        def visit(reference: Reference) -> None:
+            number = None if reference.version == -1 else reference.version
+            try:
+                value = self.version(reference.subject, number, deleted=True)
+            except NotFound:
+                where = f"version {reference.version} of subject {reference.subject!r}"
+                raise InvalidSchema(f"the reference {reference.name!r} leads to {where}: no such schema") from None
+            if (value.subject, value.version) not in texts:
+                for inner in value.references:
+                    visit(inner)
+                texts[value.subject, value.version] = value.schema
+
+        for reference in references:
+            visit(reference)
+        return tuple(texts.values())
+
+    def config(self, subject: str | None, *, default_to_global: bool = True) -> dict[str, Any]:
+        """The settings of a subject, or the global ones (subject None).
+
+        Raises:
+            NotFound: the subject has none of its own and `default_to_global` is off.
+        """
+        own = self.configs.get(subject)
+        if own is None and subject is not None and not default_to_global:
+            message = f"Subject '{subject}' does not have subject-level compatibility configured"
+            raise NotFound(message, code=40408)
+        return {**DEFAULT_CONFIG, **(self.configs.get(None) or {}), **(own or {})}
+
+    def mode(self, subject: str | None, *, default_to_global: bool = True) -> str:
+        """The mode of a subject, or the global one.
+
+        Raises:
+            NotFound: the subject has none of its own and `default_to_global` is off.
+        """
+        if subject in self.modes:
+            return self.modes[subject]
+        if subject is not None and not default_to_global:
+            raise NotFound(f"Subject '{subject}' does not have subject-level mode configured", code=40409)
+        return self.modes.get(None, DEFAULT_MODE)
+
+    def level(self, subject: str) -> Level:
+        return Level(self.config(subject)["compatibilityLevel"])
+
+    def find(self, subject: str, new: NewSchema, *, deleted: bool = False) -> SchemaValue:
+        """The version of `subject` that has this very schema.
+
+        Raises:
+            NotFound: the subject (40401) or the schema in it (40403) does not exist.
+            InvalidSchema: it is not a schema at all.
+        """
+        numbers = self.versions(subject, deleted=deleted)
+        content = _content(self._prepare(new, subject))
+        for number in reversed(numbers):
+            if _content(self.subjects[subject][number]) == content:
+                return self.subjects[subject][number]
+        raise NotFound("Schema not found", code=40403)
+
+    def compatibility(self, subject: str, new: NewSchema, against: int | str | None = "all") -> list[str]:
+        """Why `new` breaks the subject's level; empty if it does not.
+
+        `against` is a version, None for the latest, or "all" for what a registration would check.
+
+        Raises:
+            NotFound: `against` names a version that does not exist.
+            InvalidSchema: `new` is not a schema.
+        """
+        level = self.level(subject)
+        candidate = self._prepare(new, subject)
+        if against == "all":
+            older = [v for _, v in sorted(self.subjects.get(subject, {}).items()) if not v.deleted]
+        else:
+            older = [self.version(subject, against)]  # type: ignore[arg-type]  # int or None here
+        return self._check(candidate, older, level)
+
+    def _check(self, candidate: SchemaValue, older: list[SchemaValue], level: Level) -> list[str]:
+        if level is Level.NONE or not older:
+            return []
+        new = schema.parse(candidate.schema, self.resolve(candidate.references))
+        needed = older if level.transitive else older[-1:]
+        parsed = [(value.version, schema.parse(value.schema, self.resolve(value.references))) for value in needed]
+        return check(new, parsed, level)
+
+    # -- commands: the records that would make it so
+
+    def register(self, subject: str, new: NewSchema) -> Registration:
+        """A version for this schema in `subject`: the one it has, or a new one with the id of the same content elsewhere.
+
+        Raises:
+            InvalidSchema, IncompatibleSchema, NotPermitted: as their names say.
+        """
+        if not subject:
+            raise NotPermitted("the subject's name is empty", code=42208)
+        candidate = self._prepare(new, subject)
+        mode = self.mode(subject)
+        if mode in {"READONLY", "FORWARD"}:
+            raise NotPermitted(f"Subject {subject} is in {mode.lower()} mode", code=42205)
+        every = self.subjects.get(subject, {})
+        content = _content(candidate)
+        if mode == "IMPORT":
+            return self._import(candidate, new, every)
+        if (new.id or -1) > 0:
+            raise NotPermitted(f"Subject {subject} is not in import mode: an id cannot be chosen", code=42205)
+        alive = [value for _, value in sorted(every.items()) if not value.deleted]
+        for value in reversed(alive):
+            if _content(value) == content:
+                return Registration(value.id, value.version, [])
+        reasons = self._check(candidate, alive, self.level(subject))
+        if reasons:
+            level = self.level(subject)
+            message = (
+                f'Schema being registered is incompatible with an earlier schema for subject "{subject}" ({level}): '
+            )
+            raise IncompatibleSchema(message + "; ".join(reasons), reasons)
+        version = max(every, default=0) + 1
+        if new.version not in {None, 0, -1, version}:
+            raise NotPermitted(f"the next version of {subject} is {version}, found {new.version}", code=42202)
+        return self._registration(candidate, version, self.by_content.get(content) or self._next_id())
+
+    def _import(self, candidate: SchemaValue, new: NewSchema, every: Mapping[int, SchemaValue]) -> Registration:
+        """Ids and versions are the caller's, so that records written elsewhere keep their meaning here."""
+        wanted_id, wanted_version = new.id or 0, new.version or 0
+        owner = self.by_id.get(wanted_id)
+        if owner is not None and _content(owner) != _content(candidate):
+            raise NotPermitted(
+                f"id {wanted_id} belongs to another schema ({owner.subject} {owner.version})", code=42207
+            )
+        version = wanted_version if wanted_version > 0 else max(every, default=0) + 1
+        schema_id = wanted_id if wanted_id > 0 else self.by_content.get(_content(candidate)) or self._next_id()
+        return self._registration(candidate, version, schema_id)
+
+    def _registration(self, candidate: SchemaValue, version: int, schema_id: int) -> Registration:
+        value = msgspec.structs.replace(candidate, version=version, id=schema_id)
+        return Registration(
+            schema_id, version, [(records.schema_key(value.subject, version), records.schema_value(value))]
+        )
+
+    def _next_id(self) -> int:
+        if self.max_id >= ID_LIMIT:
+            raise NotPermitted("all schema ids are taken (4 bytes on the wire)", code=50001)
+        return self.max_id + 1
+
+    def delete_version(self, subject: str, number: int | None, *, permanent: bool = False) -> tuple[int, Records]:
+        """Soft: no longer the latest, still readable by id. Permanent: gone, and only after a soft deletion.
+
+        Raises:
+            NotFound: no such subject or version, or not yet (already) soft-deleted.
+            NotPermitted: a schema that is alive refers to it, or the subject is read-only.
+        """
+        self._check_writable(subject)
+        value = self.version(subject, number, deleted=True)
+        if permanent and not value.deleted:
+            message = (
+                f"Subject '{subject}' Version {value.version} was not deleted first before being permanently deleted"
+            )
+            raise NotFound(message, code=40407)
+        if not permanent and value.deleted:
+            message = f"Subject '{subject}' Version {value.version} was soft deleted. Set permanent=true to delete permanently"
+            raise NotFound(message, code=40406)
+        self._check_unreferenced([value])
+        if permanent:
+            return value.version, [self._mark(), (records.schema_key(subject, value.version), None)]
+        gone = msgspec.structs.replace(value, deleted=True)
+        return value.version, [(records.schema_key(subject, value.version), records.schema_value(gone))]
+
+    def delete_subject(self, subject: str, *, permanent: bool = False) -> tuple[list[int], Records]:
+        """All versions of a subject; its own settings go with a permanent deletion.
+
+        Raises:
+            NotFound, NotPermitted: as for `delete_version`.
+        """
+        self._check_writable(subject)
+        every = self.subjects.get(subject)
+        if not every:
+            raise NotFound(f"Subject '{subject}' not found.", code=40401, hint=self._subject_hint())
+        alive = [number for number, value in sorted(every.items()) if not value.deleted]
+        if permanent and alive:
+            message = f"Subject '{subject}' was not deleted first before being permanently deleted"
+            raise NotFound(message, code=40405)
+        if not permanent and not alive:
+            message = f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently"
+            raise NotFound(message, code=40404)
+        self._check_unreferenced(every.values())
+        if not permanent:
+            value = records.object_value({"subject": subject, "version": alive[-1]})
+            return alive, [(records.subject_key("DELETE_SUBJECT", subject), value)]
+        written: Records = [self._mark(), *((records.schema_key(subject, number), None) for number in sorted(every))]
+        if subject in self.configs:
+            written.append((records.subject_key("CONFIG", subject), None))
+        if subject in self.modes:
+            written.append((records.subject_key("MODE", subject), None))
+        return sorted(every), written
+
+    def set_config(self, subject: str | None, changes: Mapping[str, Any]) -> tuple[dict[str, Any], Records]:
+        """The settings after laying `changes` over a subject's own, or the global ones (subject None).
+
+        Raises:
+            NotPermitted: no such compatibility level (42203).
+        """
+        changes = dict(changes)
+        if "compatibility" in changes:  # PUT says `compatibility`, GET and the topic `compatibilityLevel`
+            changes["compatibilityLevel"] = changes.pop("compatibility")
+        level = changes.get("compatibilityLevel")
+        if level is not None and level not in Level.__members__:
+            known = ", ".join(Level)
+            raise NotPermitted(f"Invalid compatibility level {level!r}. Valid values are {known}", code=42203)
+        settings = {**(self.configs.get(subject) or {}), **{k: v for k, v in changes.items() if v is not None}}
+        return settings, [(records.subject_key("CONFIG", subject), records.object_value(settings))]
+
+    def delete_config(self, subject: str | None) -> tuple[dict[str, Any], Records]:
+        """Back to the level above; returns the settings that were removed."""
+        if subject not in self.configs:
+            if subject is None:
+                return dict(DEFAULT_CONFIG), []
+            raise NotFound(f"Subject '{subject}' does not have subject-level compatibility configured", code=40408)
+        return self.configs[subject], [(records.subject_key("CONFIG", subject), None)]
+
+    def set_mode(self, subject: str | None, mode: str, *, force: bool = False) -> Records:
+        """Raises NotPermitted: no such mode (42204), or IMPORT where ids were given already (42205)."""
+        if mode not in MODES:
+            raise NotPermitted(f"Invalid mode {mode!r}. Valid values are {', '.join(MODES)}", code=42204)
+        if mode == "IMPORT" and not force:
+            taken = self.list_subjects() if subject is None else [subject] if subject in self.subjects else []
+            if taken:
+                raise NotPermitted(f"Cannot import since found existing subjects: {', '.join(taken[:5])}", code=42205)
+        return [(records.subject_key("MODE", subject), records.object_value({"mode": mode}))]
+
+    def delete_mode(self, subject: str | None) -> tuple[str, Records]:
+        """Back to the level above; returns the mode that was removed."""
+        if subject not in self.modes:
+            if subject is None:
+                return DEFAULT_MODE, []
+            raise NotFound(f"Subject '{subject}' does not have subject-level mode configured", code=40409)
+        return self.modes[subject], [(records.subject_key("MODE", subject), None)]
+
+    # -- parts of commands
+
+    def _prepare(self, new: NewSchema, subject: str) -> SchemaValue:
+        """`new` in canonical form, checked, without version and id."""
+        if new.schema_type not in {"AVRO", None}:
+            raise InvalidSchema(f"the schema type {new.schema_type} is not supported; AVRO is")
+        references = new.references or ()
+        schema.parse(new.schema, self.resolve(references))
+        text = schema.canonical(new.schema)
+        return SchemaValue(
+            subject, 0, 0, text, references=references, metadata=new.metadata or None, rule_set=new.rule_set or None
+        )
+
+    def _check_writable(self, subject: str) -> None:
+        mode = self.mode(subject)
+        if mode in {"READONLY", "FORWARD"}:
+            raise NotPermitted(f"Subject {subject} is in {mode.lower()} mode", code=42205)
+
+    def _check_unreferenced(self, values: Iterable[SchemaValue]) -> None:
+        for value in values:
+            users = self.referenced_by(value.subject, value.version)
+            if users:
+                message = f"One or more references exist to {value.subject} version {value.version}: schema ids {users}"
+                raise NotPermitted(message, code=42206)
+
+    def _mark(self) -> tuple[bytes, bytes]:
+        """Remembers the highest id given: compaction forgets a permanently deleted schema, its id must not come back."""
+        return records.NOOP_KEY, records.object_value({"max_id": self.max_id})
+
+    def _subject_hint(self) -> str:
+        known = self.list_subjects()
+        return (
+            f"subjects: {', '.join(known[:20])}{' ...' if len(known) > 20 else ''}"
+            if known
+            else "there are no subjects"
+        )
+
+
+def guid_of(value: SchemaValue) -> str:
+    """An id of the content alone, the same on every registry of ours."""
+    return str(uuid.UUID(bytes=hashlib.md5(_content(value).encode(), usedforsecurity=False).digest()))
+
+
+def _content(value: SchemaValue) -> str:
+    """What makes two schemas one: everything but subject, version and id. Another registry's text is brought to our form."""
+    text = _canonical_text(value.schema) if value.schema_type == "AVRO" else value.schema
+    parts = [value.schema_type, text, msgspec.to_builtins(value.references), value.metadata, value.rule_set]
+    return msgspec.json.encode(parts).decode()
+
+
+@lru_cache(maxsize=8192)
+def _canonical_text(text: str) -> str:
+    try:
+        return schema.canonical(text)
+    except (InvalidSchema, AttributeError, KeyError, TypeError):
+        return text  # written by another registry, which took it: then it is equal to itself only
+
+
+def _set(table: dict[str | None, Any], key: str | None, value: Any | None) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value

@@ -1,0 +1,77 @@
+import contextlib
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.registry.avro import BadValue, UnfitRow, decode, encode, key_text, split
+
+FLIGHT = json.dumps(
+    {
+        "type": "record",
+        "name": "Flight",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {
+                "name": "fare",
+                "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}],
+                "default": None,
+            },
+        ],
+    }
+)
+ROW = {"id": 7, "at": datetime(2013, 1, 1, 5, tzinfo=UTC), "fare": Decimal("12.50")}
+
+
+def test_a_value_names_its_schema_and_comes_back():
+    value = encode(258, FLIGHT, ROW)
+    assert value[:6] == b"\x00\x00\x00\x01\x02\x0e"
+    assert split(value)[0] == 258
+    assert decode(value, {258: FLIGHT}.__getitem__) == ROW
+
+
+def test_a_reader_may_ask_for_its_own_shape():
+    reader = '{"type":"record","name":"Flight","fields":[{"name":"id","type":"double"},{"name":"x","type":"int","default":3}]}'
+    assert decode(encode(1, FLIGHT, ROW), lambda _: FLIGHT, reader=reader) == {"id": 7.0, "x": 3}
+
+
+def test_a_schema_with_references():
+    address = '{"type":"record","name":"Address","fields":[{"name":"city","type":"string"}]}'
+    customer = '{"type":"record","name":"Customer","fields":[{"name":"a","type":"Address"}]}'
+    value = encode(1, customer, {"a": {"city": "Rome"}}, references=[address])
+    assert value == b"\0\0\0\0\1\x08Rome"
+
+
+def test_a_row_that_does_not_fit_is_told():
+    with pytest.raises(UnfitRow, match="does not fit schema 3"):
+        encode(3, FLIGHT, {"id": "seven"})
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_row_or_a_bad_value(data):
+    with contextlib.suppress(BadValue):
+        decode(data, lambda _: FLIGHT)
+
+
+@given(st.integers(0, 20))
+def test_a_value_cut_short_or_with_more_behind_it_is_bad(cut):
+    value = encode(1, FLIGHT, ROW)
+    with pytest.raises(BadValue):
+        decode(value[: min(cut, len(value) - 1)], lambda _: FLIGHT)
+    with pytest.raises(BadValue, match="bytes are left over"):
+        decode(value + b"\0", lambda _: FLIGHT)
+
+
+def test_keys_are_text():
+    row = {"a": "x y", "b": 7, "c": True, "d": None, "e": "é"}
+    assert key_text(row, ("a",)) == b"x y"
+    assert key_text(row, ("b",)) == b"7"
+    assert key_text(row, ("c",)) == b"true"
+    assert key_text(row, ("a", "b", "e")) == b'["x y",7,"\\u00e9"]'
+    for columns in (("d",), ("a", "missing")):
+        with pytest.raises(UnfitRow, match="is missing or null"):
+            key_text(row, columns)

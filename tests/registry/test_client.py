@@ -1,0 +1,77 @@
+import json
+import pickle
+import time
+import uuid
+
+import pytest
+
+from mainstem.registry import IncompatibleSchema, InvalidSchema, NotFound, Registry, RegistryUnavailable, avro
+from tests.support.ports import free_port
+
+
+def order(*fields):
+    return json.dumps({"type": "record", "name": "Order", "fields": list(fields)})
+
+
+ID = {"name": "id", "type": "long"}
+
+
+@pytest.fixture
+def registry(registry_url):
+    return Registry(registry_url)
+
+
+@pytest.fixture
+def subject():
+    return f"client/{uuid.uuid4()}"
+
+
+def test_register_and_read_back(registry, subject):
+    schema_id = registry.register(subject, order(ID))
+    assert json.loads(registry.schema(schema_id)) == json.loads(order(ID))
+    latest = registry.latest(subject)
+    assert (latest.id, latest.version) == (schema_id, 1)
+    assert subject in registry.subjects()
+    assert avro.decode(avro.encode(schema_id, registry.schema(schema_id), {"id": 1}), registry.schema) == {"id": 1}
+
+
+def test_refusals_have_their_types(registry, subject):
+    registry.register(subject, order(ID))
+    narrower = order({"name": "id", "type": "int"})
+    with pytest.raises(IncompatibleSchema) as error:
+        registry.register(subject, narrower)
+    assert error.value.reasons == registry.incompatibilities(subject, narrower)
+    with pytest.raises(InvalidSchema) as invalid:
+        registry.register(subject, order({"name": "id", "type": "lng"}))
+    assert invalid.value.pointer == "/fields/0/type"
+    with pytest.raises(NotFound):
+        registry.latest("no such subject")
+    with pytest.raises(NotFound):
+        registry.schema(2_000_000_000)
+    registry.set_compatibility("NONE", subject)
+    assert registry.incompatibilities(subject, narrower) == []
+
+
+def test_references_are_resolved(registry, subject):
+    registry.register(
+        f"{subject}-address", '{"type":"record","name":"Address","fields":[{"name":"city","type":"string"}]}'
+    )
+    schema_id = registry.register(
+        subject,
+        '{"type":"record","name":"C","fields":[{"name":"a","type":"Address"}]}',
+        references=[{"name": "Address", "subject": f"{subject}-address", "version": 1}],
+    )
+    assert "city" in registry.references(schema_id)[0]
+
+
+def test_it_travels_to_other_processes(registry, subject):
+    schema_id = registry.register(subject, order(ID))
+    assert pickle.loads(pickle.dumps(registry)).schema(schema_id) == registry.schema(schema_id)
+
+
+def test_a_registry_that_is_down_is_asked_for_a_while_then_told():
+    registry = Registry(f"http://127.0.0.1:{free_port()}", patience_seconds=0.3)
+    started = time.monotonic()
+    with pytest.raises(RegistryUnavailable, match="no answer"):
+        registry.latest("s")
+    assert time.monotonic() - started < 5

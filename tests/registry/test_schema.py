@@ -1,0 +1,171 @@
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.registry.errors import InvalidSchema
+from mainstem.registry.schema import canonical, parse, pointer_to
+
+
+def record(*fields, **attributes):
+    return json.dumps({"type": "record", "name": "Order", "fields": list(fields), **attributes})
+
+
+def test_a_record_is_read_with_places_defaults_and_logical_types():
+    text = record(
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {
+            "name": "price",
+            "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}],
+            "default": None,
+        },
+        namespace="shop",
+        mainstem="change",
+    )
+    order = parse(text)
+    assert (order.name, order.short_name, order.attributes) == ("shop.Order", "Order", {"mainstem": "change"})
+    ident, at, price = order.fields
+    assert not ident.has_default
+    assert str(at.type) == "long (timestamp-micros)"
+    assert price.has_default
+    assert price.default is None
+    decimal = price.type.branches[1]
+    assert (decimal.pointer, decimal.precision, decimal.scale) == ("/fields/2/type/1", 9, 2)
+
+
+def test_a_recursive_schema_is_a_cycle():
+    node = parse('{"type":"record","name":"Node","fields":[{"name":"next","type":["null","Node"],"default":null}]}')
+    assert node.fields[0].type.branches[1] is node
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "/: not JSON"),
+        ("7", "/: a type is a name, an object or a list, found 7"),
+        ('{"name":"x"}', "/: the attribute 'type' is missing"),
+        (
+            record({"name": "a", "type": "strng"}),
+            "/fields/0/type: unknown type 'strng' (named types defined before it: Order)",
+        ),
+        (record({"name": "a b", "type": "int"}), "/fields/0/name: 'a b' is not a name"),
+        (
+            record({"name": "a", "type": "int"}, {"name": "a", "type": "int"}),
+            "/fields/1: the field 'a' is defined twice",
+        ),
+        (record({"name": "a"}), "/fields/0: a field is an object with 'name' and 'type'"),
+        (
+            record({"name": "a", "type": "int", "default": "x"}),
+            '/fields/0/default: the default is wrong: expected int, found "x"',
+        ),
+        (
+            record({"name": "a", "type": "int", "default": 2**31}),
+            "/fields/0/default: the default is wrong: expected int",
+        ),
+        (
+            record({"name": "a", "type": ["null", "int"], "default": 1}),
+            "/fields/0/default: the default is wrong: expected null",
+        ),
+        ('["null",["int"]]', "/1: a union directly inside a union"),
+        ('["int","int"]', "/1: the union holds 'int' twice"),
+        ("[]", "/: a union needs at least one type"),
+        ('{"type":"array"}', "/: the attribute 'items' of an array is missing"),
+        ('{"type":"enum","name":"E","symbols":["A","A"]}', "/symbols/1: the symbol 'A' is no name or is there twice"),
+        ('{"type":"enum","name":"E","symbols":["A"],"default":"B"}', "/default: the default 'B' is not a symbol"),
+        ('{"type":"fixed","name":"F","size":-1}', "/: a fixed needs a 'size' in bytes, found -1"),
+        ('{"type":"fixed","name":"1F","size":1}', "/name: '1F' is not a name"),
+        ('{"type":"bytes","logicalType":"decimal"}', "/: a decimal needs precision > 0"),
+        ('{"type":"int","logicalType":"timestamp-micros"}', "/logicalType: timestamp-micros annotates long, not int"),
+        ('{"type":"record","name":"R","fields":{}}', "/: a record needs a list 'fields'"),
+        ('{"type":"record","fields":[]}', "/: a record needs a 'name'"),
+        (record({"name": "o", "type": {"type": "enum", "name": "Order", "symbols": []}}), "'Order' is defined twice"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(text, message):
+    with pytest.raises(InvalidSchema) as error:
+        parse(text)
+    assert message in str(error.value)
+
+
+def test_an_unknown_logical_type_is_ignored_as_the_specification_says():
+    assert parse('{"type":"string","logicalType":"postcode"}').logical == ""
+
+
+def test_types_of_references_may_be_used():
+    address = '{"type":"record","name":"Address","namespace":"shop","fields":[{"name":"city","type":"string"}]}'
+    customer = record({"name": "address", "type": "shop.Address"})
+    with pytest.raises(InvalidSchema):
+        parse(customer)
+    assert parse(customer, [address]).fields[0].type.fields[0].name == "city"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"type": "string"}', '"string"'),
+        ("string", '"string"'),
+        ('{"name":"E","type":"enum","symbols":["A"]}', '{"type": "enum", "symbols": ["A"], "name": "E"}'),
+        (
+            '{"type":"fixed","name":"a.b.F","size":4}',
+            '{"type":"fixed","name":"F","namespace":"a.b","size":4}',
+        ),
+        (
+            '{"type":"record","name":"R","namespace":"a","fields":[{"type":"a.R","name":"f","order":"ascending"}]}',
+            '{"type":"record","name":"a.R","fields":[{"name":"f","type":"R"}]}',
+        ),
+    ],
+)
+def test_two_ways_to_write_a_schema_are_one(one, other):
+    assert canonical(one) == canonical(other)
+
+
+def test_docs_defaults_and_custom_attributes_are_kept():
+    text = record(
+        {"name": "a", "type": "int", "default": 1, "doc": "why", "unit": "m"}, doc="an order", mainstem="change"
+    )
+    assert json.loads(canonical(text)) == json.loads(text)
+
+
+names = st.sampled_from(["A", "B", "shop.C"])
+leaves = st.sampled_from(["null", "int", "string"])
+types = st.recursive(
+    leaves | st.builds(lambda t: {"type": t}, leaves),
+    lambda inner: st.one_of(
+        st.builds(lambda t: {"type": "array", "items": t}, inner),
+        st.builds(lambda t: {"values": t, "type": "map"}, inner),
+        st.builds(
+            lambda name, t: {"name": name, "type": "record", "fields": [{"type": t, "name": "f"}]},
+            st.integers(0, 10**9).map("R{}".format),
+            inner,
+        ),
+    ),
+)
+
+
+@given(types)
+def test_canonical_text_is_a_fixed_point_and_means_the_same(tree):
+    once = canonical(json.dumps(tree))
+    assert canonical(once) == once
+
+
+@given(
+    st.recursive(
+        st.none() | st.text(max_size=5) | st.integers(),
+        lambda t: (
+            st.lists(t)
+            | st.dictionaries(
+                st.sampled_from(["type", "name", "fields", "items", "values", "symbols", "size", "default", "x"]), t
+            )
+        ),
+    )
+)
+def test_any_json_is_a_schema_or_an_invalid_one(tree):
+    with contextlib.suppress(InvalidSchema):
+        parse(json.dumps(tree))
+
+
+def test_pointers_are_escaped():
+    assert pointer_to("/a", "b/c~d", 0) == "/a/b~1c~0d/0"

@@ -1,0 +1,256 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.core import CorruptData
+from mainstem.registry.errors import IncompatibleSchema, InvalidSchema, NotFound, NotPermitted, RegistryError
+from mainstem.registry.records import Reference
+from mainstem.registry.state import NewSchema, State, guid_of
+
+
+def order(*fields):
+    return NewSchema(json.dumps({"type": "record", "name": "Order", "fields": list(fields)}))
+
+
+ID = {"name": "id", "type": "long"}
+NOTE = {"name": "note", "type": "string"}
+NOTE_OR_NONE = {"name": "note", "type": ["null", "string"], "default": None}
+
+
+class Registry:
+    """A state whose records are kept, as the topic would."""
+
+    def __init__(self):
+        self.state = State()
+        self.topic = []
+
+    def write(self, records):
+        for key, value in records:
+            self.topic.append((key, value))
+            self.state.apply(key, value)
+
+    def register(self, subject, new):
+        registration = self.state.register(subject, new)
+        self.write(registration.records)
+        return registration.id
+
+    def delete(self, subject, number=None, **more):
+        deleted, records = (
+            self.state.delete_version(subject, number, **more) if number else self.state.delete_subject(subject, **more)
+        )
+        self.write(records)
+        return deleted
+
+    def configure(self, subject, level):
+        self.write(self.state.set_config(subject, {"compatibility": level})[1])
+
+    def rebuilt(self):
+        state = State()
+        for key, value in self.topic:
+            state.apply(key, value)
+        return state
+
+    def compacted(self):
+        """What a new registry reads after the cleaner has been here: the last record of each key, in the old order."""
+        last = {key: number for number, (key, _) in enumerate(self.topic)}
+        state = State()
+        for number, (key, value) in enumerate(self.topic):
+            if last[key] == number and value is not None:
+                state.apply(key, value)
+        return state
+
+
+@pytest.fixture
+def registry():
+    return Registry()
+
+
+def test_versions_count_up_and_the_same_schema_stays_what_it_is(registry):
+    assert registry.register("orders-value", order(ID)) == 1
+    assert registry.register("orders-value", order(ID, NOTE_OR_NONE)) == 2
+    assert registry.register("orders-value", NewSchema(json.dumps(json.loads(order(ID).schema), indent=4))) == 1
+    assert registry.state.versions("orders-value") == [1, 2]
+    assert registry.state.version("orders-value", None).id == 2
+
+
+def test_the_same_schema_elsewhere_has_the_same_id(registry):
+    assert registry.register("a", order(ID)) == registry.register("b", order(ID))
+    assert [(v.subject, v.version) for v in registry.state.versions_of_id(1)] == [("a", 1), ("b", 1)]
+    assert guid_of(registry.state.version("a", 1)) == guid_of(registry.state.version("b", 1))
+
+
+def test_an_incompatible_schema_is_refused_with_its_reason(registry):
+    registry.register("s", order(ID))
+    with pytest.raises(IncompatibleSchema) as error:
+        registry.register("s", order(ID, NOTE))
+    (reason,) = error.value.reasons
+    assert "cannot read data of version 1: READER_FIELD_MISSING_DEFAULT_VALUE at /fields/1" in reason
+    registry.configure("s", "NONE")
+    assert registry.register("s", order(ID, NOTE)) == 2
+
+
+def test_the_level_of_a_subject_goes_before_the_global_one(registry):
+    registry.configure(None, "NONE")
+    assert registry.state.level("s") == "NONE"
+    registry.configure("s", "FULL")
+    assert registry.state.level("s") == "FULL"
+    with pytest.raises(NotFound) as error:
+        registry.state.config("other", default_to_global=False)
+    assert error.value.code == 40408
+    registry.write(registry.state.delete_config("s")[1])
+    assert registry.state.level("s") == "NONE"
+    with pytest.raises(NotPermitted, match="Invalid compatibility level 'SOME'"):
+        registry.configure("s", "SOME")
+
+
+def test_soft_then_permanent_deletion(registry):
+    registry.register("s", order(ID))
+    registry.register("s", order(ID, NOTE_OR_NONE))
+    with pytest.raises(NotFound) as error:
+        registry.delete("s", 1, permanent=True)
+    assert error.value.code == 40407
+    assert registry.delete("s", 1) == 1
+    assert registry.state.versions("s") == [2]
+    assert registry.state.versions("s", deleted=True) == [1, 2]
+    assert registry.state.schema_by_id(1).schema  # records still carry it
+    with pytest.raises(NotFound) as error:
+        registry.delete("s", 1)
+    assert error.value.code == 40406
+    assert registry.delete("s", 1, permanent=True) == 1
+    with pytest.raises(NotFound):
+        registry.state.schema_by_id(1)
+    assert registry.delete("s") == [2]
+    assert registry.state.list_subjects() == []
+    assert registry.state.list_subjects(deleted=True) == ["s"]
+    assert registry.delete("s", permanent=True) == [2]
+    assert registry.state.list_subjects(deleted=True) == []
+
+
+def test_a_deleted_schema_may_be_registered_again_and_keeps_its_id(registry):
+    registry.register("s", order(ID))
+    registry.delete("s")
+    assert registry.register("s", order(ID)) == 1
+    assert registry.state.versions("s", deleted=True) == [1, 2]
+
+
+def test_an_id_never_comes_back_even_when_compaction_has_forgotten_its_schema(registry):
+    registry.register("s", order(ID))
+    registry.register("t", order(ID, NOTE))
+    registry.delete("t")
+    registry.delete("t", permanent=True)
+    for state in (registry.state, registry.rebuilt(), registry.compacted()):
+        assert state.register("u", NewSchema('"string"')).id == 3
+
+
+def test_references(registry):
+    registry.register("address", NewSchema('{"type":"record","name":"Address","fields":[]}'))
+    customer = '{"type":"record","name":"Customer","fields":[{"name":"a","type":"Address"}]}'
+    with pytest.raises(InvalidSchema, match="unknown type 'Address'"):
+        registry.register("customer", NewSchema(customer))
+    with pytest.raises(InvalidSchema, match="leads to version 9 of subject 'address': no such schema"):
+        registry.register("customer", NewSchema(customer, references=(Reference("Address", "address", 9),)))
+    registry.register("customer", NewSchema(customer, references=(Reference("Address", "address", 1),)))
+    assert registry.state.referenced_by("address", 1) == [2]
+    with pytest.raises(NotPermitted) as error:
+        registry.delete("address")
+    assert error.value.code == 42206
+
+
+def test_modes(registry):
+    with pytest.raises(NotPermitted) as error:
+        registry.state.set_mode(None, "SOMETIMES")
+    assert error.value.code == 42204
+    registry.write(registry.state.set_mode("s", "READONLY"))
+    with pytest.raises(NotPermitted) as error:
+        registry.register("s", order(ID))
+    assert error.value.code == 42205
+    registry.write(registry.state.set_mode("s", "IMPORT"))
+    assert registry.register("s", NewSchema('"int"', id=70, version=4)) == 70
+    assert registry.state.versions("s") == [4]
+    with pytest.raises(NotPermitted) as error:
+        registry.register("s", NewSchema('"string"', id=70, version=5))
+    assert error.value.code == 42207
+    registry.write(registry.state.delete_mode("s")[1])
+    assert registry.state.mode("s") == "READWRITE"
+    assert registry.register("t", NewSchema('"string"')) == 71
+
+
+def test_what_is_not_there(registry):
+    for call in (
+        lambda: registry.state.version("s", 1),
+        lambda: registry.state.find("s", order(ID)),
+        lambda: registry.delete("s"),
+    ):
+        with pytest.raises(NotFound) as error:
+            call()
+        assert error.value.code == 40401
+        assert error.value.hint == "there are no subjects"
+    registry.register("s", order(ID))
+    with pytest.raises(NotFound) as error:
+        registry.state.find("s", NewSchema('"int"'))
+    assert error.value.code == 40403
+    with pytest.raises(NotFound) as error:
+        registry.state.version("s", 2)
+    assert error.value.code == 40402
+
+
+def test_other_formats_are_refused_until_they_are_checked():
+    with pytest.raises(InvalidSchema, match="schema type PROTOBUF is not supported"):
+        State().register("s", NewSchema("message", schema_type="PROTOBUF"))
+
+
+def test_what_later_registries_write_is_passed_over():
+    state = State()
+    state.apply(b'{"keytype":"CONTEXT","tenant":"default","context":".x","magic":0}', b"{}")
+    state.apply(b'{"keytype":"NOOP","magic":0}', None)
+    with pytest.raises(CorruptData):
+        state.apply(b"nonsense", b"")
+
+
+subjects = st.sampled_from(["a", "b", "c"])
+candidates = st.sampled_from(
+    [order(ID), order(ID, NOTE_OR_NONE), order(ID, NOTE), NewSchema('"int"'), NewSchema('"long"')]
+)
+actions = st.one_of(
+    st.tuples(st.just("register"), subjects, candidates),
+    st.tuples(st.just("delete"), subjects, st.booleans()),
+    st.tuples(st.just("delete_version"), subjects, st.integers(1, 4), st.booleans()),
+    st.tuples(st.just("configure"), subjects | st.none(), st.sampled_from(["NONE", "FULL", "BACKWARD_TRANSITIVE"])),
+)
+
+
+def visible(state):
+    return {
+        subject: [
+            (n, state.version(subject, n, deleted=True).id, state.version(subject, n, deleted=True).deleted)
+            for n in state.versions(subject, deleted=True)
+        ]
+        for subject in state.list_subjects(deleted=True)
+    }
+
+
+@given(st.lists(actions, max_size=25))
+def test_the_topic_is_the_state_and_an_id_means_one_schema_for_ever(steps):
+    registry = Registry()
+    meaning = {}
+    for step in steps:
+        try:
+            match step:
+                case ("register", subject, new):
+                    schema_id = registry.register(subject, new)
+                    assert meaning.setdefault(schema_id, new.schema) == new.schema
+                case ("delete", subject, permanent):
+                    registry.delete(subject, permanent=permanent)
+                case ("delete_version", subject, number, permanent):
+                    registry.delete(subject, number, permanent=permanent)
+                case ("configure", subject, level):
+                    registry.configure(subject, level)
+        except RegistryError:
+            continue
+    for state in (registry.rebuilt(), registry.compacted()):
+        assert visible(state) == visible(registry.state)
+        assert state.configs == registry.state.configs
+        assert state.max_id == registry.state.max_id
+        assert state.by_content == registry.state.by_content
