@@ -1,0 +1,220 @@
+"""The gateway: registry, collector and health in one ASGI process.
+
+/subjects, /schemas, /config, /mode, /compatibility, /contexts   the registry, Confluent's API
+/v1/topics/...                                                   the collector
+/health                                                          200 while both can answer, else 503
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import msgspec
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mainstem.client.connection import Connection
+from mainstem.client.topics import ensure_internal_topics
+from mainstem.connect.sources.http import Collector, CollectorConfig
+from mainstem.connect.sources.http_append import TakenOver
+from mainstem.core import UserError
+from mainstem.core.config import BadSetting
+from mainstem.core.logging import get_logger
+from mainstem.registry.app import routes as registry_routes
+from mainstem.registry.store import Store
+
+log = get_logger()
+
+GRACE_SECONDS = 10
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Table `[gateway]`: the registry and the collector, one process.
+
+    Attributes:
+        listen: HOST:PORT; port 0 takes a free one. There is no authentication yet: keep it on loopback.
+        collector: limits and name of the collector.
+    """
+
+    listen: str = "127.0.0.1:9600"
+    collector: CollectorConfig = CollectorConfig()
+
+
+class AddressInUse(UserError):
+    """Somebody else listens on the gateway's address."""
+
+
+class GatewayTakenOver(UserError):
+    """A newer gateway took the collector's transactional id: this one has stopped."""
+
+
+class Gateway:
+    """The application and what it holds. One per process and event loop."""
+
+    def __init__(self, connection: Connection, config: GatewayConfig, *, on_taken_over: Callable[[], None]) -> None:
+        self._connection = connection
+        self._store = Store(connection)
+        self._collector = Collector(connection, self._store, config.collector)
+        self._on_taken_over = on_taken_over
+        self._is_open = False
+        self.app = Starlette(
+            routes=[
+                Route("/health", self._health),
+                *self._collector.routes(),
+                *registry_routes(self._store),
+            ],
+            lifespan=self._lifespan,
+        )
+
+    async def open(self) -> None:
+        """1. internal topics  2. schemas, read to the end  3. fence older collectors. Called by the application itself
+        when it starts, unless somebody wants to know first why it cannot.
+
+        Raises:
+            BrokerUnavailable, StoreUnavailable: the log does not answer.
+        """
+        await asyncio.to_thread(ensure_internal_topics, self._connection)
+        await self._store.open()
+        await self._collector.open()
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Let go of the log; what was answered is there."""
+        await self._collector.close()
+        await self._store.close()
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        try:
+            if not self._is_open:
+                await self.open()
+            async with asyncio.TaskGroup() as tasks:
+                work = tasks.create_task(self._collect())
+                yield
+                work.cancel()
+        finally:
+            await self.close()
+
+    async def _collect(self) -> None:
+        try:
+            await self._collector.run()
+        except TakenOver:
+            self._on_taken_over()
+
+    async def _health(self, _: Request) -> Response:
+        problems = [f"registry: {self._store.failure}"] if self._store.failure else []
+        if self._collector.appender.problem:
+            problems.append(f"collector: {self._collector.appender.problem}")
+        if self._collector.appender.fenced:
+            problems.append("collector: a newer gateway took over")
+        state = self._store.state
+        body = {
+            "status": "failing" if problems else "ok",
+            "problems": problems,
+            "registry": {"subjects": len(state.subjects), "max_id": state.max_id, "unreadable": state.unreadable},
+            "collector": {"name": self._collector.appender.name, "transactions": self._collector.appender.committed},
+        }
+        return Response(msgspec.json.encode(body), 503 if problems else 200, media_type="application/json")
+
+
+class _Server(uvicorn.Server):
+    """Tells when it answers, which uvicorn only logs; and ends without the signal's own exit code when it was asked to."""
+
+    on_ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.on_ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def run(connection: Connection, config: GatewayConfig, *, on_ready: Callable[[str], None] = lambda _: None) -> None:
+    """Serve until SIGINT or SIGTERM; requests under way are answered first.
+
+    Args:
+        connection: the log.
+        config: the gateway's settings.
+        on_ready: told the address (`host:port`) once requests are answered.
+
+    Raises:
+        AddressInUse, BadSetting: the address cannot be bound.
+        BrokerUnavailable, StoreUnavailable: the log does not answer.
+        GatewayTakenOver: a newer gateway of the same name runs.
+    """
+    with bound(config.listen) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if runner.run(_serve(connection, config, listener, on_ready)):
+            raise GatewayTakenOver(
+                f"collector {config.collector.name}: a newer gateway took over, this one has stopped",
+                hint="run one gateway per collector name, or give this one another [gateway.collector] name",
+            )
+
+
+async def _serve(
+    connection: Connection, config: GatewayConfig, listener: socket.socket, on_ready: Callable[[str], None]
+) -> bool:
+    """Serve on `listener`; true if a newer gateway took over."""
+    taken_over = False
+
+    def stop() -> None:
+        nonlocal taken_over
+        taken_over = True
+        server.should_exit = True
+
+    gateway = Gateway(connection, config, on_taken_over=stop)
+    settings = uvicorn.Config(
+        gateway.app,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        server_header=False,
+    )
+    server = _Server(settings)
+    host, port = listener.getsockname()[:2]
+    server.on_ready = lambda: on_ready(f"{host}:{port}")
+    try:
+        await gateway.open()
+    except BaseException:
+        await gateway.close()
+        raise
+    await server.serve(sockets=[listener])
+    return taken_over
+
+
+def bound(address: str) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        BadSetting: not HOST:PORT, or no such host.
+        AddressInUse: taken.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise BadSetting(f"[gateway] listen: expected HOST:PORT, found {address!r}")
+    try:
+        family = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][0]
+    except (socket.gaierror, OverflowError) as error:
+        raise BadSetting(f"[gateway] listen: {address!r}: {error}") from None
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise AddressInUse(f"{address}: {reason}", hint="stop what listens there, or set [gateway] listen") from None

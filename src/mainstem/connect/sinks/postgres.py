@@ -1,0 +1,473 @@
+"""A second PostgreSQL kept equal to the first through the log, one whole source transaction after the other.
+
+The replica reads the tables' topics and `<source>.transactions`, waits until a transaction is there as a whole, and
+applies it in one transaction of the target, together with the offsets of the log (table `mainstem_offsets`). So a reader
+of the target never sees half a source transaction, and after a crash the target itself says where to go on. Several
+source transactions may share a target transaction. An advisory lock, held by the connection that writes, keeps a second
+process of the same sink out.
+
+A transaction that lacks records because compaction removed them cannot be had any more. The replica then empties its
+tables and reads the topics from their start, in one target transaction: its readers see the old state, then the new.
+
+    mainstem_offsets   sink | topic | partition | next_offset | position | log_id | seen_from | rows | tombstones | hash
+    mainstem_reports   sink | report: for `__mainstem.audit`, not sent yet; a crash may send one of them twice, the same
+"""
+
+import json
+import threading
+import zlib
+from typing import Any
+
+import msgspec
+import psycopg2
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from psycopg2.extras import execute_values
+
+from mainstem.client.catalog import read_catalog, write_catalog
+from mainstem.client.connection import Connection
+from mainstem.client.errors import BrokerUnavailable
+from mainstem.client.internal import AUDIT
+from mainstem.client.topics import admin, end_offsets, ensure_internal_topics, start_offsets
+from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
+from mainstem.connect.sinks.postgres_order import Batch, Change, TransactionOrder
+from mainstem.connect.sinks.postgres_target import TargetShape, TargetTable, shape_of
+from mainstem.connect.sources.postgres import transactions_topic
+from mainstem.connect.sources.postgres_catalog import connect, translate
+from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
+from mainstem.core import Clock, CorruptData, Retriable, SystemClock, TopicPartition, UserError
+from mainstem.core.logging import get_logger
+from mainstem.records.fingerprint import MODULUS, fingerprint
+from mainstem.registry import avro
+from mainstem.registry.client import Registry
+from mainstem.registry.errors import NotFound
+
+log = get_logger()
+
+MAX_WAITING = 100_000  # records of one partition; more of them wait in the log
+_LOCK_CLASS = 0x6D61_696E  # "main"
+_FETCH_RECORDS = 5_000
+_IDLE_SECONDS = 0.25
+_PATIENCE_SECONDS = 1.0
+_REPORT_SECONDS = 30.0
+_COMMIT_CHANGES = 50_000
+
+
+class SourceNotReady(Retriable):
+    """The source has not described itself in the catalog yet."""
+
+
+class ReplicaInUse(Retriable):
+    """Another process applies this sink."""
+
+
+class Rebuild(Retriable):
+    """The log no longer has every transaction that the target lacks; its tables are filled anew."""
+
+
+class LogMismatch(UserError):
+    """The target's offsets are not of this log."""
+
+
+class Seen(msgspec.Struct):
+    """What the sink did with the records from `start` on: for the audit."""
+
+    start: int
+    rows: int = 0
+    tombstones: int = 0
+    hash: int = 0
+
+
+class PostgresReplica:
+    """One target database, written by one thread. `run` goes on until `stop` is set or something fails."""
+
+    def __init__(
+        self,
+        name: str,
+        config: PostgresReplicaConfig,
+        connection: Connection,
+        registry: Registry,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.connection = connection
+        self.registry = registry
+        self.clock = clock or SystemClock()
+        self._shapes: dict[int, TargetShape] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """1. lock the target, 2. read its offsets, 3. apply what follows them."""
+        ensure_internal_topics(self.connection)
+        topics = self._read_topics()
+        try:
+            self._run_once(topics, stop, rebuild=False)
+        except Rebuild as reason:
+            log.warning("replica_rebuilds", sink=self.name, reason=str(reason))
+            self._run_once(topics, stop, rebuild=True)
+
+    def _run_once(self, topics: list[str], stop: threading.Event, *, rebuild: bool) -> None:
+        target = connect(self.config.url, name=f"mainstem {self.name}")
+        try:
+            run = _Run(self, target, topics, rebuild=rebuild)
+            try:
+                run.follow(stop)
+            finally:
+                run.close()
+        except psycopg2.Error as error:
+            raise translate(error, f"sink {self.name}") from error
+        except KafkaException as error:
+            raise BrokerUnavailable(f"sink {self.name}: {error.args[0].str()}") from error
+        finally:
+            target.close()
+
+    def shape(self, schema_id: int) -> TargetShape:
+        found = self._shapes.get(schema_id)
+        if found is None:
+            found = self._shapes[schema_id] = shape_of(self.registry.schema(schema_id))
+        return found
+
+    def _read_topics(self) -> list[str]:
+        entry = read_catalog(self.connection).get(f"source:{self.config.source}")
+        if entry is None or not entry.get("topics"):
+            raise SourceNotReady(f"sink {self.name}: source {self.config.source} is not in the catalog yet")
+        topics = [str(topic) for topic in entry["topics"]]
+        write_catalog(
+            self.connection,
+            {f"sink:{self.name}": {"type": "postgres", "source": self.config.source, "topics": topics}},
+        )
+        return topics
+
+
+class _Run:
+    """One run of a replica: a connection, a consumer, and what is between them. An error ends it."""
+
+    def __init__(self, sink: PostgresReplica, target: Any, topics: list[str], *, rebuild: bool) -> None:
+        self._sink = sink
+        self._config = sink.config
+        self._clock = sink.clock
+        self._connection = sink.connection
+        self._target = target
+        self._transactions = TopicPartition(transactions_topic(sink.config.source), 0)
+        self._topics = topics
+        self._tables = {topic: self._table(topic) for topic in topics}
+        self._last: dict[TopicPartition, tuple[str, int, int]] = {}
+        self._paused: set[TopicPartition] = set()
+        self._applied = 0  # changes in the open target transaction
+        self._opened_at: float | None = None  # when it began
+        self._whole = True  # the target may commit
+        self._position = 0
+        self._seen: dict[TopicPartition, Seen] = {}
+        self._reported_at = 0.0
+        self._unreported = False
+        self._ends: tuple[str, dict[TopicPartition, int]] | None = None  # of the head that is incomplete
+        self._look_at = 0.0
+        self._log_id = str(admin(self._connection).list_topics(timeout=30).cluster_id)
+        with target.cursor() as cursor:
+            self._lock(cursor)
+            cursor.execute(_TABLES)
+            saved = self._read_offsets(cursor)
+            self._new = not any(saved.values())
+            self._prepare_tables(cursor, rebuild=rebuild)
+            if not rebuild:
+                target.commit()
+        self._counted_from = saved  # the audit hears of every record once, also of one that a rebuild reads again
+        offsets = self._starts() if rebuild else saved
+        self._order = TransactionOrder(self._transactions, offsets, barrier=self._log_ends() if rebuild else None)
+        self._consumer = self._consume(offsets)
+        self._producer = Producer(self._connection.confluent(enable_idempotence=True, linger_ms=0, log_level=2))
+        log.info("replica_follows", sink=sink.name, topics=len(topics), resumed=not self._new, rebuild=rebuild)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def follow(self, stop: threading.Event) -> None:
+        """1. read, 2. see whether all of it is there, 3. apply the transactions that are whole, 4. commit when it is time."""
+        while not stop.is_set():
+            self._read()
+            self._look_for_gaps()
+            with self._target.cursor() as cursor:
+                while (batch := self._order.next()) is not None:
+                    self._apply(cursor, batch)
+                    if self._whole and self._is_due():
+                        self._commit(cursor)
+                if self._whole and (self._opened_at is not None or (self._unreported and self._report_is_due())):
+                    self._commit(cursor)
+            self._resume()
+
+    # ------------------------------------------------------------------------------------------------------- the log
+
+    def _consume(self, offsets: dict[TopicPartition, int]) -> Consumer:
+        settings = self._connection.confluent(
+            isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True, log_level=2
+        )
+        settings |= {
+            "group.id": f"mainstem.sink.{self._sink.name}",  # only a name: offsets are the target's
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 50,
+            "queued.max.messages.kbytes": 65_536,
+        }
+        consumer = Consumer(settings)
+        consumer.assign([ConfluentPartition(p.topic, p.partition, offset) for p, offset in offsets.items()])
+        return consumer
+
+    def _starts(self) -> dict[TopicPartition, int]:
+        return {
+            TopicPartition(topic, number): offset
+            for topic in (*self._topics, self._transactions.topic)
+            for number, offset in start_offsets(self._connection, topic).items()
+        }
+
+    def _log_ends(self) -> dict[TopicPartition, int]:
+        """The last stable offsets; the transactions' last, so that it has announced what the others hold."""
+        return {
+            TopicPartition(topic, number): offset
+            for topic in (*self._topics, self._transactions.topic)
+            for number, offset in end_offsets(self._connection, topic, committed=True).items()
+        }
+
+    def _read(self) -> None:
+        """Take what has arrived; wait a little when there is nothing."""
+        first = self._consumer.poll(_IDLE_SECONDS)
+        if first is None:
+            return
+        for message in (first, *self._consumer.consume(_FETCH_RECORDS, 0.002)):
+            partition = TopicPartition(message.topic() or "", message.partition() or 0)
+            error = message.error()
+            if error is None:
+                self._take(partition, message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._order.reached(partition, message.offset() or 0)
+            else:
+                self._raise(partition, error)
+
+    def _raise(self, partition: TopicPartition, error: Any) -> None:
+        if error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+            raise Rebuild(f"sink {self._sink.name}: {partition} has lost the records that come next")
+        raise BrokerUnavailable(f"sink {self._sink.name}: {partition}: {error.str()}")
+
+    def _take(self, partition: TopicPartition, message: Any) -> None:
+        value, offset = message.value(), message.offset()
+        key = message.key()
+        mark = fingerprint(key, value)
+        if partition == self._transactions:
+            self._take_transaction(value, offset, mark)
+        elif value is None:
+            transaction, position, order = self._last.get(partition, ("", 0, 0))
+            self._order.add(partition, Change(offset, transaction, position, order, "", key, None, -1, mark))
+        else:
+            self._take_change(partition, offset, key, value, message.headers(), mark)
+        if self._order.waiting(partition) >= MAX_WAITING and partition not in self._paused:
+            self._paused.add(partition)
+            self._consumer.pause([ConfluentPartition(partition.topic, partition.partition)])
+
+    def _take_transaction(self, value: bytes, offset: int, mark: int) -> None:
+        record = avro.decode(value, self._sink.registry.schema)
+        if record["status"] == "BEGIN":
+            self._order.begin(record["id"], record["position"], offset, mark)
+        else:
+            counts = {table["topic"]: table["event_count"] for table in record["tables"]}
+            self._order.end(record["id"], counts, offset, mark)
+
+    def _take_change(
+        self, partition: TopicPartition, offset: int, key: bytes, value: bytes, headers: Any, mark: int
+    ) -> None:
+        schema_id, payload = avro.split(value)
+        shape = self._sink.shape(schema_id)
+        record = shape.decode(payload)
+        source = record["transaction"]
+        if source is None:
+            raise CorruptData(f"{partition} offset {offset}: a change without its transaction")
+        row = None if record["after"] is None else shape.texts(record["after"])
+        unchanged = next((tuple(json.loads(text)) for name, text in headers or () if name == UNCHANGED_HEADER), ())
+        last = self._last[partition] = source["id"], record["position"], source["total_order"]
+        self._order.add(partition, Change(offset, *last, record["op"], key, row, schema_id, mark, unchanged))
+
+    def _resume(self) -> None:
+        ready = [partition for partition in self._paused if self._order.waiting(partition) < MAX_WAITING // 2]
+        if ready:
+            self._paused.difference_update(ready)
+            self._consumer.resume([ConfluentPartition(p.topic, p.partition) for p in ready])
+
+    def _look_for_gaps(self) -> None:
+        """A transaction that lacks records although everything up to the end of the log was read: rebuild."""
+        if self._order.compacted:
+            raise Rebuild(f"sink {self._sink.name}: a delete is no longer whole in the log")
+        head = self._order.incomplete()
+        if head is None:
+            self._ends = None
+            return
+        if self._ends is None or self._ends[0] != head.id:
+            self._ends, self._look_at = (head.id, {}), self._clock.monotonic() + _PATIENCE_SECONDS
+        if self._clock.monotonic() < self._look_at:
+            return  # it is most likely on its way: to ask where the log ends costs a round trip per topic
+        if not self._ends[1]:
+            self._ends = head.id, self._log_ends()
+        if self._order.read_past(head, self._ends[1]):
+            raise Rebuild(f"sink {self._sink.name}: transaction {head.id} is no longer whole in the log: {head.counts}")
+
+    # ---------------------------------------------------------------------------------------------------- the target
+
+    def _lock(self, cursor: Any) -> None:
+        number = zlib.crc32(self._sink.name.encode()) - (1 << 31)
+        cursor.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, number))
+        if not cursor.fetchone()[0]:
+            raise ReplicaInUse(
+                f"sink {self._sink.name}: another process applies it", hint="stop one of them; this one keeps trying"
+            )
+
+    def _read_offsets(self, cursor: Any) -> dict[TopicPartition, int]:
+        """Where to go on in every partition: 0 where the target has nothing of it.
+
+        Raises:
+            LogMismatch: the offsets are of another log, or lie beyond its end.
+        """
+        cursor.execute(
+            "SELECT topic, partition, next_offset, log_id, seen_from, rows, tombstones, hash::text FROM mainstem_offsets "
+            "WHERE sink = %s",
+            (self._sink.name,),
+        )
+        saved = {TopicPartition(row[0], row[1]): row[2:] for row in cursor.fetchall()}
+        offsets: dict[TopicPartition, int] = {}
+        for topic in (*self._topics, self._transactions.topic):
+            for number, end in end_offsets(self._connection, topic).items():
+                partition = TopicPartition(topic, number)
+                offset, log_id, start, rows, tombstones, sums = saved.get(partition, (0, self._log_id, 0, 0, 0, "0"))
+                if log_id != self._log_id or offset > end:
+                    raise LogMismatch(
+                        f"sink {self._sink.name}: the target has {partition} up to offset {offset} of log {log_id}, "
+                        f"this is log {self._log_id} up to offset {end}",
+                        hint=f"empty the target's tables and: DELETE FROM mainstem_offsets WHERE sink = '{self._sink.name}'",  # noqa: S608
+                    )
+                offsets[partition] = offset
+                self._seen[partition] = Seen(start, rows, tombstones, int(sums))
+                self._unreported |= rows + tombstones > 0
+        return offsets
+
+    def _prepare_tables(self, cursor: Any, *, rebuild: bool) -> None:
+        """Every table in its first shape, also one that has no rows yet; its later shapes come with the records."""
+        for topic, table in self._tables.items():
+            if rebuild:
+                table.clear(cursor)
+            try:
+                first = self._sink.registry.version(f"{topic}-value", 1)
+            except NotFound:
+                continue
+            table.prepare(cursor, first.id, self._sink.shape(first.id), may_have_rows=not self._new)
+
+    def _table(self, topic: str) -> TargetTable:
+        schema, _, table = topic.removeprefix(f"{self._config.source}.").rpartition(".")
+        return TargetTable(schema or self._config.schema, table)
+
+    def _apply(self, cursor: Any, batch: Batch) -> None:
+        if self._opened_at is None:
+            self._opened_at = self._clock.monotonic()
+        for partition, change in batch.changes:
+            table = self._tables[partition.topic]
+            if change.offset >= self._counted_from[partition]:
+                seen = self._seen[partition]
+                seen.hash += change.fingerprint
+                if change.operation:
+                    seen.rows += 1
+                else:
+                    seen.tombstones += 1
+            if change.operation:
+                table.prepare(cursor, change.schema_id, self._sink.shape(change.schema_id), may_have_rows=not self._new)
+            table.apply(cursor, change)
+        if batch.records:
+            seen = self._seen[self._transactions]
+            seen.rows += batch.records
+            seen.hash += batch.fingerprint
+        self._applied += len(batch.changes)
+        self._position, self._whole = batch.position, batch.whole
+
+    def _is_due(self) -> bool:
+        age_ms = (self._clock.monotonic() - (self._opened_at or 0)) * 1000
+        return self._applied >= _COMMIT_CHANGES or age_ms >= self._config.commit_interval_ms
+
+    def _commit(self, cursor: Any) -> None:
+        """1. rows, 2. offsets and what the audit is to hear, all of it or nothing; 3. tell the audit."""
+        for table in self._tables.values():
+            table.flush(cursor)
+        self._unreported = True
+        reports = self._seal() if self._report_is_due() else []
+        for report in reports:
+            cursor.execute(
+                "INSERT INTO mainstem_reports (sink, report) VALUES (%s, %s)", (self._sink.name, json.dumps(report))
+            )
+        self._write_offsets(cursor)
+        self._target.commit()
+        for table in self._tables.values():
+            table.committed()
+        self._new, self._applied, self._opened_at = False, 0, None
+        if reports:
+            self._send_reports(cursor)
+
+    def _write_offsets(self, cursor: Any) -> None:
+        rows = [
+            (
+                self._sink.name, partition.topic, partition.partition, offset, self._position, self._log_id,
+                seen.start, seen.rows, seen.tombstones, seen.hash % MODULUS,
+            )
+            for partition, offset in self._order.offsets.items()
+            for seen in (self._seen[partition],)
+        ]  # fmt: skip
+        execute_values(cursor, _SAVE_OFFSETS, rows)
+
+    def _report_is_due(self) -> bool:
+        return (self._clock.monotonic() - self._reported_at) * 1000 >= self._config.report_interval_ms
+
+    def _seal(self) -> list[dict[str, Any]]:
+        """What was seen since the last report, per partition; counting begins anew."""
+        reports = []
+        for partition, offset in self._order.offsets.items():
+            seen = self._seen[partition]
+            if offset <= seen.start:
+                continue
+            reports.append(
+                {
+                    "reader": self._sink.name, "topic": partition.topic, "partition": partition.partition,
+                    "from": seen.start, "to": offset, "rows": seen.rows, "tombstones": seen.tombstones,
+                    "quarantined": 0, "filtered": 0, "late": 0, "hash": seen.hash % MODULUS,
+                }
+            )  # fmt: skip
+            self._seen[partition] = Seen(offset)
+        self._reported_at, self._unreported = self._clock.monotonic(), False
+        return reports
+
+    def _send_reports(self, cursor: Any) -> None:
+        """Tell the audit, then forget. A crash between the two tells it the same again."""
+        cursor.execute("SELECT id, report FROM mainstem_reports WHERE sink = %s ORDER BY id", (self._sink.name,))
+        found = cursor.fetchall()
+        reader = self._sink.name.encode()
+        refused: list[str] = []
+
+        def delivered(error: Any, _: Any) -> None:
+            refused.extend([] if error is None else [error.str()])
+
+        for _, report in found:
+            self._producer.produce(AUDIT, json.dumps(report).encode(), reader, 0, on_delivery=delivered)
+        left = self._producer.flush(_REPORT_SECONDS)
+        if left or refused:
+            raise BrokerUnavailable(f"sink {self._sink.name}: {AUDIT}: {refused[0] if refused else 'no answer'}")
+        cursor.execute("DELETE FROM mainstem_reports WHERE id = ANY(%s)", ([number for number, _ in found],))
+        self._target.commit()
+
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS mainstem_offsets (
+    sink text, topic text, partition int, next_offset bigint NOT NULL, position bigint NOT NULL, log_id text NOT NULL,
+    seen_from bigint NOT NULL, rows bigint NOT NULL, tombstones bigint NOT NULL, hash numeric(20) NOT NULL,
+    PRIMARY KEY (sink, topic, partition)
+);
+CREATE TABLE IF NOT EXISTS mainstem_reports (id bigserial PRIMARY KEY, sink text NOT NULL, report jsonb NOT NULL);
+"""
+
+_SAVE_OFFSETS = """
+INSERT INTO mainstem_offsets AS o VALUES %s
+ON CONFLICT (sink, topic, partition) DO UPDATE SET next_offset = EXCLUDED.next_offset, position = EXCLUDED.position,
+    log_id = EXCLUDED.log_id, seen_from = EXCLUDED.seen_from, rows = EXCLUDED.rows, tombstones = EXCLUDED.tombstones,
+    hash = EXCLUDED.hash
+WHERE o.next_offset <> EXCLUDED.next_offset OR o.seen_from <> EXCLUDED.seen_from
+"""

@@ -1,0 +1,276 @@
+"""A file as a source: each line once, the byte position in the same transaction as the lines.
+
+    run:  1. fence older runs, read the position from the log   2. find the file that it speaks of, rotated or not
+          3. read lines, commit them with the new position, again and again
+          4. when `<path>.end` is there and all is read: state that nothing follows
+
+Rotation by rename: the old file is read to its end, then the new one. Rotation by truncation: reading starts over at the
+new beginning; what was written and cut away between two looks is gone, as for every reader of such a file.
+"""
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
+from mainstem.client.connection import Connection
+from mainstem.client.heartbeats import Statement
+from mainstem.client.heartbeats import encode as encode_heartbeat
+from mainstem.client.internal import HEARTBEATS
+from mainstem.client.partitioner import partition_for
+from mainstem.client.topics import describe, end_offsets, ensure_internal_topics
+from mainstem.client.writer import TransactionalWriter
+from mainstem.connect import quarantine
+from mainstem.connect.quarantine import Quarantined, quarantine_topic
+from mainstem.connect.sources.file_config import FileSourceConfig
+from mainstem.connect.sources.file_lines import (
+    Chunk,
+    FilePosition,
+    Line,
+    forerunners,
+    is_same,
+    moved,
+    read_lines,
+    start,
+)
+from mainstem.core import Clock, CorruptData, SystemClock, UserError
+from mainstem.core.logging import get_logger
+from mainstem.registry import avro
+from mainstem.registry.client import RegisteredSchema, Registry
+from mainstem.registry.errors import NotFound
+
+log = get_logger()
+
+STAGE = "file"
+LINE_SCHEMA = '{"type":"record","name":"Line","fields":[{"name":"line","type":"string"}]}'
+FILE_HEADER, POSITION_HEADER = "mainstem.file", "mainstem.position"
+
+
+class UnfitTopic(UserError):
+    """The topic's schema has no room for lines."""
+
+
+class GrewAfterItsEnd(UserError):
+    """The end of the input was stated, and then more was written."""
+
+
+class FileSource:
+    """One file, followed by one thread. `run` goes on until `stop` is set or something fails; it can be called again."""
+
+    def __init__(
+        self,
+        name: str,
+        config: FileSourceConfig,
+        connection: Connection,
+        registry: Registry,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.path = Path(config.path)
+        self.end_path = self.path.with_name(self.path.name + ".end")
+        self._connection = connection
+        self._registry = registry
+        self._clock = clock or SystemClock()
+        self._quarantine_id: int | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow the file. Raises what the worker knows to treat; the next run goes on where the log says."""
+        ensure_internal_topics(self._connection)
+        self._schema = self._topic_schema()
+        self._partition = partition_for(self.name.encode(), describe(self._connection, self.config.topic).partitions)
+        writer = TransactionalWriter(self._connection, self.name)
+        try:
+            state = writer.open()
+            position = self._decode(state.position) if state is not None else None
+            self._follow(writer, position, stop)
+        finally:
+            writer.close()
+
+    # -- which file
+
+    def _follow(self, writer: TransactionalWriter, position: FilePosition | None, stop: threading.Event) -> None:
+        while not stop.is_set():
+            opened = self._open(position)
+            if opened is None:
+                stop.wait(self.config.poll_ms / 1000)
+                continue
+            file, position = opened
+            with file:
+                position = self._read(writer, file, position, stop)
+
+    def _open(self, position: FilePosition | None) -> tuple[BinaryIO, FilePosition] | None:
+        """The file to read now, and from where; None while there is none."""
+        with contextlib.ExitStack() as opened:
+            try:
+                file = opened.enter_context(self.path.open("rb"))
+            except FileNotFoundError:
+                file = None
+            if file is not None and position is not None and is_same(file, position):
+                opened.pop_all()
+                return file, position
+            if position is not None:
+                old = self._forerunner(position)
+                if old is not None:
+                    return old
+            if file is None:
+                return None
+            begin = start(file, position)
+            if position is not None:
+                log.info("file_starts_over", source=self.name, path=str(self.path), read_before=position.position)
+            opened.pop_all()
+            return file, begin
+
+    def _forerunner(self, position: FilePosition) -> tuple[BinaryIO, FilePosition] | None:
+        """The file of `position` under its new name while it has unread bytes, else the one that came after it."""
+        names = list(forerunners(self.path, position))
+        if not names:
+            log.warning("file_gone", source=self.name, path=str(self.path), read_to=position.position)
+            return None
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(names[0].open("rb"))
+            if os.fstat(file.fileno()).st_size > position.position:
+                opened.pop_all()
+                # A copy has an inode of its own; its bytes are those that were read of the original.
+                return file, msgspec.structs.replace(position, inode=os.fstat(file.fileno()).st_ino)
+        if len(names) == 1:
+            return None
+        file = names[1].open("rb")
+        return file, start(file, position)
+
+    # -- reading
+
+    def _read(
+        self, writer: TransactionalWriter, file: BinaryIO, position: FilePosition, stop: threading.Event
+    ) -> FilePosition:
+        """Read `file` until another one takes its place or `stop` is set; the position where that was."""
+        quiet_since: float | None = None  # nothing new since then, and the file is no longer the one at `path`
+        log.info("file_follows", source=self.name, path=file.name, position=position.position)
+        while not stop.is_set():
+            if not is_same(file, position):
+                return position  # truncated
+            replaced = self._is_replaced(position)
+            waited = (
+                quiet_since is not None
+                and (self._clock.monotonic() - quiet_since) * 1000 >= self.config.rotation_wait_ms
+            )
+            finished = not replaced and self.config.end_marker and self.end_path.exists()
+            if position.ended and finished:
+                self._check_still_ended(file, position)
+                stop.wait(self.config.poll_ms / 1000)
+                continue
+            chunk = self._chunk(file, position, at_end=finished or waited)
+            if chunk.position > position.position:
+                quiet_since = None
+                position = self._commit(writer, file, position, chunk)
+            elif finished:
+                position = self._state_end(writer, position)
+            elif waited:
+                return position
+            else:
+                if replaced and quiet_since is None:
+                    quiet_since = self._clock.monotonic()
+                stop.wait(self.config.poll_ms / 1000)
+        return position
+
+    def _is_replaced(self, position: FilePosition) -> bool:
+        try:
+            return self.path.stat().st_ino != position.inode
+        except FileNotFoundError:
+            return False  # renamed, and its successor is not there yet: the writer may still hold it open
+
+    def _chunk(self, file: BinaryIO, position: FilePosition, *, at_end: bool) -> Chunk:
+        size = max(self.config.batch_bytes, self.config.max_line_bytes + 1)
+        return read_lines(file, position, size=size, max_line=self.config.max_line_bytes, at_end=at_end)
+
+    def _check_still_ended(self, file: BinaryIO, position: FilePosition) -> None:
+        if self._chunk(file, position, at_end=True).position > position.position:
+            raise GrewAfterItsEnd(
+                f"source {self.name}: {self.path} grew beyond byte {position.position} after its end was stated",
+                hint=f"remove {self.end_path} to go on with it; windows that were closed will find its rows late",
+            )
+
+    # -- writing
+
+    def _commit(
+        self, writer: TransactionalWriter, file: BinaryIO, position: FilePosition, chunk: Chunk
+    ) -> FilePosition:
+        after = moved(file, position, chunk)
+        writer.begin()
+        name = (FILE_HEADER, str(self.path).encode())
+        for line in chunk.lines:
+            headers = [name, (POSITION_HEADER, str(line.position).encode())]
+            value, refused = self._encode(line)
+            if value is not None:
+                writer.send(self.config.topic, self._partition, None, value, headers)
+            else:
+                writer.send(quarantine_topic(self.config.topic), 0, None, self._refused(line, *refused), headers)
+        writer.commit(msgspec.to_builtins(after))
+        return after
+
+    def _encode(self, line: Line) -> tuple[bytes | None, tuple[str, str]]:
+        """The record of a line, or the code and reason why there is none."""
+        place = f"{self.path} at byte {line.position}"
+        if not line.whole:
+            return None, ("line_too_long", f"{place}: a line of more than {self.config.max_line_bytes} bytes")
+        try:
+            text = line.data.decode(self.config.encoding)
+        except UnicodeDecodeError as error:
+            return None, (
+                "not_text",
+                f"{place}: byte {error.start} of the line is not {self.config.encoding}: {error.reason}",
+            )
+        return avro.encode(self._schema.id, self._schema.schema, {"line": text}), ("", "")
+
+    def _refused(self, line: Line, code: str, reason: str) -> bytes:
+        if self._quarantine_id is None:
+            self._quarantine_id = quarantine.ensure_quarantine(self._connection, self._registry, self.config.topic)
+        topic, now_ms = self.config.topic, self._clock.now_ms()
+        refused = Quarantined(topic, STAGE, code, reason, line.data, now_ms, schema_id=self._schema.id)
+        return quarantine.encode(self._quarantine_id, refused)
+
+    def _state_end(self, writer: TransactionalWriter, position: FilePosition) -> FilePosition:
+        """All lines are committed: state that nothing follows, and remember that it was stated, in one transaction."""
+        ended = msgspec.structs.replace(position, ended=True)
+        positions = end_offsets(self._connection, self.config.topic, committed=True)
+        statement = Statement(self.config.topic, positions, self._clock.now_ms(), end=True)
+        writer.begin()
+        writer.send(HEARTBEATS, 0, statement.key, encode_heartbeat(statement))
+        writer.commit(msgspec.to_builtins(ended))
+        log.info("file_ended", source=self.name, path=str(self.path), position=position.position)
+        return ended
+
+    # -- what the topic is
+
+    def _topic_schema(self) -> RegisteredSchema:
+        """The topic's latest schema; it must take `{"line": text}`. Without one, ours is registered."""
+        subject = f"{self.config.topic}-value"
+        try:
+            schema = self._registry.latest(subject)
+        except NotFound:
+            self._registry.register(subject, LINE_SCHEMA)
+            schema = self._registry.latest(subject)
+        try:
+            avro.encode(schema.id, schema.schema, {"line": ""})
+        except avro.UnfitRow as error:
+            raise UnfitTopic(
+                f'source {self.name}: topic {self.config.topic}: its schema does not take {{"line": text}}: {error}',
+                hint="give the file a topic of its own, or other fields of its schema a default",
+            ) from None
+        if self.config.topic not in topic_entries(read_catalog(self._connection)):
+            entry = TopicEntry("stream", (), None, subject, f"source:{self.name}")
+            write_catalog(self._connection, {f"topic:{self.config.topic}": entry})
+        return schema
+
+    def _decode(self, position: object) -> FilePosition | None:
+        if not position:
+            return None
+        try:
+            return msgspec.convert(position, FilePosition)
+        except msgspec.ValidationError as error:
+            raise CorruptData(f"source {self.name}: position {position!r}: {error}") from error

@@ -1,0 +1,29 @@
+"""The settings of a file source; apart from it, so that reading settings needs nothing else."""
+
+import msgspec
+
+
+class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="file"):
+    """Settings of `[sources.<name>]` with `type = "file"`.
+
+    Attributes:
+        path: the file to follow; it need not exist yet. Its rotated forerunners are looked for beside it, as `<name>.*`
+            and `<name>-*`.
+        topic: where its lines go, as `{"line": ...}`.
+        encoding: of the file; bytes that are none go to the quarantine.
+        end_marker: when a file `<path>.end` exists, the input is finished: whoever writes the file makes it when done.
+            (To guess the end from a silence would be to call a slow writer finished.)
+        batch_bytes: how much is read for one transaction.
+        max_line_bytes: a longer line goes to the quarantine, in pieces; below the topic's `max.message.bytes`.
+        poll_ms: how often the file is looked at when nothing new was there.
+        rotation_wait_ms: how long a renamed file may still be written to.
+    """
+
+    path: str
+    topic: str
+    encoding: str = "utf-8"
+    end_marker: bool = True
+    batch_bytes: int = 1 << 20
+    max_line_bytes: int = 512 << 10
+    poll_ms: int = 200
+    rotation_wait_ms: int = 2_000

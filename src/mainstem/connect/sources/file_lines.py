@@ -1,0 +1,159 @@
+"""Where a file source is in its file, whether a file is still the same one, and what its bytes hold. Reads, never writes."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import xxhash
+
+FINGERPRINT_BYTES = 1024
+REMEMBERED = 16
+NOT_FORERUNNERS = frozenset({".end", ".gz", ".bz2", ".xz", ".zst"})
+NO_HEAD = xxhash.xxh64_intdigest(b"")
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What a file is known by."""
+
+    inode: int
+    bytes: int
+    hash: int
+
+
+class FilePosition(msgspec.Struct, frozen=True):
+    """How far a file was read. A file is known by its inode and the hash of its first bytes: an inode alone is given to
+    the next file when the old one is deleted, and the first bytes alone are shared by many logs.
+    """
+
+    inode: int
+    position: int = 0  # the next byte to read; always the start of a line, or of a piece of a long one
+    head_bytes: int = 0  # how many of the first bytes are in `head_hash`: at most what was read already
+    head_hash: int = NO_HEAD
+    in_long_line: bool = False
+    ended: bool = False
+    done: tuple[Head, ...] = ()  # files that were read to their end, the last 16: they may lie beside it for weeks
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line without its end, where it starts, or a piece of one that is too long (`whole` is false)."""
+
+    position: int
+    data: bytes
+    whole: bool = True
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """What was read at once: lines, where to go on, and whether that is in the middle of a long line."""
+
+    lines: list[Line]
+    position: int
+    in_long_line: bool
+
+
+def head_hash(file: BinaryIO, size: int) -> int:
+    """A hash of the first `size` bytes."""
+    return xxhash.xxh64_intdigest(os.pread(file.fileno(), size, 0))
+
+
+def start(file: BinaryIO, after: FilePosition | None = None) -> FilePosition:
+    """The beginning of `file`, which came after another one."""
+    done = () if after is None else after.done
+    if (
+        after is not None and after.head_bytes
+    ):  # without a head, an inode alone would also fit the file that gets it next
+        done = (*done, Head(after.inode, after.head_bytes, after.head_hash))[-REMEMBERED:]
+    return FilePosition(os.fstat(file.fileno()).st_ino, done=done)
+
+
+def moved(file: BinaryIO, before: FilePosition, chunk: Chunk) -> FilePosition:
+    """The position after `chunk`; the fingerprint grows with it until it covers `FINGERPRINT_BYTES`."""
+    size = min(FINGERPRINT_BYTES, chunk.position)
+    known = before.head_hash if size == before.head_bytes else head_hash(file, size)
+    return msgspec.structs.replace(
+        before,
+        position=chunk.position,
+        head_bytes=size,
+        head_hash=known,
+        in_long_line=chunk.in_long_line,
+        ended=False,
+    )
+
+
+def is_same(file: BinaryIO, position: FilePosition) -> bool:
+    """Whether `file` is the one that `position` speaks of and still has all that was read."""
+    return os.fstat(file.fileno()).st_ino == position.inode and has_content(file, position)
+
+
+def has_content(file: BinaryIO, position: FilePosition) -> bool:
+    """Whether `file` begins like the one that `position` speaks of, and has all that was read of it."""
+    return (
+        os.fstat(file.fileno()).st_size >= position.position
+        and head_hash(file, position.head_bytes) == position.head_hash
+    )
+
+
+def read_lines(file: BinaryIO, at: FilePosition, *, size: int, max_line: int, at_end: bool) -> Chunk:
+    """The whole lines in the next `size` bytes.
+
+    Args:
+        file: opened for reading.
+        at: where to read on.
+        size: at most so many bytes; at least `max_line`.
+        max_line: what is longer comes in pieces that are not `whole`.
+        at_end: nothing more is ever written: the last line counts although its end is missing.
+    """
+    assert size > max_line
+    data = os.pread(file.fileno(), size, at.position)
+    is_last = at_end and len(data) < size
+    lines: list[Line] = []
+    begin, in_long_line = 0, at.in_long_line
+    while True:
+        stop = data.find(b"\n", begin)
+        if stop < 0:
+            rest = len(data) - begin
+            if rest > max_line or (rest and is_last):
+                lines.append(
+                    Line(
+                        at.position + begin,
+                        _stripped(data[begin:]),
+                        whole=is_last and rest <= max_line and not in_long_line,
+                    )
+                )
+                in_long_line = not is_last
+                begin = len(data)
+            return Chunk(lines, at.position + begin, in_long_line)
+        whole = not in_long_line and stop - begin <= max_line
+        lines.append(Line(at.position + begin, _stripped(data[begin:stop]), whole=whole))
+        begin, in_long_line = stop + 1, False
+
+
+def _stripped(line: bytes) -> bytes:
+    return line[:-1] if line.endswith(b"\r") else line
+
+
+def forerunners(path: Path, since: FilePosition) -> Iterator[Path]:
+    """What `path` was called before it was rotated: the file of `since` first, then those that came after it, oldest first.
+
+    The file of `since` has its inode; or it is a copy, made before the original was cut (logrotate's `copytruncate`):
+    then the first 1024 bytes must agree. Compressed files are left out: a position in them means nothing.
+    """
+    names = [each for pattern in (f"{path.name}.*", f"{path.name}-*") for each in path.parent.glob(pattern)]
+    found = sorted(
+        (each.stat().st_mtime_ns, each) for each in names if each.is_file() and each.suffix not in NOT_FORERUNNERS
+    )
+    copy_counts = since.head_bytes == FINGERPRINT_BYTES
+    for same in (is_same, has_content) if copy_counts else (is_same,):
+        for number, (_, each) in enumerate(found):
+            with each.open("rb") as file:
+                if same(file, since):
+                    yield each
+                    yield from (later for _, later in found[number + 1 :] if not _was_done(later, since))
+                    return
+
+
+def _was_done(path: Path, position: FilePosition) -> bool:
+    with path.open("rb") as file:
+        inode = os.fstat(file.fileno()).st_ino
+        return any(head.inode == inode and head_hash(file, head.bytes) == head.hash for head in position.done)

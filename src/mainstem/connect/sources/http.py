@@ -1,0 +1,384 @@
+"""The collector: events over HTTP, answered when they are durable in the log, each with what became of it.
+
+    POST /v1/topics/{topic}/events       JSON array or object, NDJSON, CloudEvents; docs/formats/events.md
+    POST /v1/topics/{topic}/heartbeat    {"event_time": ...}: nothing older follows
+    POST /v1/topics/{topic}/end          nothing follows at all
+    GET  /v1/topics                      the topics that take events
+
+An event that is not JSON or does not fit its topic's schema goes to `<topic>.quarantine` with its reason and its bytes;
+the others of the request are appended. All of a request is one part of one transaction.
+"""
+
+import asyncio
+from typing import Any, NamedTuple
+
+import msgspec
+import xxhash
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from mainstem.client.connection import Connection
+from mainstem.client.errors import BrokerUnavailable
+from mainstem.client.heartbeats import Statement
+from mainstem.client.heartbeats import encode as encode_heartbeat
+from mainstem.client.internal import HEARTBEATS
+from mainstem.client.topics import end_offsets
+from mainstem.connect import quarantine
+from mainstem.connect.quarantine import Quarantined, quarantine_topic
+from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, Placed, TakenOver
+from mainstem.connect.sources.http_events import BadRequest, Event, parse, unpack
+from mainstem.connect.sources.http_topics import Encoder, NoSchema, NotAnInput, Topics, UnknownTopic, event_time_ms
+from mainstem.connect.sources.http_values import Unfit
+from mainstem.connect.sources.http_window import ID_HEADER, content_hash, tail
+from mainstem.core import MainstemError, Retriable, UserError
+from mainstem.core.clock import Clock, SystemClock
+from mainstem.core.logging import get_logger
+from mainstem.registry import avro
+from mainstem.registry.errors import StoreUnavailable
+from mainstem.registry.state import NewSchema, State
+from mainstem.registry.store import Store
+
+log = get_logger()
+
+STAGE = "http"
+RETRY_AFTER_SECONDS = "1"
+
+
+class CollectorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the collector.
+
+    Attributes:
+        name: of the collector; two gateways of one name fence each other, the newer one wins.
+        body_bytes: largest body, after gunzip.
+        batch_events: most events in one request.
+        event_bytes: largest event; must be below the topic's `max.message.bytes`.
+        window_records: how many of a topic's last records are remembered for duplicates.
+        waiting_bytes: how much may wait for the log before clients are told to slow down (429).
+    """
+
+    name: str = "collector"
+    body_bytes: int = 16 << 20
+    batch_events: int = 10_000
+    event_bytes: int = 512 << 10
+    window_records: int = 100_000
+    waiting_bytes: int = 64 << 20
+
+
+class Result(msgspec.Struct, omit_defaults=True):
+    """What became of one event; `partition` and `offset` of a rejected one are those of its record in the quarantine."""
+
+    index: int
+    status: str  # accepted, duplicate, rejected
+    partition: int
+    offset: int
+    code: str = ""
+    reason: str = ""
+
+
+class _Intake(NamedTuple):
+    """One event on its way: its record, and why it is going to the quarantine, if it is."""
+
+    event: Event
+    record: NewRecord
+    code: str
+    reason: str
+
+
+class Collector:
+    """Takes events for the topics of one log. `run` must be running for requests to be answered."""
+
+    def __init__(
+        self, connection: Connection, schemas: Store, config: CollectorConfig, *, clock: Clock | None = None
+    ) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.appender = Appender(
+            connection,
+            config.name,
+            window_size=config.window_records,
+            waiting_bytes=config.waiting_bytes,
+            clock=self.clock,
+        )
+        self.topics = Topics(connection, schemas.state, self.clock)
+        self._connection = connection
+        self._schemas = schemas
+        self._quarantine_ids: dict[str, int] = {}
+        self._event_times: dict[str, int] = {}  # topic -> the latest, in ms
+
+    async def open(self) -> None:
+        """Fence older collectors of this name; read topics and catalog."""
+        await self.appender.open()
+        await self.topics.refresh()
+
+    async def run(self) -> None:
+        """Until cancelled, or until a newer collector takes over (TakenOver)."""
+        await self.appender.run()
+
+    async def close(self) -> None:
+        await self.appender.close()
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/v1/topics", self._guarded(self._list), methods=["GET"]),
+            Route("/v1/topics/{topic}/events", self._guarded(self._events), methods=["POST"]),
+            Route("/v1/topics/{topic}/heartbeat", self._guarded(self._heartbeat), methods=["POST"]),
+            Route("/v1/topics/{topic}/end", self._guarded(self._end), methods=["POST"]),
+        ]
+
+    # -- events
+
+    async def _events(self, request: Request) -> Response:
+        """1. read and split the body  2. check and encode each event  3. append all in one transaction  4. answer."""
+        encoder = await self.topics.encoder(request.path_params["topic"])
+        body = await _body(request, self.config.body_bytes)
+        body = unpack(body, request.headers.get("content-encoding", ""), self.config.body_bytes)
+        events = parse(request.headers, body, self.config.batch_events)
+        ids = _Ids(request, encoder)
+        latest = self._event_times.get(encoder.topic, -1)
+        intakes = []
+        for event in events:
+            intake, event_time = self._take(encoder, ids, event)
+            latest = event_time if event_time is not None and event_time > latest else latest
+            intakes.append(intake)
+        if any(intake.code for intake in intakes):
+            intakes = await self._to_quarantine(encoder, intakes)
+        placed = await self.appender.append([intake.record for intake in intakes])
+        if latest >= 0:
+            self._event_times[encoder.topic] = max(latest, self._event_times.get(encoder.topic, -1))
+        results = [_result(intake, place) for intake, place in zip(intakes, placed, strict=True)]
+        await self._keep_reused(encoder, intakes, results)
+        return _answer(encoder, results, whole_body=len(events) == 1 and events[0].raw is body)
+
+    def _take(self, encoder: Encoder, ids: "_Ids", event: Event) -> tuple[_Intake, int | None]:
+        event_id = ids.of(event)
+        headers = event.headers
+        if event_id is not None:
+            headers = [*headers, (ID_HEADER, event_id.encode())]
+        code, reason = event.error, event.reason
+        if not code and len(event.raw) > self.config.event_bytes:
+            code, reason = "event_too_large", f"{len(event.raw)} bytes, at most {self.config.event_bytes}"
+        if not code:
+            try:
+                encoded = encoder.encode(event.value)
+            except Unfit as error:
+                code, reason = "unfit", str(error)
+            else:
+                content = content_hash(memoryview(encoded.value)[5:]) if event_id is not None else 0
+                record = NewRecord(encoder.topic, encoded.key, encoded.value, headers, event_id, content)
+                return _Intake(event, record, "", ""), encoded.event_time_ms
+        return _Intake(event, NewRecord(encoder.topic, None, b"", headers, event_id), code, reason), None
+
+    async def _to_quarantine(self, encoder: Encoder, intakes: list[_Intake]) -> list[_Intake]:
+        """`intakes` with a record for the quarantine in place of each that is refused."""
+        schema_id = await self._quarantine_schema(encoder.topic)
+        return [self._refused(encoder, schema_id, intake) if intake.code else intake for intake in intakes]
+
+    def _refused(self, encoder: Encoder, schema_id: int, intake: _Intake) -> _Intake:
+        # What is larger than a record may be is cut: the reason says how large it was.
+        raw = intake.event.raw[: self.config.event_bytes]
+        content = xxhash.xxh64_intdigest(raw)
+        event_id = intake.record.id
+        # The content is part of the id: another bad attempt with the same id is kept too.
+        kept_id = None if event_id is None else f"{event_id} {content:016x}"
+        headers = [(name, value) for name, value in intake.record.headers if name != ID_HEADER]
+        if kept_id is not None:
+            headers.append((ID_HEADER, kept_id.encode()))
+        value = quarantine.encode(
+            schema_id,
+            Quarantined(
+                encoder.topic, STAGE, intake.code, intake.reason, raw, self.clock.now_ms(), schema_id=encoder.schema_id
+            ),
+        )
+        record = NewRecord(quarantine_topic(encoder.topic), None, value, headers, kept_id, 0)
+        return _Intake(intake.event, record, intake.code, intake.reason)
+
+    async def _quarantine_schema(self, topic: str) -> int:
+        if topic not in self._quarantine_ids:
+            await asyncio.to_thread(quarantine.create_quarantine, self._connection, topic)
+            new = NewSchema(quarantine.SCHEMA)
+
+            def decide(state: State) -> Any:
+                registration = state.register(f"{quarantine_topic(topic)}-value", new)
+                return registration.id, registration.records
+
+            self._quarantine_ids[topic] = await self._schemas.write(decide)
+        return self._quarantine_ids[topic]
+
+    async def _keep_reused(self, encoder: Encoder, intakes: list[_Intake], results: list[Result]) -> None:
+        """An id that came back with another content was not appended: keep what came in the quarantine."""
+        reused = [number for number, result in enumerate(results) if result.code == "id_reused"]
+        if not reused:
+            return
+        schema_id = await self._quarantine_schema(encoder.topic)
+        refused = [
+            self._refused(encoder, schema_id, intakes[number]._replace(code="id_reused", reason=results[number].reason))
+            for number in reused
+        ]
+        placed = await self.appender.append([intake.record for intake in refused])
+        for number, place in zip(reused, placed, strict=True):
+            results[number].partition, results[number].offset = place.partition, place.offset
+
+    # -- statements about time
+
+    async def _heartbeat(self, request: Request) -> Response:
+        topic, body = await self._statement(request)
+        if "event_time" not in body:
+            raise BadRequest(400, "no_event_time", 'expected {"event_time": "2013-01-01T05:00:00Z"}')
+        return await self._state(topic, event_time_ms(body["event_time"]), end=False)
+
+    async def _end(self, request: Request) -> Response:
+        topic, body = await self._statement(request)
+        if "event_time" in body:
+            return await self._state(topic, event_time_ms(body["event_time"]), end=True)
+        await self.appender.settled()
+        latest = self._event_times.get(topic)
+        if latest is None:  # nothing was posted since this process started: the topic itself knows
+            latest = await asyncio.to_thread(self._latest_event_time, await self.topics.encoder(topic))
+        return await self._state(topic, latest, end=True)
+
+    async def _statement(self, request: Request) -> tuple[str, dict[str, Any]]:
+        encoder = await self.topics.encoder(request.path_params["topic"])
+        data = await _body(request, 10_000)
+        try:
+            return encoder.topic, msgspec.json.decode(data or b"{}", type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise BadRequest(400, "not_json", f"the body is not a JSON object: {error}") from None
+
+    async def _state(self, topic: str, event_time: int, *, end: bool) -> Response:
+        await self.appender.settled()
+        positions = await asyncio.to_thread(end_offsets, self._connection, topic, committed=True)
+        statement = Statement(topic, positions, event_time, end)
+        await self.appender.append([NewRecord(HEARTBEATS, statement.key, encode_heartbeat(statement), [])])
+        log.info("heartbeat", topic=topic, event_time=event_time, end=end)
+        return _json(200, statement)
+
+    def _latest_event_time(self, encoder: Encoder) -> int:
+        """The latest event time among the topic's last records; now, where the topic names no column for it."""
+        latest = -1
+        column = encoder.entry.event_time
+        if column is None:
+            return self.clock.now_ms()
+        for message in tail(self._connection, encoder.topic, self.config.window_records):
+            if message.value() is not None:
+                value = avro.decode(message.value(), self._text)[column]
+                latest = max(latest, -1 if value is None else int(value.timestamp() * 1000))
+        return latest if latest >= 0 else self.clock.now_ms()
+
+    def _text(self, schema_id: int) -> str:
+        return self._schemas.state.schema_by_id(schema_id).schema
+
+    # -- answers
+
+    async def _list(self, _: Request) -> Response:
+        await self.topics.refresh(max_age_seconds=1)
+        return _json(200, {"topics": self.topics.inputs()})
+
+    def _guarded(self, call: Any) -> Any:
+        """Every error as JSON with a code, a line and what to do; those worth a retry say when."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await call(request)  # type: ignore[no-any-return]
+            except BadRequest as error:
+                return _error(error.status, error.code, error)
+            except UnknownTopic as error:
+                return _error(404, "unknown_topic", error, topics=error.topics)
+            except NoSchema as error:
+                return _error(409, "no_schema", error)
+            except NotAnInput as error:
+                return _error(409, "not_an_input", error)
+            except Overloaded as error:
+                return _error(429, "overloaded", error)
+            except TakenOver as error:
+                return _error(503, "taken_over", error)
+            except (LogUnavailable, BrokerUnavailable, StoreUnavailable) as error:
+                return _error(503, "log_unavailable", error)
+            except Unfit as error:
+                return _error(400, "unfit", error)
+            except UserError as error:
+                return _error(422, "refused", error)
+            except ClientDisconnect:
+                return Response(status_code=499)
+
+        return endpoint
+
+
+class _Ids:
+    """Which id an event has: CloudEvents' source and id, its own `id`, or the request's Idempotency-Key and its index.
+
+    `?id=a,b` names other fields, `?id=none` switches the field off. A field `id` that is part of the topic's key, or of a
+    changelog, names a thing and not an event. One that the schema does not have is an envelope's, and left out.
+    """
+
+    def __init__(self, request: Request, encoder: Encoder) -> None:
+        self.key = request.headers.get("idempotency-key")
+        wanted = request.query_params.get("id")
+        entry = encoder.entry
+        names_a_thing = "id" in entry.key or (entry.kind == "changelog" and "id" in encoder.columns)
+        self.fields: tuple[str, ...]
+        if wanted is None:
+            self.fields = () if names_a_thing else ("id",)
+        else:
+            self.fields = () if wanted == "none" else tuple(wanted.split(","))
+        self.outside = frozenset(self.fields) - encoder.columns
+
+    def of(self, event: Event) -> str | None:
+        if event.id is not None:
+            return event.id
+        if self.fields and type(event.value) is dict:
+            values = [event.value.get(field) for field in self.fields]
+            if all(type(value) is str or type(value) is int for value in values):
+                if self.outside:
+                    event.value = {name: value for name, value in event.value.items() if name not in self.outside}
+                return " ".join(map(str, values))
+        return f"{self.key} {event.index}" if self.key is not None else None
+
+
+def _result(intake: _Intake, place: Placed) -> Result:
+    index = intake.event.index
+    if intake.code:
+        return Result(index, "rejected", place.partition, place.offset, intake.code, intake.reason)
+    if place.status == "reused":
+        reason = (
+            f"id {intake.record.id!r} was taken by another event, at partition {place.partition} offset {place.offset}"
+        )
+        return Result(index, "rejected", -1, -1, "id_reused", reason)
+    return Result(index, place.status, place.partition, place.offset)
+
+
+def _answer(encoder: Encoder, results: list[Result], *, whole_body: bool) -> Response:
+    counts = {"accepted": 0, "duplicate": 0, "rejected": 0}
+    basis: dict[int, int] = {}
+    for result in results:
+        counts[result.status] += 1
+        if result.status != "rejected" and result.offset >= basis.get(result.partition, 0):
+            basis[result.partition] = result.offset + 1
+    status = 200
+    if counts["rejected"] == len(results):
+        status = 400 if whole_body and results[0].code == "not_json" else 422
+    answer = {"topic": encoder.topic, "schema_id": encoder.schema_id, **counts, "basis": {encoder.topic: basis}}
+    return _json(status, answer | {"results": results})
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    too_large = BadRequest(413, "body_too_large", f"the body is larger than {limit} bytes", hint="send smaller batches")
+    if int(request.headers.get("content-length") or 0) > limit:
+        raise too_large
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _json(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+
+
+def _error(status: int, code: str, error: MainstemError, **more: Any) -> Response:
+    headers = {"Retry-After": RETRY_AFTER_SECONDS} if isinstance(error, Retriable) else None
+    details = {"code": code, "message": str(error)} | ({"hint": error.hint} if error.hint else {})
+    return _json(status, {"error": details, **more}, headers)

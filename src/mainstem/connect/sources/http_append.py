@@ -1,0 +1,331 @@
+"""Group commit: what several requests bring becomes one Kafka transaction, and all are answered when it is durable.
+
+    requests ──append()──> queue ──one group at a time──> transaction ──commit──> answers
+                             └── what arrives meanwhile is the next group
+
+One transactional id per collector. Whoever starts takes it (`fence`), so a gateway that was thought dead and comes back
+can append nothing any more. Only then are the topics' tails read for the event ids that were taken in before. The books
+of the collector (records and hash per partition, for the audit) travel in the same transaction.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.client.errors import BrokerUnavailable, Fenced, TransactionFailed
+from mainstem.client.internal import SOURCES, source_transactional_id
+from mainstem.client.partitioner import partition_for
+from mainstem.client.progress import Written, add_written
+from mainstem.client.topics import describe
+from mainstem.client.transaction import Appended, SharedTransaction
+from mainstem.client.writer import SourceState, read_source
+from mainstem.connect.sources.http_window import Seen, Window, read_tail
+from mainstem.core import Retriable, TopicPartition, UserError
+from mainstem.core.clock import Clock, SystemClock
+from mainstem.core.logging import get_logger
+from mainstem.records.fingerprint import MODULUS, fingerprint
+
+log = get_logger()
+
+BOOKS = TopicPartition(SOURCES, 0)
+INTERNAL = "__mainstem."
+
+
+class Overloaded(Retriable):
+    """More is waiting for the log than may wait."""
+
+
+class LogUnavailable(Retriable):
+    """The log did not take the transaction, or did not say so in time: a retry with the same ids does no harm."""
+
+
+class TakenOver(Retriable):
+    """A newer gateway has this collector's transactional id; this process appends nothing any more."""
+
+
+class NewRecord(msgspec.Struct):
+    """A record on its way. With an `id`, a second one of that id is not appended."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, bytes | None]]
+    id: str | None = None
+    content: int = 0  # hash of what the id stands for
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Where a record is. `reused`: its id was taken by another content, which is there; nothing was appended."""
+
+    status: Literal["accepted", "duplicate", "reused"]
+    partition: int
+    offset: int  # -1 where others wrote into the same partition in between
+
+
+class _Request(msgspec.Struct):
+    records: list[NewRecord]
+    size: int
+    answer: "asyncio.Future[list[Placed]]"
+
+
+class _Group:
+    """The records of one transaction by partition, and for every record of every request how to find its place."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[TopicPartition, list[NewRecord]] = {}
+        self.fresh: dict[tuple[str, str], tuple[TopicPartition, int, int]] = {}  # (topic, id) -> lane, number, content
+        self.places: list[list[Callable[[dict[TopicPartition, Appended]], Placed]]] = []
+
+
+class Appender:
+    """The collector's only way into the log. Lives on one event loop; `run` must be running for `append` to return."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        *,
+        window_size: int = 100_000,
+        group_bytes: int = 16 << 20,
+        waiting_bytes: int = 64 << 20,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.fenced = False
+        self._connection = connection
+        self._window_size = window_size
+        self._group_bytes = group_bytes
+        self._waiting_bytes = waiting_bytes
+        self._clock = clock or SystemClock()
+        self._queue: deque[_Request] = deque()
+        self._waiting = 0  # bytes in the queue
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="collector")
+        self._transaction: SharedTransaction | None = None
+        self._holds_id = False
+        self._windows: dict[str, Window] = {}
+        self._partitions: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
+        self._books = SourceState({})
+        self.committed = 0  # transactions
+        self.problem = ""  # why the last group was not committed; empty once one is
+
+    # -- for requests
+
+    async def append(self, records: list[NewRecord]) -> list[Placed]:
+        """Append records in their order; on return they are durable and visible.
+
+        Raises:
+            Overloaded, LogUnavailable, TakenOver: nothing is known to be appended; the same ids may be sent again.
+            UserError: the topic's settings do not allow one of them, or it is gone; nothing of this call is appended.
+        """
+        if self.fenced:
+            raise TakenOver(f"collector {self.name}: a newer gateway took over", hint="send it there")
+        size = sum(len(record.value) + len(record.key or b"") + 64 for record in records)
+        if self._waiting and self._waiting + size > self._waiting_bytes:
+            raise Overloaded(f"{self._waiting} bytes are waiting for the log", hint="try again in a second")
+        request = _Request(records, size, asyncio.get_running_loop().create_future())
+        self._queue.append(request)
+        self._waiting += size
+        self._idle.clear()
+        self._wake.set()
+        return await request.answer
+
+    async def settled(self) -> None:
+        """Return when nothing is waiting or under way."""
+        await self._idle.wait()
+
+    def partitions(self, topic: str) -> int | None:
+        """The number of partitions, once it is known."""
+        return self._partitions.get(topic)
+
+    # -- the one that commits
+
+    async def open(self) -> None:
+        """Take the transactional id. Raises BrokerUnavailable: the log does not answer."""
+        await self._blocking(self._fence)
+
+    async def close(self) -> None:
+        """Let go; requests that still wait are answered as unavailable."""
+        while self._queue:
+            self._fail(self._queue.popleft(), LogUnavailable("the gateway is stopping"))
+        if self._transaction is not None:
+            await self._blocking(self._transaction.close)
+        self._thread.shutdown()
+
+    async def run(self) -> None:
+        """Commit group after group until cancelled, or until a newer gateway takes over (TakenOver)."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                await self._commit_group(self._take_group())
+                if self.fenced:
+                    raise TakenOver(f"collector {self.name}: a newer gateway took over")
+            self._idle.set()
+
+    def _take_group(self) -> list[_Request]:
+        group = [self._queue.popleft()]
+        size = group[0].size
+        while self._queue and size + self._queue[0].size <= self._group_bytes:
+            size += self._queue[0].size
+            group.append(self._queue.popleft())
+        self._waiting -= size
+        return group
+
+    async def _commit_group(self, requests: list[_Request]) -> None:
+        try:
+            answers = await self._blocking(self._commit, [request.records for request in requests])
+        except UserError as error:  # a record that its topic does not allow, or a topic that was deleted meanwhile
+            if len(requests) == 1:
+                self._fail(requests[0], error)
+                return
+            for request in requests:  # one of them spoils the group: each gets a transaction of its own
+                await self._commit_group([request])
+        except Fenced as error:
+            self.fenced = True
+            log.warning("collector_taken_over", name=self.name, error=str(error))
+            for request in (*requests, *self._queue):
+                self._fail(request, TakenOver(f"collector {self.name}: a newer gateway took over"))
+            self._queue.clear()
+        except (BrokerUnavailable, TransactionFailed) as error:
+            log.warning("collector_append_failed", name=self.name, error=str(error))
+            self.problem = str(error)
+            for request in requests:
+                self._fail(request, LogUnavailable(f"the log did not take it: {error}", hint=error.hint))
+        except Exception as error:
+            # A bug: those who wait must hear of it, and the next group may go.
+            log.exception("collector_append_failed", name=self.name)
+            for request in requests:
+                self._fail(request, error)
+        else:
+            self.problem = ""
+            for request, places in zip(requests, answers, strict=True):
+                if not request.answer.done():
+                    request.answer.set_result(places)
+
+    def _fail(self, request: _Request, error: Exception) -> None:
+        if not request.answer.done():
+            request.answer.set_exception(error)
+
+    async def _blocking(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+    # -- in its thread
+
+    def _fence(self) -> None:
+        """1. take the id, 2. read the books, which nobody else can change any more; the tails are read when needed."""
+        if self._transaction is None:
+            self._transaction = SharedTransaction(self._connection, source_transactional_id(self.name))
+        self._windows.clear()
+        self._transaction.fence()
+        self._books = read_source(self._connection, self.name) or SourceState({})
+        self._holds_id = True
+
+    def _commit(self, requests: list[list[NewRecord]]) -> list[list[Placed]]:
+        """1. hold the id, or fence  2. leave out what is there already  3. append  4. commit  5. remember the ids."""
+        if not self._holds_id:
+            self._fence()
+        group = self._arrange(requests)
+        done: dict[TopicPartition, Appended] = {}
+        if group.lanes:
+            try:
+                done = self._append(group)
+            except BaseException:
+                # Whether it is committed may be unknown: only a fence and the topics themselves can tell.
+                self._holds_id = False
+                raise
+        answers = [[place(done) for place in places] for places in group.places]
+        for (topic, event_id), (lane, number, content) in group.fresh.items():
+            placed = _placed(done[lane], number)
+            self._windows[topic].add(event_id, Seen(lane.partition, placed, content))
+        return answers
+
+    def _arrange(self, requests: list[list[NewRecord]]) -> _Group:
+        group = _Group()
+        for records in requests:
+            turn: dict[str, int] = {}
+            group.places.append([self._arrange_one(group, record, turn) for record in records])
+        return group
+
+    def _arrange_one(
+        self, group: _Group, record: NewRecord, turn: dict[str, int]
+    ) -> Callable[[dict[TopicPartition, Appended]], Placed]:
+        if record.id is not None:
+            seen = self._window(record.topic).get(record.id)
+            if seen is not None:
+                known = Placed("duplicate" if seen.content == record.content else "reused", seen.partition, seen.offset)
+                return lambda _: known
+            twin = group.fresh.get((record.topic, record.id))
+            if twin is not None:
+                return _finder("duplicate" if twin[2] == record.content else "reused", twin[0], twin[1])
+        lane = TopicPartition(record.topic, self._choose(record, turn))
+        lanes = group.lanes.setdefault(lane, [])
+        lanes.append(record)
+        if record.id is not None:
+            group.fresh[record.topic, record.id] = (lane, len(lanes) - 1, record.content)
+        return _finder("accepted", lane, len(lanes) - 1)
+
+    def _window(self, topic: str) -> Window:
+        if topic not in self._windows:
+            self._windows[topic] = read_tail(self._connection, topic, self._window_size)
+            log.info("collector_window_read", topic=topic, ids=len(self._windows[topic]))
+        return self._windows[topic]
+
+    def _choose(self, record: NewRecord, turn: dict[str, int]) -> int:
+        topic = record.topic
+        if topic not in self._partitions:
+            self._partitions[topic] = describe(self._connection, topic).partitions
+        count = self._partitions[topic]
+        if record.key is not None:
+            return partition_for(record.key, count)
+        if topic not in turn:  # records without key: one partition per request, the next one for the next request
+            turn[topic] = self._turns[topic] = (self._turns.get(topic, -1) + 1) % count
+        return turn[topic]
+
+    def _append(self, group: _Group) -> dict[TopicPartition, Appended]:
+        assert self._transaction is not None
+        try:
+            ticket = self._transaction.begin()
+            with self._transaction.writer(ticket) as writer:
+                now_ms = self._clock.now_ms()
+                for lane, records in group.lanes.items():
+                    keys, values = (record.key for record in records), (record.value for record in records)
+                    writer.append(lane, keys, values, (record.headers for record in records), now_ms)
+                books = self._written(group)
+                writer.append(BOOKS, [self.name.encode()], [msgspec.json.encode(books)], None, now_ms)
+                done = writer.finish()
+            self._transaction.commit({partition: appended.count for partition, appended in done.items()})
+        except BaseException:
+            self._transaction.abort()
+            raise
+        self._books = books
+        self.committed += 1
+        return done
+
+    def _written(self, group: _Group) -> SourceState:
+        batch: dict[str, dict[int, Written]] = {}
+        for lane, records in group.lanes.items():
+            if lane.topic.startswith(INTERNAL):  # heartbeats are no data of a user
+                continue
+            total = sum(fingerprint(record.key, record.value) for record in records)
+            batch.setdefault(lane.topic, {})[lane.partition] = Written(len(records), total % MODULUS)
+        return SourceState({}, add_written(self._books.written, batch))
+
+
+def _placed(appended: Appended, number: int) -> int:
+    """The offset of the number-th record of a lane; -1 where somebody else's records lie in between."""
+    return appended.base + number if appended.last - appended.base + 1 == appended.count else -1
+
+
+def _finder(
+    status: Literal["accepted", "duplicate", "reused"], lane: TopicPartition, number: int
+) -> Callable[[dict[TopicPartition, Appended]], Placed]:
+    return lambda done: Placed(status, lane.partition, _placed(done[lane], number))

@@ -1,0 +1,185 @@
+"""From the body of a request to its events: JSON, NDJSON, and CloudEvents in their three modes. No I/O.
+
+CloudEvents over HTTP: https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/http-protocol-binding.md
+An event that cannot be read keeps its bytes and its reason; the others of the body go on.
+"""
+
+import base64
+import urllib.parse
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from mainstem.core.errors import UserError
+
+JSON_TYPES: Final = ("application/json", "text/json")
+NDJSON_TYPES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
+CLOUDEVENT: Final = "application/cloudevents+json"
+CLOUDEVENT_BATCH: Final = "application/cloudevents-batch+json"
+KNOWN_TYPES: Final = (*JSON_TYPES, *NDJSON_TYPES, CLOUDEVENT, CLOUDEVENT_BATCH)
+
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
+_json = msgspec.json.Decoder()
+
+
+class BadRequest(UserError):
+    """A request that holds no events we could read; `status` is its HTTP status."""
+
+    def __init__(self, status: int, code: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.code = code
+
+
+class Event(msgspec.Struct):
+    """One event of a request: its bytes, and either its value or why there is none."""
+
+    index: int
+    raw: bytes
+    value: Any = None
+    id: str | None = None
+    headers: list[tuple[str, bytes | None]] = []  # CloudEvents' attributes, as its Kafka binding names them
+    error: str = ""  # a code; empty if `value` is there
+    reason: str = ""
+
+
+def unpack(body: bytes, encoding: str, limit: int) -> bytes:
+    """The body without its content encoding, at most `limit` bytes.
+
+    Raises:
+        BadRequest: 413 too large, 415 an encoding that is not gzip, 400 not what it says.
+    """
+    match encoding.strip().lower():
+        case "" | "identity":
+            data = body
+        case "gzip" | "x-gzip":
+            unpacker = zlib.decompressobj(wbits=31)
+            try:
+                data = unpacker.decompress(body, limit + 1)
+            except zlib.error as error:
+                raise BadRequest(400, "not_gzip", f"the body is not gzip: {error}") from None
+            if len(data) <= limit and not unpacker.eof:
+                raise BadRequest(400, "not_gzip", "the gzip body is cut short")
+        case other:
+            raise BadRequest(415, "unknown_encoding", f"Content-Encoding {other!r}: gzip and identity are taken")
+    if len(data) > limit:
+        raise BadRequest(413, "body_too_large", f"the body is larger than {limit} bytes", hint="send smaller batches")
+    return data
+
+
+def parse(headers: Mapping[str, str], body: bytes, limit: int) -> list[Event]:
+    """The events of a body, at most `limit`.
+
+    Raises:
+        BadRequest: 415 a content type that is not known, 413 too many events, 400 nothing in it.
+    """
+    content_type = headers.get("content-type", JSON_TYPES[0]).partition(";")[0].strip().lower()
+    if "ce-specversion" in headers:
+        events = [_binary(headers, content_type, body)]
+    elif content_type == CLOUDEVENT:
+        events = [_structured(0, body)]
+    elif content_type == CLOUDEVENT_BATCH:
+        events = _array_events(body, limit, _structured)
+    elif content_type in NDJSON_TYPES:
+        events = [_plain(number, line) for number, line in _lines(body, limit)]
+    elif content_type in JSON_TYPES:
+        events = _json_events(body, limit)
+    else:
+        known = ", ".join(KNOWN_TYPES)
+        raise BadRequest(415, "unknown_content_type", f"Content-Type {content_type!r}; taken are {known}")
+    if not events:
+        raise BadRequest(400, "no_events", "the body holds no events")
+    return events
+
+
+def _json_events(body: bytes, limit: int) -> list[Event]:
+    return _array_events(body, limit, _plain) if body.lstrip().startswith(b"[") else [_plain(0, body)]
+
+
+def _array_events(body: bytes, limit: int, read: Callable[[int, bytes], Event]) -> list[Event]:
+    try:
+        raws = _raws.decode(body)
+    except msgspec.DecodeError as error:
+        # Where a broken array's elements end cannot be known: the body as a whole is the bad event.
+        return [Event(0, body, error="not_json", reason=f"the body is not a JSON array: {error}")]
+    _check_count(len(raws), limit)
+    return [read(number, bytes(raw)) for number, raw in enumerate(raws)]
+
+
+def _lines(body: bytes, limit: int) -> Iterator[tuple[int, bytes]]:
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    _check_count(len(lines), limit)
+    return enumerate(lines)
+
+
+def _check_count(count: int, limit: int) -> None:
+    if count > limit:
+        raise BadRequest(
+            413, "too_many_events", f"{count} events, at most {limit} per request", hint="send smaller batches"
+        )
+
+
+def _plain(index: int, raw: bytes) -> Event:
+    try:
+        return Event(index, raw, _json.decode(raw))
+    except (msgspec.DecodeError, RecursionError) as error:
+        return Event(index, raw, error="not_json", reason=f"not JSON: {error}")
+
+
+def _structured(index: int, raw: bytes) -> Event:
+    event = _plain(index, raw)
+    if event.error:
+        return event
+    envelope = event.value
+    if not isinstance(envelope, dict):
+        return Event(
+            index, raw, error="not_a_cloudevent", reason="expected an object with specversion, id, source, type"
+        )
+    attributes = {name: value for name, value in envelope.items() if name not in {"data", "data_base64"}}
+    content_type = envelope.get("datacontenttype", JSON_TYPES[0])
+    if "data_base64" in envelope:
+        try:
+            data = base64.b64decode(envelope["data_base64"], validate=True)
+        except (ValueError, TypeError):
+            return Event(index, raw, error="not_a_cloudevent", reason="/data_base64: not base64")
+        inner = _data(index, content_type, data)
+        return _cloud_event(index, raw, attributes, inner)
+    return _cloud_event(index, raw, attributes, Event(index, raw, envelope.get("data")))
+
+
+def _binary(headers: Mapping[str, str], content_type: str, body: bytes) -> Event:
+    attributes: dict[str, Any] = {
+        name.removeprefix("ce-"): urllib.parse.unquote(value)
+        for name, value in headers.items()
+        if name.startswith("ce-")
+    }
+    attributes["datacontenttype"] = content_type
+    return _cloud_event(0, body, attributes, _data(0, content_type, body))
+
+
+def _data(index: int, content_type: Any, data: bytes) -> Event:
+    kind = str(content_type).partition(";")[0].strip().lower()
+    if kind not in JSON_TYPES and not kind.endswith("+json"):
+        return Event(index, data, error="unknown_content_type", reason=f"datacontenttype {kind!r}: JSON is taken")
+    return _plain(index, data)
+
+
+def _cloud_event(index: int, raw: bytes, attributes: dict[str, Any], data: Event) -> Event:
+    if attributes.get("specversion") != "1.0":
+        found = attributes.get("specversion")
+        return Event(index, raw, error="not_a_cloudevent", reason=f"/specversion: expected 1.0, found {found!r}")
+    for name in ("id", "source", "type"):
+        if not isinstance(attributes.get(name), str) or not attributes[name]:
+            return Event(index, raw, error="not_a_cloudevent", reason=f"/{name}: expected a text that is not empty")
+    data.index, data.raw = index, raw
+    data.id = f"{attributes['source']} {attributes['id']}"
+    data.headers = [
+        (f"ce_{name}", _text(value).encode()) for name, value in attributes.items() if name != "datacontenttype"
+    ]
+    return data
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

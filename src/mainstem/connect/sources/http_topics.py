@@ -1,0 +1,210 @@
+"""What the collector knows of the topics it takes events for: key, event time, and how a value is encoded.
+
+Topics and catalog are read from the log in the background; schemas come from the registry's state, so that a new version
+counts from the next request on.
+"""
+
+import asyncio
+import io
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import fastavro
+
+from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries
+from mainstem.client.connection import Connection
+from mainstem.client.topics import list_topics
+from mainstem.connect.quarantine import SUFFIX
+from mainstem.connect.sources.http_values import Convert, Unfit, converter
+from mainstem.core import UserError
+from mainstem.core.clock import Clock
+from mainstem.registry import avro
+from mainstem.registry.errors import NotFound
+from mainstem.registry.records import SchemaValue
+from mainstem.registry.schema import AvroType, brief, parse
+from mainstem.registry.state import State
+
+STALE_SECONDS = 10.0  # after that, topics and catalog are read again in the background
+
+_TO_MS = {"timestamp-millis": 1, "local-timestamp-millis": 1, "timestamp-micros": 1000, "local-timestamp-micros": 1000}
+_TO_MS |= {"timestamp-nanos": 1_000_000, "local-timestamp-nanos": 1_000_000}
+
+
+class UnknownTopic(UserError):
+    """There is no such topic to post to; `topics` are those there are."""
+
+    def __init__(self, name: str, topics: list[str]) -> None:
+        known = ", ".join(topics[:50]) or "none yet"
+        super().__init__(f"topic {name!r}: no such topic", hint=f"topics that take events: {known}")
+        self.topics = topics
+
+
+class NoSchema(UserError):
+    """The topic exists, but nobody has said what its events look like."""
+
+
+class NotAnInput(UserError):
+    """The topic is written by a job or another source; events posted to it would not be theirs."""
+
+
+class Encoded(NamedTuple):
+    """An event ready for the log; `event_time_ms` where the topic names a column for it."""
+
+    key: bytes | None
+    value: bytes
+    event_time_ms: int | None
+
+
+class Encoder:
+    """Encodes events of one topic with one version of its schema."""
+
+    def __init__(self, topic: str, entry: TopicEntry, version: SchemaValue, references: tuple[str, ...]) -> None:
+        self.topic = topic
+        self.entry = entry
+        self.schema_id = version.id
+        self.columns: frozenset[str] = frozenset()
+        schema = parse(version.schema, references)
+        self.columns = frozenset(field.name for field in schema.fields)
+        for column in (*entry.key, *([entry.event_time] if entry.event_time else [])):
+            if column not in self.columns:
+                raise NoSchema(
+                    f"topic {topic!r}: its schema {version.id} has no field {column!r}, which the catalog names"
+                )
+        self._convert: Convert = converter(schema)
+        self._schema = avro.compiled(version.schema, references)
+        self._prefix = avro.HEADER.pack(avro.MAGIC, version.id)
+        self._to_ms = _event_time_reader(schema, entry.event_time)
+
+    def encode(self, value: Any) -> Encoded:
+        """Raises Unfit: the value does not fit the schema, or a column of the key is null."""
+        row = self._convert(value)
+        buffer = io.BytesIO()
+        buffer.write(self._prefix)
+        try:
+            fastavro.schemaless_writer(buffer, self._schema, row)
+        except (
+            ValueError,
+            TypeError,
+            OverflowError,
+        ) as error:  # our checks should have found it: still answered, with less to say
+            raise Unfit(f"cannot be written: {error}") from error
+        key = self._key(value) if self.entry.key else None
+        return Encoded(key, buffer.getvalue(), self._to_ms(row) if self._to_ms else None)
+
+    def _key(self, value: Any) -> bytes:
+        try:
+            return avro.key_text(value, self.entry.key)
+        except avro.UnfitRow as error:
+            raise Unfit(str(error)) from error
+
+
+def _event_time_reader(schema: AvroType, column: str | None) -> Callable[[Any], int | None] | None:
+    kinds = [field.type for field in schema.fields if field.name == column]
+    if not kinds:
+        return None
+    branches = kinds[0].branches or (kinds[0],)
+    divisor = next((_TO_MS[branch.logical] for branch in branches if branch.logical in _TO_MS), None)
+    if divisor is None or column is None:
+        return None
+
+    def read(row: Any) -> int | None:
+        value = row[column]
+        value = value[1] if type(value) is tuple else value
+        return None if value is None else int(value // divisor)
+
+    return read
+
+
+def event_time_ms(value: Any) -> int:
+    """An event time as a client states it: ISO 8601 with its zone, or milliseconds since 1970.
+
+    Raises:
+        Unfit: neither.
+    """
+    if type(value) is int:
+        return value
+    try:
+        found = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise Unfit(f"expected a timestamp or milliseconds, found {brief(value)}", "event_time") from None
+    if found.tzinfo is None:
+        raise Unfit(f"expected a timestamp with its zone (add Z for UTC), found {brief(value)}", "event_time")
+    return int(found.astimezone(UTC).timestamp() * 1000)
+
+
+class Topics:
+    """The topics of the log and their catalog entries, read again when they are old or a name is not found."""
+
+    def __init__(self, connection: Connection, schemas: State, clock: Clock) -> None:
+        self._connection = connection
+        self._schemas = schemas
+        self._clock = clock
+        self._entries: dict[str, TopicEntry] = {}
+        self._read_at = float("-inf")
+        self._turn = asyncio.Lock()
+        self._encoders: dict[str, Encoder] = {}
+
+    async def refresh(self, *, max_age_seconds: float = 0.0) -> None:
+        """Read topics and catalog, unless that was begun less than `max_age_seconds` before this call.
+
+        Who waits for a reading that was begun after his call shares it: a flood of unknown names costs one at a time.
+        """
+        called_at = self._clock.monotonic()
+        async with self._turn:
+            if self._read_at < called_at - max_age_seconds or self._read_at == float("-inf"):
+                self._read_at = self._clock.monotonic()
+                self._entries = await asyncio.to_thread(self._read)
+
+    def _read(self) -> dict[str, TopicEntry]:
+        names = list_topics(self._connection)
+        known = topic_entries(read_catalog(self._connection))
+        return {
+            name: known.get(name, TopicEntry()) for name in names if not name.startswith("__") and name != "_schemas"
+        }
+
+    async def encoder(self, topic: str) -> Encoder:
+        """How to encode events of `topic`, with the latest version of its schema.
+
+        Raises:
+            UnknownTopic, NoSchema, NotAnInput: as they say.
+        """
+        if topic not in self._entries:
+            await self.refresh()
+        elif self._clock.monotonic() - self._read_at > STALE_SECONDS:
+            await self.refresh(max_age_seconds=STALE_SECONDS)
+        entry = self._entries.get(topic)
+        if entry is None:
+            raise UnknownTopic(topic, self.inputs())
+        if entry.producer is not None:
+            raise NotAnInput(f"topic {topic!r} is written by {entry.producer}: events cannot be posted to it")
+        return self._compiled(topic, entry)
+
+    def inputs(self) -> list[str]:
+        """Names of the topics that take events."""
+        return sorted(
+            name
+            for name, entry in self._entries.items()
+            if entry.producer is None
+            and not name.endswith(SUFFIX)
+            and self._subject(name, entry) in self._schemas.subjects
+        )
+
+    def exists(self, topic: str) -> bool:
+        return topic in self._entries
+
+    def _subject(self, topic: str, entry: TopicEntry) -> str:
+        return entry.subject or f"{topic}-value"
+
+    def _compiled(self, topic: str, entry: TopicEntry) -> Encoder:
+        subject = self._subject(topic, entry)
+        try:
+            version = self._schemas.version(subject, None)
+        except NotFound:
+            hint = f"register one: POST /subjects/{subject}/versions"
+            raise NoSchema(f"topic {topic!r} has no schema: subject {subject!r} is empty", hint=hint) from None
+        known = self._encoders.get(topic)
+        if known is None or known.schema_id != version.id or known.entry != entry:
+            known = Encoder(topic, entry, version, self._schemas.resolve(version.references))
+            self._encoders[topic] = known
+        return known

@@ -1,0 +1,405 @@
+"""From JSON to the values of an Avro schema: checked exactly, with the place of what does not fit.
+
+    Avro                          JSON
+    int, long                     a number without fraction, in range
+    float, double                 a number
+    string, enum, uuid            a string
+    bytes, fixed                  base64
+    decimal                       a number or a string; never rounded
+    date, time-*                  ISO 8601 (`2013-01-01`, `05:15:00`), or the number Avro stores
+    timestamp-*                   ISO 8601 with `Z` or an offset, or the number Avro stores
+    local-timestamp-*             ISO 8601 without an offset, or the number Avro stores
+    union                         the first type that fits, or {"type name": value}; null may be left out
+    record                        an object; a field without default must be there, and unknown fields are refused
+
+An unknown field is refused because it is most often a misspelt one, and to drop it in silence is to lose it.
+"""
+
+import base64
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from mainstem.core.errors import UserError
+from mainstem.registry.schema import AvroField, AvroType, brief, pointer_to
+
+Convert = Callable[[Any], Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCAL_EPOCH = datetime(1970, 1, 1)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_FLOAT32_MAX: Final = 3.4028234663852886e38
+_INT: Final = (-(2**31), 2**31 - 1)
+_LONG: Final = (-(2**63), 2**63 - 1)
+
+
+class Unfit(UserError):
+    """A value does not fit its schema; `pointer` is the place in the event (a JSON pointer)."""
+
+    def __init__(self, reason: str, *steps: str | int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.steps = list(steps)  # innermost first; who passes the error on adds its own
+
+    @property
+    def pointer(self) -> str:
+        return pointer_to("", *reversed(self.steps))
+
+    def __str__(self) -> str:
+        """The place and the reason in one line."""
+        return f"{self.pointer or '/'}: {self.reason}"
+
+
+def converter(schema: AvroType) -> Convert:
+    """A function from decoded JSON to what fastavro writes with `schema`; it raises `Unfit`."""
+    return _Compiler().compile(schema)
+
+
+def _expected(what: object, value: Any) -> Unfit:
+    return Unfit(f"expected {what}, found {brief(value)}")
+
+
+class _Compiler:
+    """One closure per node of the schema; a recursive record refers to its own closure through `records`."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, Convert] = {}
+
+    def compile(self, node: AvroType) -> Convert:
+        if node.logical:
+            return _logical(node)
+        match node.kind:
+            case "int":
+                return _integer(node, *_INT)
+            case "long":
+                return _integer(node, *_LONG)
+            case "float" | "double":
+                return _real(node)
+            case "bytes" | "fixed":
+                return _bytes(node)
+            case "null" | "boolean" | "string" | "enum":
+                return _plain(node)
+            case "array" | "map" if node.items is not None:
+                return (
+                    _array(node, self.compile(node.items))
+                    if node.kind == "array"
+                    else _map(node, self.compile(node.items))
+                )
+            case "union":
+                return self.union(node)
+            case _:
+                return self.record(node)
+
+    def record(self, node: AvroType) -> Convert:
+        if node.name in self.records:
+            name = node.name  # the closure is not there yet while the record is being compiled: look it up when it runs
+            return lambda value: self.records[name](value)  # noqa: PLW0108
+        self.records[node.name] = lambda value: value  # replaced below, before anything is converted
+        parts = [(field.name, self.compile(field.type)) for field in node.fields]
+        optional = {field.name: _absent(field) for field in node.fields if field.has_default or _nullable(field.type)}
+        names = frozenset(field.name for field in node.fields)
+
+        def convert(value: Any) -> Any:
+            if type(value) is not dict:
+                raise _expected(node, value)
+            row = {}
+            for name, part in parts:
+                if name in value:
+                    try:
+                        row[name] = part(value[name])
+                    except Unfit as error:
+                        error.steps.append(name)
+                        raise
+                elif name in optional:
+                    row[name] = optional[name]
+                else:
+                    raise Unfit(f"the field is missing, and it has no default ({_type_of(node, name)})", name)
+            if not names.issuperset(value):
+                unknown = next(each for each in value if each not in names)
+                raise Unfit(f"unknown field; {node} has {', '.join(each for each, _ in parts)}", unknown)
+            return row
+
+        self.records[node.name] = convert
+        return convert
+
+    def union(self, node: AvroType) -> Convert:
+        others = [branch for branch in node.branches if branch.kind != "null"]
+        has_null = len(others) < len(node.branches)
+        if len(others) == 1:
+            inner = self.compile(others[0])
+            label = others[0].name or others[0].kind
+
+            def convert_one(value: Any) -> Any:
+                if value is None and has_null:
+                    return None
+                try:
+                    return inner(value)
+                except Unfit:
+                    if type(value) is dict and len(value) == 1 and label in value:
+                        return inner(value[label])
+                    raise
+
+            return convert_one
+        labelled = {branch.name or branch.kind: self.compile(branch) for branch in others}
+
+        def convert(value: Any) -> Any:
+            if value is None and has_null:
+                return None
+            if type(value) is dict and len(value) == 1 and next(iter(value)) in labelled:
+                label = next(iter(value))
+                return label, labelled[label](value[label])
+            reasons = []
+            for label, inner in labelled.items():
+                # fastavro takes (type name, value): left to itself it may write "A" as a uuid.
+                try:
+                    return label, inner(value)
+                except Unfit as error:
+                    reasons.append(f"{label}: {error}")
+            raise Unfit(f"found {brief(value)}, which fits none of {', '.join(labelled)} ({'; '.join(reasons)})")
+
+        return convert
+
+
+def _type_of(node: AvroType, name: str) -> str:
+    return next(str(field.type) for field in node.fields if field.name == name)
+
+
+def _nullable(kind: AvroType) -> bool:
+    return kind.kind == "null" or any(branch.kind == "null" for branch in kind.branches)
+
+
+def _absent(field: AvroField) -> Any:
+    """What stands for a field that is not there: its default, as fastavro writes it."""
+    return default_value(field.type, field.default) if field.has_default else None
+
+
+def default_value(kind: AvroType, value: Any) -> Any:
+    """The JSON default of a schema as a value: bytes are given as the characters of their codes."""
+    match kind.kind:
+        case "union":
+            first = kind.branches[0]
+            return None if first.kind == "null" else (first.name or first.kind, default_value(first, value))
+        case "bytes" | "fixed" if isinstance(value, str):
+            return value.encode("latin-1")
+        case "record":
+            return {
+                field.name: default_value(field.type, value.get(field.name, field.default)) for field in kind.fields
+            }
+        case "array" if kind.items is not None:
+            return [default_value(kind.items, each) for each in value]
+        case "map" if kind.items is not None:
+            return {name: default_value(kind.items, each) for name, each in value.items()}
+        case "float" | "double":
+            return float(value)
+        case _:
+            return value
+
+
+def _plain(node: AvroType) -> Convert:
+    if node.kind == "enum":
+        symbols = frozenset(node.symbols)
+
+        def convert_symbol(value: Any) -> Any:
+            if type(value) is str and value in symbols:
+                return value
+            raise _expected(f"one of {', '.join(node.symbols)}", value)
+
+        return convert_symbol
+    kind: type = {"null": type(None), "boolean": bool, "string": str}[node.kind]
+
+    def convert(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        raise _expected(node, value)
+
+    return convert
+
+
+def _integer(node: AvroType, lowest: int, highest: int) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is float and value.is_integer() and abs(value) <= 2**53:
+            value = int(value)  # pandas and spreadsheets write 5.0
+        if type(value) is not int:
+            raise _expected(node, value)
+        if lowest <= value <= highest:
+            return value
+        raise _expected(f"{node} ({lowest} to {highest})", value)
+
+    return convert
+
+
+def _real(node: AvroType) -> Convert:
+    limit = _FLOAT32_MAX if node.kind == "float" else 1.7976931348623157e308
+
+    def convert(value: Any) -> Any:
+        if type(value) is float or type(value) is int:
+            if -limit <= value <= limit:
+                return float(value)
+            raise _expected(f"{node} (at most {limit:g})", value)
+        raise _expected(node, value)
+
+    return convert
+
+
+def _bytes(node: AvroType) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is not str:
+            raise _expected(f"{node} in base64", value)
+        try:
+            data = base64.b64decode(value, validate=True)
+        except ValueError:
+            raise _expected(f"{node} in base64", value) from None
+        if node.kind == "fixed" and len(data) != node.size:
+            raise Unfit(f"expected {node.size} bytes in base64, found {len(data)}")
+        return data
+
+    return convert
+
+
+def _array(node: AvroType, inner: Convert) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is not list:
+            raise _expected(node, value)
+        result = []
+        for number, each in enumerate(value):
+            try:
+                result.append(inner(each))
+            except Unfit as error:
+                error.steps.append(number)
+                raise
+        return result
+
+    return convert
+
+
+def _map(node: AvroType, inner: Convert) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _expected(node, value)
+        result = {}
+        for name, each in value.items():
+            try:
+                result[name] = inner(each)
+            except Unfit as error:
+                error.steps.append(name)
+                raise
+        return result
+
+    return convert
+
+
+def _logical(node: AvroType) -> Convert:
+    if node.logical == "decimal":
+        return _decimal(node)
+    if node.logical == "duration":
+        return _bytes(node)
+    if node.logical == "uuid":
+        return _uuid(node)
+    raw = _integer(node, *(_INT if node.kind == "int" else _LONG))
+    read = _TEXTS[node.logical.removesuffix("-millis").removesuffix("-micros").removesuffix("-nanos")]
+    unit = node.logical.rpartition("-")[2]
+
+    def convert(value: Any) -> Any:
+        return read(value, unit) if type(value) is str else raw(value)
+
+    return convert
+
+
+def _decimal(node: AvroType) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) not in (int, float, str):
+            raise _expected(node, value)
+        try:
+            number = Decimal(repr(value) if type(value) is float else value)  # repr: what was written, not its binary
+        except InvalidOperation:
+            raise _expected(node, value) from None
+        if not number.is_finite():
+            raise _expected(node, value)
+        # By digits: arithmetic would round to the context's 28 digits, or overflow.
+        sign, digits, exponent = number.as_tuple()
+        assert isinstance(exponent, int)
+        kept = len(digits)
+        while kept and digits[kept - 1] == 0:
+            kept -= 1
+        if kept == 0:
+            return Decimal(0)
+        exponent += len(digits) - kept
+        if -exponent > node.scale:
+            raise Unfit(f"expected at most {node.scale} digits after the point, found {brief(value)}")
+        if kept + exponent + node.scale > node.precision:
+            raise Unfit(f"expected at most {node.precision} digits with scale {node.scale}, found {brief(value)}")
+        return Decimal((sign, digits[:kept], exponent))
+
+    return convert
+
+
+def _uuid(node: AvroType) -> Convert:
+    def convert(value: Any) -> Any:
+        try:
+            found = uuid.UUID(value)
+        except (ValueError, TypeError, AttributeError):
+            raise _expected(node, value) from None
+        return found if node.kind == "fixed" else str(found)
+
+    return convert
+
+
+def _date(text: str, _: str) -> int:
+    try:
+        return date.fromisoformat(text).toordinal() - _EPOCH_DAY
+    except ValueError:
+        raise _expected("a date (YYYY-MM-DD)", text) from None
+
+
+def _time(text: str, unit: str) -> int:
+    try:
+        found = time.fromisoformat(text)
+    except ValueError:
+        raise _expected("a time (HH:MM:SS)", text) from None
+    if found.tzinfo is not None:
+        raise _expected("a time without a zone", text)
+    micros = ((found.hour * 60 + found.minute) * 60 + found.second) * 1_000_000 + found.microsecond
+    return _in_unit(micros, unit, text)
+
+
+def _timestamp(text: str, unit: str) -> int:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise _expected("a timestamp (2013-01-01T05:00:00Z)", text) from None
+    if found.tzinfo is None:
+        raise _expected("a timestamp with its zone (add Z for UTC)", text)
+    elapsed = found - _EPOCH
+    return _in_unit((elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds, unit, text)
+
+
+def _local_timestamp(text: str, unit: str) -> int:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise _expected("a local timestamp (2013-01-01T05:00:00)", text) from None
+    if found.tzinfo is not None:
+        raise _expected("a local timestamp, without a zone", text)
+    elapsed = found - _LOCAL_EPOCH
+    return _in_unit((elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds, unit, text)
+
+
+def _in_unit(micros: int, unit: str, text: str) -> int:
+    if unit == "micros":
+        return micros
+    if unit == "nanos":
+        return micros * 1000
+    millis, rest = divmod(micros, 1000)
+    if rest:
+        raise _expected("whole milliseconds", text)
+    return millis
+
+
+_TEXTS: Mapping[str, Callable[[str, str], int]] = {
+    "date": _date,
+    "time": _time,
+    "timestamp": _timestamp,
+    "local-timestamp": _local_timestamp,
+}

@@ -1,0 +1,388 @@
+"""PostgreSQL as a source: a consistent snapshot, then every change, exactly once, with source transactions kept.
+
+Rows and position are committed in one Kafka transaction, so the log itself says how far the source is; the replication
+slot is confirmed after that. On every start the position is read from the log, and what the server sends again is
+dropped. Several source transactions share a Kafka transaction, which ends between two of them: a reader sees a source
+transaction whole or not at all. One exception: a source transaction of more than `max_transaction_rows` changes, or one
+that takes longer than half of the Kafka transaction's timeout, is committed in parts. Then BEGIN is visible before END,
+and a sink that promises whole transactions waits for END.
+"""
+
+import threading
+from typing import Any
+
+import msgspec
+import psycopg2
+
+from mainstem.client.catalog import TopicEntry, write_catalog
+from mainstem.client.connection import Connection
+from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
+from mainstem.client.writer import TransactionalWriter
+from mainstem.connect.sources import postgres_catalog as catalog
+from mainstem.connect.sources.postgres_catalog import TableInfo, translate
+from mainstem.connect.sources.postgres_changes import ChangeTranslator
+from mainstem.connect.sources.postgres_config import PostgresSourceConfig
+from mainstem.connect.sources.postgres_pgoutput import Relation, Row, decode, format_lsn
+from mainstem.connect.sources.postgres_position import Position, Resume, Server, decode_position, plan_start
+from mainstem.connect.sources.postgres_replication import ReplicationStream
+from mainstem.connect.sources.postgres_snapshot import SNAPSHOT_TIMEOUT_MS, adopt, copy_table, create_slot, leave
+from mainstem.connect.sources.postgres_table import (
+    TRANSACTIONS_SCHEMA,
+    TRUNCATE_KEY,
+    NoKey,
+    TableEncoder,
+    Transaction,
+    describe_table,
+    encode_begin,
+    encode_end,
+)
+from mainstem.core import Clock, MainstemError, SystemClock
+from mainstem.core.logging import get_logger
+from mainstem.registry.client import Registry
+
+log = get_logger()
+
+TRANSACTION_TIMEOUT_MS = 60_000
+HEARTBEAT_PREFIX = "mainstem"
+CHANGELOG_CONFIG = {
+    "cleanup.policy": "compact",
+    "min.compaction.lag.ms": "86400000",  # a replica that is less than a day behind still gets every transaction whole
+    "retention.ms": "-1",
+}
+TRANSACTIONS_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+_IDLE_WAIT_SECONDS = 0.5
+_COMMIT_ROWS = 50_000
+
+
+class Stopped(MainstemError):
+    """The source was asked to stop in the middle of its snapshot; nothing of it is visible."""
+
+
+def table_topic(source: str, relation: Relation) -> str:
+    """`<source>.<table>`, with the schema between them where it is not public."""
+    schema = "" if relation.namespace == "public" else f"{relation.namespace}."
+    return f"{source}.{schema}{relation.name}"
+
+
+def transactions_topic(source: str) -> str:
+    return f"{source}.transactions"
+
+
+def default_name(source: str) -> str:
+    """The slot's and publication's name: small letters, digits and underscores, at most 63."""
+    return (
+        "mainstem_"
+        + "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in source.lower())[:54]
+    )
+
+
+def mark_position(url: str) -> int:
+    """Put a mark into the database's WAL. When the source's `lsn` in the log is beyond the result, everything that
+    was committed before this call is in the log.
+    """
+    connection = catalog.connect(url)
+    try:
+        connection.autocommit = True
+        return catalog.emit_message(connection, HEARTBEAT_PREFIX, "mark")
+    finally:
+        connection.close()
+
+
+class PostgresSource:
+    """One database, read by one thread. `run` goes on until `stop` is set or something fails; it can be called again."""
+
+    def __init__(
+        self,
+        name: str,
+        config: PostgresSourceConfig,
+        connection: Connection,
+        registry: Registry,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.slot = config.slot or default_name(name)
+        self.publication = config.publication or default_name(name)
+        self._connection = connection
+        self._registry = registry
+        self.clock = clock or SystemClock()
+        self._as_text = frozenset(
+            (*catalog.qualified(column.rpartition(".")[0]), column.rpartition(".")[2]) for column in config.as_text
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """1. fence older runs of this source and read its position, 2. see whether slot and position fit together,
+        3. take the snapshot where there is none, 4. stream.
+        """
+        ensure_internal_topics(self._connection)
+        database = catalog.connect(self.config.url, name=f"mainstem {self.name}")
+        replication = None
+        try:
+            database.autocommit = True
+            catalog.check_wal_level(database)
+            replication = catalog.connect(self.config.url, replication=True, name=f"mainstem {self.name}")
+            position = self._position(database, replication, stop)
+            _Stream(self, database, replication, position).run(stop)
+        except Stopped:
+            log.info("snapshot_stopped", source=self.name)
+        except psycopg2.Error as error:
+            raise translate(error, f"source {self.name}") from error
+        finally:
+            database.close()
+            if replication is not None:
+                replication.close()
+
+    def writer(self, timeout_ms: int) -> TransactionalWriter:
+        return TransactionalWriter(self._connection, self.name, transaction_timeout_ms=timeout_ms)
+
+    def _position(self, database: Any, replication: Any, stop: threading.Event) -> Position:
+        writer = self.writer(SNAPSHOT_TIMEOUT_MS)
+        try:
+            state = writer.open()
+            server = catalog.identify(replication)
+            known = None if state is None else decode_position(self.name, state.position)
+            slot = catalog.read_slot(database, known.slot if known else self.slot)
+            gap = self.config.on_gap == "snapshot"
+            plan = plan_start(self.name, self.slot, known, slot, server, snapshot_on_gap=gap)
+            if isinstance(plan, Resume):
+                log.info("source_resumes", source=self.name, lsn=format_lsn(plan.position.lsn))
+                self._check_tables(plan.position)
+                return plan.position
+            if plan.drop_slot:
+                catalog.drop_slot(database, known.slot if known else self.slot)
+            return self._snapshot(writer, database, replication, server, stop)
+        finally:
+            writer.close()
+
+    def _check_tables(self, position: Position) -> None:
+        """A table that was added to the settings later has no snapshot, and to say nothing would be to lose it."""
+        wanted = {".".join(catalog.qualified(name)) for name in self.config.tables}
+        if wanted and wanted != set(position.tables):
+            raise catalog.DatabaseRefused(
+                f"source {self.name}: `tables` are {', '.join(sorted(wanted))}, but the log was begun with {', '.join(position.tables)}",
+                hint="restore `tables`; give new tables a source of their own",
+            )
+
+    def _snapshot(
+        self, writer: TransactionalWriter, database: Any, replication: Any, server: Server, stop: threading.Event
+    ) -> Position:
+        tables = catalog.find_tables(database, self.config.tables)
+        self.check_keys(tables)
+        catalog.ensure_publication(database, self.publication, [table.relation for table in tables])
+        transactions = self.ensure_topics(tables)
+        names = tuple(f"{table.relation.namespace}.{table.relation.name}" for table in tables)
+        position = Position("snapshot", server.system, server.database, self.slot, tables=names)
+        writer.begin()
+        writer.commit(msgspec.to_builtins(position))  # from here on the slot is known to be ours
+        lsn, snapshot = create_slot(replication, self.slot)
+        adopt(database, snapshot)
+        started = self.clock.monotonic()
+        transaction = Transaction(f"snapshot:{lsn}", lsn, self.clock.now_ms() * 1000)
+        writer.begin()
+        writer.send(transactions_topic(self.name), 0, None, encode_begin(transactions, transaction))
+        counts = self._copy(writer, database, tables, transaction, stop)
+        writer.send(transactions_topic(self.name), 0, None, encode_end(transactions, transaction, counts))
+        position = msgspec.structs.replace(position, state="streaming", lsn=lsn, commit_lsn=lsn)
+        writer.commit(msgspec.to_builtins(position))
+        leave(database)
+        seconds = round(self.clock.monotonic() - started, 3)
+        log.info("snapshot_done", source=self.name, rows=sum(counts.values()), seconds=seconds, lsn=format_lsn(lsn))
+        return position
+
+    def _copy(
+        self,
+        writer: TransactionalWriter,
+        database: Any,
+        tables: list[TableInfo],
+        transaction: Transaction,
+        stop: threading.Event,
+    ) -> dict[str, int]:
+        """Every row as `r`. A topic that has records already gets a truncate first: they are from before the gap."""
+        counts: dict[str, int] = {}
+        order = 0
+        prefix, suffix = transaction.prefix(), transaction.suffix()
+        single = 0 if self.config.partitions == 1 else None
+        for info in tables:
+            encoder = self.encoder(info)
+            topic = encoder.topic
+            count = 0
+            for partition, end in end_offsets(self._connection, topic).items():
+                if end:
+                    order, count = order + 1, count + 1
+                    value = encoder.change("t", None, None, prefix, order, suffix)
+                    writer.send(topic, partition, TRUNCATE_KEY, value)
+
+            def on_row(row: Row) -> None:
+                nonlocal order, count
+                order, count = order + 1, count + 1
+                value = encoder.change("r", None, encoder.row(row), prefix, order, suffix)  # noqa: B023 - called in this turn
+                writer.send(topic, single, encoder.key(row), value)  # noqa: B023
+                if stop.is_set():
+                    raise Stopped(f"source {self.name}: stopped in its snapshot")
+
+            copy_table(database, info.relation, on_row)
+            counts[topic] = count
+        return counts
+
+    def check_keys(self, tables: list[TableInfo]) -> None:
+        """All tables without a key in one line, so that a person mends them in one go."""
+        without = [f"{table.relation.namespace}.{table.relation.name}" for table in tables if not table.key]
+        if without:
+            raise NoKey(
+                f"source {self.name}: expected a primary key, found none in {', '.join(without)}",
+                hint="add a primary key, or leave the table out of `tables` in the source's settings",
+            )
+
+    def ensure_topics(self, tables: list[TableInfo]) -> int:
+        """Create the topics and describe them in the catalog; the schema id of the transactions topic."""
+        entries: dict[str, Any] = {}
+        producer = f"source:{self.name}"
+        for table in tables:
+            topic = table_topic(self.name, table.relation)
+            ensure_topic(self._connection, topic, self.config.partitions, CHANGELOG_CONFIG)
+            entries[f"topic:{topic}"] = TopicEntry("changelog", table.key, None, f"{topic}-value", producer)
+        topic = transactions_topic(self.name)
+        ensure_topic(self._connection, topic, 1, TRANSACTIONS_CONFIG)
+        entries[f"topic:{topic}"] = TopicEntry("stream", (), None, f"{topic}-value", producer)
+        topics = [table_topic(self.name, table.relation) for table in tables]
+        entries[producer] = {"type": "postgres", "slot": self.slot, "publication": self.publication, "topics": topics}
+        write_catalog(self._connection, entries)
+        return self.transactions_schema()
+
+    def transactions_schema(self) -> int:
+        return self._registry.register(f"{transactions_topic(self.name)}-value", TRANSACTIONS_SCHEMA)
+
+    def encoder(self, info: TableInfo) -> TableEncoder:
+        """The table's encoder; its schema is registered on the way, as a new version where it has changed."""
+        topic = table_topic(self.name, info.relation)
+        place = (info.relation.namespace, info.relation.name)
+        as_text = frozenset(column for *table, column in self._as_text if tuple(table) == place)
+        table = describe_table(
+            self.name, topic, info.relation, info.types, info.key, as_text=as_text, missing=info.missing
+        )
+        return table.with_schema_id(self._registry.register(f"{topic}-value", table.schema))
+
+
+class _Stream:
+    """From the position on, until asked to stop. An error undoes what is not committed; the next run sends it again."""
+
+    def __init__(self, source: PostgresSource, database: Any, replication: Any, position: Position) -> None:
+        self._source = source
+        self._config = source.config
+        self._clock = source.clock
+        self._database = database
+        self._replication = replication
+        self._position = position
+        self._writer = source.writer(TRANSACTION_TIMEOUT_MS)
+        self._send = self._writer.send
+        self._tables = {tuple(name.split(".", 1)) for name in position.tables}
+        self._open = False
+        self._opened_at = 0.0
+        self._changes = ChangeTranslator(
+            position,
+            transactions=(transactions_topic(source.name), source.transactions_schema()),
+            partitions=self._config.partitions,
+            send=self._send_record,
+            describe=self._describe,
+            read_columns=self._read_columns,
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        try:
+            self._writer.open()
+            stream = ReplicationStream(
+                self._replication,
+                slot=self._position.slot,
+                publication=self._source.publication,
+                lsn=self._position.lsn,
+            )
+            log.info("source_streams", source=self._source.name, lsn=format_lsn(self._position.lsn))
+            self._follow(stream, stop)
+        finally:
+            self._writer.close()
+
+    def _follow(self, stream: ReplicationStream, stop: threading.Event) -> None:
+        """1. take what has arrived, 2. commit when it is time, 3. when nothing has arrived, beat or wait."""
+        changes, monotonic = self._changes, self._clock.monotonic
+        interval, heartbeat = self._config.commit_interval_ms / 1000, self._config.heartbeat_ms / 1000
+        heartbeat_due = monotonic() + heartbeat
+        while not stop.is_set():
+            message = stream.receive()
+            if message is not None:
+                changes.handle(decode(message))
+            elif stream.asked:  # what it has sent, we have: it may be waiting for us to shut down
+                stream.asked = False
+                changes.advance(stream.wal_end)
+            now = monotonic()
+            if changes.pending and self._is_due(now, interval):
+                self._commit(stream)
+                heartbeat_due = now + heartbeat
+            elif message is None:
+                if now >= heartbeat_due:
+                    self._heartbeat(stream)
+                    heartbeat_due = now + heartbeat
+                stream.wait(max(0.001, self._opened_at + interval - now) if self._open else _IDLE_WAIT_SECONDS)
+        if changes.pending and not changes.in_transaction:
+            self._commit(stream)
+
+    def _is_due(self, now: float, interval: float) -> bool:
+        """Between two source transactions after the interval; inside of one only when it has grown too large."""
+        if not self._open:
+            self._begin(now)
+        age = now - self._opened_at
+        if self._changes.in_transaction:
+            too_old = TRANSACTION_TIMEOUT_MS / 2000
+            return self._changes.sent >= self._config.max_transaction_rows or (age > too_old and self._changes.sent > 0)
+        return age >= interval or self._changes.sent >= _COMMIT_ROWS
+
+    def _begin(self, now: float) -> None:
+        self._writer.begin()
+        self._open, self._opened_at = True, now
+
+    def _send_record(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        if not self._open:
+            self._begin(self._clock.monotonic())
+        self._send(topic, partition, key, value, headers or ())
+
+    def _commit(self, stream: ReplicationStream) -> None:
+        """1. rows and position into the log, 2. only then the slot."""
+        position = self._changes.checkpoint()
+        self._writer.commit(msgspec.to_builtins(position))
+        self._open = False
+        self._changes.committed()
+        stream.confirm(position.lsn)
+
+    def _heartbeat(self, stream: ReplicationStream) -> None:
+        """A message of ours in the WAL: its transaction moves the position, and the slot lets go of older WAL."""
+        stream.speak()
+        if stream.wal_end - self._changes.position.lsn >= self._config.heartbeat_wal_bytes:
+            catalog.emit_message(self._database, HEARTBEAT_PREFIX, self._source.name)
+
+    def _describe(self, relation: Relation) -> TableEncoder | None:
+        if (relation.namespace, relation.name) not in self._tables:
+            return None
+        types = catalog.server_types(self._database, [(c.type_oid, c.type_modifier) for c in relation.columns])
+        key = catalog.key_columns(self._database, relation.oid)
+        flagged = tuple(column.name for column in relation.columns if column.in_key)
+        if relation.replica_identity in "di" and set(key) != set(flagged):
+            key = flagged  # the catalog is of now, the message of then
+        missing = catalog.missing_values(self._database, relation.oid)
+        return self._source.encoder(TableInfo(relation, types, key, missing))
+
+    def _read_columns(self, table: TableEncoder, row: Row, places: list[int]) -> Row:
+        relation = table.table.relation
+        key: dict[str, str] = {}
+        for place in table.table.key:
+            value = row[place]
+            assert isinstance(value, bytes)
+            key[relation.columns[place].name] = value.decode()
+        found = catalog.read_columns(self._database, relation, key, [relation.columns[place].name for place in places])
+        return [None] * len(places) if found is None else list(found)

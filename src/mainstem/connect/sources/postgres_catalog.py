@@ -1,0 +1,293 @@
+"""What a source asks its PostgreSQL: tables, keys, types, slot and publication. Errors of the server become ours."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import psycopg2
+import psycopg2.extensions
+import psycopg2.extras
+
+from mainstem.connect.sources.postgres_pgoutput import Column, Relation, parse_lsn
+from mainstem.connect.sources.postgres_position import Server, Slot
+from mainstem.connect.sources.postgres_types import SESSION_SETTINGS, ServerType
+from mainstem.core import MainstemError, Retriable, UserError
+
+CONNECT_TIMEOUT_SECONDS = 10
+_FIRST_USER_OID = 16_384  # below it are the types that every database has
+# libpq gives no code for a refused connection, only its text.
+_REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "permission denied", "must be superuser")
+_COLUMN_LISTS_SINCE = 150_000
+
+
+class DatabaseUnavailable(Retriable):
+    """The database is down, is starting, or closed the connection."""
+
+
+class DatabaseRefused(UserError):
+    """The database does not allow what is asked, or has not what is needed."""
+
+
+class TableInfo(msgspec.Struct, frozen=True):
+    """A table as the catalog has it now."""
+
+    relation: Relation
+    types: tuple[ServerType, ...]
+    key: tuple[str, ...]  # of the replica identity where an index is named, else the primary key
+    missing: dict[str, str] = {}  # what older rows have in columns that were added with a default
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn psycopg2's errors into ours, one line each."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        raise translate(error, doing) from error
+
+
+def translate(error: psycopg2.Error, doing: str) -> MainstemError:
+    """Ours for psycopg2's: what a person must mend is refused, everything else may pass."""
+    lines = str(error).strip().splitlines()
+    message = f"{doing}: {lines[0].removeprefix('ERROR:').strip() if lines else type(error).__name__}"
+    code = error.pgcode or ""
+    if code.startswith(("28", "3D", "42")) or code in ("55000", "0A000"):
+        return DatabaseRefused(message, hint=_hint(message))
+    if not code and any(part in message for part in _REFUSED):
+        return DatabaseRefused(message, hint=_hint(message) or "check `url` in the source's settings")
+    if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError) or code.startswith(
+        ("08", "53", "55", "57")
+    ):
+        return DatabaseUnavailable(message)
+    return DatabaseRefused(message)
+
+
+def _hint(message: str) -> str:
+    if "wal_level" in message:
+        return "ALTER SYSTEM SET wal_level = 'logical', then restart the database"
+    if "replication" in message or "permission" in message or "WAL sender" in message:
+        return (
+            "the role needs REPLICATION, SELECT on the tables, and CREATE on the database (or an existing publication)"
+        )
+    return ""
+
+
+def connect(url: str, *, replication: bool = False, name: str = "mainstem") -> Any:
+    """A connection whose texts are as `postgres_types` expects them.
+
+    Raises:
+        DatabaseUnavailable, DatabaseRefused: by the reason.
+    """
+    factory = psycopg2.extras.LogicalReplicationConnection if replication else None
+    options = " ".join(
+        f"-c {setting}={value}" for setting, value in SESSION_SETTINGS.items() if setting != "client_encoding"
+    )
+    with translated("connect to PostgreSQL"):
+        return psycopg2.connect(
+            url,
+            connection_factory=factory,
+            connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            options=options,
+            client_encoding=SESSION_SETTINGS["client_encoding"],
+            application_name=name,
+            keepalives_idle=30,
+        )
+
+
+def identify(replication: Any) -> Server:
+    """Cluster, database and end of WAL; asked over a replication connection, which needs no other privilege."""
+    with translated("identify the database"), replication.cursor() as cursor:
+        cursor.execute("IDENTIFY_SYSTEM")
+        system, _, wal_end, database = cursor.fetchone()
+    return Server(system, database, parse_lsn(wal_end))
+
+
+def check_wal_level(connection: Any) -> None:
+    with translated("read wal_level"), connection.cursor() as cursor:
+        cursor.execute("SHOW wal_level")
+        (level,) = cursor.fetchone()
+    if level != "logical":
+        raise DatabaseRefused(
+            f"PostgreSQL setting wal_level: expected logical, found {level}",
+            hint="ALTER SYSTEM SET wal_level = 'logical', then restart the database",
+        )
+
+
+def read_slot(connection: Any, name: str) -> Slot | None:
+    with translated(f"read slot {name}"), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status "
+            "FROM pg_replication_slots WHERE slot_name = %s",
+            (name,),
+        )
+        found = cursor.fetchone()
+    if found is None:
+        return None
+    plugin, database, active_pid, confirmed, status = found
+    return Slot(plugin or "", database or "", active_pid, parse_lsn(confirmed) if confirmed else 0, status or "lost")
+
+
+def drop_slot(connection: Any, name: str) -> None:
+    with translated(f"drop slot {name}"), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+
+
+def find_tables(connection: Any, names: Sequence[str]) -> list[TableInfo]:
+    """The tables called `names` (`table` in schema public, or `schema.table`); without names all of schema public.
+
+    Raises:
+        DatabaseRefused: one of them does not exist.
+    """
+    wanted = [qualified(name) for name in names]
+    with translated("read the tables"), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident::text FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' "
+            "AND n.nspname NOT LIKE 'pg\\_%%' AND n.nspname <> 'information_schema' ORDER BY 2, 3"
+        )
+        found = {(namespace, name): (oid, identity) for oid, namespace, name, identity in cursor.fetchall()}
+    if not wanted:
+        wanted = [place for place in found if place[0] == "public"]
+    missing = [f"{namespace}.{name}" for namespace, name in wanted if (namespace, name) not in found]
+    if missing or not wanted:
+        raise DatabaseRefused(
+            f"tables: expected {', '.join(missing) or 'at least one table in schema public'}, found no such table",
+            hint="correct `tables` in the source's settings",
+        )
+    return [table_info(connection, found[place][0], *place, found[place][1]) for place in wanted]
+
+
+def qualified(name: str) -> tuple[str, str]:
+    """Schema and table of a name in the settings."""
+    namespace, _, table = name.rpartition(".")
+    return namespace or "public", table
+
+
+def table_info(connection: Any, oid: int, namespace: str, name: str, identity: str) -> TableInfo:
+    """Columns as the server replicates them: generated ones are left out."""
+    with translated(f"read table {namespace}.{name}"), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT attname, atttypid::bigint, atttypmod FROM pg_attribute "
+            "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum",
+            (oid,),
+        )
+        described = cursor.fetchall()
+    key = key_columns(connection, oid)
+    columns = tuple(Column(column, type_oid, modifier, column in key) for column, type_oid, modifier in described)
+    types = server_types(connection, [(column.type_oid, column.type_modifier) for column in columns])
+    return TableInfo(Relation(oid, namespace, name, identity, columns), types, key, missing_values(connection, oid))
+
+
+def missing_values(connection: Any, oid: int) -> dict[str, str]:
+    """The values that rows have in columns that were added after them: ADD COLUMN … DEFAULT does not write the rows."""
+    with translated("read the defaults of added columns"), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT attname, (attmissingval::text::text[])[1] FROM pg_attribute "
+            "WHERE attrelid = %s AND atthasmissing AND attmissingval IS NOT NULL AND NOT attisdropped",
+            (oid,),
+        )
+        return {name: value for name, value in cursor.fetchall() if value is not None}
+
+
+def key_columns(connection: Any, oid: int) -> tuple[str, ...]:
+    """Columns of the index that the replica identity names, else of the primary key, in the index's order."""
+    with translated("read the primary key"), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT array_agg(a.attname::text ORDER BY k.n) FROM pg_index i "
+            "CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n) "
+            "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum "
+            "WHERE i.indrelid = %s AND k.n <= i.indnkeyatts AND (i.indisprimary OR i.indisreplident) "
+            "GROUP BY i.indexrelid ORDER BY i.indisreplident DESC LIMIT 1",
+            (oid,),
+        )
+        found = cursor.fetchone()
+    return tuple(found[0]) if found else ()
+
+
+def server_types(connection: Any, wanted: Sequence[tuple[int, int]]) -> tuple[ServerType, ...]:
+    """The types of (oid, modifier) pairs; a domain becomes the type it is based on, an unknown oid is text."""
+    with translated("read the types"), connection.cursor() as cursor:
+        return tuple(_server_type(cursor, oid, modifier) for oid, modifier in wanted)
+
+
+def _server_type(cursor: Any, oid: int, modifier: int) -> ServerType:
+    while True:
+        cursor.execute(
+            "SELECT typtype::text, typbasetype::bigint, typtypmod, format_type(oid, %s), "
+            "CASE WHEN typcategory = 'A' AND typlen = -1 THEN typelem::bigint ELSE 0 END FROM pg_type WHERE oid = %s",
+            (modifier, oid),
+        )
+        found = cursor.fetchone()
+        if found is None:
+            return ServerType(oid, modifier, "text", builtin=False)
+        kind, base, base_modifier, name, element = found
+        if kind != "d":
+            return ServerType(oid, modifier, name, builtin=max(oid, element) < _FIRST_USER_OID, element=element)
+        oid, modifier = base, base_modifier
+
+
+def ensure_publication(connection: Any, name: str, tables: Sequence[Relation]) -> None:
+    """Create the publication, or add the tables it lacks.
+
+    Raises:
+        DatabaseRefused: no permission; or it leaves out rows or columns, which a snapshot would not.
+    """
+    with translated(f"publication {name}"), connection.cursor() as cursor:
+        cursor.execute("SELECT puballtables FROM pg_publication WHERE pubname = %s", (name,))
+        found = cursor.fetchone()
+        if found is None:
+            listed = ", ".join(quoted(table.namespace, table.name) for table in tables)
+            cursor.execute(
+                f"CREATE PUBLICATION {quoted(name)} FOR TABLE {listed} WITH (publish_via_partition_root = true)"
+            )
+            return
+        cursor.execute("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (name,))
+        present = set(cursor.fetchall())
+        missing = [table for table in tables if (table.namespace, table.name) not in present]
+        if missing:
+            listed = ", ".join(quoted(table.namespace, table.name) for table in missing)
+            cursor.execute(f"ALTER PUBLICATION {quoted(name)} ADD TABLE {listed}")
+        _check_whole_tables(connection, cursor, name)
+
+
+def _check_whole_tables(connection: Any, cursor: Any, name: str) -> None:
+    if connection.server_version < _COLUMN_LISTS_SINCE:
+        return
+    cursor.execute(
+        "SELECT r.prrelid::regclass::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid "
+        "WHERE p.pubname = %s AND (r.prattrs IS NOT NULL OR r.prqual IS NOT NULL)",
+        (name,),
+    )
+    found = cursor.fetchone()
+    if found:
+        raise DatabaseRefused(
+            f"publication {name}: expected whole tables, found a column list or row filter on {found[0]}",
+            hint="name another `publication`, which Mainstem then creates",
+        )
+
+
+def read_columns(
+    connection: Any, relation: Relation, key: dict[str, str], columns: Sequence[str]
+) -> list[bytes | None] | None:
+    """The present text of some columns of one row; None where the row is gone."""
+    listed = ", ".join(f"{quoted(column)}::text" for column in columns)
+    where = " AND ".join(f"{quoted(column)} = ".replace("%", "%%") + "%s" for column in key)
+    query = f"SELECT {listed} FROM {quoted(relation.namespace, relation.name)} WHERE "  # noqa: S608 - quoted names
+    with translated(f"read {relation.namespace}.{relation.name}"), connection.cursor() as cursor:
+        cursor.execute(query.replace("%", "%%") + where, list(key.values()))
+        found = cursor.fetchone()
+    return None if found is None else [None if value is None else value.encode() for value in found]
+
+
+def emit_message(connection: Any, prefix: str, content: str) -> int:
+    """Put a message into the WAL, in a transaction of its own; the LSN where it stands, which its commit follows."""
+    with translated("emit a heartbeat"), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)::text", (prefix, content))
+        return parse_lsn(cursor.fetchone()[0])
+
+
+def quoted(*names: str) -> str:
+    """A name, or a name in a schema, as SQL wants it."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)

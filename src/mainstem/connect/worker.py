@@ -1,0 +1,170 @@
+"""Runs the sources and sinks of a project in one process, each in a thread of its own: one that fails lags only itself.
+
+What becomes of an error:
+
+    Retriable            tried again after a pause that doubles up to 30 s; a run of a minute starts over with the first
+    Fenced               failed: another process runs the same source, and trying again would fence that one
+    UserError            failed: a person has to mend something; the line says what
+    CorruptData          failed: nothing is skipped in silence
+    anything else        a bug of ours: logged with its stack, tried again like a Retriable
+
+One line per failure; `failed` stays until the process is started again, and the others go on.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.client.errors import Fenced
+from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
+from mainstem.connect.sources.file_config import FileSourceConfig
+from mainstem.connect.sources.postgres_config import PostgresSourceConfig
+from mainstem.core import Clock, CorruptData, MainstemError, SystemClock, UserError
+from mainstem.core.config import convert
+from mainstem.core.logging import get_logger
+from mainstem.registry.client import Registry
+
+log = get_logger()
+
+SourceConfig: TypeAlias = PostgresSourceConfig | FileSourceConfig
+SinkConfig: TypeAlias = PostgresReplicaConfig
+
+FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 30.0
+HEALTHY_AFTER_SECONDS = 60.0
+STOP_SECONDS = 15.0
+
+
+class Task(Protocol):
+    """A source or a sink: `run` works until `stop` is set, or raises; it can be called again."""
+
+    def run(self, stop: threading.Event) -> None: ...
+
+
+class TaskState(msgspec.Struct):
+    """What people see of a task. `state`: running, waiting (for the next try), failed, stopped."""
+
+    name: str
+    state: str = "running"
+    failures: int = 0
+    error: str = ""
+    hint: str = ""
+    since_ms: int = 0
+
+
+def convert_source(tree: Any, *, where: str) -> SourceConfig:
+    """The settings of one source; `type` says which.
+
+    Raises:
+        BadSetting: an unknown type, field or value; the message starts with `where`.
+    """
+    return convert(tree, SourceConfig, where=where)  # type: ignore[arg-type]  # a union: its tag chooses
+
+
+def convert_sink(tree: Any, *, where: str) -> SinkConfig:
+    """The settings of one sink that runs here; `type` says which."""
+    return convert(tree, SinkConfig, where=where)
+
+
+def make_source(name: str, config: SourceConfig, connection: Connection, registry: Registry) -> Task:
+    """A source that runs here; its driver is loaded only now."""
+    if isinstance(config, FileSourceConfig):
+        from mainstem.connect.sources.file import FileSource
+
+        return FileSource(name, config, connection, registry)
+    from mainstem.connect.sources.postgres import PostgresSource
+
+    return PostgresSource(name, config, connection, registry)
+
+
+def make_sink(name: str, config: SinkConfig, connection: Connection, registry: Registry) -> Task:
+    """A sink that runs here; the lakehouse, which needs Spark, runs beside the jobs."""
+    from mainstem.connect.sinks.postgres import PostgresReplica
+
+    return PostgresReplica(name, config, connection, registry)
+
+
+class Worker:
+    """Keeps `tasks` running until it is stopped.
+
+    Args:
+        tasks: by name, e.g. `source shop`; the name is in every line about it.
+        on_change: called with all states when one has changed, from the thread in which it changed.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        *,
+        on_change: Callable[[list[TaskState]], None] = lambda _: None,
+        clock: Clock | None = None,
+        first_delay_seconds: float = FIRST_DELAY_SECONDS,
+        longest_delay_seconds: float = LONGEST_DELAY_SECONDS,
+    ) -> None:
+        self._tasks = dict(tasks)
+        self._on_change = on_change
+        self._clock = clock or SystemClock()
+        self._first_delay = first_delay_seconds
+        self._longest_delay = longest_delay_seconds
+        self._lock = threading.Lock()
+        self._states = {name: TaskState(name, since_ms=self._clock.now_ms()) for name in self._tasks}
+
+    @property
+    def states(self) -> list[TaskState]:
+        with self._lock:
+            return [msgspec.structs.replace(state) for state in self._states.values()]
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set; then every task ends what it has in hand, and what does not end in 15 s is left."""
+        threads = [
+            threading.Thread(target=self._keep, args=(name, task, stop), name=name, daemon=True)
+            for name, task in self._tasks.items()
+        ]
+        for thread in threads:
+            thread.start()
+        stop.wait()
+        deadline = self._clock.monotonic() + STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0.1, deadline - self._clock.monotonic()))
+            if thread.is_alive():
+                log.warning("task_does_not_stop", task=thread.name)
+
+    def _keep(self, name: str, task: Task, stop: threading.Event) -> None:
+        delay = self._first_delay
+        while not stop.is_set():
+            started = self._clock.monotonic()
+            try:
+                self._change(name, "running")
+                task.run(stop)
+            except (UserError, CorruptData, Fenced) as error:
+                self._change(name, "failed", error)
+                self._tell_failed(name, error)
+                return
+            except Exception as error:  # whatever it is, the other tasks go on and this one is tried again
+                if self._clock.monotonic() - started >= HEALTHY_AFTER_SECONDS:
+                    delay = self._first_delay
+                self._change(name, "waiting", error)
+                self._tell(name, error, delay)
+                stop.wait(delay)
+                delay = min(self._longest_delay, delay * 2)
+        self._change(name, "stopped")
+
+    def _tell_failed(self, name: str, error: MainstemError) -> None:
+        log.error("task_failed", task=name, error=str(error), hint=error.hint)
+
+    def _tell(self, name: str, error: Exception, delay: float) -> None:
+        if isinstance(error, MainstemError):
+            log.warning("task_waits", task=name, error=str(error), hint=error.hint, retry_in_seconds=delay)
+        else:
+            log.error("task_has_a_bug", task=name, error=repr(error), retry_in_seconds=delay, exc_info=error)
+
+    def _change(self, name: str, state: str, error: Exception | None = None) -> None:
+        with self._lock:
+            entry = self._states[name]
+            entry.state, entry.since_ms = state, self._clock.now_ms()
+            if error is not None:
+                entry.failures += 1
+                entry.error, entry.hint = str(error), getattr(error, "hint", "")
+        self._on_change(self.states)

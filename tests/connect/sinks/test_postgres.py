@@ -1,0 +1,363 @@
+"""The replica is the source: for any changes, at any moment whole transactions, after any stop."""
+
+import random
+import threading
+import time
+
+import msgspec
+import psycopg2
+import pytest
+
+from mainstem.client.compacted import read_compacted
+from mainstem.client.internal import AUDIT
+from mainstem.client.topics import end_offsets
+from mainstem.client.writer import read_source
+from mainstem.connect.sinks import postgres as replica_module
+from mainstem.connect.sinks.postgres import LogMismatch, ReplicaInUse, SourceNotReady
+from mainstem.connect.sinks.postgres_target import NotEmpty
+from mainstem.records.fingerprint import MODULUS
+from tests.support.postgres import ALL_TYPES, EXTREMES, Pipeline, run_until_it_fails, running, wait_until
+from tests.support.records import committed
+
+TABLES = ("accounts", "people", "pairs")
+SCHEMA = (
+    "CREATE TABLE accounts (id int PRIMARY KEY, balance numeric(12, 2) NOT NULL)",
+    "CREATE TABLE people (name text PRIMARY KEY, born date, notes jsonb, tags text[])",
+    "CREATE TABLE pairs (a int, b text, v float8, big text, PRIMARY KEY (b, a))",
+    "ALTER TABLE pairs ALTER big SET STORAGE EXTERNAL",
+)
+
+
+def random_statement(chance: random.Random) -> str:
+    """One change of one of the tables; keys meet often."""
+    number, text = chance.randrange(30), chance.choice(["x", "it''s", "tab\t", "ü \\\\ \\n", ""])
+    return chance.choice(
+        [
+            f"INSERT INTO accounts VALUES ({number}, {chance.randrange(10**6)} / 100.0) ON CONFLICT (id) DO UPDATE SET balance = excluded.balance",
+            f"UPDATE accounts SET balance = balance + 0.01 WHERE id < {number}",
+            f"UPDATE accounts SET id = id + 100 WHERE id = {number} AND NOT EXISTS (SELECT FROM accounts WHERE id = {number} + 100)",
+            f"DELETE FROM accounts WHERE id % 7 = {number % 7}",
+            f"INSERT INTO people VALUES ('{text}{number}', '2000-01-01'::date + {number}, '{{\"n\": {number}}}', '{{a,NULL,\"b c\"}}') ON CONFLICT DO NOTHING",
+            f"UPDATE people SET notes = NULL, tags = tags || '{text}'::text WHERE name LIKE '%{number}'",
+            f"DELETE FROM people WHERE name LIKE '%{number % 10}'",
+            f"INSERT INTO pairs VALUES ({number}, '{text}', {chance.random()}, repeat('y{number}', {chance.choice([1, 4000])})) ON CONFLICT DO NOTHING",
+            f"UPDATE pairs SET v = v * 2 WHERE a = {number}",
+            f"UPDATE pairs SET b = b || 'z' WHERE a = {number} AND length(b) < 5",
+            f"DELETE FROM pairs WHERE a = {number}",
+            chance.choice(["TRUNCATE pairs", "TRUNCATE accounts, people", "SELECT 1", "SELECT 1", "SELECT 1"]),
+        ]
+    )
+
+
+def random_transactions(pipeline: Pipeline, chance: random.Random, count: int) -> None:
+    """Transactions of one to six statements; some are rolled back, some partly."""
+    connection = pipeline.source.connect()
+    connection.autocommit = False
+    with connection.cursor() as cursor:
+        for _ in range(count):
+            for _ in range(chance.randrange(1, 7)):
+                cursor.execute("SAVEPOINT s")
+                try:
+                    cursor.execute(random_statement(chance))
+                except psycopg2.errors.UniqueViolation:
+                    cursor.execute("ROLLBACK TO s")
+                if chance.random() < 0.1:
+                    cursor.execute("ROLLBACK TO s")
+            if chance.random() < 0.1:
+                connection.rollback()
+            else:
+                connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(("seed", "partitions"), [(1, 1), (2, 3)])
+def test_the_replica_follows_any_changes(pipeline, seed, partitions):
+    chance = random.Random(seed)
+    pipeline.source.run(*SCHEMA)
+    random_transactions(pipeline, chance, 30)
+    with running(pipeline.make_source(partitions=partitions)) as source:
+        pipeline.wait_until_written(source)
+        for round_number in range(3):
+            with running(pipeline.make_replica()) as sink:
+                random_transactions(pipeline, chance, 40)
+                if round_number == 1:
+                    # The server tells of a new column with the next change of the table.
+                    pipeline.source.run("ALTER TABLE people ADD COLUMN stars int DEFAULT 3")
+                    pipeline.source.run("INSERT INTO people (name) VALUES ('after')")
+                pipeline.wait_until_equal(*TABLES, running=sink)
+            random_transactions(pipeline, chance, 20)
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal(*TABLES, running=sink)
+
+
+def test_every_type_arrives(pipeline):
+    pipeline.source.run(ALL_TYPES, EXTREMES)
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("kinds", running=sink)
+        pipeline.source.run("UPDATE kinds SET small = 7")
+        pipeline.wait_until_equal("kinds", running=sink)
+    kinds = "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'kinds'::regclass AND attnum > 0"
+    theirs, ours = dict(pipeline.source.run(kinds)), dict(pipeline.target.run(kinds))
+    differ = {name: (theirs[name], ours[name]) for name in theirs if theirs[name] != ours[name]}
+    assert differ == {"cost": ("price", "numeric(10,3)"), "feeling": ("mood", "text"), "moods": ("mood[]", "text[]")}
+
+
+def running_when_ready(pipeline, source, **settings):
+    pipeline.wait_until_written(source)
+    return running(pipeline.make_replica(**settings))
+
+
+def test_a_reader_never_sees_half_a_transfer(pipeline):
+    pipeline.source.run(
+        "CREATE TABLE left_side (id int PRIMARY KEY, n int)",
+        "CREATE TABLE right_side (id int PRIMARY KEY, n int)",
+        "INSERT INTO left_side SELECT i, 100 FROM generate_series(1, 10) i",
+        "INSERT INTO right_side SELECT i, 100 FROM generate_series(1, 10) i",
+    )
+    sums, stop = [], threading.Event()
+
+    def read():
+        connection = pipeline.target.connect()
+        with connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute("SELECT (SELECT sum(n) FROM left_side) + (SELECT sum(n) FROM right_side)")
+                sums.append(cursor.fetchone()[0])
+        connection.close()
+
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source, commit_interval_ms=0) as sink:
+        pipeline.wait_until_equal("left_side", "right_side", running=sink)
+        reader = threading.Thread(target=read)
+        reader.start()
+        chance = random.Random(3)
+        connection = pipeline.source.connect()
+        connection.autocommit = False
+        with connection.cursor() as cursor:
+            for _ in range(500):
+                amount = chance.randrange(1, 5)
+                cursor.execute("UPDATE left_side SET n = n - %s WHERE id = %s", (amount, chance.randrange(1, 11)))
+                cursor.execute("UPDATE right_side SET n = n + %s WHERE id = %s", (amount, chance.randrange(1, 11)))
+                connection.commit()
+        connection.close()
+        pipeline.wait_until_equal("left_side", "right_side", running=sink)
+        stop.set()
+        reader.join()
+    assert len(sums) > 20
+    assert set(sums) == {2000}
+
+
+def test_the_books_balance(pipeline):
+    pipeline.source.run(*SCHEMA)
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        for _ in range(2):
+            with running(pipeline.make_replica(report_interval_ms=0)) as sink:
+                random_transactions(pipeline, random.Random(5), 30)
+                pipeline.wait_until_written(source)
+                pipeline.wait_until_equal(*TABLES, running=sink)
+                wait_until(lambda: reported(pipeline) == written(pipeline), "the audit has every record", sink)
+    assert reported(pipeline) == written(pipeline)
+
+
+def written(pipeline):
+    state = read_source(pipeline.connection, pipeline.name)
+    return {(topic, p): (w.count, w.hash) for topic, ps in state.written.items() for p, w in ps.items()}
+
+
+def reported(pipeline):
+    """Count and hash per partition over all reports; each goes on where the one before it ended."""
+    sums, reached = {}, {}
+    for message in committed(pipeline.connection, AUDIT):
+        report = msgspec.json.decode(message.value())
+        if report["reader"] != f"{pipeline.name}-replica":
+            continue
+        place = report["topic"], report["partition"]
+        assert report["from"] == reached.get(place, 0)
+        reached[place] = report["to"]
+        count, total = sums.get(place, (0, 0))
+        sums[place] = count + report["rows"] + report["tombstones"], (total + report["hash"]) % MODULUS
+    return sums
+
+
+def test_a_second_process_of_the_same_sink_is_kept_out(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("a", running=sink)
+        assert isinstance(run_until_it_fails(pipeline.make_replica()), ReplicaInUse)
+
+
+def test_before_the_source_has_started_it_waits(pipeline):
+    assert isinstance(run_until_it_fails(pipeline.make_replica()), SourceNotReady)
+
+
+def test_a_target_with_rows_of_somebody_else_is_refused(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    pipeline.target.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (7)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    assert isinstance(run_until_it_fails(pipeline.make_replica()), NotEmpty)
+    assert pipeline.target.run("SELECT * FROM a") == [(7,)]
+
+
+def test_offsets_of_another_log_are_refused(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("a", running=sink)
+        wait_until(lambda: pipeline.target.run("SELECT count(*) > 0 FROM mainstem_offsets")[0][0], "offsets", sink)
+    pipeline.target.run("UPDATE mainstem_offsets SET next_offset = next_offset + 1000")
+    assert isinstance(run_until_it_fails(pipeline.make_replica()), LogMismatch)
+    pipeline.target.run("UPDATE mainstem_offsets SET next_offset = 0, log_id = 'other'")
+    error = run_until_it_fails(pipeline.make_replica())
+    assert isinstance(error, LogMismatch)
+    assert "DELETE FROM mainstem_offsets" in error.hint
+
+
+def test_a_large_transaction_is_applied_in_pieces_but_seen_whole(pipeline, monkeypatch):
+    monkeypatch.setattr(replica_module, "_FETCH_RECORDS", 500)
+    monkeypatch.setattr("mainstem.connect.sinks.postgres_order.PIECE_ROWS", 1000)
+    monkeypatch.setattr("mainstem.connect.sinks.postgres_target.FLUSH_ROWS", 700)
+    counts, stop = set(), threading.Event()
+
+    def read():
+        connection = pipeline.target.connect()
+        with connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute("SELECT count(*) FROM a")
+                counts.add(cursor.fetchone()[0])
+        connection.close()
+
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a SELECT generate_series(1, 4000)")
+    with (
+        running(pipeline.make_source(max_transaction_rows=900)) as source,
+        running_when_ready(pipeline, source) as sink,
+    ):
+        pipeline.wait_until_equal("a", running=sink)
+        reader = threading.Thread(target=read)
+        reader.start()
+        pipeline.source.run("INSERT INTO a SELECT generate_series(4001, 12000)")
+        pipeline.wait_until_equal("a", running=sink)
+        stop.set()
+        reader.join()
+    assert counts <= {4000, 12000}
+
+
+def test_a_new_snapshot_of_the_source_replaces_what_is_there(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("a", running=sink)
+    pipeline.drop()
+    pipeline.source.run("DELETE FROM a WHERE id = 1", "INSERT INTO a VALUES (3)")
+    with running(pipeline.make_source(on_gap="snapshot")) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("a", running=sink)
+
+
+def set_policy(admin, topic, policy):
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
+
+
+def test_records_that_retention_removed_lead_to_a_rebuild(pipeline):
+    """What compaction removes it removes after a day; deleting the head of a topic leaves the same hole at once."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    pipeline.source.run(
+        "CREATE TABLE a (id int PRIMARY KEY, n int)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 5) i"
+    )
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+        for number in range(1, 6):
+            pipeline.source.run(f"UPDATE a SET n = {number}")
+        pipeline.wait_until_written(source)
+        topic = pipeline.topic("a")
+        end = end_offsets(pipeline.connection, topic)[0]
+        admin = AdminClient(pipeline.connection.confluent())
+        set_policy(admin, topic, "delete")  # Kafka deletes no records by offset from a compacted topic
+        for future in admin.delete_records([TopicPartition(topic, 0, end - 6)]).values():  # the last update of all rows
+            future.result()
+        set_policy(admin, topic, "compact")
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+            pipeline.source.run("INSERT INTO a VALUES (6, 6)")
+            pipeline.wait_until_equal("a", running=sink)
+
+
+def test_a_database_that_goes_away_and_comes_back(pipeline, tmp_path):
+    """Source and sink end with an error that may pass; the next run goes on."""
+    from mainstem.connect.local_postgres import LocalPostgres
+    from mainstem.connect.sources.postgres_catalog import DatabaseUnavailable
+    from tests.support.postgres import Running
+
+    with LocalPostgres(tmp_path / "own", settings={"fsync": "off"}) as server:
+        own = Pipeline(server, pipeline.connection, pipeline.registry.url)
+        own.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+        for number in range(3):
+            source, sink = Running(own.make_source()), Running(own.make_replica())
+            source.thread.start()
+            own.wait_until_written(source)
+            sink.thread.start()
+            own.source.run(f"INSERT INTO a VALUES ({number})")
+            own.wait_until_equal("a", running=sink)
+            began = time.monotonic()
+            (server.kill if number else server.stop)()
+            assert time.monotonic() - began < 20, "it waits for the source, which has to say that it has everything"
+            source.thread.join(30)
+            assert isinstance(source.error, DatabaseUnavailable), source.error
+            sink.stop()  # with nothing to write it need not have noticed
+            assert sink.error is None or isinstance(sink.error, DatabaseUnavailable), sink.error
+            server.start()
+        own.drop()
+
+
+def test_offsets_are_the_targets_own(pipeline):
+    """What the target has not committed is read again: kill the connection in the middle of a transaction."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY, n int)", "INSERT INTO a VALUES (1, 0)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as first:
+        pipeline.wait_until_equal("a", running=first)
+        first.stop()
+        blocker = pipeline.target.connect()
+        blocker.autocommit = False
+        with blocker.cursor() as cursor:
+            cursor.execute("LOCK TABLE a IN ACCESS EXCLUSIVE MODE")
+        pipeline.source.run("UPDATE a SET n = 1")
+        error = []
+
+        def cut():
+            deadline = time.monotonic() + 30
+            while not error and time.monotonic() < deadline:
+                waiting = pipeline.server.dsn()
+                connection = psycopg2.connect(waiting)
+                connection.autocommit = True
+                with connection.cursor() as cursor:
+                    cursor.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                        "WHERE application_name = %s AND wait_event_type = 'Lock'",
+                        (f"mainstem {pipeline.name}-replica",),
+                    )
+                    if cursor.fetchall():
+                        error.append("cut")
+                connection.close()
+                time.sleep(0.02)
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        failed = run_until_it_fails(pipeline.make_replica())
+        cutter.join()
+        blocker.rollback()
+        blocker.close()
+        assert error == ["cut"], failed
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+
+
+def test_the_catalog_knows_the_sink(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("a", running=sink)
+    entry = read_compacted(pipeline.connection, "__mainstem.catalog")[f"sink:{pipeline.name}-replica".encode()]
+    assert msgspec.json.decode(entry)["source"] == pipeline.name

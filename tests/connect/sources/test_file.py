@@ -1,0 +1,204 @@
+"""A file source against a real log: every line once, whatever happens to the file or to the source."""
+
+import os
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from mainstem.client.heartbeats import decode
+from mainstem.client.internal import HEARTBEATS
+from mainstem.client.topics import ensure_topic
+from mainstem.client.writer import read_source
+from mainstem.connect.quarantine import quarantine_topic
+from mainstem.connect.sources.file import LINE_SCHEMA, FileSource, GrewAfterItsEnd, UnfitTopic
+from mainstem.connect.sources.file_config import FileSourceConfig
+from mainstem.registry import avro
+from mainstem.registry.schema import canonical
+from tests.support.records import committed
+
+
+class World:
+    """A directory, a topic, and a source that can be started and stopped."""
+
+    def __init__(self, connection, registry, directory):
+        self.connection, self.registry = connection, registry
+        self.topic = f"lines-{uuid.uuid4().hex[:8]}"
+        self.path = directory / "access.log"
+        self.config = FileSourceConfig(
+            str(self.path), self.topic, poll_ms=10, rotation_wait_ms=100, batch_bytes=4096, max_line_bytes=1000
+        )
+        ensure_topic(connection, self.topic, 1)
+
+    def source(self):
+        return FileSource(f"file-{self.topic}", self.config, self.connection, self.registry)
+
+    @contextmanager
+    def running(self):
+        stop, errors = threading.Event(), []
+
+        def work():
+            try:
+                self.source().run(stop)
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield errors
+        finally:
+            stop.set()
+            thread.join(30)
+        assert not thread.is_alive()
+
+    def append(self, data):
+        with self.path.open("ab") as file:
+            file.write(data)
+
+    def lines(self):
+        return [
+            avro.decode(message.value(), self.registry.schema)["line"]
+            for message in committed(self.connection, self.topic)
+        ]
+
+    def wait_for(self, expected, seconds=20):
+        until = time.monotonic() + seconds
+        while (found := self.lines()) != expected:
+            assert time.monotonic() < until, (
+                f"expected {expected[-3:]} ({len(expected)}), found {found[-3:]} ({len(found)})"
+            )
+            time.sleep(0.05)
+
+    def position(self):
+        return read_source(self.connection, f"file-{self.topic}").position
+
+    def wait_until(self, condition, seconds=20):
+        until = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+    def statements(self):
+        found = [decode(message.value()) for message in committed(self.connection, HEARTBEATS)]
+        return [each for each in found if getattr(each, "topic", None) == self.topic]
+
+
+@pytest.fixture
+def world(log_connection, live_registry, tmp_path):
+    return World(log_connection, live_registry, tmp_path)
+
+
+def numbered(first, last):
+    return [f"line {number}" for number in range(first, last)]
+
+
+def text(lines):
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def test_lines_are_followed_restarts_go_on_and_the_end_is_stated_once(world):
+    with world.running():
+        time.sleep(0.1)  # the file comes later than the source
+        world.append(text(numbered(0, 500)) + b"half a ")
+        world.wait_for(numbered(0, 500))
+        world.append(b"line\n")
+        world.wait_for([*numbered(0, 500), "half a line"])
+    world.append(b"while it was away\nno end of line")
+    world.path.with_name("access.log.end").touch()
+    expected = [*numbered(0, 500), "half a line", "while it was away", "no end of line"]
+    with world.running():
+        world.wait_for(expected)
+        world.wait_until(lambda: world.position()["ended"])
+    with world.running():
+        time.sleep(0.3)
+    world.wait_for(expected)
+    (statement,) = world.statements()
+    assert statement.end
+    assert statement.positions[0] >= len(expected)
+    first = committed(world.connection, world.topic)[1]
+    assert dict(first.headers()) == {"mainstem.file": str(world.path).encode(), "mainstem.position": b"7"}
+    written = read_source(world.connection, f"file-{world.topic}").written[world.topic][0]
+    assert written.count == len(expected)
+
+
+def test_rotation_by_rename_while_it_runs_and_while_it_is_away(world):
+    with world.running():
+        world.append(text(numbered(0, 10)))
+        world.wait_for(numbered(0, 10))
+        old = world.path.open("ab")  # as a server does until it is told to reopen
+        world.path.rename(world.path.with_name("access.log.1"))
+        world.append(text(numbered(12, 20)))
+        old.write(text(numbered(10, 11)) + b"line 11")
+        old.close()
+        world.wait_for(numbered(0, 20))
+    world.append(text(numbered(20, 22)))
+    world.path.with_name("access.log.1").rename(world.path.with_name("access.log.3"))
+    world.path.rename(world.path.with_name("access.log.2"))
+    world.append(text(numbered(22, 24)))
+    os.utime(world.path.with_name("access.log.2"), (time.time() - 5, time.time() - 5))
+    os.utime(world.path, (time.time() - 2, time.time() - 2))
+    world.path.rename(world.path.with_name("access.log.1"))
+    world.append(text(numbered(24, 26)))
+    with world.running():
+        world.wait_for(numbered(0, 26))
+
+
+def test_truncation_starts_over_and_reads_what_the_copy_still_has(world):
+    many = numbered(0, 200)
+    with world.running():
+        world.append(text(many))
+        world.wait_for(many)
+    world.append(b"just before\n")
+    world.path.with_name("access.log.1").write_bytes(world.path.read_bytes())
+    os.truncate(world.path, 0)
+    world.append(b"new\n")
+    with world.running():
+        world.wait_for([*many, "just before", "new"])
+        os.truncate(world.path, 0)
+        world.append(b"x\n")
+        world.wait_for([*many, "just before", "new", "x"])
+
+
+def test_what_is_no_text_or_too_long_is_kept_in_quarantine_and_the_rest_goes_on(world):
+    world.append(b"good\n\xff\xfe bad\n" + b"y" * 2500 + b"\ngood again\n")
+    with world.running():
+        world.wait_for(["good", "good again"])
+    kept = [
+        avro.decode(m.value(), world.registry.schema)
+        for m in committed(world.connection, quarantine_topic(world.topic))
+    ]
+    assert (kept[0]["error"], kept[0]["stage"]) == ("not_text", "file")
+    assert kept[0]["value"] == b"\xff\xfe bad"
+    assert kept[0]["reason"].startswith(f"{world.path} at byte 5: byte 0 of the line is not utf-8")
+    assert {each["error"] for each in kept[1:]} == {"line_too_long"}
+    assert b"".join(each["value"] for each in kept[1:]) == b"y" * 2500
+
+
+def test_growing_after_the_end_is_refused(world):
+    world.append(b"one\n")
+    world.path.with_name("access.log.end").touch()
+    with world.running() as errors:
+        world.wait_until(lambda: world.lines() and world.position()["ended"])
+        world.append(b"two\n")
+        world.wait_until(lambda: errors)
+    assert isinstance(errors[0], GrewAfterItsEnd)
+    world.path.with_name("access.log.end").unlink()
+    with world.running():
+        world.wait_for(["one", "two"])
+
+
+def test_a_topic_of_another_shape_is_refused(world):
+    world.registry.register(
+        f"{world.topic}-value", '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
+    )
+    with pytest.raises(UnfitTopic, match="its schema does not take"):
+        world.source().run(threading.Event())
+
+
+def test_our_schema_is_canonical_and_positions_are_plain(world):
+    assert canonical(LINE_SCHEMA) == LINE_SCHEMA
+    assert msgspec.json.decode(LINE_SCHEMA)["fields"] == [{"name": "line", "type": "string"}]

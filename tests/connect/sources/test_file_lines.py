@@ -1,0 +1,125 @@
+import os
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.connect.sources.file_lines import (
+    FilePosition,
+    forerunners,
+    has_content,
+    is_same,
+    moved,
+    read_lines,
+    start,
+)
+
+
+@contextmanager
+def file_of(path, data):
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        yield file
+
+
+def grow(path, data):
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def read_all(file, *, size=64, max_line=20, at_end=True):
+    """All lines, chunk by chunk, as the source reads them."""
+    position, lines = start(file), []
+    while True:
+        chunk = read_lines(file, position, size=size, max_line=max_line, at_end=at_end)
+        if chunk.position == position.position:
+            return lines, position
+        lines += chunk.lines
+        position = moved(file, position, chunk)
+        assert is_same(file, position)
+
+
+short_lines = st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"").replace(b"\r", b"")), max_size=30)
+
+
+@given(short_lines, st.booleans(), st.integers(21, 80))
+def test_lines_come_as_they_were_whatever_the_chunk(tmp_path_factory, lines, last_is_ended, size):
+    text = b"\n".join(lines) + (b"\n" if last_is_ended else b"")
+    expected = text.split(b"\n")
+    expected = expected[:-1] if expected[-1] == b"" else expected
+    with file_of(tmp_path_factory.getbasetemp() / "lines", text) as file:
+        found, position = read_all(file, size=size)
+    assert [line.data for line in found] == expected
+    assert all(line.whole for line in found)
+    assert position.position == len(text)
+    for line in found:
+        assert text[line.position :].startswith(line.data)
+
+
+@given(st.lists(st.binary(max_size=70).map(lambda b: b.replace(b"\r", b"")), max_size=6), st.integers(21, 50))
+def test_no_byte_of_a_long_line_is_lost(tmp_path_factory, parts, size):
+    text = b"\n".join(parts)
+    with file_of(tmp_path_factory.getbasetemp() / "long", text) as file:
+        found, position = read_all(file, size=size)
+    assert position.position == len(text)
+    assert b"".join(line.data for line in found) == text.replace(b"\n", b"")
+    for line in found:
+        assert line.whole == (len(line.data) <= 20 and _starts(text, line) and _ends(text, line))
+
+
+def _starts(text, line):
+    return line.position == 0 or text[line.position - 1 : line.position] == b"\n"
+
+
+def _ends(text, line):
+    end = line.position + len(line.data)
+    return end == len(text) or text[end : end + 1] == b"\n"
+
+
+def test_a_line_that_is_still_being_written_waits(tmp_path):
+    with file_of(tmp_path / "a", b"one\ntw") as file:
+        chunk = read_lines(file, start(file), size=64, max_line=20, at_end=False)
+        assert ([line.data for line in chunk.lines], chunk.position) == ([b"one"], 4)
+        position = moved(file, start(file), chunk)
+        assert read_lines(file, position, size=64, max_line=20, at_end=False).lines == []
+        grow(tmp_path / "a", b"o\r\n")
+        assert read_lines(file, position, size=64, max_line=20, at_end=False).lines[0].data == b"two"
+
+
+def test_a_file_is_known_by_its_inode_and_its_beginning(tmp_path):
+    path = tmp_path / "a"
+    with file_of(path, b"one\n") as file:
+        begin = start(file)
+        assert is_same(file, begin)
+        position = moved(file, begin, read_lines(file, begin, size=64, max_line=20, at_end=False))
+        grow(path, b"two\n")
+        assert is_same(file, position)
+        os.truncate(path, 0)
+        assert not is_same(file, position)
+        grow(path, b"eins\nzwei\n")  # cut and grown beyond what was read: only the beginning tells
+        assert not is_same(file, position)
+        assert not has_content(file, position)
+
+
+def test_forerunners_are_the_old_file_and_what_came_after_it(tmp_path):
+    path = tmp_path / "access.log"
+    for age, (name, data) in enumerate(
+        [("access.log.3", b"x\n"), ("access.log.2", b"old\n"), ("access.log.1", b"mid\n")]
+    ):
+        (tmp_path / name).write_bytes(data)
+        os.utime(tmp_path / name, (age, age))
+    (tmp_path / "access.log.0.gz").write_bytes(b"packed")
+    with (tmp_path / "access.log.2").open("rb") as file:
+        position = moved(file, start(file), read_lines(file, start(file), size=64, max_line=20, at_end=False))
+    assert [each.name for each in forerunners(path, position)] == ["access.log.2", "access.log.1"]
+    assert list(forerunners(path, FilePosition(1, 4, 4, 7))) == []
+
+
+@pytest.mark.parametrize(("size", "found"), [(2000, ["a.log.1"]), (500, [])])
+def test_a_copy_counts_only_when_its_first_kilobyte_agrees(tmp_path, size, found):
+    path = tmp_path / "a.log"
+    with file_of(path, b"x" * (size - 1) + b"\n") as file:
+        position = moved(file, start(file), read_lines(file, start(file), size=4000, max_line=3000, at_end=False))
+    (tmp_path / "a.log.1").write_bytes(path.read_bytes() + b"more\n")
+    assert [each.name for each in forerunners(path, position)] == found

@@ -1,0 +1,242 @@
+"""Real requests against a gateway on a real log."""
+
+import gzip
+import json
+import uuid
+
+import httpx
+import pytest
+
+from mainstem.client.catalog import TopicEntry, write_catalog
+from mainstem.client.heartbeats import Statement, decode
+from mainstem.client.internal import HEARTBEATS
+from mainstem.client.topics import end_offsets, ensure_topic
+from mainstem.connect.gateway import Gateway, GatewayConfig
+from mainstem.connect.quarantine import quarantine_topic
+from mainstem.connect.sources.http import CollectorConfig
+from mainstem.registry import Registry, avro
+from tests.support.records import committed
+from tests.support.serving import served
+
+AT = {"type": "long", "logicalType": "timestamp-micros"}
+ORDER = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "customer", "type": "string"},
+            {"name": "cents", "type": "long"},
+            {"name": "at", "type": AT},
+            {"name": "note", "type": ["null", "string"], "default": None},
+        ],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def gateway_url(log_connection):
+    limits = CollectorConfig(
+        name=f"test-{uuid.uuid4().hex[:8]}", body_bytes=200_000, batch_events=500, event_bytes=5_000
+    )
+    gateway = Gateway(log_connection, GatewayConfig(collector=limits), on_taken_over=lambda: None)
+    with served(gateway.app) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def http(gateway_url):
+    with httpx.Client(base_url=gateway_url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def registry(gateway_url):
+    return Registry(gateway_url)
+
+
+@pytest.fixture
+def topic(log_connection, registry):
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    ensure_topic(log_connection, name, 2)
+    registry.register(f"{name}-value", ORDER)
+    write_catalog(log_connection, {f"topic:{name}": TopicEntry("stream", ("customer",), "at", f"{name}-value")})
+    return name
+
+
+def order(number, **more):
+    return {"customer": f"c{number % 5}", "cents": number, "at": f"2013-01-01T00:00:{number % 60:02}Z", **more}
+
+
+def post(http, topic, body, **more):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", **more.pop("headers", {})}
+    return http.post(f"/v1/topics/{topic}/events", content=content, headers=headers, **more)
+
+
+def rows(connection, registry, topic):
+    return [avro.decode(message.value(), registry.schema) for message in committed(connection, topic)]
+
+
+def test_events_are_typed_keyed_and_where_the_answer_says(http, log_connection, registry, topic):
+    answer = post(http, topic, [order(n) for n in range(10)])
+    assert answer.status_code == 200
+    body = answer.json()
+    assert (body["accepted"], body["duplicate"], body["rejected"]) == (10, 0, 0)
+    found = {(m.partition(), m.offset()): m for m in committed(log_connection, topic)}
+    for number, result in enumerate(body["results"]):
+        message = found[result["partition"], result["offset"]]
+        assert message.key() == f"c{number % 5}".encode()
+        assert avro.decode(message.value(), registry.schema)["cents"] == number
+    basis = {int(partition): offset for partition, offset in body["basis"][topic].items()}
+    assert basis == {p: max(o for q, o in found if q == p) + 1 for p in {p for p, _ in found}}
+
+
+def test_bad_events_are_answered_and_kept_and_the_others_land(http, log_connection, registry, topic):
+    lines = b'%s\n{"customer"\n{"customer": "c", "cents": "12", "at": 0}\n%s' % tuple(
+        json.dumps(order(n)).encode() for n in (1, 2)
+    )
+    answer = post(http, topic, lines, headers={"Content-Type": "application/x-ndjson", "Idempotency-Key": "bad-1"})
+    assert answer.status_code == 200
+    results = answer.json()["results"]
+    assert [result["status"] for result in results] == ["accepted", "rejected", "rejected", "accepted"]
+    assert (results[1]["code"], results[2]["code"]) == ("not_json", "unfit")
+    assert results[2]["reason"] == '/cents: expected long, found "12"'
+    again = post(http, topic, lines, headers={"Content-Type": "application/x-ndjson", "Idempotency-Key": "bad-1"})
+    assert [result["status"] for result in again.json()["results"]] == [
+        "duplicate",
+        "rejected",
+        "rejected",
+        "duplicate",
+    ]
+    assert sorted(row["cents"] for row in rows(log_connection, registry, topic)) == [1, 2]
+    kept = rows(log_connection, registry, quarantine_topic(topic))
+    assert [(row["error"], row["value"]) for row in kept] == [
+        ("not_json", b'{"customer"'),
+        ("unfit", b'{"customer": "c", "cents": "12", "at": 0}'),
+    ]
+    assert kept[1]["reason"] == results[2]["reason"]
+    assert kept[1]["schema_id"] == registry.latest(f"{topic}-value").id
+
+
+def test_a_body_that_is_no_json_at_all(http, log_connection, registry, topic):
+    answer = post(http, topic, b"[{]")
+    assert answer.status_code == 400
+    assert answer.json()["results"][0]["code"] == "not_json"
+    assert rows(log_connection, registry, quarantine_topic(topic))[0]["value"] == b"[{]"
+    assert post(http, topic, [{"customer": 1}]).status_code == 422  # JSON, and all of it refused
+
+
+def test_ids_of_three_kinds_make_retries_harmless(http, log_connection, registry, topic):
+    def statuses(body, **more):
+        return [
+            (result["status"], result.get("code", "")) for result in post(http, topic, body, **more).json()["results"]
+        ]
+
+    accepted, duplicate, reused = ("accepted", ""), ("duplicate", ""), ("rejected", "id_reused")
+    assert statuses([order(1, id="e1"), order(2, id="e2")]) == [accepted, accepted]
+    assert statuses([order(2, id="e2"), order(3, id="e1")]) == [duplicate, reused]
+    assert statuses([order(4)], headers={"Idempotency-Key": "k"}) == [accepted]
+    assert statuses([order(4)], headers={"Idempotency-Key": "k"}) == [duplicate]
+    assert statuses([order(4)]) == [accepted]  # without any id: as often as it is sent
+    assert statuses([order(5)], params={"id": "customer,cents"}) == [accepted]
+    assert statuses([order(5)], params={"id": "customer,cents"}) == [duplicate]
+    event = {"specversion": "1.0", "id": "9", "source": "/shop", "type": "order", "data": order(6)}
+    kind = {"Content-Type": "application/cloudevents+json"}
+    assert statuses(event, headers=kind) == [accepted]
+    assert statuses(
+        [event, {**event, "source": "/b"}], headers={"Content-Type": "application/cloudevents-batch+json"}
+    ) == [duplicate, accepted]
+    binary = {"ce-specversion": "1.0", "ce-id": "9", "ce-source": "/shop", "ce-type": "order"}
+    assert statuses(order(6), headers=binary) == [duplicate]
+    assert sorted(row["cents"] for row in rows(log_connection, registry, topic)) == [1, 2, 4, 4, 5, 6, 6]
+    assert rows(log_connection, registry, quarantine_topic(topic))[0]["error"] == "id_reused"
+    headers = [dict(message.headers() or []) for message in committed(log_connection, topic)]
+    assert {
+        "ce_specversion": b"1.0",
+        "ce_id": b"9",
+        "ce_source": b"/shop",
+        "ce_type": b"order",
+        "mainstem.id": b"/shop 9",
+    } in headers
+
+
+def test_a_field_called_id_that_is_the_key_names_a_thing_and_not_an_event(http, log_connection, registry):
+    name = f"things-{uuid.uuid4().hex[:8]}"
+    ensure_topic(log_connection, name, 1)
+    registry.register(
+        f"{name}-value", '{"type":"record","name":"T","fields":[{"name":"id","type":"int"},{"name":"v","type":"int"}]}'
+    )
+    write_catalog(log_connection, {f"topic:{name}": TopicEntry("changelog", ("id",), None, f"{name}-value")})
+    for value in (1, 2):
+        assert post(http, name, [{"id": 7, "v": value}]).json()["accepted"] == 1
+    assert [row["v"] for row in rows(log_connection, registry, name)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "code"),
+    [
+        (b"[" + b"1," * 200_000 + b"1]", {}, 413, "body_too_large"),
+        (json.dumps([1] * 600).encode(), {}, 413, "too_many_events"),
+        (b"a,b", {"Content-Type": "text/csv"}, 415, "unknown_content_type"),
+        (b"x", {"Content-Encoding": "gzip"}, 400, "not_gzip"),
+        (gzip.compress(b" " * 300_000), {"Content-Encoding": "gzip"}, 413, "body_too_large"),
+        (b"[]", {}, 400, "no_events"),
+    ],
+)
+def test_limits_are_told(http, topic, body, headers, status, code):
+    answer = post(http, topic, body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+def test_an_event_that_is_too_large_is_quarantined(http, topic):
+    answer = post(http, topic, [order(1, note="x" * 6_000), order(2)])
+    first, second = answer.json()["results"]
+    assert (first["code"], second["status"]) == ("event_too_large", "accepted")
+
+
+def test_gzip_is_taken(http, topic):
+    answer = post(http, topic, gzip.compress(json.dumps([order(1)]).encode()), headers={"Content-Encoding": "gzip"})
+    assert answer.json()["accepted"] == 1
+
+
+def test_an_unknown_topic_is_answered_with_those_that_exist(http, topic):
+    answer = post(http, "no-such", [1])
+    assert answer.status_code == 404
+    error = answer.json()
+    assert error["error"]["code"] == "unknown_topic"
+    assert topic in error["topics"]
+    assert topic in error["error"]["hint"]
+    assert topic in http.get("/v1/topics").json()["topics"]
+
+
+def test_the_end_and_heartbeats_are_statements_in_the_log(http, log_connection, topic):
+    post(http, topic, [order(n) for n in range(50)])
+    beat = http.post(f"/v1/topics/{topic}/heartbeat", json={"event_time": "2013-01-01T00:00:30Z"})
+    assert beat.status_code == 200
+    assert http.post(f"/v1/topics/{topic}/heartbeat", json={}).json()["error"]["code"] == "no_event_time"
+    assert http.post(f"/v1/topics/{topic}/heartbeat", json={"event_time": "soon"}).json()["error"]["code"] == "unfit"
+    end = http.post(f"/v1/topics/{topic}/end")
+    assert end.status_code == 200
+    found = [decode(message.value()) for message in committed(log_connection, HEARTBEATS)]
+    mine = [each for each in found if getattr(each, "topic", "") == topic]
+    positions = end_offsets(log_connection, topic, committed=True)
+    assert mine == [
+        Statement(topic, positions, 1_356_998_430_000),
+        Statement(topic, positions, 1_356_998_449_000, end=True),
+    ]
+
+
+def test_the_end_after_a_restart_finds_the_event_time_in_the_topic(http, log_connection, topic):
+    post(http, topic, [order(7), order(3)])
+    other = CollectorConfig(name=f"test-{uuid.uuid4().hex[:8]}")
+    gateway = Gateway(log_connection, GatewayConfig(collector=other), on_taken_over=lambda: None)
+    with served(gateway.app) as url:
+        assert httpx.post(f"{url}/v1/topics/{topic}/end", timeout=30).json()["event_time"] == 1_356_998_407_000
+
+
+def test_a_new_version_of_the_schema_counts_at_once(http, registry, topic):
+    assert post(http, topic, [order(1, tip=5)]).json()["results"][0]["reason"].startswith("/tip: unknown field")
+    wider = json.loads(ORDER)
+    wider["fields"].append({"name": "tip", "type": "int", "default": 0})
+    schema_id = registry.register(f"{topic}-value", json.dumps(wider))
+    assert post(http, topic, [order(1, tip=5)]).json()["schema_id"] == schema_id

@@ -1,0 +1,148 @@
+"""The appender against a real log: groups, duplicates, fences."""
+
+import asyncio
+import uuid
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mainstem.client.errors import RecordRefused
+from mainstem.client.topics import delete, ensure_topic
+from mainstem.client.writer import read_source
+from mainstem.connect.sources.http_append import Appender, NewRecord, Overloaded, TakenOver
+from mainstem.connect.sources.http_window import ID_HEADER
+from mainstem.core import UserError
+from tests.support.records import committed
+
+
+@pytest.fixture
+def topic(log_connection):
+    name = f"append-{uuid.uuid4().hex[:8]}"
+    ensure_topic(log_connection, name, 2)
+    return name
+
+
+@asynccontextmanager
+async def running(connection, name, **settings):
+    appender = Appender(connection, name, **settings)
+    await appender.open()
+    async with asyncio.TaskGroup() as tasks:
+        work = tasks.create_task(swallow(appender))
+        yield appender
+        work.cancel()
+    await appender.close()
+
+
+async def swallow(appender):
+    try:
+        await appender.run()
+    except TakenOver:
+        assert appender.fenced
+
+
+def record(topic, text, event_id=None, key=None, content=1):
+    headers = [] if event_id is None else [(ID_HEADER, event_id.encode())]
+    return NewRecord(topic, key, b"\0\0\0\0\1" + text.encode(), headers, event_id, content)
+
+
+def texts(connection, topic):
+    return sorted(message.value()[5:].decode() for message in committed(connection, topic))
+
+
+def test_many_requests_share_few_transactions_and_each_hears_of_its_own(log_connection, topic):
+    async def scenario():
+        async with running(log_connection, topic) as appender:
+            answers = await asyncio.gather(
+                *(appender.append([record(topic, f"{n}-{i}", key=b"k%d" % n) for i in range(3)]) for n in range(50))
+            )
+            await appender.settled()
+            return answers, appender.committed
+
+    answers, transactions = asyncio.run(scenario())
+    assert transactions < 10
+    found = {(m.partition(), m.offset()): m.value()[5:].decode() for m in committed(log_connection, topic)}
+    assert len(found) == 150
+    for number, places in enumerate(answers):
+        assert [found[place.partition, place.offset] for place in places] == [f"{number}-{i}" for i in range(3)]
+    written = read_source(log_connection, topic).written[topic]
+    assert sum(each.count for each in written.values()) == 150
+
+
+def test_an_id_is_taken_once_also_in_one_request_and_after_a_restart(log_connection, topic):
+    async def first():
+        async with running(log_connection, topic) as appender:
+            one, two = await appender.append([record(topic, "a", "1"), record(topic, "a", "1")])
+            assert (one.status, two.status) == ("accepted", "duplicate")
+            assert (one.partition, one.offset) == (two.partition, two.offset)
+            both = await asyncio.gather(
+                appender.append([record(topic, "b", "2")]), appender.append([record(topic, "b", "2")])
+            )
+            assert sorted(places[0].status for places in both) == ["accepted", "duplicate"]
+            (reused,) = await appender.append([record(topic, "other", "1", content=2)])
+            assert (reused.status, reused.offset) == ("reused", one.offset)
+            before = appender.committed
+            await appender.append([record(topic, "a", "1")])
+            assert appender.committed == before  # nothing to write, no transaction
+            return one
+
+    async def second():
+        from mainstem.connect.sources.http_window import content_hash
+
+        async with running(log_connection, topic) as appender:
+            (again,) = await appender.append([record(topic, "a", "1", content=content_hash(b"a"))])
+            return again
+
+    one, again = asyncio.run(first()), asyncio.run(second())
+    assert (again.status, again.partition, again.offset) == ("duplicate", one.partition, one.offset)
+    assert texts(log_connection, topic) == ["a", "b"]
+
+
+def test_a_zombie_can_append_nothing(log_connection, topic):
+    async def scenario():
+        async with running(log_connection, topic) as zombie:
+            await zombie.append([record(topic, "before")])
+            async with running(log_connection, topic) as heir:
+                with pytest.raises(TakenOver):
+                    await zombie.append([record(topic, "zombie")])
+                with pytest.raises(TakenOver):  # and it does not try again
+                    await zombie.append([record(topic, "zombie again")])
+                await heir.append([record(topic, "after")])
+
+    asyncio.run(scenario())
+    assert texts(log_connection, topic) == ["after", "before"]
+
+
+def test_one_request_that_cannot_be_appended_does_not_spoil_the_others(log_connection, topic):
+    gone, small = f"{topic}-gone", f"{topic}-small"
+    ensure_topic(log_connection, small, 1, {"max.message.bytes": "1000"})
+
+    async def scenario():
+        async with running(log_connection, topic) as appender:
+            good = [appender.append([record(topic, f"good {n}")]) for n in range(3)]
+            answers = await asyncio.gather(
+                *good,
+                appender.append([record(gone, "lost")]),
+                appender.append([record(small, "x" * 5000)]),
+                return_exceptions=True,
+            )
+            assert isinstance(answers[3], UserError)
+            assert isinstance(answers[4], RecordRefused)
+            assert [places[0].status for places in answers[:3]] == ["accepted"] * 3
+
+    asyncio.run(scenario())
+    assert texts(log_connection, topic) == ["good 0", "good 1", "good 2"]
+    delete(log_connection, [small])
+
+
+def test_more_than_may_wait_is_refused_at_once(log_connection, topic):
+    async def scenario():
+        appender = Appender(log_connection, topic, waiting_bytes=1000)
+        first = asyncio.ensure_future(appender.append([record(topic, "x" * 5000)]))  # alone it may be of any size
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="bytes are waiting"):
+            await appender.append([record(topic, "y")])
+        await appender.close()
+        with pytest.raises(Exception, match="stopping"):
+            await first
+
+    asyncio.run(scenario())

@@ -1,0 +1,148 @@
+import base64
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.connect.sources.http_events import BadRequest, parse, unpack
+
+JSON = {"content-type": "application/json; charset=utf-8"}
+NDJSON = {"content-type": "application/x-ndjson"}
+CLOUDEVENT = {
+    "specversion": "1.0",
+    "id": "7",
+    "source": "/shop",
+    "type": "order.placed",
+    "time": "2013-01-01T00:00:00Z",
+}
+
+
+def values(headers, body, limit=10):
+    return [(event.index, event.value, event.error) for event in parse(headers, body, limit)]
+
+
+def test_arrays_objects_and_lines():
+    assert values(JSON, b'[{"a":1}, 2]') == [(0, {"a": 1}, ""), (1, 2, "")]
+    assert values(JSON, b' {"a":1}') == [(0, {"a": 1}, "")]
+    assert values({}, b'{"a":1}') == [(0, {"a": 1}, "")]
+    assert values(NDJSON, b'{"a":1}\n\n{"a"\r\n{"a":2}') == [
+        (0, {"a": 1}, ""),
+        (1, None, "not_json"),
+        (2, {"a": 2}, ""),
+    ]
+
+
+def test_a_bad_line_keeps_its_bytes_and_a_broken_array_is_one_bad_event():
+    bad = parse(NDJSON, b'{"a":1}\n{"a"\n', 10)[1]
+    assert (bad.raw, bad.error) == (b'{"a"', "not_json")
+    assert bad.reason.startswith("not JSON:")
+    (whole,) = parse(JSON, b'[{"a":1},', 10)
+    assert (whole.raw, whole.error) == (b'[{"a":1},', "not_json")
+    (whole,) = parse({"content-type": "application/cloudevents-batch+json"}, b"[{", 10)
+    assert whole.error == "not_json"
+
+
+def test_each_event_of_an_array_has_its_own_bytes():
+    assert [event.raw for event in parse(JSON, b'[ {"a": 1} , {"b":2}]', 10)] == [b'{"a": 1}', b'{"b":2}']
+
+
+def test_cloudevents_structured_and_batched():
+    body = {**CLOUDEVENT, "data": {"a": 1}, "traceparent": "x"}
+    (event,) = parse({"content-type": "application/cloudevents+json"}, json.dumps(body).encode(), 10)
+    assert (event.value, event.id) == ({"a": 1}, "/shop 7")
+    assert ("ce_type", b"order.placed") in event.headers
+    assert ("ce_traceparent", b"x") in event.headers
+    encoded = {**CLOUDEVENT, "id": "8", "data_base64": base64.b64encode(b'{"a":2}').decode()}
+    one, two = parse({"content-type": "application/cloudevents-batch+json"}, json.dumps([body, encoded]).encode(), 10)
+    assert (two.index, two.value, two.id) == (1, {"a": 2}, "/shop 8")
+    assert one.raw != two.raw
+
+
+def test_cloudevents_binary():
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-id": "a%20b",
+        "ce-source": "/s",
+        "ce-type": "t",
+        "content-type": "application/json",
+    }
+    (event,) = parse(headers, b'{"a":1}', 10)
+    assert (event.value, event.id) == ({"a": 1}, "/s a b")
+    assert dict(event.headers)["ce_id"] == b"a b"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"specversion": "0.3"}, "/specversion: expected 1.0, found '0.3'"),
+        ({"id": ""}, "/id: expected a text that is not empty"),
+        ({"source": None}, "/source: expected a text"),
+        ({"type": 3}, "/type: expected a text"),
+        ({"data_base64": "*"}, "/data_base64: not base64"),
+        ({"data_base64": "AA==", "datacontenttype": "image/png"}, "datacontenttype 'image/png': JSON is taken"),
+    ],
+)
+def test_what_is_no_cloudevent_is_told(change, reason):
+    (event,) = parse(
+        {"content-type": "application/cloudevents+json"}, json.dumps({**CLOUDEVENT, **change}).encode(), 10
+    )
+    assert event.error
+    assert event.reason.startswith(reason)
+    (event,) = parse({"content-type": "application/cloudevents+json"}, b"[1]", 10)
+    assert event.error == "not_a_cloudevent"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "code"),
+    [
+        ({"content-type": "text/csv"}, b"a,b", 415, "unknown_content_type"),
+        (JSON, b"[1,2,3]", 413, "too_many_events"),
+        (NDJSON, b"1\n2\n3", 413, "too_many_events"),
+        (JSON, b"[]", 400, "no_events"),
+        (NDJSON, b"\n\n", 400, "no_events"),
+    ],
+)
+def test_requests_that_hold_no_events(headers, body, status, code):
+    with pytest.raises(BadRequest) as error:
+        parse(headers, body, 2)
+    assert (error.value.status, error.value.code) == (status, code)
+
+
+def test_gzip_within_its_limit():
+    packed = gzip.compress(b"x" * 1000)
+    assert unpack(packed, "gzip", 1000) == b"x" * 1000
+    assert unpack(b"plain", "", 10) == b"plain"
+    for body, encoding, status in [
+        (packed, "gzip", 413),
+        (b"zz", "gzip", 400),
+        (b"", "br", 415),
+        (b"12345678901", "", 413),
+    ]:
+        with pytest.raises(BadRequest) as error:
+            unpack(body, encoding, 10)
+        assert error.value.status == status
+    with pytest.raises(BadRequest, match="cut short"):
+        unpack(packed[:-9], "gzip", 2000)
+
+
+@given(
+    st.binary(max_size=60),
+    st.sampled_from(
+        [
+            "application/json",
+            "application/x-ndjson",
+            "application/cloudevents+json",
+            "application/cloudevents-batch+json",
+        ]
+    ),
+)
+def test_any_bytes_are_events_or_a_bad_request(body, content_type):
+    try:
+        events = parse({"content-type": content_type}, body, 5)
+    except BadRequest:
+        return
+    assert [event.index for event in events] == list(range(len(events)))
+    for event in events:
+        assert not event.error or (event.reason and event.raw in body)

@@ -1,0 +1,98 @@
+import asyncio
+import json
+import uuid
+
+import pytest
+
+from mainstem.client.catalog import TopicEntry, write_catalog
+from mainstem.client.topics import ensure_topic
+from mainstem.connect.sources.http_topics import (
+    Encoder,
+    NoSchema,
+    NotAnInput,
+    Topics,
+    UnknownTopic,
+    event_time_ms,
+)
+from mainstem.connect.sources.http_values import Unfit
+from mainstem.core import ManualClock
+from mainstem.registry import avro
+from mainstem.registry.records import SchemaValue
+from mainstem.registry.state import NewSchema, State
+
+AT = {"type": "long", "logicalType": "timestamp-micros"}
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "long"}, {"name": "at", "type": ["null", AT], "default": None}],
+    }
+)
+
+
+def encoder(**entry):
+    return Encoder("orders", TopicEntry(**entry), SchemaValue("orders-value", 1, 7, SCHEMA), ())
+
+
+def test_an_event_becomes_key_value_and_event_time():
+    encoded = encoder(key=("id",), event_time="at").encode({"id": 3, "at": "1970-01-01T00:00:01.5Z"})
+    assert (encoded.key, encoded.event_time_ms) == (b"3", 1500)
+    assert avro.decode(encoded.value, {7: SCHEMA}.__getitem__)["id"] == 3
+    assert encoder(event_time="at").encode({"id": 3}) == (None, avro.encode(7, SCHEMA, {"id": 3, "at": None}), None)
+
+
+def test_a_key_that_is_null_is_unfit():
+    with pytest.raises(Unfit, match="key column 'at' is missing or null"):
+        encoder(key=("id", "at")).encode({"id": 3})
+
+
+def test_a_catalog_that_names_a_field_the_schema_does_not_have_is_told():
+    with pytest.raises(NoSchema, match="has no field 'nr'"):
+        encoder(key=("nr",))
+
+
+def test_event_times_as_clients_state_them():
+    assert event_time_ms(1500) == 1500
+    assert event_time_ms("1970-01-01T01:00:01.5+01:00") == 1500
+    for wrong in ("now", "1970-01-01T00:00:00", None, 1.5):
+        with pytest.raises(Unfit, match="expected a timestamp"):
+            event_time_ms(wrong)
+
+
+def test_topics_are_found_when_they_appear_and_refused_with_what_there_is(log_connection):
+    run = uuid.uuid4().hex[:8]
+    state, clock = State(), ManualClock()
+    names = {kind: f"{kind}-{run}" for kind in ("input", "bare", "output", "late")}
+    for kind in ("input", "bare", "output"):
+        ensure_topic(log_connection, names[kind], 1)
+    write_catalog(log_connection, {f"topic:{names['output']}": TopicEntry(producer="job:j")})
+    for kind in ("input", "output", "late"):
+        for record in state.register(f"{names[kind]}-value", NewSchema(SCHEMA)).records:
+            state.apply(*record)
+
+    async def scenario():
+        topics = Topics(log_connection, state, clock)
+        assert (await topics.encoder(names["input"])).schema_id == 1
+        assert names["input"] in topics.inputs()
+        assert not {names["bare"], names["output"]} & set(topics.inputs())
+        with pytest.raises(NoSchema, match="has no schema") as no_schema:
+            await topics.encoder(names["bare"])
+        assert "POST /subjects/" in no_schema.value.hint
+        with pytest.raises(NotAnInput, match="is written by job:j"):
+            await topics.encoder(names["output"])
+        with pytest.raises(UnknownTopic) as unknown:
+            await topics.encoder(names["late"])
+        assert names["input"] in unknown.value.topics
+        ensure_topic(log_connection, names["late"], 1)
+        clock.advance_ms(1)
+        assert (await topics.encoder(names["late"])).topic == names["late"]
+        with pytest.raises(UnknownTopic):
+            await topics.encoder("__mainstem.catalog")
+        for record in state.register(
+            f"{names['input']}-value",
+            NewSchema(SCHEMA.replace("Order", "Order").replace('"long"}, {', '"long", "doc": "x"}, {', 1)),
+        ).records:
+            state.apply(*record)
+        assert (await topics.encoder(names["input"])).schema_id == 2  # a new version counts at once
+
+    asyncio.run(scenario())

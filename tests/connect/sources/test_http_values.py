@@ -1,0 +1,212 @@
+import base64
+import contextlib
+import io
+import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+
+import fastavro
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.connect.sources.http_values import Unfit, converter, default_value
+from mainstem.registry.schema import parse
+
+
+def logical(kind, name, **more):
+    return {"type": kind, "logicalType": name, **more}
+
+
+DECIMAL = logical("bytes", "decimal", precision=6, scale=2)
+UUID = "6b1f9d0e-0000-4000-8000-000000000001"
+
+
+def stored(schema, value):
+    """`value` (decoded JSON) written with `schema` and read back by fastavro."""
+    parsed = fastavro.parse_schema(schema)
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, parsed, converter(parse(json.dumps(schema)))(value))
+    buffer.seek(0)
+    return fastavro.schemaless_reader(buffer, parsed, None)
+
+
+def record(*fields):
+    return {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": name, "type": kind, **more} for name, kind, more in fields],
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        ("null", None, None),
+        ("boolean", True, True),
+        ("int", 2**31 - 1, 2**31 - 1),
+        ("int", 5.0, 5),
+        ("long", -(2**63), -(2**63)),
+        ("double", 1, 1.0),
+        ("float", 0.5, 0.5),
+        ("string", "é\u0000", "é\u0000"),
+        ("bytes", base64.b64encode(b"\xff\x00").decode(), b"\xff\x00"),
+        ({"type": "fixed", "name": "F", "size": 2}, "AAE=", b"\x00\x01"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+        ({"type": "array", "items": "int"}, [1, 2], [1, 2]),
+        ({"type": "map", "values": "int"}, {"a": 1}, {"a": 1}),
+        (["null", "int"], None, None),
+        (["null", "int"], 3, 3),
+        (["null", "int"], {"int": 3}, 3),
+        (["string", "long"], "x", "x"),
+        (["string", "long"], {"long": 4}, 4),
+        (["null", logical("string", "uuid"), {"type": "enum", "name": "E", "symbols": ["A"]}], "A", "A"),
+        (
+            logical("long", "timestamp-micros"),
+            "2013-01-01T05:15:00.000001Z",
+            datetime(2013, 1, 1, 5, 15, 0, 1, tzinfo=UTC),
+        ),
+        (logical("long", "timestamp-micros"), "2013-01-01T00:15:00-05:00", datetime(2013, 1, 1, 5, 15, tzinfo=UTC)),
+        (
+            logical("long", "timestamp-millis"),
+            "2013-01-01T05:15:00.001+00:00",
+            datetime(2013, 1, 1, 5, 15, 0, 1000, tzinfo=UTC),
+        ),
+        (logical("long", "timestamp-micros"), 0, datetime(1970, 1, 1, tzinfo=UTC)),
+        (
+            ["null", logical("long", "timestamp-micros")],
+            "1969-12-31T23:59:59Z",
+            datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC),
+        ),
+        (logical("long", "local-timestamp-micros"), "2013-01-01T05:15:00", datetime(2013, 1, 1, 5, 15)),
+        (logical("int", "date"), "2013-01-02", date(2013, 1, 2)),
+        (logical("int", "time-millis"), "05:15:00.250", time(5, 15, 0, 250_000)),
+        (logical("long", "time-micros"), "05:15:00.000001", time(5, 15, 0, 1)),
+        (DECIMAL, 12.5, Decimal("12.50")),
+        (DECIMAL, "-9999.99", Decimal("-9999.99")),
+        (DECIMAL, 7, Decimal("7.00")),
+        (DECIMAL, "1.50000", Decimal("1.50")),
+        (DECIMAL, "-0e99", Decimal("0.00")),
+        (logical("bytes", "decimal", precision=38, scale=0), "1" * 38, Decimal("1" * 38)),
+        (["null", DECIMAL], 0.1, Decimal("0.10")),
+        (
+            record(("a", "int", {}), ("b", ["null", "int"], {}), ("c", "bytes", {"default": "\u00ff"})),
+            {"a": 1},
+            {"a": 1, "b": None, "c": b"\xff"},
+        ),
+    ],
+)
+def test_what_fits(schema, value, expected):
+    found = stored(schema, value)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "problem"),
+    [
+        ("int", True, "/: expected int, found true"),
+        ("int", 1.5, "/: expected int, found 1.5"),
+        ("int", 2**31, "/: expected int (-2147483648 to 2147483647), found 2147483648"),
+        ("int", "3", '/: expected int, found "3"'),
+        ("float", 1e39, "/: expected float (at most 3.40282e+38), found 1e+39"),
+        ("double", 10**400, "/: expected double (at most"),
+        ("string", 3, "/: expected string, found 3"),
+        ("bytes", "*", '/: expected bytes in base64, found "*"'),
+        ({"type": "fixed", "name": "F", "size": 2}, "AA==", "/: expected 2 bytes in base64, found 1"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "C", '/: expected one of A, B, found "C"'),
+        ({"type": "array", "items": "int"}, [1, "x"], '/1: expected int, found "x"'),
+        ({"type": "map", "values": "int"}, {"a/b": "x"}, '/a~1b: expected int, found "x"'),
+        (["string", "long"], 1.5, "/: found 1.5, which fits none of string, long (string: /: expected string, found 1.5; long:"),
+        ("int", None, "/: expected int, found null"),
+        (logical("long", "timestamp-micros"), "2013-01-01T05:15:00", "/: expected a timestamp with its zone (add Z for UTC)"),
+        (logical("long", "timestamp-micros"), "yesterday", "/: expected a timestamp (2013-01-01T05:00:00Z)"),
+        (logical("long", "timestamp-millis"), "2013-01-01T05:15:00.0001Z", "/: expected whole milliseconds"),
+        (logical("long", "local-timestamp-micros"), "2013-01-01T05:15:00Z", "/: expected a local timestamp, without a zone"),
+        (logical("int", "date"), "01/02/2013", "/: expected a date (YYYY-MM-DD)"),
+        (logical("long", "time-micros"), "5pm", "/: expected a time (HH:MM:SS)"),
+        (DECIMAL, 0.125, "/: expected at most 2 digits after the point, found 0.125"),
+        (DECIMAL, 10000, "/: expected at most 6 digits with scale 2, found 10000"),
+        (DECIMAL, "NaN", "/: expected bytes (decimal 6,2)"),
+        (DECIMAL, "1e999999999", "/: expected at most"),
+        (logical("string", "uuid"), "no", "/: expected string (uuid)"),
+        (record(("a", "int", {})), {}, "/a: the field is missing, and it has no default (int)"),
+        (record(("a", "int", {})), {"a": 1, "b": 2}, "/b: unknown field; record R has a"),
+        (record(("a", record(("b", "int", {}))["type"] and {"type": "array", "items": "int"}, {})), {"a": [0, None]}, "/a/1: expected int, found null"),
+        (record(("a", "int", {})), [1], "/: expected record R, found [1]"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told_with_its_place(schema, value, problem):
+    with pytest.raises(Unfit) as error:
+        converter(parse(json.dumps(schema)))(value)
+    assert str(error.value).startswith(problem)
+    assert "\n" not in str(error.value)
+
+
+def test_a_recursive_record():
+    schema = {
+        "type": "record",
+        "name": "N",
+        "fields": [{"name": "v", "type": "int"}, {"name": "next", "type": ["null", "N"], "default": None}],
+    }
+    assert stored(schema, {"v": 1, "next": {"v": 2}}) == {"v": 1, "next": {"v": 2, "next": None}}
+    with pytest.raises(Unfit) as error:
+        stored(schema, {"v": 1, "next": {"v": 2, "next": {"v": "x"}}})
+    assert error.value.pointer == "/next/next/v"
+
+
+def test_defaults_become_values():
+    nested = parse(
+        json.dumps(
+            {
+                "type": "record",
+                "name": "R",
+                "fields": [
+                    {"name": "a", "type": {"type": "array", "items": "bytes"}},
+                    {"name": "m", "type": {"type": "map", "values": "float"}, "default": {"x": 1}},
+                ],
+            }
+        )
+    )
+    assert default_value(nested, {"a": ["\u00fe"]}) == {"a": [b"\xfe"], "m": {"x": 1.0}}
+    assert default_value(parse('["string","null"]'), "x") == ("string", "x")
+
+
+SCHEMAS = [
+    "int", "string", "bytes", DECIMAL, ["null", "int"], ["string", "long", "boolean"], logical("int", "date"), logical("long", "timestamp-micros"),
+    logical("long", "time-micros"), logical("string", "uuid"), {"type": "array", "items": ["null", "double"]}, {"type": "map", "values": "float"},
+    record(("a", "int", {}), ("b", ["null", DECIMAL], {"default": None})),
+]  # fmt: skip
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.just("2013-01-01")
+    | st.just("2013-01-01T00:00:00Z")
+    | st.just(UUID),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "int", "string"]), inner, max_size=3)
+    ),
+)
+
+
+@given(st.sampled_from(SCHEMAS), json_values)
+def test_whatever_is_posted_fits_and_can_be_written_or_is_unfit(schema, value):
+    value = msgspec.json.decode(msgspec.json.encode(value)) if not _too_big(value) else value
+    with contextlib.suppress(Unfit):
+        stored(schema, value)
+
+
+def _too_big(value):
+    return any(abs(each) >= 2**63 for each in _numbers(value))
+
+
+def _numbers(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for each in value for number in _numbers(each)]
+    return [value] if isinstance(value, int) else []

@@ -1,0 +1,40 @@
+import uuid
+
+from confluent_kafka import Producer
+
+from mainstem.client.topics import ensure_topic
+from mainstem.connect.sources.http_window import ID_HEADER, Seen, Window, content_hash, read_tail
+
+
+def test_the_oldest_id_leaves_when_the_window_is_full():
+    window = Window(2)
+    for number in range(3):
+        window.add(f"id{number}", Seen(0, number, 0))
+    assert [window.get(f"id{number}") is not None for number in range(3)] == [False, True, True]
+    assert len(window) == 2
+
+
+def test_the_content_is_what_follows_the_schema_id():
+    assert content_hash(b"\0\0\0\0\1abc"[5:]) == content_hash(memoryview(b"\0\0\0\0\2abc")[5:]) != content_hash(b"abd")
+
+
+def test_the_tail_of_a_topic_says_what_was_taken_in(log_connection):
+    topic = f"window-{uuid.uuid4().hex[:8]}"
+    ensure_topic(log_connection, topic, 2)
+    assert len(read_tail(log_connection, topic, 10)) == 0
+    producer = Producer(log_connection.confluent(transactional_id=topic))
+    producer.init_transactions(30)
+    for number, commit in enumerate([True, True, False, True]):
+        producer.begin_transaction()
+        for partition in (0, 1):
+            headers = [(ID_HEADER, f"{number}-{partition}".encode())]
+            producer.produce(topic, b"\0\0\0\0\1x%d" % number, partition=partition, headers=headers)
+        producer.produce(topic, b"without an id", partition=0)
+        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    window = read_tail(log_connection, topic, 100)
+    assert len(window) == 6
+    assert window.get("2-0") is None  # aborted
+    seen = window.get("3-1")
+    assert (seen.partition, seen.content) == (1, content_hash(b"x3"))
+    assert window.get("0-1") == Seen(1, 0, content_hash(b"x0"))
+    assert len(read_tail(log_connection, topic, 2)) == 2

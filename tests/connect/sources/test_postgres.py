@@ -1,0 +1,337 @@
+"""A real database, a real log: the topics hold exactly what the database has, whatever happens on the way."""
+
+import json
+import random
+import threading
+from collections import Counter
+
+import psycopg2
+import pytest
+
+from mainstem.client.catalog import read_catalog
+from mainstem.client.writer import read_source
+from mainstem.connect.sources.postgres import default_name, mark_position
+from mainstem.connect.sources.postgres_catalog import DatabaseRefused, DatabaseUnavailable
+from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
+from mainstem.connect.sources.postgres_position import PositionMismatch, SlotExists
+from mainstem.connect.sources.postgres_table import TRUNCATE_KEY, NoKey
+from mainstem.connect.sources.postgres_types import UnsupportedValue
+from tests.support.postgres import ALL_TYPES, check_transactions, run_until_it_fails, running, state_of, wait_until
+
+
+def test_snapshot_and_concurrent_writes_are_exactly_the_database(pipeline):
+    pipeline.source.run(
+        "CREATE TABLE a (id int PRIMARY KEY, n int)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 2000) i"
+    )
+    stop = threading.Event()
+
+    def write(seed):
+        chance = random.Random(seed)
+        connection = pipeline.source.connect()
+        with connection.cursor() as cursor:
+            while not stop.is_set():
+                number = chance.randrange(1, 4000)
+                cursor.execute(
+                    "INSERT INTO a VALUES (%s, 1) ON CONFLICT (id) DO UPDATE SET n = a.n + 1"
+                    if chance.random() < 0.7
+                    else "DELETE FROM a WHERE id = %s",
+                    (number,),
+                )
+        connection.close()
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in (1, 2)]
+    for writer in writers:
+        writer.start()
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        stop.set()
+        for writer in writers:
+            writer.join()
+        pipeline.wait_until_written(source)
+    records = pipeline.read(pipeline.topic("a"))
+    rows = {str(number).encode(): {"id": number, "n": n} for number, n in pipeline.source.run("SELECT * FROM a")}
+    assert state_of(records) == rows
+    assert Counter(value["op"] for _, value, *_ in records if value)["r"] >= 1000
+    check_transactions(pipeline, "a")
+
+
+def test_every_type_is_kept(pipeline):
+    pipeline.source.run(ALL_TYPES)
+    with running(pipeline.make_source(tables=("kinds",))) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("UPDATE kinds SET small = small")
+        pipeline.wait_until_written(source)
+    records = pipeline.read(pipeline.topic("kinds"))
+    snapshot = {key: value["after"] for key, value, *_ in records if value["op"] == "r"}
+    streamed = {key: value["after"] for key, value, *_ in records if value["op"] == "u"}
+    assert str(snapshot) == str(streamed)  # as text: NaN is not equal to itself
+    assert len(snapshot) == 3
+    one = snapshot[b"1"]
+    assert str(one["amount"]) == "12345678.9012"
+    assert str(one["cost"]) == "9.999"
+    assert one["any_number"] == "0.1000000000000000000000000000000001"
+    assert json.loads(one["names"]) == ["a b", None, "NULL", 'q"\\', ""]
+    assert one["matrix"] == "[[1,2],[3,4]]"
+    assert one["feeling"] == "happy"
+    assert one["instant"].isoformat() == "2013-01-01T03:00:00+00:00"
+    assert one["odd_name"] == "odd"
+    assert set(snapshot[b"3"].values()) == {3, None}
+
+
+def test_what_happens_to_rows_is_told_as_it_happened(pipeline):
+    pipeline.source.run(
+        "CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE f (x int, y text, PRIMARY KEY (y, x))"
+    )
+    pipeline.source.run("ALTER TABLE f REPLICA IDENTITY FULL")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        for table, columns in (("a", "(1, 'x')"), ("f", "(1, 'x')")):
+            pipeline.source.run(f"INSERT INTO {table} VALUES {columns}")
+        pipeline.source.run(
+            "UPDATE a SET t = 'y'", "UPDATE f SET y = 'y'", "DELETE FROM a", "DELETE FROM f", "TRUNCATE a, f"
+        )
+        pipeline.wait_until_written(source)
+    told = [
+        (key, value and (value["op"], value["before"], value["after"]))
+        for key, value, *_ in pipeline.read(pipeline.topic("a"))
+    ]
+    assert told == [
+        (b"1", ("c", None, {"id": 1, "t": "x"})),
+        (b"1", ("u", None, {"id": 1, "t": "y"})),
+        (b"1", ("d", {"id": 1, "t": None}, None)),
+        (b"1", None),
+        (TRUNCATE_KEY, ("t", None, None)),
+    ]
+    told = [
+        (key, value and (value["op"], value["before"], value["after"]))
+        for key, value, *_ in pipeline.read(pipeline.topic("f"))
+    ]
+    old, new = {"x": 1, "y": "x"}, {"x": 1, "y": "y"}
+    assert told == [
+        (b'["x",1]', ("c", None, old)),
+        (b'["x",1]', ("d", old, None)),
+        (b'["x",1]', None),
+        (b'["y",1]', ("c", None, new)),
+        (b'["y",1]', ("d", new, None)),
+        (b'["y",1]', None),
+        (TRUNCATE_KEY, ("t", None, None)),
+    ]
+    check_transactions(pipeline, "a", "f")
+
+
+def test_a_column_that_is_added_is_a_new_version_of_the_schema(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("ALTER TABLE a ADD COLUMN n int NOT NULL DEFAULT 5", "INSERT INTO a VALUES (2, 6)")
+        pipeline.source.run("ALTER TABLE a DROP COLUMN n", "INSERT INTO a VALUES (3)")
+        pipeline.wait_until_written(source)
+    rows = [value["after"] for _, value, *_ in pipeline.read(pipeline.topic("a"))]
+    assert rows == [{"id": 1}, {"id": 2, "n": 6}, {"id": 3}]
+    assert pipeline.registry.latest(f"{pipeline.topic('a')}-value").version >= 2
+
+
+def test_large_values_that_did_not_change_are_never_lost(pipeline):
+    large = "repeat(md5(random()::text), 2000)"
+    pipeline.source.run(
+        "CREATE TABLE d (id int PRIMARY KEY, n int, t text)", "ALTER TABLE d ALTER t SET STORAGE EXTERNAL"
+    )
+    pipeline.source.run("CREATE TABLE f (LIKE d INCLUDING ALL)", "ALTER TABLE f REPLICA IDENTITY FULL")
+    for table in "df":
+        pipeline.source.run(f"INSERT INTO {table} SELECT 1, 1, {large}")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("UPDATE d SET n = 2", "UPDATE f SET n = 2")
+        pipeline.wait_until_written(source)
+    for table, headers in (("d", [(UNCHANGED_HEADER, b'["t"]')]), ("f", None)):
+        _, value, found, *_ = pipeline.read(pipeline.topic(table))[-1]
+        assert (value["op"], value["after"]["n"]) == ("u", 2)
+        assert pipeline.source.run(f"SELECT t FROM {table}") == [(value["after"]["t"],)]
+        assert found == headers
+
+
+def test_a_transaction_that_is_too_large_is_committed_in_parts(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source(max_transaction_rows=100)) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("INSERT INTO a SELECT generate_series(1, 1050)")
+        pipeline.wait_until_written(source)
+    records = pipeline.read(pipeline.topic("a"))
+    assert [value["after"]["id"] for _, value, *_ in records] == list(range(1, 1051))
+    assert records[-1][4] > 1050 + 8, "its parts are divided by commit markers, which take offsets"
+    check_transactions(pipeline, "a")
+
+
+def test_several_partitions_and_schemas(pipeline):
+    pipeline.source.run("CREATE SCHEMA other", "CREATE TABLE other.a (id int PRIMARY KEY)")
+    with running(pipeline.make_source(tables=("other.a",), partitions=3)) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("INSERT INTO other.a SELECT generate_series(1, 50)", "DELETE FROM other.a WHERE id > 40")
+        pipeline.wait_until_written(source)
+    records = pipeline.read(pipeline.topic("other.a"))
+    assert {partition for *_, partition, _ in records} == {0, 1, 2}
+    assert len(state_of(records)) == 40
+    check_transactions(pipeline, "other.a")
+
+
+def test_a_stopped_source_goes_on_where_the_log_is(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (0)")
+    for number in range(1, 4):
+        with running(pipeline.make_source()) as source:
+            pipeline.source.run(f"INSERT INTO a VALUES ({10 * number})")
+            pipeline.wait_until_written(source)
+        pipeline.source.run(f"INSERT INTO a VALUES ({10 * number + 1})")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    ids = [value["after"]["id"] for _, value, *_ in pipeline.read(pipeline.topic("a"))]
+    assert ids == [0, 10, 11, 20, 21, 30, 31]
+    state = read_source(pipeline.connection, pipeline.name)
+    assert state.written[pipeline.topic("a")][0].count == 7
+
+
+def test_an_idle_database_lets_go_of_its_wal(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE not_replicated (t text)")
+    with running(pipeline.make_source(tables=("a",), heartbeat_wal_bytes=1000)) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("INSERT INTO not_replicated SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
+        written = pipeline.source.run("SELECT pg_current_wal_lsn()")[0][0]
+        confirmed = f"SELECT confirmed_flush_lsn >= '{written}' FROM pg_replication_slots WHERE slot_name = '{default_name(pipeline.name)}'"
+        wait_until(lambda: pipeline.source.run(confirmed) == [(True,)], "the slot is confirmed", source)
+
+
+def test_the_slot_is_never_confirmed_beyond_the_log(pipeline):
+    """psycopg2's own reader would confirm what a keepalive says while an earlier transaction is not in the log yet."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source(heartbeat_ms=20, heartbeat_wal_bytes=0)) as source:
+        pipeline.wait_until_written(source)
+        late = pipeline.source.connect()
+        late.autocommit = False
+        for number in range(1, 9):
+            with late.cursor() as cursor:  # begins before the others, ends after them
+                cursor.execute(f"INSERT INTO a SELECT {-1000 * number} - i FROM generate_series(1, 100) i")
+            pipeline.source.run(f"INSERT INTO a VALUES ({number})")
+            late.commit()
+            position = pipeline.position()["lsn"]
+            confirmed = pipeline.source.run(
+                "SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots "
+                f"WHERE slot_name = '{default_name(pipeline.name)}'"
+            )[0][0]
+            assert confirmed <= max(position, pipeline.position()["lsn"])
+        late.close()
+        pipeline.wait_until_written(source)
+    assert len(state_of(pipeline.read(pipeline.topic("a")))) == 8 * 101
+
+
+def test_the_catalog_says_what_the_topics_are(pipeline):
+    pipeline.source.run("CREATE TABLE a (x int, y int, PRIMARY KEY (y, x))")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    catalog = read_catalog(pipeline.connection)
+    topic = catalog[f"topic:{pipeline.topic('a')}"]
+    assert (topic["kind"], topic["key"], topic["producer"]) == ("changelog", ["y", "x"], f"source:{pipeline.name}")
+    assert catalog[f"source:{pipeline.name}"]["topics"] == [pipeline.topic("a")]
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+def test_a_table_without_a_key_is_refused(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int)", "CREATE TABLE b (id int)")
+    error = run_until_it_fails(pipeline.make_source())
+    assert isinstance(error, NoKey)
+    assert "public.a, public.b" in str(error)
+
+
+@pytest.mark.parametrize("tables", [("missing",), ("other.missing",)])
+def test_a_table_that_does_not_exist_is_refused(pipeline, tables):
+    error = run_until_it_fails(pipeline.make_source(tables=tables))
+    assert isinstance(error, DatabaseRefused)
+    assert "missing" in str(error)
+
+
+def test_a_role_that_may_not_replicate_is_refused(pipeline):
+    role = f"{pipeline.name}_plain"
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN")
+    url = pipeline.source.url.replace("postgres@", f"{role}@")
+    error = run_until_it_fails(pipeline.make_source(url=url))
+    assert isinstance(error, DatabaseRefused)
+    assert "REPLICATION" in error.hint
+    assert "\n" not in str(error)
+
+
+def test_a_database_that_does_not_exist_is_refused_and_one_that_is_down_may_come_back(pipeline):
+    error = run_until_it_fails(pipeline.make_source(url=pipeline.source.url + "_missing"))
+    assert isinstance(error, DatabaseRefused)
+    error = run_until_it_fails(pipeline.make_source(url="postgresql://postgres@127.0.0.1:1/shop"))
+    assert isinstance(error, DatabaseUnavailable)
+
+
+def test_a_slot_that_the_log_does_not_know_is_refused(pipeline):
+    slot = default_name(pipeline.name)
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.source.run(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    assert isinstance(run_until_it_fails(pipeline.make_source()), SlotExists)
+
+
+def test_a_lost_slot_is_refused_and_a_new_snapshot_repairs(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    pipeline.drop()
+    pipeline.source.run("DELETE FROM a WHERE id = 1", "INSERT INTO a VALUES (3)")
+    error = run_until_it_fails(pipeline.make_source())
+    assert isinstance(error, PositionMismatch)
+    assert "are missing" in str(error)
+    with running(pipeline.make_source(on_gap="snapshot")) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("INSERT INTO a VALUES (4)")
+        pipeline.wait_until_written(source)
+    records = pipeline.read(pipeline.topic("a"))
+    assert sorted(row["id"] for row in state_of(records).values()) == [2, 3, 4]
+    check_transactions(pipeline, "a")
+
+
+def test_a_slot_that_somebody_moved_is_refused(pipeline):
+    slot = default_name(pipeline.name)
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    pipeline.source.run("INSERT INTO a VALUES (1)")
+
+    def moved():
+        try:
+            pipeline.source.run(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
+        except psycopg2.errors.ObjectInUse:
+            return False
+        return True
+
+    wait_until(moved, "the slot is free")
+    error = run_until_it_fails(pipeline.make_source())
+    assert isinstance(error, PositionMismatch)
+    assert "was moved" in str(error)
+
+
+def test_a_value_that_cannot_be_kept_stops_the_source_until_the_column_is_text(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY, d date)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    pipeline.source.run("INSERT INTO a VALUES (1, 'infinity')")
+    error = run_until_it_fails(pipeline.make_source())
+    assert isinstance(error, UnsupportedValue)
+    assert "public.a, column d" in str(error)
+    assert pipeline.read(pipeline.topic("a")) == []
+
+
+def test_a_table_that_is_added_to_the_settings_later_is_refused(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    with running(pipeline.make_source(tables=("a",))) as source:
+        pipeline.wait_until_written(source)
+    error = run_until_it_fails(pipeline.make_source(tables=("a", "b")))
+    assert isinstance(error, DatabaseRefused)
+    assert "begun with public.a" in str(error)
+
+
+def test_a_mark_lies_after_what_was_committed(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    committed = pipeline.source.run("SELECT (pg_current_wal_lsn() - '0/0')::bigint")[0][0]
+    assert mark_position(pipeline.source.url) >= committed

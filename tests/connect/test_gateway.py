@@ -1,0 +1,198 @@
+"""The gateway as a process: its start, its end, and what happens when it is killed in mid-stream."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from mainstem.client.catalog import TopicEntry, write_catalog
+from mainstem.client.connection import Connection
+from mainstem.client.topics import ensure_topic
+from mainstem.client.writer import read_source
+from mainstem.connect.gateway import AddressInUse, GatewayConfig, bound
+from mainstem.connect.quarantine import quarantine_topic
+from mainstem.core.config import BadSetting, convert
+from mainstem.records.fingerprint import fingerprint_sum
+from mainstem.registry import Registry, avro
+from tests.support import processes
+from tests.support.gateway_process import GatewayProcess
+from tests.support.ports import free_port
+from tests.support.records import committed
+
+SCHEMA = '{"type":"record","name":"E","fields":[{"name":"n","type":"long"}]}'
+
+
+def test_settings_are_checked():
+    config = convert({"listen": "127.0.0.1:0", "collector": {"batch_events": 5}}, GatewayConfig, where="[gateway]")
+    assert config.collector.batch_events == 5
+    with pytest.raises(BadSetting, match="unknown field `batch`"):
+        convert({"collector": {"batch": 5}}, GatewayConfig, where="[gateway]")
+
+
+def test_an_address_that_cannot_be_bound_is_one_line():
+    with bound("127.0.0.1:0") as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(AddressInUse, match=f"127.0.0.1:{port}: Address already in use"):
+            bound(f"127.0.0.1:{port}")
+    for wrong in ("9600", "127.0.0.1:port", "no-such-host.invalid:1"):
+        with pytest.raises(BadSetting, match="listen"):
+            bound(wrong)
+
+
+@pytest.fixture
+def name():
+    return f"g{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def gateway(log_connection, name):
+    gateway = GatewayProcess(log_connection.bootstrap, collector={"name": name})
+    yield gateway
+    gateway.stop()
+
+
+def make_topic(connection, gateway, topic):
+    ensure_topic(connection, topic, 2)
+    Registry(gateway.url).register(f"{topic}-value", SCHEMA)
+    write_catalog(connection, {f"topic:{topic}": TopicEntry("stream", ("n",), None, f"{topic}-value")})
+
+
+def test_it_answers_health_and_stops_in_order(log_connection, gateway):
+    gateway.start()
+    health = httpx.get(f"{gateway.url}/health").json()
+    assert health["status"] == "ok"
+    assert health["collector"]["name"] == gateway.settings["collector"]["name"]
+    assert httpx.get(f"{gateway.url}/subjects").status_code == 200
+    assert gateway.stop() == 0
+
+
+class Poster:
+    """Posts batches with ids, and sends a batch again, as it was, until it is answered."""
+
+    def __init__(self, gateway, topic, batches, size):
+        self.gateway, self.topic = gateway, topic
+        self.batches = [[b * size + n for n in range(size)] for b in range(batches)]
+        self.retries = 0
+        self.answered = 0
+        self._lock = threading.Lock()
+
+    def post(self, number):
+        events = [{"n": n} if n % 50 else {"n": f"bad {n}"} for n in self.batches[number]]
+        with httpx.Client(timeout=10) as http:
+            while True:
+                try:
+                    answer = http.post(
+                        f"{self.gateway.url}/v1/topics/{self.topic}/events",
+                        json=events,
+                        headers={"Idempotency-Key": f"batch-{number}"},
+                    )
+                except httpx.HTTPError:
+                    answer = None
+                if answer is not None and answer.status_code == 200:
+                    with self._lock:
+                        self.answered += 1
+                    return answer.json()["results"]
+                assert answer is None or answer.status_code in {429, 503}, answer.text
+                with self._lock:
+                    self.retries += 1
+                time.sleep(0.05)
+
+
+@pytest.mark.timeout(900)  # on a busy machine each start of a gateway takes long
+def test_killed_in_mid_stream_nothing_is_lost_and_nothing_is_there_twice(log_connection, gateway, name):
+    gateway.start()
+    make_topic(log_connection, gateway, name)
+    poster = Poster(gateway, name, batches=80, size=40)
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(poster.post, number) for number in range(len(poster.batches))]
+        for share in (0.25, 0.6):
+            while poster.answered < share * len(poster.batches):
+                time.sleep(0.002)
+            gateway.kill()
+            gateway.start()
+        results = [answer.result(120) for answer in answers]
+    assert poster.retries > 0
+    registry = Registry(gateway.url)
+    messages = committed(log_connection, name)
+    found = {(m.partition(), m.offset()): avro.decode(m.value(), registry.schema)["n"] for m in messages}
+    expected = [n for batch in poster.batches for n in batch if n % 50]
+    assert sorted(found.values()) == expected
+    for batch, answer in zip(poster.batches, results, strict=True):
+        for n, result in zip(batch, answer, strict=True):
+            if n % 50:
+                assert found[result["partition"], result["offset"]] == n
+            else:
+                assert (result["status"], result["code"]) == ("rejected", "unfit")
+    kept = [avro.decode(m.value(), registry.schema)["value"] for m in committed(log_connection, quarantine_topic(name))]
+    assert sorted(kept) == sorted(b'{"n":"bad %d"}' % n for batch in poster.batches for n in batch if n % 50 == 0)
+    # the collector's own books, which the audit compares with what readers saw
+    books = read_source(log_connection, name).written[name]
+    for partition, written in books.items():
+        mine = [(m.key(), m.value()) for m in messages if m.partition() == partition]
+        assert (written.count, written.hash) == (len(mine), fingerprint_sum(mine))
+
+
+@pytest.mark.timeout(900)
+def test_the_log_killed_under_a_gateway_loses_and_doubles_nothing(tmp_path, name):
+    address = f"127.0.0.1:{free_port()}"
+
+    def start_log():
+        command = [sys.executable, "-m", "mainstem", "log", "start", "--data", tmp_path / "log", "--listen", address]
+        process = processes.start(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+        assert process.stdout.readline().startswith("listening on")
+        process.stdout.close()
+        return process
+
+    log = start_log()
+    with GatewayProcess(address, collector={"name": name}) as gateway:
+        connection = Connection(address)
+        make_topic(connection, gateway, name)
+        poster = Poster(gateway, name, batches=40, size=40)
+        with ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(poster.post, number) for number in range(len(poster.batches))]
+            while poster.answered < 10:
+                time.sleep(0.002)
+            processes.stop(log, signal_number=signal.SIGKILL)
+            log = start_log()
+            for answer in answers:
+                answer.result(300)
+        registry = Registry(gateway.url)
+        found = sorted(avro.decode(m.value(), registry.schema)["n"] for m in committed(connection, name))
+        assert found == [n for batch in poster.batches for n in batch if n % 50]
+        assert registry.register(f"{name}-other", '"int"') > 0  # the registry has found its log again too
+    processes.stop(log)
+
+
+def test_a_stopped_gateway_that_comes_back_appends_nothing_and_ends(log_connection, gateway, name):
+    gateway.start()
+    make_topic(log_connection, gateway, name)
+    assert httpx.post(f"{gateway.url}/v1/topics/{name}/events", json=[{"n": 1}]).status_code == 200
+    gateway.process.send_signal(signal.SIGSTOP)
+    with GatewayProcess(log_connection.bootstrap, collector={"name": name}) as heir:
+        assert httpx.post(f"{heir.url}/v1/topics/{name}/events", json=[{"n": 2}], timeout=30).status_code == 200
+        gateway.process.send_signal(signal.SIGCONT)
+        answer = httpx.post(f"{gateway.url}/v1/topics/{name}/events", json=[{"n": 3}], timeout=30)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "taken_over")
+        assert answer.headers["retry-after"] == "1"
+        assert gateway.process.wait(30) == 2
+        assert httpx.post(f"{heir.url}/v1/topics/{name}/events", json=[{"n": 4}], timeout=30).status_code == 200
+        registry = Registry(heir.url)
+        assert sorted(avro.decode(m.value(), registry.schema)["n"] for m in committed(log_connection, name)) == [
+            1,
+            2,
+            4,
+        ]
+
+
+@pytest.mark.long
+def test_a_log_that_is_not_there_is_told(name):
+    gateway = GatewayProcess(f"127.0.0.1:{free_port()}", collector={"name": name})
+    with pytest.raises(AssertionError, match="did not start: 'BrokerUnavailable: "):
+        gateway.start()
+    gateway.stop()

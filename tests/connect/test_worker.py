@@ -1,0 +1,120 @@
+"""Each task in its own thread: what its errors lead to, and that the others do not care."""
+
+import threading
+
+import msgspec
+import pytest
+import structlog
+
+from mainstem.client import Connection
+from mainstem.client.errors import Fenced
+from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
+from mainstem.connect.sources.file_config import FileSourceConfig
+from mainstem.connect.sources.postgres_config import PostgresSourceConfig
+from mainstem.connect.worker import Worker, convert_sink, convert_source, make_sink, make_source
+from mainstem.core import CorruptData, Retriable, UserError
+from mainstem.core.config import BadSetting
+from mainstem.registry.client import Registry
+
+
+class Script:
+    """A task that raises what it is given, one error per run, then works until it is stopped."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.working = threading.Event()
+        self.ended = False
+
+    def run(self, stop: threading.Event) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.working.set()
+        stop.wait()
+        self.ended = True
+
+
+def run_until(worker: Worker, *events: threading.Event) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=worker.run, args=(stop,))
+    thread.start()
+    for event in events:
+        assert event.wait(10)
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def states(worker: Worker) -> dict[str, str]:
+    return {state.name: state.state for state in worker.states}
+
+
+def test_tasks_run_until_they_are_stopped():
+    one, two = Script(), Script()
+    worker = Worker({"source one": one, "sink two": two})
+    run_until(worker, one.working, two.working)
+    assert (one.ended, two.ended) == (True, True)
+    assert states(worker) == {"source one": "stopped", "sink two": "stopped"}
+
+
+def test_what_may_pass_is_tried_again_with_growing_pauses_and_one_line_each():
+    task = Script(Retriable("down"), Retriable("down"), ValueError("a bug"))
+    worker = Worker({"sink slow": task}, first_delay_seconds=0.001, longest_delay_seconds=0.002)
+    with structlog.testing.capture_logs() as logs:
+        run_until(worker, task.working)
+    assert [(line["event"], line["error"], line["retry_in_seconds"]) for line in logs] == [
+        ("task_waits", "down", 0.001),
+        ("task_waits", "down", 0.002),
+        ("task_has_a_bug", "ValueError('a bug')", 0.002),
+    ]
+    assert worker.states[0].failures == 3
+
+
+@pytest.mark.parametrize("error", [UserError("wrong", hint="mend it"), CorruptData("torn"), Fenced("another")])
+def test_what_a_person_must_mend_fails_once_and_the_others_go_on(error):
+    bad, good, failed = Script(error), Script(), threading.Event()
+
+    def on_change(states):
+        if any(state.state == "failed" for state in states):
+            failed.set()
+
+    worker = Worker({"source bad": bad, "sink good": good}, on_change=on_change)
+    with structlog.testing.capture_logs() as logs:
+        run_until(worker, good.working, failed)
+    assert states(worker) == {"source bad": "failed", "sink good": "stopped"}
+    assert [(line["event"], line["task"], line["error"]) for line in logs] == [
+        ("task_failed", "source bad", str(error))
+    ]
+    assert worker.states[0].hint == error.hint
+
+
+def test_settings_choose_the_kind():
+    source = convert_source({"type": "postgres", "url": "postgresql://x"}, where="f: [sources.a]")
+    assert source == PostgresSourceConfig(url="postgresql://x")
+    files = convert_source({"type": "file", "path": "x", "topic": "t"}, where="f: [sources.a]")
+    assert isinstance(files, FileSourceConfig)
+    sink = convert_sink({"type": "postgres", "url": "postgresql://x", "source": "a"}, where="f: [sinks.a]")
+    assert sink == PostgresReplicaConfig(url="postgresql://x", source="a")
+    connection, registry = Connection("127.0.0.1:1"), Registry("http://127.0.0.1:1")
+    names = [type(make_source("a", config, connection, registry)).__name__ for config in (source, files)]
+    assert names == ["PostgresSource", "FileSource"]
+    assert type(make_sink("a", sink, connection, registry)).__name__ == "PostgresReplica"
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"type": "postgres", "url": "x", "tabels": []}, "unknown field `tabels`"),
+        ({"type": "oracle", "url": "x"}, "Invalid value 'oracle'"),
+        ({"type": "postgres"}, "missing required field `url`"),
+    ],
+)
+def test_a_wrong_setting_names_itself_and_its_place(tree, said):
+    with pytest.raises(BadSetting, match=rf"f: \[sources\.a\]: .*{said}"):
+        convert_source(tree, where="f: [sources.a]")
+
+
+def test_settings_are_frozen():
+    config = PostgresSourceConfig(url="x")
+    with pytest.raises(AttributeError):
+        config.url = "y"
+    assert msgspec.structs.replace(config, partitions=3).partitions == 3
