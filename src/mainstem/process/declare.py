@@ -1,0 +1,266 @@
+"""What a user's module declares: topics, changelogs, and the jobs that lead from some to others.
+
+Declaring never runs anything and needs no Spark. The declarations of a project are collected while `load_project`
+imports it. Outside of that the same module imports just as well, so a test can say `from jobs import enriched` and call
+it with ten rows.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from mainstem.core import UserError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Kind = Literal["stream", "changelog"]
+Emit = Literal["final", "changes"]
+
+_INTERNAL_PREFIX = "__mainstem."
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where in the user's code something is declared."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class BadDeclaration(UserError):
+    """A declaration that cannot mean anything; the message starts with the user's file and line."""
+
+    def __init__(self, location: Location | str, message: str, *, hint: str = "") -> None:
+        super().__init__(f"{location}: {message}", hint=hint)
+        self.location = location
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic that jobs read: `stream` for facts, `changelog` for the last row per key."""
+
+    name: str
+    kind: Kind
+    key: tuple[str, ...]
+    event_time: str | None
+    schema: str | None
+    location: Location
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """Rows whose `column` lies more than `delay` behind the newest one seen may be dropped as late."""
+
+    column: str
+    delay: str
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A function of DataFrames and the topic that its result goes to."""
+
+    name: str
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    to: str
+    kind: Kind
+    key: tuple[str, ...]
+    event_time: str | None
+    watermark: Watermark | None
+    emit: Emit
+    location: Location
+
+    @property
+    def doc(self) -> str:
+        return (inspect.getdoc(self.function) or "").split("\n\n")[0]
+
+
+class Declarations:
+    """What one project has declared so far, in order."""
+
+    def __init__(self) -> None:
+        self.topics: list[Topic] = []
+        self.jobs: list[Job] = []
+
+
+_active: ContextVar[Declarations | None] = ContextVar("mainstem_declarations", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[Declarations]:
+    """Collect what is declared inside the block."""
+    declarations = Declarations()
+    token = _active.set(declarations)
+    try:
+        yield declarations
+    finally:
+        _active.reset(token)
+
+
+def topic(
+    name: str, *, key: str | Sequence[str] | None = None, event_time: str | None = None, schema: str | None = None
+) -> Topic:
+    """Declare a stream: every record of topic `name`, in order per key.
+
+    A job whose parameter has the name of the variable that this is assigned to reads it.
+
+    Args:
+        name: the topic.
+        key: the column or columns of its key, if they are columns of its value.
+        event_time: the column that says when it happened.
+        schema: an Avro schema file of the project, where no producer registers one.
+    """
+    return _declare_topic(name, "stream", key, event_time, schema)
+
+
+def changelog(name: str, *, key: str | Sequence[str], schema: str | None = None) -> Topic:
+    """Declare a table kept as a changelog: a job sees the last row of each key, as of a pinned position.
+
+    Change records of a database table count as rows: a delete or a truncation removes them.
+    """
+    return _declare_topic(name, "changelog", key, None, schema)
+
+
+def stream(
+    *,
+    to: str,
+    key: str | Sequence[str] | None = None,
+    event_time: str | None = None,
+    watermark: tuple[str, str] | None = None,
+) -> Callable[[Function], Function]:
+    """Declare a job whose rows are facts: each is appended to topic `to`.
+
+    Keep the column `_position` in the result, and the records of a key keep the order of their input.
+
+    Args:
+        to: the topic that the rows go to; it is created.
+        key: the column or columns of its key; records without a key are spread.
+        event_time: the column that says when it happened; by default the watermark's, or the input's if it is kept.
+        watermark: (column, delay) for a function that keeps state, e.g. one that drops duplicates.
+    """
+    return _declare_job("stream", to, key, event_time, watermark, "final")
+
+
+def table(
+    *,
+    to: str,
+    key: str | Sequence[str],
+    watermark: tuple[str, str] | None = None,
+    event_time: str | None = None,
+    emit: Emit = "final",
+) -> Callable[[Function], Function]:
+    """Declare a job whose rows are a table: the last row per key counts, and topic `to` is compacted.
+
+    Args:
+        to: the topic that the rows go to; it is created.
+        key: the column or columns that name a row.
+        watermark: (column, delay): how far behind the newest event time a row may come and still count.
+        event_time: the column of the result that says when it happened.
+        emit: `final` writes a window once, when the watermark has passed its end; `changes` writes it whenever it
+            changes (Spark does this for windows, not for session windows).
+    """
+    return _declare_job("changelog", to, key, event_time, watermark, emit)
+
+
+def _declare_topic(
+    name: str, kind: Kind, key: str | Sequence[str] | None, event_time: str | None, schema: str | None
+) -> Topic:
+    location = _caller()
+    _check_topic_name(name, location)
+    result = Topic(name, kind, _columns(key, location), event_time, schema, location)
+    if (declarations := _active.get()) is not None:
+        declarations.topics.append(result)
+    return result
+
+
+def _declare_job(
+    kind: Kind,
+    to: str,
+    key: str | Sequence[str] | None,
+    event_time: str | None,
+    watermark: tuple[str, str] | None,
+    emit: Emit,
+) -> Callable[[Function], Function]:
+    called_at = _caller()
+    _check_topic_name(to, called_at)
+    columns = _columns(key, called_at)
+    mark = _watermark(watermark, called_at)
+    if kind == "changelog" and not columns:
+        raise BadDeclaration(called_at, f"table {to}: expected a key, found none", hint='add key="…"')
+    if emit not in ("final", "changes"):
+        raise BadDeclaration(called_at, f"table {to}: emit is 'final' or 'changes', found {emit!r}")
+
+    def declare(function: Function) -> Function:
+        if not inspect.isfunction(function):
+            raise BadDeclaration(called_at, f"expected a function, found {function!r}")
+        location = location_of(function)
+        parameters = _parameters(function, location)
+        job = Job(function.__name__, function, parameters, to, kind, columns, event_time, mark, emit, location)
+        if (declarations := _active.get()) is not None:
+            declarations.jobs.append(job)
+        return function
+
+    return declare
+
+
+def location_of(function: Callable[..., Any]) -> Location:
+    """File and line of a function's first line (of its first decorator, if it has some)."""
+    code = inspect.unwrap(function).__code__
+    return Location(code.co_filename, code.co_firstlineno)
+
+
+def _caller() -> Location:
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    return Location(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _check_topic_name(name: object, location: Location) -> None:
+    allowed = isinstance(name, str) and 0 < len(name) <= 249 and name not in (".", "..")
+    if not isinstance(name, str) or not allowed or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
+        raise BadDeclaration(location, f"expected a topic name (letters, digits, '.', '_', '-'), found {name!r}")
+    if name.startswith(_INTERNAL_PREFIX):
+        raise BadDeclaration(location, f"topic {name}: names that start with {_INTERNAL_PREFIX} are Mainstem's own")
+
+
+def _columns(key: str | Sequence[str] | None, location: Location) -> tuple[str, ...]:
+    columns = () if key is None else tuple(key) if isinstance(key, list | tuple) else (key,)
+    if not all(isinstance(column, str) and column for column in columns):
+        raise BadDeclaration(location, f"expected the key as a column name or a list of them, found {key!r}")
+    if len(set(columns)) != len(columns):
+        raise BadDeclaration(location, f"the key names a column twice: {list(columns)}")
+    return columns
+
+
+def _watermark(watermark: object, location: Location) -> Watermark | None:
+    if watermark is None:
+        return None
+    if (
+        not isinstance(watermark, tuple | list)
+        or len(watermark) != 2
+        or not all(isinstance(part, str) and part for part in watermark)
+    ):
+        raise BadDeclaration(
+            location, f'expected watermark=("column", "10 minutes"), found {watermark!r}', hint="give column and delay"
+        )
+    return Watermark(*watermark)
+
+
+def _parameters(function: Callable[..., Any], location: Location) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise BadDeclaration(
+                location, f"{function.__name__}: parameter {parameter} has no name that could be a topic's"
+            )
+        if not parameter.name.isascii():
+            raise BadDeclaration(
+                location, f"{function.__name__}: parameter {parameter}: Spark's source names are ASCII"
+            )
+    if not parameters:
+        raise BadDeclaration(location, f"{function.__name__}: expected at least one input as a parameter, found none")
+    return tuple(parameter.name for parameter in parameters)

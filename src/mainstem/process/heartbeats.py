@@ -1,0 +1,191 @@
+"""When is a job's input idle or finished, and what follows from it: the rules, without Kafka or Spark.
+
+A writer states of its topic: after these positions nothing older than this event time follows, or nothing at all. Once a
+job has processed up to those positions, it passes the news on:
+
+    a job without state     states the same of its output
+    a job with windows      1. injects a row with that event time into its own query: the watermark moves
+                            2. if nothing at all follows: goes on until no window is open
+                            3. then states of its output that nothing follows
+
+A window that is still open may yet give a row that is older than the input's event time. So of the output of a windowed
+job nothing is said before its input has ended.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from mainstem.client.connection import Connection
+from mainstem.client.heartbeats import Statement, decode
+from mainstem.client.internal import HEARTBEATS
+from mainstem.core import CorruptData
+from mainstem.core.logging import get_logger
+
+log = get_logger()
+
+_GROWTH = 4
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """What is known of all inputs of a job together."""
+
+    event_time: int
+    end: bool
+
+
+def inputs_covered(
+    statements: Mapping[str, Statement | None], processed: Mapping[str, Mapping[int, int]]
+) -> Inputs | None:
+    """The statement that holds for all input topics at once, if the job has processed all that they speak of."""
+    known = [statement for statement in statements.values() if statement is not None]
+    if not known or len(known) < len(statements):
+        return None
+    for statement in known:
+        done = processed.get(statement.topic, {})
+        if any(done.get(partition, 0) < position for partition, position in statement.positions.items()):
+            return None
+    return Inputs(min(each.event_time for each in known), all(each.end for each in known))
+
+
+class Inject(msgspec.Struct, frozen=True):
+    """Write an injection with this event time."""
+
+    event_time: int
+
+
+class State(msgspec.Struct, frozen=True):
+    """State of the output: nothing older than `event_time` follows, or nothing at all."""
+
+    event_time: int
+    end: bool
+
+
+class StatelessRules:
+    """A job whose output has a row for each input row: the news is passed on as it is."""
+
+    def __init__(self) -> None:
+        self._passed_on: tuple[Inputs, Any] | None = None
+
+    def is_done(self, inputs: Inputs | None, positions: Any) -> bool:
+        """Whether there is nothing to do about this news any more."""
+        return inputs is None or self._passed_on == (inputs, positions)
+
+    def next_step(self, inputs: Inputs | None, positions: Any) -> State | None:
+        """What to do now; `positions` are those that the inputs' statements speak of."""
+        if inputs is None or self.is_done(inputs, positions):
+            return None
+        self._passed_on = (inputs, positions)
+        return State(inputs.event_time, inputs.end)
+
+
+class StatefulRules:
+    """A job with windows.
+
+    Args:
+        delay: of its watermark, in ms.
+        horizon: how far beyond the last event time a window may reach, as a first guess, in ms.
+    """
+
+    def __init__(self, delay: int, horizon: int) -> None:
+        self._delay = delay
+        self._first_horizon = max(horizon, 1)
+        self._horizon = self._first_horizon
+        self._injected = 0
+        self._passed_on: tuple[Inputs, Any] | None = None
+
+    def resume(self, injected: int) -> None:
+        """Tell of the last injection that an earlier run of the job wrote."""
+        self._injected = max(self._injected, injected)
+
+    def is_done(self, inputs: Inputs | None, positions: Any) -> bool:
+        """Whether there is nothing to do about this news any more."""
+        return inputs is None or self._passed_on == (inputs, positions)
+
+    def next_step(
+        self, inputs: Inputs | None, positions: Any, watermark: int, open_windows: int
+    ) -> Inject | State | None:
+        """What to do now, given the watermark of the last finished batch and the windows that it left open."""
+        if inputs is None or self._passed_on == (inputs, positions):
+            return None
+        if not inputs.end:
+            target = inputs.event_time + self._delay
+            self._passed_on = (inputs, positions)
+            return self._inject(target)
+        if watermark < inputs.event_time + self._first_horizon:
+            return self._inject(inputs.event_time + self._delay + self._first_horizon)
+        if open_windows:
+            if watermark >= inputs.event_time + self._horizon:
+                self._horizon *= _GROWTH
+            return self._inject(inputs.event_time + self._delay + self._horizon)
+        self._passed_on = (inputs, positions)
+        self._horizon = self._first_horizon
+        return State(inputs.event_time, end=True)
+
+    def _inject(self, target: int) -> Inject | None:
+        if target <= self._injected:
+            return None  # on its way already
+        self._injected = target
+        return Inject(target)
+
+
+class Follower:
+    """Follows `__mainstem.heartbeats` in a thread: the last statement per topic."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._statements: dict[str, Statement] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self.caught_up = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mainstem-heartbeats", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def statement(self, topic: str) -> Statement | None:
+        with self._lock:
+            return self._statements.get(topic)
+
+    def apply(self, value: bytes) -> None:
+        """Take in one record."""
+        try:
+            heartbeat = decode(value)
+        except CorruptData as error:
+            log.warning("heartbeat_ignored", reason=str(error))
+            return
+        if isinstance(heartbeat, Statement):
+            with self._lock:
+                self._statements[heartbeat.topic] = heartbeat
+
+    def _run(self) -> None:
+        settings = self._connection.confluent(
+            isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True
+        )
+        settings |= {"group.id": "mainstem.heartbeats", "auto.offset.reset": "earliest", "log_level": 2}
+        consumer = Consumer(settings)
+        try:
+            consumer.assign([ConfluentPartition(HEARTBEATS, 0, 0)])
+            while not self._stop.is_set():
+                message = consumer.poll(0.2)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    self.apply(message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    self.caught_up.set()
+                else:
+                    log.warning("heartbeats_unreadable", reason=error.str())
+                    time.sleep(0.5)
+        finally:
+            consumer.close()

@@ -1,0 +1,439 @@
+"""One running version of a job: its query, its batches, what it tells others.
+
+A job without state (tables may be joined) gets the rows of each batch; a job with state gets the stream itself. In both
+cases a batch ends in the same steps, and what they write is one transaction of the sink:
+
+    1. the plan of the batch is read: where it ends      2. tables are pinned       3. the function's rows become records
+    4. the sink writes them, with marker and progress    5. the books of what was read go to the audit
+"""
+
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainstem.client.append import append
+from mainstem.client.connection import Connection
+from mainstem.client.heartbeats import Statement, write_heartbeats
+from mainstem.client.internal import AUDIT, job_key
+from mainstem.client.progress import Positions
+from mainstem.client.topics import end_offsets
+from mainstem.core import MainstemError, UserError
+from mainstem.core.files import sync_directory, write_atomically
+from mainstem.core.logging import get_logger
+from mainstem.process.analysis import Analysis, call, describe, milliseconds, place_of
+from mainstem.process.declare import Job, Location
+from mainstem.process.heartbeats import (
+    Follower,
+    Inject,
+    State,
+    StatefulRules,
+    StatelessRules,
+    inputs_covered,
+)
+from mainstem.process.offsets import read_plan
+from mainstem.process.project import Input, JobConfig
+from mainstem.process.reading import (
+    POSITION,
+    BooksMissing,
+    count_late,
+    observed,
+    query_metrics,
+    range_of,
+    statements,
+    stream_of,
+    typed_rows,
+    with_late,
+)
+from mainstem.process.session import job_session
+from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic
+from mainstem.process.tables import PinnedTable, RangeReader
+from mainstem.process.versions import Fixed
+from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, unknown_id, with_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = get_logger()
+
+INJECTION_SOURCE = "mainstem_heartbeats"
+_HEARTBEAT = "_heartbeat"
+_ATTEMPTS = 5
+
+
+class JobFailed(MainstemError):
+    """A job's query ended; the message has the user's file and line, as far as the cause lies there."""
+
+    def __init__(self, job: str, location: Location | None, reason: str, *, hint: str = "") -> None:
+        place = f"{location}: " if location else ""
+        super().__init__(f"{place}job {job} failed: {reason}", hint=hint)
+        self.job = job
+
+
+class JobRefused(JobFailed, UserError):
+    """The job ended by an error that another try cannot mend: its code, its settings, a checkpoint that does not fit."""
+
+
+class JobSpec(msgspec.Struct, frozen=True):
+    """Everything that is needed to run a version of a job."""
+
+    job: Job
+    inputs: tuple[Input, ...]
+    config: JobConfig
+    fixed: Fixed
+    schemas: dict[str, TopicSchema]  # by parameter
+    analysis: Analysis
+    output_schema: str
+    output_partitions: int
+    partitions: dict[str, int]  # of the input topics, by topic
+    directory: Path  # of the frozen code
+    origin: Path  # of the project that it was frozen from
+    home: Path  # of checkpoint and `job.json`
+
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+    @property
+    def key(self) -> str:
+        return job_key(self.job.name, self.config.version)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.home / "checkpoint"
+
+    @property
+    def injections(self) -> Path:
+        return self.home / "heartbeats"
+
+    @property
+    def streams(self) -> tuple[Input, ...]:
+        return tuple(each for each in self.inputs if each.kind == "stream")
+
+
+class RunningJob:
+    """The query of one version of a job. `start`, then `step` now and then from one thread, then `stop`."""
+
+    def __init__(
+        self, spec: JobSpec, spark: "SparkSession", connection: Connection, registry: SchemaSource, follower: Follower
+    ) -> None:
+        self.spec = spec
+        self.processed: Positions = {}
+        self.late = 0
+        self._connection = connection
+        self._registry = registry
+        self._follower = follower
+        self._root = spark
+        self._schemas = dict(spec.schemas)
+        self._tables: dict[str, PinnedTable] = {}
+        self._query: StreamingQuery | None = None
+        self._error: BaseException | None = None
+        self._sink: BatchSink | None = None
+        self._attempts = 0
+        self._batches = 0
+        self._lock = threading.Lock()
+        watermark = spec.job.watermark
+        delay = milliseconds(watermark.delay) if watermark else None
+        self._rules: StatefulRules | StatelessRules = StatelessRules()
+        if spec.analysis.stateful:
+            self._rules = StatefulRules(delay or 0, spec.analysis.horizon)
+            self._rules.resume(max((int(file.stem) for file in spec.injections.glob("*.txt")), default=0))
+
+    # -- the query
+
+    def start(self) -> None:
+        """Open the sink, then start the query: whatever an older driver of this version left open is aborted first."""
+        spec = self.spec
+        session = job_session(self._root, spec.name, spec.config)
+        self._tables = {
+            each.parameter: PinnedTable(
+                self._schemas[each.parameter], self._registry, RangeReader(self._connection, each.topic)
+            )
+            for each in spec.inputs
+            if each.kind == "changelog"
+        }
+        identity = JobIdentity(spec.name, spec.config.version, str(spec.checkpoint))
+        self._sink = BatchSink(identity, self._connection, [OutputTopic(spec.fixed.output, spec.output_partitions)])
+        marker = self._sink.open(session)
+        if marker is not None:
+            self._remember(marker.end_offsets)
+        stream = self._stateful_rows(session) if spec.analysis.stateful else self._tagged_rows(session)
+        mode = "update" if spec.analysis.stateful and spec.job.emit == "changes" else "append"
+        writer = stream.writeStream.queryName(spec.key).outputMode(mode).foreachBatch(self._batch)
+        writer = writer.option("checkpointLocation", str(spec.checkpoint)).trigger(processingTime=spec.config.every)
+        self._error = None
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", spec.key)  # the query's thread inherits it
+        self._query = writer.start()
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", "default")
+        log.info("job_started", job=spec.name, version=spec.config.version, code=spec.fixed.sha)
+
+    def stop(self) -> None:
+        """Stop the query, then abort what its batch had open: readers of the output need not wait for a timeout."""
+        if self._query is not None:
+            self._query.stop()
+        if self._sink is not None:
+            self._sink.close()
+        for table in self._tables.values():
+            table.close()
+
+    def check(self) -> None:
+        """Go on after what can be mended here; otherwise raise.
+
+        Raises:
+            JobFailed: the query ended by an error.
+        """
+        query = self._query
+        if query is None or query.isActive:
+            return
+        failure = query.exception()
+        error: BaseException | None = self._error or failure
+        if error is None:
+            raise JobFailed(self.spec.name, None, "its query was stopped by somebody else")
+        unknown = unknown_id(failure) if failure is not None else None
+        if unknown is not None and self._attempts < _ATTEMPTS:
+            self._learn(*unknown)
+            return
+        location = place_of(error, self.spec.directory) or (
+            place_of(failure, self.spec.directory) if failure is not None else None
+        )
+        hint = error.hint if isinstance(error, MainstemError) else ""
+        reason = str(error) if isinstance(error, MainstemError) else describe(error)
+        place = self._in_project(location or self.spec.job.location)
+        kind = JobRefused if isinstance(error, UserError) else JobFailed
+        raise kind(self.spec.name, place, reason, hint=hint) from error
+
+    def _in_project(self, location: Location) -> Location:
+        """The place in the project's own file, unless that has been edited since it was frozen."""
+        frozen, spec = Path(location.file), self.spec
+        if frozen.is_relative_to(spec.directory):
+            file = spec.origin / frozen.relative_to(spec.directory)
+            if file.is_file() and frozen.is_file() and file.read_bytes() == frozen.read_bytes():
+                return Location(str(file), location.line)
+        return location
+
+    def _learn(self, schema_id: int, topic: str) -> None:
+        """A producer has registered a new schema since the query was planned: plan it again with that one too."""
+        self._attempts += 1
+        log.info("schema_learned", job=self.spec.name, topic=topic, schema_id=schema_id)
+        for each in self.spec.inputs:
+            if each.topic == topic:
+                self._schemas[each.parameter] = with_id(self._registry, self._schemas[each.parameter], schema_id)
+        self.stop()
+        self.start()
+
+    # -- rows in
+
+    def _rows(self, session: "SparkSession", each: Input) -> "DataFrame":
+        raw = stream_of(session, self._connection, each.topic, each.parameter, self.spec.config.max_offsets_per_trigger)
+        partitions = self.spec.partitions[each.topic]
+        return typed_rows(raw, self._schemas[each.parameter], partitions, self._time_of(), each.parameter)
+
+    def _time_of(self) -> str | None:
+        """The column that can make a row late."""
+        watermark = self.spec.job.watermark
+        return watermark.column if watermark and self.spec.analysis.stateful else None
+
+    def _tagged_rows(self, session: "SparkSession") -> "DataFrame":
+        """The rows of all streams in one DataFrame, a column for each; the batch takes them apart again."""
+        from pyspark.sql import functions as F
+
+        parts = [self._rows(session, each).select(F.struct("*").alias(each.parameter)) for each in self.spec.streams]
+        result = parts[0]
+        for part in parts[1:]:
+            result = result.unionByName(part, allowMissingColumns=True)
+        return result
+
+    def _stateful_rows(self, session: "SparkSession") -> "DataFrame":
+        """The function's result on the streams, each with the job's heartbeats in it to move the watermark."""
+        watermark = self.spec.job.watermark
+        assert watermark is not None
+        beats = self._heartbeats(session, watermark.column)
+        frames = {
+            each.parameter: with_heartbeats(
+                self._rows(session, each), beats, watermark.column, watermark.delay, each.parameter
+            )
+            for each in self.spec.streams
+        }
+        return call(self.spec.job, frames, self.spec.directory)
+
+    def _heartbeats(self, session: "SparkSession", column: str) -> "DataFrame":
+        """What `_inject` has written, as rows of an event time."""
+        from pyspark.sql import functions as F
+
+        self.spec.injections.mkdir(parents=True, exist_ok=True)
+        lines = session.readStream.name(INJECTION_SOURCE).format("text").load(str(self.spec.injections))
+        return lines.select(
+            F.timestamp_millis(F.col("value").cast("long")).alias(column), F.lit(True).alias(_HEARTBEAT)
+        )
+
+    # -- batches
+
+    def _batch(self, rows: "DataFrame", number: int) -> None:
+        """One batch; what goes wrong is kept as it was, for `check`: through Spark only its text would arrive."""
+        try:
+            self._run_batch(rows, number)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _run_batch(self, rows: "DataFrame", number: int) -> None:
+        spec, sink = self.spec, self._sink
+        assert sink is not None
+        before, plan = read_plan(spec.checkpoint, number - 1), read_plan(spec.checkpoint, number)
+        tables = self._pin()
+        again = not spec.analysis.stateful and (spec.analysis.reads_again or len(spec.streams) > 1)
+        kept = rows.persist() if again else None  # what is read twice would be counted twice
+        try:
+            output = rows if spec.analysis.stateful else self._apply(rows)
+            start = before.ends if number > 0 else None
+            result = sink.write(self._records(output), number, plan.ends, tables, start_offsets=start)
+            self._report(rows, before.ends, plan.ends, before.watermark)
+        finally:
+            if kept is not None:
+                kept.unpersist()
+        self._remember(plan.ends)
+        self._attempts = 0
+        self._batches += 1
+        log.debug("batch_done", job=spec.name, batch=number, rows=result.rows, skipped=result.skipped)
+
+    def _pin(self) -> dict[str, dict[int, int]]:
+        """Move the tables to where their topics are now: all that is committed, nothing that is not."""
+        for table in self._tables.values():
+            table.move()
+        return {table.schema.topic: table.position for table in self._tables.values()}
+
+    def _apply(self, rows: "DataFrame") -> "DataFrame":
+        """The function's result on the rows of this batch and the tables at their pinned positions."""
+        from pyspark.sql import functions as F
+
+        frames: dict[str, DataFrame] = {}
+        for each in self.spec.inputs:
+            if each.kind == "stream":
+                mine = rows.filter(F.col(each.parameter).isNotNull()) if len(self.spec.streams) > 1 else rows
+                frames[each.parameter] = mine.select(f"{each.parameter}.*")
+            else:
+                frames[each.parameter] = self._tables[each.parameter].frame(rows.sparkSession)
+        return call(self.spec.job, frames, self.spec.directory)
+
+    def _records(self, rows: "DataFrame") -> "DataFrame":
+        """Rows as the sink takes them."""
+        from pyspark.sql import functions as F
+
+        spec = self.spec
+        keep = {"topic": F.lit(spec.fixed.output)}
+        if POSITION in rows.columns:
+            keep |= {"_partition": F.col(f"{POSITION}.partition"), "_offset": F.col(f"{POSITION}.offset")}
+        records = encode_values(rows, spec.fixed.output_schema, spec.output_schema, key=spec.job.key, keep=keep)
+        if spec.job.kind == "changelog":
+            message = f"{spec.job.location}: job {spec.name}: a row of a table has no key ({', '.join(spec.job.key)})"
+            records = records.withColumn("key", F.coalesce("key", F.raise_error(F.lit(message)).cast("binary")))
+        return records
+
+    # -- books and news
+
+    def _report(
+        self, rows: "DataFrame", start: Mapping[str, Positions], end: Mapping[str, Positions], watermark: int
+    ) -> None:
+        """Tell the audit what this batch read: exactly, also what came too late."""
+        told: list[dict[str, Any]] = []
+        for each in self.spec.streams:
+            before = start.get(each.topic, {}).get(each.topic, {})
+            after = end.get(each.topic, {}).get(each.topic, {})
+            seen = observed(self._counted(rows, each.parameter), self.spec.partitions[each.topic])
+            column = self._time_of()
+            if self.spec.analysis.stateful and column and seen.oldest is not None and seen.oldest < watermark:
+                raw = range_of(rows.sparkSession, self._connection, each.topic, before, after)
+                late = count_late(raw, self._schemas[each.parameter], column, watermark)
+                seen = with_late(seen, late)
+                self.late += sum(late.values())
+                log.warning("rows_late", job=self.spec.name, topic=each.topic, rows=sum(late.values()))
+            told += statements(self.spec.key, each.topic, seen, before, after)
+        for table in self._tables.values():
+            if table.read is not None:
+                told += statements(self.spec.key, table.schema.topic, table.read, table.moved_from, table.position)
+                table.read = None
+        if told:
+            append(self._connection, AUDIT, [(self.spec.key.encode(), msgspec.json.encode(each)) for each in told])
+
+    def _counted(self, rows: "DataFrame", name: str) -> dict[str, Any]:
+        """What was counted while the rows were used; if the job had no use for them, they are read now."""
+        try:
+            return query_metrics(self._query, name)
+        except BooksMissing:
+            if self.spec.analysis.stateful:
+                raise
+            rows.write.format("noop").mode("append").save()
+            return query_metrics(self._query, name)
+
+    def _remember(self, ends: Mapping[str, Positions]) -> None:
+        with self._lock:
+            self.processed = {
+                topic: dict(positions) for by_topic in ends.values() for topic, positions in by_topic.items()
+            }
+
+    def beat(self) -> None:
+        """Pass on what is known of idle and finished inputs."""
+        spoken = {each.topic: self._follower.statement(each.topic) for each in self.spec.streams}
+        with self._lock:
+            processed = self.processed
+        inputs = inputs_covered(spoken, processed)
+        if inputs is None:
+            return
+        positions = {topic: statement.positions for topic, statement in spoken.items() if statement is not None}
+        if self._rules.is_done(inputs, positions):
+            return
+        if isinstance(self._rules, StatelessRules):
+            step: Inject | State | None = self._rules.next_step(inputs, positions)
+        else:
+            watermark, windows = self._windows()
+            step = self._rules.next_step(inputs, positions, watermark, windows)
+        match step:
+            case Inject():
+                self._inject(step.event_time)
+            case State():
+                self._state(step)
+
+    def _inject(self, event_time: int) -> None:
+        """A row for the job's own query, as a file: through a topic it would wake up the queries of all other jobs."""
+        written = self.spec.home / f"{event_time}.txt"  # outside of the directory: Spark takes whatever appears there
+        write_atomically(written, f"{event_time}\n".encode())
+        written.rename(self.spec.injections / written.name)
+        sync_directory(self.spec.injections)
+        log.debug("heartbeat_injected", job=self.spec.name, event_time=event_time)
+
+    def _state(self, step: State) -> None:
+        topic = self.spec.fixed.output
+        ends = end_offsets(self._connection, topic, committed=True)
+        statement = Statement(topic, ends, step.event_time, step.end)
+        if self._follower.statement(topic) != statement:
+            write_heartbeats(self._connection, [statement])
+            log.info("output_idle", job=self.spec.name, topic=topic, end=step.end)
+
+    def _windows(self) -> tuple[int, int]:
+        """The watermark of the last finished batch (ms since 1970), and the rows of state that it left."""
+        progress: Any = self._query.lastProgress if self._query is not None else None
+        if not progress or not progress["stateOperators"]:
+            return 0, 1
+        text = progress["eventTime"].get("watermark", "1970-01-01T00:00:00.000Z")
+        watermark = datetime.fromisoformat(text)
+        rows = sum(operator["numRowsTotal"] for operator in progress["stateOperators"])
+        return int(watermark.timestamp() * 1000), rows
+
+
+def with_heartbeats(rows: "DataFrame", beats: "DataFrame", column: str, delay: str, name: str) -> "DataFrame":
+    """`rows` with a watermark that heartbeats move too; none of them comes out.
+
+    Rows without an event time are left out: no window could hold them. Spark pushes filters below the watermark, where
+    they would take the heartbeats away before they are seen. Two things hold them back: the filter here names the
+    event-time column, and those of the job meet `observe`, which nothing is pushed through.
+    """
+    from pyspark.sql import functions as F
+
+    both = rows.withColumn(_HEARTBEAT, F.lit(False)).unionByName(beats, allowMissingColumns=True)
+    never = F.col(column) < F.lit("0001-01-02").cast("timestamp")
+    kept = both.withWatermark(column, delay).filter((~F.col(_HEARTBEAT) & F.col(column).isNotNull()) | never)
+    return kept.drop(_HEARTBEAT).observe(f"barrier_{name}", F.count(F.lit(1)).alias("rows"))

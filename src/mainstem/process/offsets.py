@@ -1,0 +1,64 @@
+"""What Spark wrote down about a batch before it ran it: the file `offsets/N` of a query's checkpoint.
+
+    v1
+    {"batchWatermarkMs": 1577837400000, ...}          # the watermark that closes windows in this batch
+    {"flights": {"0": 5, "1": 1}}                     # a topic: partition -> next offset
+    {"logOffset": 0}                                  # a source that is no topic: left out
+    -                                                 # a source that has not seen anything yet
+
+Sources stand in the order of the query's plan. A topic is read by one source only, so its name is taken as the source's.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainstem.client.progress import Positions
+from mainstem.core import CorruptData
+
+
+class BatchPlan(msgspec.Struct, frozen=True):
+    """Where a batch ends in every topic, and the watermark it runs with (ms since 1970; 0: none yet)."""
+
+    watermark: int
+    ends: dict[str, Positions]
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    batch_watermark_ms: int = 0
+
+
+NOTHING = BatchPlan(0, {})
+"""Before the first batch."""
+
+
+def read_plan(checkpoint: Path, batch: int) -> BatchPlan:
+    """The plan of `batch`; before batch 0 nothing is read and there is no watermark.
+
+    Raises:
+        CorruptData: the file is missing or has another format.
+    """
+    if batch < 0:
+        return NOTHING
+    path = checkpoint / "offsets" / str(batch)
+    try:
+        version, metadata, *lines = path.read_text().splitlines()
+        if version != "v1":
+            raise CorruptData(f"{path}: expected version v1, found {version!r}")
+        positions: Positions = {}
+        for line in lines:
+            positions |= _topics(line)
+        ends = {topic: {topic: by_partition} for topic, by_partition in positions.items()}
+        return BatchPlan(msgspec.json.decode(metadata, type=_Metadata).batch_watermark_ms, ends)
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        raise CorruptData(f"{path}: expected the plan of a batch: {error}") from error
+
+
+def _topics(line: str) -> Positions:
+    if line in ("", "-"):
+        return {}
+    tree = msgspec.json.decode(line, type=dict[str, Any])
+    if not all(isinstance(value, dict) for value in tree.values()):
+        return {}
+    return msgspec.convert(tree, Positions, strict=False)

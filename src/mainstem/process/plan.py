@@ -1,0 +1,209 @@
+"""What a project means and what running it would change, as data: `mainstem plan` prints it as tables or as JSON."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainstem.client.topics import TopicDescription
+from mainstem.core import UserError
+from mainstem.process.analysis import analyse
+from mainstem.process.project import Project
+from mainstem.process.run import input_type, output_topic
+from mainstem.process.session import job_session
+from mainstem.process.versions import code_hash, read_fixed
+from mainstem.registry.spark import SchemaSource, TopicSchema, avro_schema, subject_of, topic_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column and its type as Spark writes it."""
+
+    name: str
+    type: str
+
+
+class PlannedTopic(msgspec.Struct, frozen=True):
+    """A topic that the project reads or writes."""
+
+    name: str
+    kind: str
+    key: list[str]
+    partitions: int
+    exists: bool
+    producer: str | None  # the job that writes it, or none of this project
+    readers: list[str]
+    columns: list[Column] | None  # None: not known before its source has started
+
+
+class PlannedJob(msgspec.Struct, frozen=True):
+    """A job, its place in the graph, and what is known of its output."""
+
+    name: str
+    version: str
+    says: str  # the first paragraph of its docstring
+    place: str  # file:line
+    inputs: dict[str, str]  # parameter -> topic
+    tables: list[str]  # those of the inputs that are pinned
+    output: str
+    columns: list[Column] | None
+    key: list[str]
+    event_time: str | None
+    watermark: str | None
+    state: str | None  # the operator that keeps it
+    determinism: str | None
+    reason: str
+    keeps_order: bool | None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Everything that `mainstem plan` says."""
+
+    project: str
+    code: str
+    topics: list[PlannedTopic]
+    jobs: list[PlannedJob]  # each after those it reads from
+    changes: list[str]  # what running it now would do; empty: nothing
+
+
+def plan(
+    project: Project,
+    spark: "SparkSession",
+    *,
+    registry: SchemaSource | None = None,
+    topics: Mapping[str, TopicDescription] | None = None,
+    data: Path | None = None,
+) -> Plan:
+    """What `project` means; where a registry, topics or a data directory are given, also what would change there.
+
+    Raises:
+        BadDeclaration: a job cannot run; with the user's file and line.
+    """
+    topics = topics or {}
+    schemas = _known_schemas(project, registry)
+    jobs = [_job(project, name, spark, schemas) for name in project.order]
+    planned = [_topic(project, spec.name, spark, schemas, topics) for spec in project.topics.values()]
+    sha = code_hash(project.directory)
+    changes = _changes(project, sha, schemas, registry, topics, data)
+    return Plan(project.name, sha, planned, jobs, changes)
+
+
+def _known_schemas(project: Project, registry: SchemaSource | None) -> dict[str, TopicSchema]:
+    """The schema of every topic that has one before anything runs; those of outputs are found out later."""
+    known: dict[str, TopicSchema] = {}
+    for spec in project.topics.values():
+        if spec.schema_file is not None:
+            known[spec.name] = TopicSchema(spec.name, spec.schema_file.read_text(), 0, {})
+        elif spec.producer is None and registry is not None:
+            try:
+                known[spec.name] = topic_schema(registry, spec.name)
+            except UserError:
+                continue
+    return known
+
+
+def _job(project: Project, name: str, spark: "SparkSession", schemas: dict[str, TopicSchema]) -> PlannedJob:
+    """Analyse a job, and enter the schema of its output for those who read it."""
+    job, inputs, config = project.jobs[name], project.inputs[name], project.job_config(name)
+    unknown = [each.topic for each in inputs if each.topic not in schemas]
+    known: dict[str, Any] = {"columns": None, "event_time": job.event_time, "state": None, "determinism": None,
+                             "reason": f"{', '.join(unknown)}: no schema yet", "keeps_order": None}  # fmt: skip
+    if not unknown:
+        session = job_session(spark, name, config)
+        types = {each.parameter: input_type(session, each, schemas[each.topic]) for each in inputs}
+        event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
+        found = analyse(session, job, inputs, types, event_times, project.directory)
+        required = job.key if job.kind == "changelog" else ()
+        schemas[job.to] = TopicSchema(job.to, avro_schema(found.output, job.to, required=required), 0, {})
+        known = {"columns": _columns(found.output), "event_time": found.event_time, "state": found.stateful,
+                 "determinism": found.determinism.value, "reason": found.reason, "keeps_order": found.keeps_order}  # fmt: skip
+    watermark = f"{job.watermark.column}, {job.watermark.delay}" if job.watermark else None
+    return PlannedJob(
+        name=name,
+        version=config.version,
+        says=job.doc,
+        place=str(job.location),
+        inputs={each.parameter: each.topic for each in inputs},
+        tables=[each.topic for each in inputs if each.kind == "changelog"],
+        output=output_topic(job.to, config.version),
+        key=list(job.key),
+        watermark=watermark,
+        **known,
+    )
+
+
+def _topic(
+    project: Project,
+    name: str,
+    spark: "SparkSession",
+    schemas: Mapping[str, TopicSchema],
+    topics: Mapping[str, TopicDescription],
+) -> PlannedTopic:
+    from mainstem.registry.spark import row_type
+
+    spec = project.topics[name]
+    return PlannedTopic(
+        name=name,
+        kind=spec.kind,
+        key=list(spec.key),
+        partitions=topics[name].partitions if name in topics else spec.partitions,
+        exists=name in topics,
+        producer=spec.producer,
+        readers=list(project.downstream(name)),
+        columns=_columns(row_type(spark, schemas[name])) if name in schemas else None,
+    )
+
+
+def _columns(struct: Any) -> list[Column]:
+    return [Column(field.name, field.dataType.simpleString()) for field in struct.fields]
+
+
+def _changes(
+    project: Project,
+    sha: str,
+    schemas: Mapping[str, TopicSchema],
+    registry: SchemaSource | None,
+    topics: Mapping[str, TopicDescription],
+    data: Path | None,
+) -> list[str]:
+    """What running the project would do that has not been done, one line each."""
+    changes = []
+    for spec in project.topics.values():
+        if spec.name not in topics:
+            changes.append(f"create topic {spec.name} ({spec.kind}, partitions: {spec.partitions})")
+        elif topics[spec.name].partitions != spec.partitions and spec.producer is not None:
+            changes.append(
+                f"REFUSED: topic {spec.name} has {topics[spec.name].partitions} partitions, the project says {spec.partitions}"
+            )
+    for name in project.order:
+        config, job = project.job_config(name), project.jobs[name]
+        fixed = read_fixed(data / "jobs" / f"{name}@{config.version}") if data is not None else None
+        if fixed is None:
+            changes.append(f"start job {name}@{config.version} from the beginning of its inputs")
+        elif fixed.sha != sha:
+            changes.append(
+                f"keep job {name}@{config.version} on its frozen code {fixed.sha}; the edited code runs as a new version"
+            )
+        changes += _schema_change(output_topic(job.to, config.version), schemas.get(job.to), registry)
+    return changes
+
+
+def _schema_change(topic: str, wanted: TopicSchema | None, registry: SchemaSource | None) -> list[str]:
+    if wanted is None or registry is None:
+        return []
+    try:
+        registered = registry.latest(subject_of(topic))
+    except UserError:
+        return [f"register a schema for topic {topic}"]
+    before, after = (
+        {field["name"]: field["type"] for field in msgspec.json.decode(text)["fields"]}
+        for text in (registered.schema, wanted.reader)
+    )
+    added, gone = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
+    changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
+    parts = [(added, "added"), (gone, "left out"), (changed, "of another type")]
+    text = "; ".join(f"{word}: {', '.join(names)}" for names, word in parts if names)
+    return [f"change the schema of topic {topic} ({text})"] if text else []

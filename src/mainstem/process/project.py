@@ -1,0 +1,398 @@
+"""A project: a directory with a `mainstem.toml` and the Python files that declare its jobs.
+
+    [project]
+    jobs = "jobs.py"                     # or a list of files
+
+    [topics.flights]                     # what a topic is created with; every field is optional
+    partitions = 2
+    schema = "schemas/flights.avsc"
+
+    [jobs.flights_enriched]              # how a job runs
+    every = "1 second"
+
+Loading imports the files and draws the graph: a parameter of a job is the name of a declared topic's variable, or of
+another job.
+"""
+
+import difflib
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from mainstem.core.config import BadSetting, convert, overlay_environment, read_toml
+from mainstem.process.declare import BadDeclaration, Job, Kind, Location, Topic, collecting
+
+FILE = "mainstem.toml"
+
+
+class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Table `[project]`."""
+
+    name: str = ""
+    jobs: str | list[str] = "jobs.py"
+
+
+class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Table `[topics.<name>]`: what the topic is created with. The code may say the same of it, never the opposite."""
+
+    partitions: int = 0  # 0: as many as the first input of the job that writes it, else 1
+    kind: Kind | None = None
+    key: str | list[str] | None = None
+    event_time: str | None = None
+    schema: str | None = None  # an Avro schema file of the project
+    config: dict[str, str] = {}  # Kafka's own settings, e.g. "retention.ms"
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return () if self.key is None else (self.key,) if isinstance(self.key, str) else tuple(self.key)
+
+
+class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Table `[jobs.<name>]`."""
+
+    every: str = "1 second"  # how often the job looks for new records
+    version: str = "1"  # another name builds the job anew, beside the old one
+    max_offsets_per_trigger: int = 100_000  # bounds a batch, and with it its transaction
+    state_partitions: int = 4  # fixed for the life of a version's state
+    spark: dict[str, str] = {}  # settings of the job's Spark session
+
+
+class Input(msgspec.Struct, frozen=True):
+    """One parameter of a job."""
+
+    parameter: str
+    topic: str
+    kind: Kind
+    job: str | None  # whose output it is, in this project
+
+
+class TopicSpec(msgspec.Struct, frozen=True):
+    """Everything that is known of a topic before anything runs."""
+
+    name: str
+    kind: Kind
+    key: tuple[str, ...]
+    event_time: str | None
+    schema_file: Path | None
+    partitions: int
+    config: dict[str, str]
+    producer: str | None  # the job of this project that writes it
+
+
+class Project(msgspec.Struct, frozen=True):
+    """What a project declares; `order` holds its jobs so that each comes after those it reads from."""
+
+    name: str
+    directory: Path
+    jobs: dict[str, Job]
+    inputs: dict[str, tuple[Input, ...]]
+    topics: dict[str, TopicSpec]
+    job_configs: dict[str, JobConfig]
+    order: tuple[str, ...]
+    files: tuple[Path, ...]  # of Python code, below the directory
+    modules: tuple[ModuleType, ...]
+
+    def job_config(self, job: str) -> JobConfig:
+        return self.job_configs.get(job, JobConfig())
+
+    def downstream(self, topic: str) -> tuple[str, ...]:
+        """The jobs that read `topic`."""
+        return tuple(job for job in self.order if any(each.topic == topic for each in self.inputs[job]))
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    """The tables that this room reads; others belong to other rooms and are checked there."""
+
+    project: ProjectConfig = ProjectConfig()
+    topics: dict[str, TopicConfig] = {}
+    jobs: dict[str, JobConfig] = {}
+
+
+def load_project(path: Path | str, *, environment: Mapping[str, str] = os.environ) -> Project:
+    """Read the settings of the project at `path`, import its code, and draw its graph. Nothing runs.
+
+    Raises:
+        BadSetting: `mainstem.toml` is missing or wrong.
+        BadDeclaration: the code is; the message starts with its file and line.
+    """
+    directory = Path(path).resolve()
+    where = directory / FILE
+    settings = convert(overlay_environment(read_toml(where), environment), _Settings, where=str(where))
+    named = settings.project.jobs
+    names = [named] if isinstance(named, str) else named
+    files = [_file(directory, name, where) for name in names]
+    with collecting() as declared:
+        modules = _import(directory, files)
+    topics = _topics_by_variable(modules, declared.topics)
+    jobs = _jobs_by_name(declared.jobs)
+    inputs = {name: _inputs(job, topics, jobs) for name, job in jobs.items()}
+    _check_outputs(jobs, topics)
+    _check_settings(settings, jobs, where)
+    return Project(
+        name=settings.project.name or directory.name,
+        directory=directory,
+        jobs=jobs,
+        inputs=inputs,
+        topics=_specs(directory, settings, topics, jobs, inputs, where),
+        job_configs=settings.jobs,
+        order=_order(jobs, inputs),
+        files=tuple(sorted(directory.rglob("*.py"))),
+        modules=tuple(modules),
+    )
+
+
+def _file(directory: Path, name: str, where: Path) -> Path:
+    path = (directory / name).resolve()
+    if not path.is_file():
+        raise BadSetting(f"{where}: [project] jobs: no such file: {path}")
+    return path
+
+
+def _import(directory: Path, files: Sequence[Path]) -> list[ModuleType]:
+    """Import `files` and what they import from the project, as they are now; returns all of these modules.
+
+    Modules that an earlier load brought are dropped first: two projects may both have a `jobs.py`, and a file may have
+    changed since.
+    """
+    for name in _brought:
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    before = set(sys.modules)
+    sys.path.insert(0, str(directory))
+    try:
+        for path in files:
+            _import_file(path)
+    finally:
+        sys.path.remove(str(directory))
+        new = {name: module for name, module in list(sys.modules.items()) if name not in before}
+        ours = {name: module for name, module in new.items() if _is_below(module, directory)}
+        _brought.update(ours)
+    return list(ours.values())
+
+
+_brought: set[str] = set()
+"""Names of the modules that projects brought into this process."""
+
+
+def _is_below(module: ModuleType, directory: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve().is_relative_to(directory)
+
+
+def _import_file(path: Path) -> None:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    # Never from a cached .pyc: two edits within one second would have the same time stamp.
+    try:
+        code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        exec(code, module.__dict__)  # noqa: S102 - importing the user's code is what loading means
+    except BadDeclaration:
+        raise
+    except SyntaxError as error:
+        raise BadDeclaration(Location(error.filename or str(path), error.lineno or 0), f"{error.msg}") from error
+    except Exception as error:
+        raise BadDeclaration(_place_of(error, path), f"import failed: {type(error).__name__}: {error}") from error
+
+
+def _place_of(error: BaseException, path: Path) -> Location:
+    """The innermost line below the project's directory that the error passed through."""
+    place = Location(str(path), 1)
+    traceback = error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if Path(file).is_relative_to(path.parent):
+            place = Location(file, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return place
+
+
+def _topics_by_variable(modules: Sequence[ModuleType], declared: Sequence[Topic]) -> dict[str, Topic]:
+    """Declared topics by the name of the variable that holds them, in any module of the project."""
+    ids = {id(topic): topic for topic in declared}
+    by_variable: dict[str, Topic] = {}
+    for module in modules:
+        for variable, value in vars(module).items():
+            if id(value) in ids and isinstance(value, Topic):
+                other = by_variable.setdefault(variable, value)
+                if other != value:
+                    raise BadDeclaration(value.location, f"{variable} is already a topic, declared at {other.location}")
+    held = {id(topic) for topic in by_variable.values()}
+    for topic in declared:
+        if id(topic) not in held:
+            raise BadDeclaration(
+                topic.location,
+                f"topic {topic.name} is not assigned to a variable of its module, so no job can name it",
+                hint=f'write: some_name = topic("{topic.name}")',
+            )
+    return by_variable
+
+
+def _jobs_by_name(declared: Sequence[Job]) -> dict[str, Job]:
+    jobs: dict[str, Job] = {}
+    for job in declared:
+        if job.name in jobs:
+            raise BadDeclaration(job.location, f"job {job.name} is already declared at {jobs[job.name].location}")
+        jobs[job.name] = job
+    return jobs
+
+
+def _inputs(job: Job, topics: Mapping[str, Topic], jobs: Mapping[str, Job]) -> tuple[Input, ...]:
+    inputs = []
+    for parameter in job.parameters:
+        if parameter in topics and parameter in jobs:
+            raise BadDeclaration(
+                job.location, f"{job.name}: parameter {parameter!r} is both a topic and a job: rename one of them"
+            )
+        if parameter in topics:
+            declared = topics[parameter]
+            inputs.append(Input(parameter, declared.name, declared.kind, None))
+        elif parameter in jobs:
+            inputs.append(Input(parameter, jobs[parameter].to, jobs[parameter].kind, parameter))
+        else:
+            known = sorted([*topics, *jobs])
+            close = difflib.get_close_matches(parameter, known, 1)
+            raise BadDeclaration(
+                job.location,
+                f"{job.name}: parameter {parameter!r} is no declared topic and no job",
+                hint=f"did you mean {close[0]!r}?" if close else f"declared are: {', '.join(known)}",
+            )
+    names = [each.topic for each in inputs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise BadDeclaration(job.location, f"{job.name}: reads topic {twice} by two parameters; use one of them twice")
+    if not any(each.kind == "stream" for each in inputs):
+        raise BadDeclaration(
+            job.location,
+            f"{job.name}: expected at least one stream among its inputs, found only tables",
+            hint="declare the topic with topic() to read every change as a record",
+        )
+    return tuple(inputs)
+
+
+def _check_outputs(jobs: Mapping[str, Job], topics: Mapping[str, Topic]) -> None:
+    declared = {topic.name: topic for topic in topics.values()}
+    writers: dict[str, Job] = {}
+    for job in jobs.values():
+        if job.to in writers:
+            other = writers[job.to]
+            raise BadDeclaration(
+                job.location, f"{job.name} writes to {job.to}, as {other.name} does ({other.location})"
+            )
+        if job.to in declared:
+            raise BadDeclaration(
+                job.location,
+                f"{job.name} writes to {job.to}, which is declared as an input at {declared[job.to].location}",
+                hint=f"read it by naming a parameter {job.name!r}",
+            )
+        writers[job.to] = job
+
+
+def _check_settings(settings: _Settings, jobs: Mapping[str, Job], where: Path) -> None:
+    for name in settings.jobs:
+        if name not in jobs:
+            close = difflib.get_close_matches(name, jobs, 1)
+            raise BadSetting(
+                f"{where}: [jobs.{name}]: there is no such job",
+                hint=f"did you mean {close[0]!r}?" if close else f"declared are: {', '.join(sorted(jobs)) or 'none'}",
+            )
+
+
+def _order(jobs: Mapping[str, Job], inputs: Mapping[str, tuple[Input, ...]]) -> tuple[str, ...]:
+    """Jobs, each after those it reads from."""
+    order: list[str] = []
+    path: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in path:
+            circle = " -> ".join([*path[path.index(name) :], name])
+            raise BadDeclaration(jobs[name].location, f"the jobs form a cycle: {circle}")
+        if name in order:
+            return
+        path.append(name)
+        for each in inputs[name]:
+            if each.job is not None:
+                visit(each.job)
+        path.pop()
+        order.append(name)
+
+    for name in jobs:
+        visit(name)
+    return tuple(order)
+
+
+def _specs(
+    directory: Path,
+    settings: _Settings,
+    topics: Mapping[str, Topic],
+    jobs: Mapping[str, Job],
+    inputs: Mapping[str, tuple[Input, ...]],
+    where: Path,
+) -> dict[str, TopicSpec]:
+    """Every topic that the code or the settings name, with what both say of it."""
+    specs: dict[str, TopicSpec] = {}
+    declared = {topic.name: topic for topic in topics.values()}
+    for name, config in settings.topics.items():
+        topic = declared.pop(name, None)
+        producer = next((job.name for job in jobs.values() if job.to == name), None)
+        if producer is None:
+            specs[name] = _spec(directory, name, config, topic, where)
+    for name, topic in declared.items():
+        specs[name] = _spec(directory, name, TopicConfig(), topic, where)
+    for job_name in _order(jobs, inputs):
+        job = jobs[job_name]
+        specs[job.to] = _output_spec(job, settings.topics.get(job.to, TopicConfig()), inputs[job_name], specs, where)
+    return specs
+
+
+def _spec(directory: Path, name: str, config: TopicConfig, topic: Topic | None, where: Path) -> TopicSpec:
+    table = f"{where}: [topics.{name}]"
+    kind = _agreed(table, "kind", config.kind, topic.kind if topic else None)
+    key = _agreed(table, "key", config.key_columns, topic.key if topic else ())
+    event_time = _agreed(table, "event_time", config.event_time, topic.event_time if topic else None)
+    schema = _agreed(table, "schema", config.schema, topic.schema if topic else None)
+    file = None if schema is None else directory / schema
+    if file is not None and not file.is_file():
+        raise BadSetting(f"{table}: schema: no such file: {file}")
+    return TopicSpec(
+        name=name,
+        kind=kind or "stream",
+        key=key or (),
+        event_time=event_time,
+        schema_file=file,
+        partitions=config.partitions or 1,
+        config=config.config,
+        producer=None,
+    )
+
+
+def _output_spec(
+    job: Job, config: TopicConfig, inputs: Sequence[Input], specs: Mapping[str, TopicSpec], where: Path
+) -> TopicSpec:
+    table = f"{where}: [topics.{job.to}]"
+    first = next(each for each in inputs if each.kind == "stream")
+    if config.schema is not None:
+        raise BadSetting(f"{table}: schema: job {job.name} gives this topic its schema")
+    return TopicSpec(
+        name=job.to,
+        kind=_agreed(table, "kind", config.kind, job.kind) or job.kind,
+        key=_agreed(table, "key", config.key_columns, job.key) or (),
+        event_time=_agreed(table, "event_time", config.event_time, job.event_time),
+        schema_file=None,
+        partitions=config.partitions or specs[first.topic].partitions,
+        config=config.config,
+        producer=job.name,
+    )
+
+
+def _agreed(table: str, field: str, setting: Any, declared: Any) -> Any:
+    """What the settings and the code say of one field, where both may be silent."""
+    if setting and declared and setting != declared:
+        raise BadSetting(f"{table}: {field} = {setting!r}, but the code declares {declared!r}")
+    return setting or declared

@@ -1,0 +1,183 @@
+"""Topics as streaming DataFrames of typed rows, and the exact books of what a batch read.
+
+The books ride along: `observe` counts in the same pass that feeds the job, per partition, and what it found is asked of
+the query after the batch ran. Only if a row may be late is the batch's range read a second time, to count exactly.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.core import MainstemError
+from mainstem.registry.spark import BAD, DECODED, ROW, STATUS, TOMBSTONE, TopicSchema, decode_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+POSITION = "_position"
+"""The struct column that every input row has beside its own: partition int, offset long, timestamp timestamp."""
+
+_LOW = 0xFFFFFFFF
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a batch found in one partition; `hash` sums the fingerprints of all records, whatever they were."""
+
+    rows: int = 0
+    tombstones: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    late: int = 0
+    hash: int = 0
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """What a batch found in one topic, and the oldest event time among its rows (ms since 1970)."""
+
+    partitions: dict[int, Seen]
+    oldest: int | None = None
+
+
+class BooksMissing(MainstemError):
+    """Spark has no counts for a batch that it ran: nothing can be said about it, so it must not be committed."""
+
+
+def kafka_options(connection: Connection) -> dict[str, str]:
+    """What every reader of ours sets: Spark reads uncommitted records otherwise."""
+    return connection.spark() | {"kafka.isolation.level": "read_committed", "failOnDataLoss": "true"}
+
+
+def stream_of(spark: "SparkSession", connection: Connection, topic: str, source: str, max_offsets: int) -> "DataFrame":
+    """The raw records of `topic` from its beginning, as the source named `source` of a query."""
+    reader = (
+        spark.readStream.name(source).format("kafka").options(**kafka_options(connection)).option("subscribe", topic)
+    )
+    return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", str(max_offsets)).load()
+
+
+def range_of(
+    spark: "SparkSession", connection: Connection, topic: str, start: Mapping[int, int], end: Mapping[int, int]
+) -> "DataFrame":
+    """The raw records of `topic` from `start` (included; what is missing starts at the earliest) to `end` (not)."""
+    first = {str(partition): start.get(partition, -2) for partition in end}
+    reader = spark.read.format("kafka").options(**kafka_options(connection)).option("subscribe", topic)
+    reader = reader.option("startingOffsets", json.dumps({topic: first}))
+    return reader.option("endingOffsets", json.dumps({topic: {str(p): offset for p, offset in end.items()}})).load()
+
+
+def typed_rows(
+    raw: "DataFrame", schema: TopicSchema, partitions: int, event_time: str | None, name: str
+) -> "DataFrame":
+    """Rows of `raw` with the reader's columns and `_position`; the books are observed under `name` on the way."""
+    from pyspark.sql import functions as F
+
+    decoded = decode_values(raw, schema)
+    time = F.when(F.col(STATUS) == DECODED, F.col(f"{ROW}.`{event_time}`")) if event_time else None
+    observed = decoded.observe(name, *_metrics(partitions, time))
+    position = F.struct(F.col("partition"), F.col("offset"), F.col("timestamp")).alias(POSITION)
+    return observed.filter(F.col(STATUS) == DECODED).select(f"{ROW}.*", position)
+
+
+def _metrics(partitions: int, time: "Column | None") -> "list[Column]":
+    from pyspark.sql import functions as F
+
+    fingerprint = F.xxhash64("key", "value")
+    one = F.lit(1)
+    metrics = [F.max("partition").alias("partitions")]
+    for partition in range(partitions):
+        here = F.col("partition") == partition
+        counted = {
+            "records": F.when(here, one),
+            "tombstones": F.when(here & (F.col(STATUS) == TOMBSTONE), one),
+            "quarantined": F.when(here & (F.col(STATUS) == BAD), one),
+            # Two sums of halves: one sum of 64-bit numbers would overflow, which Spark reports as an error.
+            "high": F.when(here, F.shiftright(fingerprint, 32)),
+            "low": F.when(here, fingerprint.bitwiseAND(F.lit(_LOW))),
+        }
+        if time is not None:
+            counted["timeless"] = F.when(here & (F.col(STATUS) == DECODED) & time.isNull(), one)
+        metrics += [F.sum(column).cast("long").alias(f"{what}_{partition}") for what, column in counted.items()]
+    if time is not None:
+        metrics.append(F.min(F.unix_millis(time)).alias("oldest"))
+    return metrics
+
+
+def observed(metrics: Mapping[str, Any], partitions: int) -> Observed:
+    """The books from what `observe` counted.
+
+    Raises:
+        BooksMissing: a partition exists that the query was not told of: it must be started anew.
+    """
+    newest = metrics.get("partitions")
+    if newest is not None and newest >= partitions:
+        raise BooksMissing(f"partition {newest} was added to a topic that had {partitions} partitions")
+    result = {}
+    for partition in range(partitions):
+        found = {what: metrics.get(f"{what}_{partition}") or 0 for what in _COUNTED}
+        wrong = found["tombstones"] + found["quarantined"] + found["timeless"]
+        result[partition] = Seen(
+            rows=found["records"] - wrong,
+            tombstones=found["tombstones"],
+            quarantined=found["quarantined"],
+            filtered=found["timeless"],
+            hash=((found["high"] << 32) + found["low"]) % 2**64,
+        )
+    return Observed(result, metrics.get("oldest"))
+
+
+_COUNTED = ("records", "tombstones", "quarantined", "timeless", "high", "low")
+
+
+def count_late(raw: "DataFrame", schema: TopicSchema, event_time: str, watermark: int) -> dict[int, int]:
+    """Rows of `raw` per partition whose event time lies before `watermark` (ms since 1970)."""
+    from pyspark.sql import functions as F
+
+    time = F.unix_millis(F.col(f"{ROW}.`{event_time}`"))
+    late = decode_values(raw, schema).filter((F.col(STATUS) == DECODED) & (time < watermark))
+    return {row["partition"]: row["count"] for row in late.groupBy("partition").count().collect()}
+
+
+def with_late(seen: Observed, late: Mapping[int, int]) -> Observed:
+    """The books with `late` rows taken out of the rows."""
+    partitions = {
+        partition: msgspec.structs.replace(each, rows=each.rows - late.get(partition, 0), late=late.get(partition, 0))
+        for partition, each in seen.partitions.items()
+    }
+    return msgspec.structs.replace(seen, partitions=partitions)
+
+
+def statements(
+    reader: str, topic: str, seen: Observed, start: Mapping[int, int], end: Mapping[int, int]
+) -> list[dict[str, Any]]:
+    """What the reader tells the audit about a batch: a statement for each partition that moved."""
+    return [
+        {
+            "reader": reader,
+            "topic": topic,
+            "partition": partition,
+            "from": start.get(partition, 0),
+            "to": end[partition],
+            **msgspec.to_builtins(seen.partitions.get(partition, Seen())),
+        }
+        for partition in sorted(end)
+        if end[partition] > start.get(partition, 0)
+    ]
+
+
+def query_metrics(query: Any, name: str) -> dict[str, Any]:
+    """What `observe(name)` counted in the batch that the streaming query runs now, after its rows were used.
+
+    Asked of the running execution itself: listeners hear of it after the batch, when it is committed.
+
+    Raises:
+        BooksMissing: nothing was counted.
+    """
+    execution = query._jsq.streamingQuery().lastExecution() if hasattr(query, "_jsq") else query.lastExecution()
+    found = execution.observedMetrics().get(name)
+    if found.isEmpty():
+        raise BooksMissing(f"no counts of {name} in this batch")
+    result: dict[str, Any] = json.loads(found.get().json())
+    return result

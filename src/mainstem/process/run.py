@@ -1,0 +1,329 @@
+"""The driver: one process that runs all jobs of one version of a project's code.
+
+Jobs start as soon as their inputs exist and have schemas. A query that fails ends the process, which its supervisor
+starts again: nothing is retried in silence.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
+from mainstem.client.connection import Connection
+from mainstem.client.internal import job_key
+from mainstem.client.topics import TopicDescription, end_offsets, ensure_internal_topics, ensure_topic, list_topics
+from mainstem.client.writer import read_source
+from mainstem.core import UserError
+from mainstem.core.logging import get_logger
+from mainstem.process.analysis import Analysis, analyse
+from mainstem.process.heartbeats import Follower
+from mainstem.process.job import JobFailed, JobSpec, RunningJob
+from mainstem.process.project import Input, JobConfig, Project
+from mainstem.process.session import job_session
+from mainstem.process.tables import table_type
+from mainstem.process.versions import Fixed, Version, read_fixed, write_fixed
+from mainstem.registry.client import Registry
+from mainstem.registry.errors import NotFound
+from mainstem.registry.spark import TopicSchema, avro_schema, row_type, subject_of, topic_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+log = get_logger()
+
+_KEEP = {"retention.ms": "-1", "retention.bytes": "-1"}
+_DAY_MS = 24 * 3600 * 1000
+STREAM_SETTINGS = {"cleanup.policy": "delete"} | _KEEP
+"""A project's topics are kept for ever: a week's retention by event time would delete last year's data on arrival."""
+CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(7 * _DAY_MS)}
+"""The lag is how long a table can be read as of a past position."""
+
+_START_EVERY_SECONDS = 1.0
+
+
+class InputMissing(UserError):
+    """A job cannot start yet: an input has no topic or no schema."""
+
+
+def topic_settings(kind: str, own: dict[str, str]) -> dict[str, str]:
+    """What a topic of a project is created with."""
+    return (CHANGELOG_SETTINGS if kind == "changelog" else STREAM_SETTINGS) | own
+
+
+def output_topic(to: str, version: str) -> str:
+    """Where a version of a job writes: the first one to the topic itself, others beside it."""
+    return to if version == "1" else f"{to}.v{version}"
+
+
+class JobDriver:
+    """Runs jobs of `project`, whose code is frozen as `version`.
+
+    `start`, then `step` now and then from one thread; it raises when a job has failed. `stop` stops all in order.
+    `running` and `waiting` are by `<job>@<version>`.
+
+    Args:
+        spark: the root session.
+        project: loaded from the version's directory.
+        version: its frozen code.
+        connection: the log.
+        registry: of the schemas.
+        data: where jobs keep their checkpoints.
+        jobs: (name, version) of those to run; all of the project unless given.
+        settings: `[jobs]` of the project as it is now; those that were frozen unless given.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        project: Project,
+        version: Version,
+        connection: Connection,
+        registry: Registry,
+        data: Path,
+        *,
+        jobs: Sequence[tuple[str, str]] | None = None,
+        settings: Mapping[str, JobConfig] | None = None,
+    ) -> None:
+        self.running: dict[str, RunningJob] = {}
+        self.waiting: dict[str, str] = {}
+        self._spark = spark
+        self._project = project
+        self._version = version
+        self._connection = connection
+        self._registry = registry
+        self._data = data
+        self._configs = _configs(project, settings or project.job_configs, jobs)
+        self.heartbeats = Follower(connection)
+        self._next_start = 0.0
+
+    def start(self) -> None:
+        """Create what the project's own code can create, and start the jobs whose inputs are there."""
+        for module in self._project.modules:  # workers get the code itself, not its name: it may not be there
+            _ship(module)
+        ensure_internal_topics(self._connection)
+        self.heartbeats.start()
+        self._create_declared()
+        self.waiting = dict.fromkeys(self._configs, "")
+        self._start_waiting()
+
+    def step(self) -> None:
+        """Start what can start, see that all run, pass on news of idle inputs.
+
+        Raises:
+            JobFailed: a job has ended.
+        """
+        if self.waiting and time.monotonic() >= self._next_start:
+            self._start_waiting()
+        for job in self.running.values():
+            job.check()
+            job.beat()
+
+    def run(self, stop: threading.Event, *, every_seconds: float = 0.25) -> None:
+        """Until `stop` is set or a job fails."""
+        self.start()
+        try:
+            while not stop.wait(every_seconds):
+                self.step()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop the jobs, those that read from others first."""
+        for key in reversed(self._configs):
+            if key in self.running:
+                try:
+                    self.running.pop(key).stop()
+                except Exception as error:
+                    log.warning("job_not_stopped", job=key, reason=str(error))
+        self.heartbeats.stop()
+
+    def _create_declared(self) -> None:
+        """Topics whose schema the project itself brings: nobody has to send anything first."""
+        existing = list_topics(self._connection)
+        for spec in self._project.topics.values():
+            if spec.producer is None and spec.schema_file is not None:
+                self._registry.register(subject_of(spec.name), spec.schema_file.read_text())
+                if spec.name not in existing:
+                    settings = topic_settings(spec.kind, spec.config)
+                    ensure_topic(self._connection, spec.name, spec.partitions, settings)
+
+    def _start_waiting(self) -> None:
+        for key in list(self.waiting):
+            name, config = self._configs[key]
+            try:
+                spec = prepare(
+                    self._spark,
+                    self._project,
+                    name,
+                    config,
+                    self._version,
+                    self._connection,
+                    self._registry,
+                    self._data,
+                )
+            except InputMissing as reason:
+                if self.waiting[key] != str(reason):
+                    log.info("job_waiting", job=key, reason=str(reason))
+                self.waiting[key] = str(reason)
+                continue
+            self.running[key] = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
+            del self.waiting[key]
+            self.running[key].start()
+        self._next_start = time.monotonic() + _START_EVERY_SECONDS
+
+
+def _configs(
+    project: Project, settings: Mapping[str, JobConfig], jobs: Sequence[tuple[str, str]] | None
+) -> dict[str, tuple[str, JobConfig]]:
+    """Name and settings by `<job>@<version>`, each after those it reads from."""
+    versions = [(name, settings.get(name, JobConfig()).version) for name in project.order] if jobs is None else jobs
+    return {
+        job_key(name, version): (name, msgspec.structs.replace(settings.get(name, JobConfig()), version=version))
+        for name, version in sorted(versions, key=lambda job: project.order.index(job[0]))
+    }
+
+
+def prepare(
+    spark: "SparkSession",
+    project: Project,
+    name: str,
+    config: JobConfig,
+    version: Version,
+    connection: Connection,
+    registry: Registry,
+    data: Path,
+) -> JobSpec:
+    """Everything that job `name` needs to run; its output topic, schema and catalog entries exist on return.
+
+    Raises:
+        InputMissing: an input has no topic or no schema yet.
+        BadDeclaration: the job cannot run at all.
+    """
+    job, inputs = project.jobs[name], project.inputs[name]
+    topics = list_topics(connection)
+    _check_sources(connection, inputs, topics)
+    home = data / "jobs" / f"{name}@{config.version}"
+    fixed = read_fixed(home)
+    _check_fixed(fixed, config, version, name)
+    schemas = {each.parameter: _schema(registry, each, topics, fixed) for each in inputs}
+    session = job_session(spark, name, config)
+    types = {each.parameter: input_type(session, each, schemas[each.parameter]) for each in inputs}
+    event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
+    analysis = analyse(session, job, inputs, types, event_times, project.directory)
+    output = output_topic(job.to, config.version)
+    schema = avro_schema(analysis.output, output, required=job.key if job.kind == "changelog" else ())
+    schema_id = registry.register(subject_of(output), schema)
+    spec = project.topics[job.to]
+    created = ensure_topic(connection, output, spec.partitions, topic_settings(spec.kind, spec.config))
+    if fixed is None:
+        readers = {parameter: each.reader_id for parameter, each in schemas.items()}
+        fixed = Fixed(name, config.version, version.sha, readers, output, schema_id, config.state_partitions)
+        write_fixed(home, fixed)
+    _announce(connection, fixed, spec.kind, job.key, analysis, inputs)
+    return JobSpec(
+        job=job,
+        inputs=inputs,
+        config=config,
+        fixed=fixed,
+        schemas=schemas,
+        analysis=analysis,
+        output_schema=registry.schema(fixed.output_schema),
+        output_partitions=created.partitions,
+        partitions={each.topic: topics[each.topic].partitions for each in inputs},
+        directory=project.directory,
+        origin=Path(version.manifest.origin),
+        home=home,
+    )
+
+
+def _check_sources(connection: Connection, inputs: tuple[Input, ...], topics: dict[str, TopicDescription]) -> None:
+    """A table is there once its source has taken its snapshot, which becomes visible as a whole.
+
+    Before that it looks empty, and rows joined with it would be without what they are joined for.
+    """
+    for each in inputs:
+        if each.kind == "changelog" and each.job is None and each.topic in topics:
+            if any(end_offsets(connection, each.topic, committed=True).values()):
+                continue
+            producer = topic_entries(read_catalog(connection)).get(each.topic, TopicEntry()).producer or ""
+            source = read_source(connection, producer.partition(":")[2]) if producer.startswith("source:") else None
+            if source is None or source.position.get("state") == "snapshot":
+                raise InputMissing(f"table {each.topic} has no rows yet: its source has not taken its snapshot")
+
+
+def input_type(spark: "SparkSession", each: Input, schema: TopicSchema) -> "StructType":
+    """The columns that a job's parameter has, without `_position`."""
+    row = row_type(spark, schema)
+    return table_type(row, schema) if each.kind == "changelog" else row
+
+
+def _check_fixed(fixed: Fixed | None, config: JobConfig, version: Version, name: str) -> None:
+    if fixed is None:
+        return
+    if fixed.sha != version.sha:
+        raise UserError(
+            f"job {name}@{config.version} runs from the sources {fixed.sha}, these are {version.sha}",
+            hint=f"to run the edited code beside it, set another version under [jobs.{name}]",
+        )
+    if fixed.state_partitions != config.state_partitions:
+        raise UserError(
+            f"job {name}@{config.version} has its state in {fixed.state_partitions} partitions, "
+            f"[jobs.{name}] state_partitions = {config.state_partitions}",
+            hint="they are fixed for the life of a version; give the job a new version",
+        )
+
+
+def _schema(registry: Registry, each: Input, topics: dict[str, TopicDescription], fixed: Fixed | None) -> TopicSchema:
+    if each.topic not in topics:
+        raise InputMissing(f"topic {each.topic} does not exist yet")
+    try:
+        return topic_schema(registry, each.topic, reader_id=fixed.readers.get(each.parameter) if fixed else None)
+    except NotFound:
+        raise InputMissing(f"topic {each.topic} has no schema yet") from None
+
+
+def _announce(
+    connection: Connection, fixed: Fixed, kind: str, key: tuple[str, ...], analysis: Analysis, inputs: tuple[Input, ...]
+) -> None:
+    """Tell the catalog what the output is and which version writes it; nothing is written if it knows."""
+    producer = f"job:{fixed.job}"
+    entry = TopicEntry(kind, key, analysis.event_time, subject_of(fixed.output), producer)
+    version = {
+        "code": fixed.sha,
+        "output": fixed.output,
+        "inputs": {each.parameter: each.topic for each in inputs},
+        "determinism": analysis.determinism.value,
+        "reason": analysis.reason,
+    }
+    catalog = read_catalog(connection)
+    job = dict(catalog.get(f"job:{fixed.job}", {}))
+    job["versions"] = job.get("versions", {}) | {fixed.version: version}
+    job.setdefault("current", fixed.version)
+    described = msgspec.json.decode(msgspec.json.encode(entry))
+    wanted: dict[str, Any] = {f"topic:{fixed.output}": described, f"job:{fixed.job}": job}
+    changes = {name: value for name, value in wanted.items() if catalog.get(name) != value}
+    if changes:
+        write_catalog(connection, changes)
+
+
+def _ship(module: Any) -> None:
+    from pyspark import cloudpickle
+
+    register: Any = cloudpickle.register_pickle_by_value
+    register(module)
+
+
+__all__ = [
+    "InputMissing",
+    "JobDriver",
+    "JobFailed",
+    "input_type",
+    "output_topic",
+    "prepare",
+    "topic_settings",
+]

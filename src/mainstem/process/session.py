@@ -1,0 +1,164 @@
+"""The Spark session that jobs run in: locked jars, a Java that can run it, and the settings that correctness rests on."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainstem.core import UserError
+from mainstem.process.jars import spark_jars
+from mainstem.process.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mainstem.process.project import JobConfig
+
+
+class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Table `[spark]`: one driver process for all jobs of one version of the code."""
+
+    master: str = "local[2]"
+    driver_memory: str = "1g"
+    log_level: str = "ERROR"
+    settings: dict[str, str] = {}  # anything else that Spark knows; `RULES` cannot be overridden
+
+
+RULES = {
+    # A broker recognises a duplicate batch by its sequence range only: a second attempt of a task with other rows would
+    # be acknowledged and discarded. So a failed attempt fails the batch, and the batch is run again as a whole.
+    "spark.task.maxFailures": "1",
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Settings that hold in every session; a project that contradicts them is refused."""
+
+JOB_RULES = {
+    # These are written into a checkpoint when it is made and cannot be switched on later. Every source has a name. The
+    # offset log stays at version 1: with version 2, Spark 4.2.0 cannot go on after a crash within a batch (its metadata
+    # lack the number of state partitions, which the restart asks for: "None.get").
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+"""Settings that hold in the session of every job."""
+
+_DEFAULTS = {
+    "spark.scheduler.mode": "FAIR",  # the default lets one job's long batch hold up all others
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # One number of tasks for one shuffle: adaptive execution would change it between two runs of a batch.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.databricks.delta.snapshotPartitions": "2",  # a table here has few files: the default 50 is 50 tasks a commit
+    "spark.cleaner.periodicGC.interval": "5min",
+}
+
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+class BadSparkSetting(UserError):
+    """A setting that would break what the jobs promise."""
+
+
+def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkSession":
+    """Start the JVM and the root session; scratch files go below `directory`. One per process.
+
+    Raises:
+        NoJava: no Java that can run Spark.
+        FetchFailed: a jar is missing and could not be fetched.
+        BadSparkSetting: a setting contradicts the rules.
+    """
+    settings = session_settings(config, directory)
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if is_local(config.master):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).master(config.master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(config.log_level)
+    check_rules(session.sparkContext.getConf().get)
+    return session
+
+
+def session_settings(config: SparkConfig, directory: Path) -> dict[str, str]:
+    """Every setting of the root session, jars included.
+
+    Raises:
+        BadSparkSetting: a setting contradicts the rules.
+    """
+    for key, value in config.settings.items():
+        _refuse_contradiction(key, value, "[spark] settings")
+    scratch = directory / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    own = {
+        "spark.jars": ",".join(str(jar) for jar in spark_jars()),
+        "spark.driver.memory": config.driver_memory,
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    return _DEFAULTS | (_LOCAL if is_local(config.master) else {}) | own | config.settings | RULES
+
+
+def job_session(spark: "SparkSession", job: str, config: "JobConfig") -> "SparkSession":
+    """A session of the job's own: its settings are not seen by other jobs.
+
+    Raises:
+        BadSparkSetting: a setting contradicts the rules.
+    """
+    session = spark.newSession()
+    for key, value in JOB_RULES.items():
+        session.conf.set(key, value)
+    session.conf.set("spark.sql.shuffle.partitions", str(config.state_partitions))
+    for key, value in config.spark.items():
+        _refuse_contradiction(key, value, f"[jobs.{job}] spark")
+        session.conf.set(key, value)
+    return session
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs within one process of this machine."""
+    return master == "local" or master.startswith("local[")
+
+
+def check_rules(get: Callable[[str], str | None]) -> None:
+    """Check a running context: a session that somebody else started may have other settings.
+
+    Raises:
+        BadSparkSetting: a rule does not hold.
+    """
+    for key, expected in RULES.items():
+        found = get(key)
+        if found != expected:
+            raise BadSparkSetting(
+                f"Spark: expected {key} = {expected}, found {found}", hint="start a session of its own"
+            )
+
+
+def _refuse_contradiction(key: str, value: str, where: str) -> None:
+    needed = (RULES | JOB_RULES).get(key, value)
+    if needed != value:
+        raise BadSparkSetting(
+            f"{where}: {key} = {value!r} would break the exactly-once promise, which needs {needed!r}",
+            hint="remove the setting",
+        )

@@ -1,0 +1,209 @@
+"""The exactly-once sink: one Kafka transaction per micro-batch, from Spark to the log. The only way jobs write.
+
+    sink = BatchSink(JobIdentity("enriched", "v1", checkpoint), connection, [OutputTopic("shop.enriched", 4)])
+    sink.open()
+    stream.writeStream.foreachBatch(lambda df, n: sink.write(rows(df), n, end_offsets(n))).option(...).start()
+
+The rules and what each is for: docs/decisions/sink.md; the protocol: `sink_commit`; what runs in Spark's workers:
+`sink_task`. The rows are shuffled by output partition before they are written. That gives every partition one writer,
+and it means that all of the job's own work is done, and lies on disk, before the transaction opens.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.client.progress import Marker, Output, Positions
+from mainstem.core import MainstemError, TopicPartition, UserError
+from mainstem.core.logging import get_logger
+from mainstem.process.session import check_rules, is_local
+from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput
+from mainstem.process.sink_decision import Decision, SinkRefused
+from mainstem.process.sink_task import OUTPUT_SCHEMA, WriteShare, from_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["BatchResult", "BatchSink", "JobIdentity", "OutputTopic", "SinkRefused"]
+
+log = get_logger()
+
+
+class OutputTopic(msgspec.Struct, frozen=True):
+    """A topic that a job writes; its partitions never change, since keys would change their place."""
+
+    topic: str
+    partitions: int
+
+
+class BatchResult(msgspec.Struct, frozen=True):
+    """What became of a batch."""
+
+    batch: int
+    skipped: bool  # it was committed already, before Spark could write that down
+    rows: int = 0
+    outputs: dict[str, dict[int, Output]] = {}
+    write_ms: float = 0.0  # the job's own work and the writing: Spark computes when rows are asked for
+    commit_ms: float = 0.0
+
+
+class BatchSink:
+    """Writes the batches of one query; one thread uses it. After an error, `open` again before the next batch."""
+
+    def __init__(
+        self,
+        job: JobIdentity,
+        connection: Connection,
+        outputs: Sequence[OutputTopic],
+        *,
+        transaction_timeout_ms: int = 60_000,
+        trace: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self.outputs = tuple(outputs)
+        self._job = job
+        self._connection = connection
+        self._timeout_ms = transaction_timeout_ms
+        self._trace = trace
+        self._partitions = tuple(
+            TopicPartition(output.topic, number) for output in self.outputs for number in range(output.partitions)
+        )
+        self._committer: BatchCommitter | None = None
+
+    def open(self, spark: "SparkSession | None" = None) -> Marker | None:
+        """Fence older drivers of this version, then read what they committed last. Before the query starts.
+
+        Raises:
+            BadSparkSetting: this Spark may run a task twice within a batch.
+        """
+        from pyspark.sql import SparkSession
+
+        spark = spark or SparkSession.active()
+        check_rules(spark.sparkContext.getConf().get)
+        if self._committer is None:
+            host = "127.0.0.1" if is_local(str(spark.sparkContext.master)) else spark.conf.get("spark.driver.host")
+            self._committer = BatchCommitter(
+                self._job,
+                self._connection,
+                claims_host=str(host),
+                transaction_timeout_ms=self._timeout_ms,
+                trace=self._trace,
+            )
+        return self._committer.open()
+
+    def write(
+        self,
+        batch_df: "DataFrame",
+        batch: int,
+        end_offsets: Mapping[str, Positions],
+        tables: Mapping[str, Any] | None = None,
+        *,
+        start_offsets: Mapping[str, Positions] | None = None,
+    ) -> BatchResult:
+        """Write a batch once, whatever happens; on return it is durable and visible.
+
+        Args:
+            batch_df: columns `topic` string, `key` and `value` binary; optional `headers` array<struct<key string,
+                value binary>>; optional `_partition` int and `_offset` long of the input: rows are then written in
+                their order. It is evaluated once.
+            batch: the number that Spark gives.
+            end_offsets: source -> topic -> partition -> next offset after the batch.
+            tables: the pinned position of each table that the batch was joined with, for the progress record.
+            start_offsets: where the batch starts, if known: then it is checked against the last commit.
+
+        Raises:
+            SinkRefused: marker and checkpoint do not fit together; the hint names the repair.
+            Any other: nothing of the batch is visible; `open` again, then the same batch may be tried again.
+        """
+        committer = self._committer
+        if committer is None:
+            raise MainstemError("the sink is not open")
+        started = time.monotonic()
+        if committer.decide(batch, end_offsets, start_offsets) is Decision.SKIP:
+            batch_df.write.format("noop").mode("append").save()  # the state of stateful operators must still advance
+            log.info("batch_skipped", job=self._job.job, version=self._job.version, batch=batch)
+            return BatchResult(batch, skipped=True)
+        plan = committer.begin()
+        try:
+            share = WriteShare(plan, self._partitions)
+            outputs = self._run(self._place(batch_df), share)
+            written = time.monotonic()
+            marker = committer.commit(batch, end_offsets, outputs, tables)
+        except BaseException:
+            committer.abort()
+            raise
+        rows = sum(task.output.count for task in outputs)
+        write_ms, commit_ms = (written - started) * 1000, (time.monotonic() - written) * 1000
+        return BatchResult(batch, False, rows, marker.outputs, write_ms, commit_ms)
+
+    def close(self) -> None:
+        """Abort what is open: readers of the outputs need not wait for its timeout."""
+        if self._committer is not None:
+            self._committer.close()
+            self._committer = None
+
+    def _run(self, placed: "DataFrame", share: WriteShare) -> list[TaskOutput]:
+        return [from_row(row) for row in placed.mapInArrow(share, OUTPUT_SCHEMA).collect()]
+
+    def _place(self, rows: "DataFrame") -> "DataFrame":
+        """Bring the rows of every output partition together in one task, in the order of the input."""
+        from pyspark.sql import functions as F
+
+        columns = [
+            self._target(rows).alias("_target"),
+            F.col("key"),
+            F.col("value"),
+            F.xxhash64("key", "value").alias("_hash"),
+        ]
+        columns += [F.col("headers")] if "headers" in rows.columns else []
+        order = [F.col(name) for name in ("_partition", "_offset") if name in rows.columns]
+        tasks = min(len(self._partitions), rows.sparkSession.sparkContext.defaultParallelism)
+        placed = rows.select(*columns, *order).repartitionById(tasks, F.col("_target") % tasks)
+        if order:
+            placed = placed.sortWithinPartitions(*order)
+        return placed.select("_target", "key", "value", "_hash", *(["headers"] if "headers" in rows.columns else []))
+
+    def _target(self, rows: "DataFrame") -> "Column":
+        """The number of a row's output partition, over all outputs: as Kafka's Java clients choose it by the key; a
+        row without a key stays with its neighbours from the same input partition.
+        """
+        from pyspark.sql import functions as F
+
+        place = F.col("_partition") if "_partition" in rows.columns else F.spark_partition_id()
+        hashed = kafka_murmur2(rows.sparkSession, F.col("key")).bitwiseAND(F.lit(0x7FFFFFFF))
+        base, cases = 0, []
+        for output in self.outputs:
+            chosen = F.coalesce(hashed % output.partitions, F.pmod(place, F.lit(output.partitions)))
+            cases.append((output.topic, chosen + base))
+            base += output.partitions
+        if not cases:
+            raise UserError(f"job {self._job.job}: the sink has no outputs")
+        unknown = F.concat(F.lit("the job does not declare the output "), F.coalesce(F.col("topic"), F.lit("null")))
+        first, *others = cases
+        start = F.when(F.col("topic") == first[0], first[1])
+        chain = reduce(lambda chain, case: chain.when(F.col("topic") == case[0], case[1]), others, start)
+        return chain.otherwise(F.raise_error(unknown).cast("int")).cast("int")
+
+
+def kafka_murmur2(spark: "SparkSession", key: "Column") -> "Column":
+    """Kafka's own murmur2, called from the code that Spark generates: the connector's jars have it, and a Python
+    function in this place would send every row through a worker once more, before the shuffle.
+    """
+    from pyspark.sql import Column
+
+    jvm: Any = spark._jvm
+    utils = jvm.org.apache.spark.util.Utils.classForName("org.apache.kafka.common.utils.Utils", True, False)
+    expressions, to_seq = (
+        jvm.org.apache.spark.sql.classic.ExpressionUtils,
+        jvm.org.apache.spark.api.python.PythonUtils.toSeq,
+    )
+    arguments = to_seq([expressions.expression(key._jc)])
+    integer, none = jvm.org.apache.spark.sql.types.DataType.fromDDL("int"), jvm.scala.Option.empty()
+    # Arguments after the input types: propagate null, the result is nullable, it is deterministic.
+    call = jvm.org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke(
+        utils, integer, "murmur2", arguments, to_seq([]), True, True, True, none
+    )
+    return Column(expressions.column(call))

@@ -1,0 +1,199 @@
+"""The sink's protocol without Spark: fence, marker, decision, one transaction per batch, commit.
+
+    open     1. fence: no older driver can commit any more      2. read the marker
+    batch    3. decide: run, skip or refuse                     4. begin; tasks claim partitions and produce
+             5. send marker and progress                        6. commit the input's offsets (they show the lag)
+             7. sync the plan of the batch in the checkpoint    8. when all is acknowledged, end the transaction
+
+After any error the transaction is aborted, and a new `open` is needed: fence first, then read the marker.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.client.errors import TransactionFailed
+from mainstem.client.internal import COMMITS, PROGRESS, job_group, job_key, job_transactional_id
+from mainstem.client.progress import Marker, Output, Positions, Progress, add_written, merge_positions, read_marker
+from mainstem.client.transaction import SharedTransaction, Ticket, TransactionWriter
+from mainstem.core import Clock, MainstemError, SystemClock, TopicPartition
+from mainstem.core.logging import get_logger
+from mainstem.process.sink_checkpoint import Checkpoint
+from mainstem.process.sink_claims import ClaimsAddress, ClaimsServer
+from mainstem.process.sink_decision import Decision, decide
+
+log = get_logger()
+
+
+class JobIdentity(msgspec.Struct, frozen=True):
+    """A version of a job, and the checkpoint directory of its query (`checkpointLocation`)."""
+
+    job: str
+    version: str
+    checkpoint: str
+
+
+class TaskPlan(msgspec.Struct, frozen=True):
+    """All that a task needs to write its part of a batch; it travels to the tasks by pickle."""
+
+    ticket: Ticket
+    claims: ClaimsAddress
+    transaction: int
+
+
+class TaskOutput(msgspec.Struct, frozen=True):
+    """What one task wrote to one partition."""
+
+    partition: TopicPartition
+    output: Output
+
+
+class BatchCommitter:
+    """Blocking; one per running query, used by the thread that runs the batches."""
+
+    def __init__(
+        self,
+        job: JobIdentity,
+        connection: Connection,
+        *,
+        claims_host: str = "127.0.0.1",
+        transaction_timeout_ms: int = 60_000,
+        clock: Clock | None = None,
+        trace: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self.job = job
+        self.marker: Marker | None = None
+        self._connection = connection
+        self._checkpoint = Checkpoint(job.checkpoint)
+        self._clock = clock or SystemClock()
+        self._trace = trace
+        self._group = job_group(job.job, job.version)
+        self._plan: TaskPlan | None = None
+        self._closed = False
+        self._transaction = SharedTransaction(
+            connection, job_transactional_id(job.job, job.version), timeout_ms=transaction_timeout_ms, trace=trace
+        )
+        self._claims = ClaimsServer(claims_host)
+
+    def open(self) -> Marker | None:
+        """Fence, then read the marker. In this order: after the fence no older transaction can still commit.
+
+        The marker is read to the end that the topic had after the fence, also past open transactions of other jobs:
+        stopping at the last stable offset would find an older marker, and a batch would be written twice.
+        """
+        self._transaction.fence()
+        self.marker = read_marker(self._connection, self.job.job, self.job.version)
+        self._trace("marker_read")
+        return self.marker
+
+    def decide(
+        self, batch: int, end_offsets: Mapping[str, Positions], start_offsets: Mapping[str, Positions] | None = None
+    ) -> Decision:
+        """See `sink_decision`. Raises SinkRefused."""
+        checkpoint = self._checkpoint.query_id()
+        return decide(
+            self.marker, checkpoint=checkpoint, batch=batch, end_offsets=end_offsets, start_offsets=start_offsets
+        )
+
+    def begin(self) -> TaskPlan:
+        ticket = self._transaction.begin()
+        number = self._claims.begin(self._transaction.join)
+        self._plan = TaskPlan(ticket, self._claims.address, number)
+        self._trace("begun")
+        return self._plan
+
+    def commit(
+        self,
+        batch: int,
+        end_offsets: Mapping[str, Positions],
+        outputs: Iterable[TaskOutput] = (),
+        tables: Mapping[str, Any] | None = None,
+    ) -> Marker:
+        """Make the batch visible: its rows, its marker and its progress at once. Steps 5 to 8 above.
+
+        Raises:
+            TransactionFailed: nothing of the batch is visible.
+            BrokerUnavailable: no answer to the last step; `open` shows whether it is committed.
+        """
+        assert self._plan is not None, "begin first"
+        counts, by_topic = self._collect(outputs)
+        positions = merge_positions(end_offsets)
+        marker = Marker(
+            job=self.job.job,
+            version=self.job.version,
+            checkpoint=self._checkpoint.query_id(),
+            batch=batch,
+            end_offsets=dict(end_offsets),
+            outputs=by_topic,
+            written=add_written(self.marker.written if self.marker else {}, by_topic),
+        )
+        progress = Progress(self.job.job, self.job.version, batch, positions, dict(tables or {}))
+        with self._transaction.writer(self._plan.ticket) as writer:
+            self._send_own(writer, {COMMITS: marker, PROGRESS: progress})
+            self._commit_offsets(positions)
+            self._checkpoint.sync(batch)
+            self._trace("plan_synced")
+            counts |= {partition: appended.count for partition, appended in writer.finish().items()}
+        self._trace("marker_written")
+        self._claims.end()
+        if self._claims.refusal:
+            raise TransactionFailed(f"{job_key(self.job.job, self.job.version)}: batch {batch}: {self._claims.refusal}")
+        self._transaction.commit(counts)
+        self._plan, self.marker = None, marker
+        self._trace("committed")
+        return marker
+
+    def abort(self) -> None:
+        """Give up the batch; `open` before the next one. Never raises: what cannot be aborted now, the next fence aborts."""
+        self._claims.end()
+        self._plan = None
+        try:
+            self._transaction.abort()
+        except MainstemError as error:
+            log.warning("abort_failed", job=self.job.job, version=self.job.version, reason=str(error))
+        self._trace("aborted")
+
+    def close(self) -> None:
+        """Abort what is open and leave: a dead driver's transaction would hold back readers until it times out."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.abort()
+        finally:
+            self._claims.close()
+            self._transaction.close()
+
+    def _collect(self, outputs: Iterable[TaskOutput]) -> tuple[dict[TopicPartition, int], dict[str, dict[int, Output]]]:
+        counts: dict[TopicPartition, int] = {}
+        by_topic: dict[str, dict[int, Output]] = {}
+        for task in outputs:
+            counts[task.partition] = task.output.count
+            by_topic.setdefault(task.partition.topic, {})[task.partition.partition] = task.output
+        return counts, by_topic
+
+    def _send_own(self, writer: TransactionWriter, records: Mapping[str, Marker | Progress]) -> None:
+        """The driver's own records, last of all: an open transaction holds back all readers of these topics. They are
+        under way while offsets are committed and the plan is synced.
+        """
+        key = job_key(self.job.job, self.job.version).encode()
+        for topic, record in records.items():
+            value = msgspec.json.encode(record)
+            writer.append(TopicPartition(topic, 0), [key], [value], None, self._clock.now_ms())
+        writer.flush()
+
+    def _commit_offsets(self, positions: Positions) -> None:
+        refusal = self._transaction.commit_offsets(self._group, positions) if positions else ""
+        if refusal:
+            log.warning("lag_not_committed", group=self._group, reason=refusal)
+
+
+def fence_job(connection: Connection, job: str, version: str) -> None:
+    """Abort whatever a dead driver of this version left open, and keep it from writing: for jobs that are deleted."""
+    transaction = SharedTransaction(connection, job_transactional_id(job, version))
+    try:
+        transaction.fence()
+    finally:
+        transaction.close()

@@ -1,0 +1,198 @@
+"""Code is data: the sources of a project are frozen before they run, and each job's version names the ones it runs from.
+
+    <data>/versions/<sha>/            a copy of the project's Python code, settings and schemas
+    <data>/versions/<sha>.json        when it was frozen, from where, with which packages
+
+Spark ships functions of a module by its name, so a running process would pick up files that are edited under it. The hash
+covers what can change what jobs compute: Python code, schemas and SQL. Settings (a port, how often a job runs) are read from
+the project as it is, and start no new version.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.core import Clock, CorruptData, UserError
+from mainstem.core.files import sync_directory, write_atomically
+from mainstem.process.jars import SPARK_LOCK
+from mainstem.process.project import load_project
+
+_SOURCES = frozenset({".py", ".toml", ".avsc", ".json", ".sql", ".txt"})
+_LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
+_CODE = frozenset({".py", ".avsc", ".sql"})
+_DIGITS = 16
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    """The manifest beside a frozen copy."""
+
+    sha: str
+    origin: str  # the project's directory when it was frozen
+    frozen_at: int  # ms since 1970
+    packages: dict[str, str]
+    jars: str
+
+
+class Version(msgspec.Struct, frozen=True):
+    """A frozen copy of a project's sources."""
+
+    sha: str
+    directory: Path
+    manifest: Frozen
+
+
+def code_hash(directory: Path) -> str:
+    """The hash of everything in `directory` that can change what its jobs compute."""
+    digest = hashlib.sha256()
+    parts = [(name, path.read_bytes()) for name, path in _sources(directory) if path.suffix in _CODE]
+    for name, content in sorted(parts):
+        digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
+    return digest.hexdigest()[:_DIGITS]
+
+
+def freeze(directory: Path, data: Path, clock: Clock) -> Version:
+    """The frozen copy of the project as it is now; made if it does not exist yet, durable on return."""
+    versions = data / "versions"
+    versions.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".freezing-", dir=versions) as scratch:
+        copy = Path(scratch) / "copy"
+        for name, path in _sources(directory):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy / name)
+        sha = code_hash(copy)  # of the copy: the project may be edited meanwhile
+        if not (versions / f"{sha}.json").exists():
+            _keep(copy, versions / sha)
+            manifest = Frozen(sha, str(directory), clock.now_ms(), _packages(), SPARK_LOCK.read_text())
+            write_atomically(versions / f"{sha}.json", msgspec.json.format(msgspec.json.encode(manifest)))
+    return open_version(data, sha)
+
+
+def open_version(data: Path, sha: str) -> Version:
+    """A copy that was frozen before.
+
+    Raises:
+        CorruptData: it is missing, or not what was frozen.
+    """
+    directory = data / "versions" / sha
+    try:
+        manifest = msgspec.json.decode((data / "versions" / f"{sha}.json").read_bytes(), type=Frozen)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CorruptData(f"{directory}: the frozen sources of version {sha} are missing: {error}") from error
+    found = code_hash(directory)
+    if found != sha:
+        raise CorruptData(
+            f"{directory}: frozen as {sha}, found {found}: somebody edited it",
+            hint="bring back the files; to change a job, edit the project and give the job a new version",
+        )
+    return Version(sha, directory, manifest)
+
+
+def _keep(copy: Path, place: Path) -> None:
+    if place.exists():  # left by a crash before its manifest was written
+        shutil.rmtree(place)
+    for path in copy.rglob("*"):
+        if path.is_file():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+    copy.rename(place)
+    sync_directory(place.parent)
+
+
+def _sources(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Name and path of every source file, in order of the names."""
+    for path in sorted(directory.rglob("*")):
+        parts = path.relative_to(directory).parts
+        if any(part.startswith(".") or part in _LEFT_OUT for part in parts):
+            continue
+        if path.suffix in _SOURCES and path.is_file():
+            yield "/".join(parts), path
+
+
+def _packages() -> dict[str, str]:
+    found = {each.metadata["Name"]: each.version for each in distributions() if each.metadata["Name"]}
+    return dict(sorted(found.items()))
+
+
+RETIRED = "retired"
+"""The file that says of a version's home that it never runs again."""
+
+
+class Fixed(msgspec.Struct, frozen=True):
+    """What a version of a job keeps for life; written beside its checkpoint when it first starts."""
+
+    job: str
+    version: str
+    sha: str
+    readers: dict[str, int]  # parameter -> schema id whose shape its rows have
+    output: str
+    output_schema: int
+    state_partitions: int
+
+
+def read_fixed(home: Path) -> Fixed | None:
+    """What the version in `home` was first started with; None if it never was."""
+    path = home / "job.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Fixed)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"{path}: expected what a job was started with: {error}") from error
+
+
+def write_fixed(home: Path, fixed: Fixed) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    write_atomically(home / "job.json", msgspec.json.format(msgspec.json.encode(fixed)))
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """What one driver process runs: jobs, each with its version's name, that share a version of the code."""
+
+    code: Version
+    jobs: tuple[tuple[str, str], ...]
+
+
+def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
+    """Which jobs run from which code: one driver process each, that of the project as it is now first.
+
+    A version of a job that was started once goes on with the code it was started with, until it is retired; what is new
+    in the project runs from the code as it is now.
+
+    Raises:
+        BadDeclaration, BadSetting: the project as it is now is wrong.
+    """
+    project = load_project(directory)
+    current = freeze(directory, data, clock)
+    code: dict[tuple[str, str], str] = {}
+    for name in project.order:
+        code[name, project.job_config(name).version] = current.sha
+    for home in sorted((data / "jobs").glob("*@*")):
+        fixed = read_fixed(home)
+        if fixed is not None:
+            code[fixed.job, fixed.version] = fixed.sha
+            if (home / RETIRED).exists():
+                del code[fixed.job, fixed.version]
+    shas = sorted(set(code.values()), key=lambda sha: (sha != current.sha, sha))
+    return [Assignment(open_version(data, sha), tuple(job for job, of in code.items() if of == sha)) for sha in shas]
+
+
+def retire(connection: Connection, data: Path, job: str, version: str) -> None:
+    """Never run this version again; whatever it has open is aborted. Its output stays.
+
+    Raises:
+        UserError: it was never started here.
+    """
+    home = data / "jobs" / f"{job}@{version}"
+    if read_fixed(home) is None:
+        raise UserError(f"job {job}@{version} was never started from {data}", hint="`mainstem job list` shows the jobs")
+    from mainstem.process.sink_commit import fence_job
+
+    write_atomically(home / RETIRED, b"")
+    fence_job(connection, job, version)

@@ -1,0 +1,164 @@
+"""What a job means is found by running its function on empty inputs; what cannot run is told with the user's line."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from mainstem.process.analysis import Determinism, analyse, describe, milliseconds, place_of
+from mainstem.process.declare import BadDeclaration
+from mainstem.process.project import load_project
+
+pytestmark = pytest.mark.spark
+
+HEAD = """\
+from mainstem.process import changelog, stream, table, topic
+from pyspark.sql import functions as F
+
+orders = topic("orders", event_time="at")
+refunds = topic("refunds", event_time="at")
+customers = changelog("customers", key="id")
+"""
+ORDERS = "id long, customer long, cents long, at timestamp, note string"
+TYPES = {"orders": ORDERS, "refunds": ORDERS, "customers": "id long, region string"}
+PASS = "def job(orders):\n    return orders"
+
+
+def found(spark, directory, jobs):
+    from pyspark.sql.types import StructType
+
+    (directory / "mainstem.toml").touch()
+    (directory / "jobs.py").write_text(HEAD + dedent(jobs))
+    project = load_project(directory)
+    job = project.jobs["job"]
+    types = {each.parameter: StructType.fromDDL(TYPES[each.parameter]) for each in project.inputs["job"]}
+    times = {each.parameter: project.topics[each.topic].event_time for each in project.inputs["job"]}
+    return analyse(spark, job, project.inputs["job"], types, times, directory)
+
+
+def test_a_job_of_rows_depends_on_its_rows_alone(spark, tmp_path):
+    it = found(spark, tmp_path, """
+        @stream(to="big", key="customer")
+        def job(orders):
+            return orders.filter("cents > 100").withColumn("euros", F.col("cents") / 100)
+    """)  # fmt: skip
+    assert it.output.simpleString() == (
+        "struct<id:bigint,customer:bigint,cents:bigint,at:timestamp,note:string,euros:double>"
+    )
+    assert (it.stateful, it.determinism, it.keeps_order, it.event_time) == (None, Determinism.PREFIX, True, "at")
+
+
+def test_a_join_with_a_table_depends_on_the_pinned_position(spark, tmp_path):
+    it = found(spark, tmp_path, """
+        @stream(to="enriched", key="customer")
+        def job(orders, customers):
+            return orders.join(customers.withColumnRenamed("id", "customer"), "customer", "left").drop("_position")
+    """)  # fmt: skip
+    assert it.determinism is Determinism.BATCH
+    assert "customers: read at the position" in it.reason
+    assert not it.keeps_order
+
+
+def test_an_aggregation_of_the_table_itself_is_no_state(spark, tmp_path):
+    it = found(spark, tmp_path, """
+        @stream(to="enriched")
+        def job(orders, customers):
+            regions = customers.groupBy("id").agg(F.max("region").alias("region"))
+            return orders.join(regions.withColumnRenamed("id", "customer"), "customer")
+    """)  # fmt: skip
+    assert it.stateful is None
+
+
+@pytest.mark.parametrize(
+    ("grouping", "horizon"),
+    [
+        ('F.window("at", "2 hours")', 7_200_000),
+        ('F.window("at", "1 hour", "15 minutes")', 3_600_000),
+        ('F.session_window("at", "6 hours")', 6 * 3_600_000),
+    ],
+)
+def test_windows_keep_state_and_their_length_is_guessed(spark, tmp_path, grouping, horizon):
+    it = found(spark, tmp_path, f"""
+        @table(to="totals", key=["customer", "since"], watermark=("at", "10 minutes"))
+        def job(orders):
+            totals = orders.groupBy("customer", {grouping}.alias("w")).agg(F.sum("cents").alias("cents"))
+            return totals.select("customer", F.col("w.start").alias("since"), "cents")
+    """)  # fmt: skip
+    assert it.stateful == "an aggregation"
+    assert it.determinism is Determinism.BATCH
+    assert "too late" in it.reason
+    assert it.horizon == horizon
+
+
+def test_a_job_that_asks_for_the_time_or_for_chance_says_so(spark, tmp_path):
+    for expression, reason in (
+        ("F.current_timestamp()", "asks for the time"),
+        ("F.rand()", "another result each time"),
+    ):
+        it = found(spark, tmp_path, f"""
+            @stream(to="x")
+            def job(orders):
+                return orders.withColumn("x", {expression})
+        """)  # fmt: skip
+        assert reason in it.reason
+        assert it.determinism is Determinism.BATCH
+
+
+TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count()'
+
+
+@pytest.mark.parametrize(
+    ("jobs", "line", "message"),
+    [
+        (f'@table(to="t", key="customer")\ndef job(orders):\n{TOTALS}', 1, "an aggregation keeps state, and without a watermark"),
+        (f'@table(to="t", key="customer", watermark=("when", "1 hour"))\ndef job(orders):\n{TOTALS}', 1,
+         "the watermark's column 'when' is not among those of orders"),
+        (f'@table(to="t", key="customer", watermark=("note", "1 hour"))\ndef job(orders):\n{TOTALS}', 1, "'note' is string"),
+        (f'@table(to="t", key="customer", watermark=("at", "soon"))\ndef job(orders):\n{TOTALS}', 1, "found 'soon'"),
+        (('@table(to="t", key="customer", watermark=("at", "1 hour"))\ndef job(orders):\n'
+         '    return orders.dropDuplicates(["id", "at"]).groupBy("customer", F.window("at", "1 hour")).count()'),
+         1, "keeps state in an aggregation and in dropDuplicates"),
+        (('@table(to="t", key="customer", watermark=("at", "1 hour"))\ndef job(orders, customers):\n'
+         '    return orders.join(customers, "id").groupBy("customer", F.window("at", "1 hour")).count()'),
+         1, "an aggregation together with a table (customers)"),
+        ('@stream(to="t")\ndef job(orders, refunds):\n    return orders.join(refunds, "id")', 1,
+         "a join of two streams keeps state, and without a watermark"),
+        ('@stream(to="t")\ndef job(orders):\n    return orders.orderBy("id")', 1, "a sort over a stream never ends"),
+        ('@stream(to="t", key="nothing")\ndef job(orders):\n    return orders', 1, "the key column 'nothing' is not among"),
+        ('@stream(to="t", key="x")\ndef job(orders):\n    return orders.selectExpr("1.5D x")', 1, "the key column 'x' is double"),
+        ('@stream(to="t")\ndef job(orders):\n    return orders.selectExpr("id a", "at a")', 1, "has the column 'a' twice"),
+        ('@stream(to="t")\ndef job(orders):\n    return orders.selectExpr("id `a b`")', 1, "letters, digits and '_'"),
+        ('@stream(to="t", event_time="when")\ndef job(orders):\n    return orders', 1, "the event time 'when' is not among"),
+        ('@stream(to="t")\ndef job(orders):\n    return orders.select("idd")', 3, "UNRESOLVED_COLUMN"),
+        ('def helper(rows):\n    return rows.nothing_such()\n@stream(to="t")\ndef job(orders):\n    return helper(orders)', 2,
+         "AttributeError"),
+        ('@stream(to="t")\ndef job(orders):\n    return 7', 1, "expected a DataFrame as result, found int"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_told_with_the_line(spark, tmp_path, jobs, line, message):
+    with pytest.raises(BadDeclaration) as caught:
+        found(spark, tmp_path, jobs)
+    assert message in str(caught.value)
+    place = HEAD.count("\n") + line
+    assert str(caught.value).startswith(f"{Path(tmp_path) / 'jobs.py'}:{place}: ")
+
+
+def test_an_error_is_told_in_one_line_as_python_said_it():
+    worker = """[UDF] An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/project/jobs.py", line 7, in double
+    return cents / 0
+ZeroDivisionError: division by zero
+	at org.apache.spark.api.python.BasePythonRunner"""
+    assert describe(RuntimeError(worker)) == "ZeroDivisionError: division by zero"
+    assert str(place_of(RuntimeError(worker), Path("/project"))) == "/project/jobs.py:7"
+    assert describe(ValueError("one\ntwo")) == "ValueError: one"
+    assert describe(ValueError()) == "ValueError: "
+
+
+def test_durations():
+    assert milliseconds("10 minutes") == 600_000
+    assert milliseconds("1 hour 30 minutes") == 5_400_000
+    assert milliseconds("2 weeks, 1 day") == 15 * 86_400_000
+    assert milliseconds("1500 milliseconds") == 1500
+    assert [milliseconds(each) for each in ("", "soon", "10", "10 parsecs", "minutes 10")] == [None] * 5

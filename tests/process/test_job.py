@@ -1,0 +1,60 @@
+"""One job: its rows, its watermark, what it keeps for life. Whole runs on a log are in test_run."""
+
+from pathlib import Path
+
+import pytest
+
+from mainstem.core import UserError
+from mainstem.process.declare import Location
+from mainstem.process.job import JobFailed, JobRefused, with_heartbeats
+
+
+def test_a_failure_names_the_users_line():
+    assert (
+        str(JobFailed("delays", Location("jobs.py", 7), "no such column"))
+        == "jobs.py:7: job delays failed: no such column"
+    )
+    assert str(JobFailed("delays", None, "lost")) == "job delays failed: lost"
+    assert isinstance(JobRefused("delays", None, "rolled back"), UserError)  # a supervisor does not try it again
+    assert not isinstance(JobFailed("delays", None, "lost"), UserError)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("job_filter", ["tail is not null", "tail like 'N%' and seats > 2"])
+def test_a_filter_of_the_job_does_not_take_the_heartbeats_away(spark, tmp_path, job_filter):
+    """The optimizer pushes a filter on any other column below the watermark, into the source's scan. Heartbeats have
+    nulls there, so none was left to move the watermark, and the last sessions never came out.
+    """
+    from pyspark.sql import functions as F
+
+    rows, beats, out = tmp_path / "rows", tmp_path / "beats", []
+    rows.mkdir()
+    beats.mkdir()
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    schema = "tail string, seats int, at timestamp"
+    stream = session.readStream.schema(schema).format("json").load(str(rows))
+    beat = session.readStream.format("text").load(str(beats))
+    beat = beat.select(F.timestamp_millis(F.col("value").cast("long")).alias("at"), F.lit(True).alias("_heartbeat"))
+    guarded = with_heartbeats(stream, beat, "at", "10 minutes", "flights")
+    sessions = guarded.filter(job_filter).groupBy("tail", F.session_window("at", "30 minutes")).count()
+    query = (
+        sessions.writeStream.foreachBatch(lambda df, _: out.extend(df.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).outputMode("append").start()
+    )  # fmt: skip
+    try:
+        lines = ['{"tail":"N1","seats":9,"at":"2013-01-01T12:00:00Z"}', '{"seats":9,"at":"2013-01-01T12:00:00Z"}',
+                 '{"tail":"N1","seats":9}']  # fmt: skip
+        put(rows, "1.json", "\n".join(lines))
+        query.processAllAvailable()
+        assert out == []
+        put(beats, "1.txt", f"{1357041600000 + 41 * 60_000}\n")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert [(row["tail"], row["count"]) for row in out] == [("N1", 1)]
+
+
+def put(directory: Path, name: str, text: str) -> None:
+    (directory.parent / name).write_text(text)
+    (directory.parent / name).rename(directory / name)

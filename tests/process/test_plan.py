@@ -1,0 +1,134 @@
+"""The plan says what a project means and what running it would change; it is data."""
+
+import json
+
+import msgspec
+import pytest
+
+from mainstem.client.topics import TopicDescription
+from mainstem.core import SystemClock
+from mainstem.process.declare import BadDeclaration
+from mainstem.process.plan import plan
+from mainstem.process.project import load_project
+from mainstem.process.versions import Fixed, freeze, write_fixed
+from mainstem.registry.client import RegisteredSchema
+from mainstem.registry.errors import NotFound
+
+pytestmark = pytest.mark.spark
+
+ORDER = {"type": "record", "name": "Order", "fields": [
+    {"name": "id", "type": "long"}, {"name": "cents", "type": "long"},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}  # fmt: skip
+JOBS = '''
+from mainstem.process import changelog, stream, table, topic
+from pyspark.sql import functions as F
+
+orders = topic("orders")
+prices = changelog("prices", key="id")
+
+
+@stream(to="big", key="id")
+def big(orders):
+    """Orders worth looking at.
+
+    And more.
+    """
+    return orders.filter("cents > 1000")
+
+
+@table(to="hourly", key="hour", watermark=("at", "1 hour"))
+def hourly(big):
+    totals = big.groupBy(F.window("at", "1 hour")).agg(F.sum("cents").alias("cents"))
+    return totals.select(F.col("window.start").alias("hour"), "cents")
+
+
+@stream(to="priced", key="id")
+def priced(orders, prices):
+    return orders.join(prices, "id", "left")
+'''
+
+
+class Registered:
+    """A registry that knows these subjects."""
+
+    def __init__(self, **subjects):
+        self.subjects = {name.replace("_", "-"): json.dumps(tree) for name, tree in subjects.items()}
+
+    def latest(self, subject):
+        if subject not in self.subjects:
+            raise NotFound(f"subject {subject}")
+        return RegisteredSchema(subject, 1, 7, self.subjects[subject])
+
+    def version(self, subject, number):
+        return self.latest(subject)
+
+    def schema(self, schema_id):
+        raise AssertionError("not asked for")
+
+
+@pytest.fixture
+def project(tmp_path):
+    directory = tmp_path / "shop"
+    directory.mkdir()
+    (directory / "jobs.py").write_text(JOBS)
+    (directory / "orders.avsc").write_text(json.dumps(ORDER))
+    (directory / "mainstem.toml").write_text('[topics.orders]\npartitions = 3\nschema = "orders.avsc"\n')
+    return directory
+
+
+def test_a_plan_of_nothing_but_the_project(spark, project):
+    it = plan(load_project(project), spark)
+    big, hourly, priced = it.jobs
+
+    assert (big.says, big.output, big.determinism, big.keeps_order) == (
+        "Orders worth looking at.", "big", "prefix-deterministic", True,
+    )  # fmt: skip
+    assert [(column.name, column.type) for column in hourly.columns] == [("hour", "timestamp"), ("cents", "bigint")]
+    assert (hourly.state, hourly.determinism, hourly.watermark) == ("an aggregation", "batch-dependent", "at, 1 hour")
+    assert (priced.columns, priced.determinism, priced.reason) == (None, None, "prices: no schema yet")
+    assert {topic.name: (topic.kind, topic.partitions, topic.exists, topic.readers) for topic in it.topics} == {
+        "orders": ("stream", 3, False, ["big", "priced"]),
+        "prices": ("changelog", 1, False, ["priced"]),
+        "big": ("stream", 3, False, ["hourly"]),
+        "hourly": ("changelog", 3, False, []),
+        "priced": ("stream", 3, False, []),
+    }
+    assert "create topic orders (stream, partitions: 3)" in it.changes
+    assert "start job hourly@1 from the beginning of its inputs" in it.changes
+    assert msgspec.json.decode(msgspec.json.encode(it))["jobs"][0]["place"] == f"{project / 'jobs.py'}:9"
+
+
+def test_what_would_change_against_what_runs(spark, project, tmp_path):
+    data = tmp_path / "data"
+    version = freeze(project, data, SystemClock())
+    for name in ("big", "hourly", "priced"):
+        write_fixed(data / "jobs" / f"{name}@1", Fixed(name, "1", version.sha, {}, name, 1, 4))
+    topics = {name: TopicDescription(name, 3, 1) for name in ("orders", "big", "hourly", "priced")}
+    topics["prices"] = TopicDescription("prices", 1, 1)
+    price = {
+        "type": "record",
+        "name": "Price",
+        "fields": [{"name": "id", "type": "long"}, {"name": "euros", "type": "double"}],
+    }
+    fields = [
+        {"name": name, "type": ["null", kind], "default": None} for name, kind in (("id", "long"), ("cents", "string"))
+    ]
+    registry = Registered(prices_value=price, big_value=ORDER | {"fields": fields})
+
+    it = plan(load_project(project), spark, registry=registry, topics=topics, data=data)
+    assert it.jobs[2].determinism == "batch-dependent"
+    assert it.changes == [
+        "change the schema of topic big (added: at; of another type: cents)",
+        "register a schema for topic hourly",
+        "register a schema for topic priced",
+    ]
+
+    (project / "jobs.py").write_text(JOBS.replace("1000", "2000"))
+    edited = plan(load_project(project), spark, topics=topics, data=data)
+    assert [change.split()[0] for change in edited.changes] == ["keep"] * 3
+
+
+def test_a_job_that_cannot_run_is_told_before_it_does(spark, project):
+    (project / "jobs.py").write_text(JOBS.replace('"cents > 1000"', '"pounds > 1000"'))
+    with pytest.raises(BadDeclaration, match=r"jobs\.py:\d+: big: .*pounds"):
+        plan(load_project(project), spark)

@@ -1,0 +1,38 @@
+"""The arithmetic of a batch's books; what Spark counts is held against a log in test_run.py."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.client.connection import Connection
+from mainstem.process.reading import BooksMissing, Observed, Seen, kafka_options, observed, with_late
+
+
+def test_every_reader_reads_committed_records_only():
+    options = kafka_options(Connection("127.0.0.1:9092"))
+    assert options["kafka.isolation.level"] == "read_committed"
+    assert options["failOnDataLoss"] == "true"
+
+
+def test_what_was_observed_becomes_books():
+    counted = {"partitions": 0, "records_0": 10, "tombstones_0": 1, "quarantined_0": 2, "timeless_0": 3, "oldest": 99}
+    books = observed(counted | {"high_0": 1, "low_0": 5}, 2)
+    assert books == Observed({0: Seen(4, 1, 2, 3, 0, (1 << 32) + 5), 1: Seen()}, 99)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=50))
+def test_the_halves_of_the_hashes_add_up(hashes):
+    """Spark's hash is a signed number; its halves are an arithmetic shift and the low 32 bits."""
+    high, low = sum(h >> 32 for h in hashes), sum(h & 0xFFFFFFFF for h in hashes)
+    books = observed({"records_0": len(hashes), "high_0": high, "low_0": low}, 1)
+    assert books.partitions[0].hash == sum(hashes) % 2**64
+
+
+def test_a_partition_that_was_added_meanwhile_is_refused():
+    with pytest.raises(BooksMissing, match="partition 2 was added to a topic that had 2 partitions"):
+        observed({"partitions": 2}, 2)
+
+
+def test_late_rows_are_taken_out_of_the_rows():
+    seen = with_late(Observed({0: Seen(rows=5, hash=7), 1: Seen(rows=2)}, 1), {0: 3})
+    assert seen.partitions == {0: Seen(rows=2, late=3, hash=7), 1: Seen(rows=2)}

@@ -1,0 +1,304 @@
+"""A project's jobs on a real log: rows in, rows out, what is said about them, and what happens when things change."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from textwrap import dedent
+
+import msgspec
+import pytest
+
+from mainstem.client.catalog import read_catalog
+from mainstem.client.internal import AUDIT, PROGRESS
+from mainstem.client.progress import Progress
+from mainstem.client.topics import ensure_topic
+from mainstem.core import SystemClock, UserError
+from mainstem.process.job import JobFailed
+from mainstem.process.run import output_topic, topic_settings
+from mainstem.process.versions import assignments, retire
+from mainstem.registry.reader import TypedReader
+from tests.support.jobs import change_schema, driver_of, put_changes, put_rows, read_rows, run_until, say_end
+
+pytestmark = pytest.mark.timeout(900)  # a whole Spark beside whatever else the machine does
+
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+NUMBERS = iter(range(1000))
+
+ORDERS = json.dumps({"type": "record", "name": "Order", "fields": [
+    {"name": "id", "type": "long"}, {"name": "customer", "type": ["null", "string"], "default": None},
+    {"name": "cents", "type": "long"}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]})  # fmt: skip
+CUSTOMERS = change_schema(
+    "shop.customers", [{"name": "name", "type": "string"}, {"name": "region", "type": ["null", "string"]}]
+)
+
+
+@pytest.fixture
+def shop() -> str:
+    """A prefix for topics of this test alone: the log is shared."""
+    return f"shop{next(NUMBERS)}"
+
+
+def write_project(directory, shop, jobs, settings=""):
+    directory.mkdir(exist_ok=True)
+    (directory / "orders.avsc").write_text(ORDERS)
+    (directory / "mainstem.toml").write_text(
+        f'[topics."{shop}.orders"]\npartitions = 2\nschema = "orders.avsc"\nkey = "customer"\nevent_time = "at"\n'
+        + settings
+    )
+    head = f"""\
+        from mainstem.process import changelog, stream, table, topic
+        from pyspark.sql import functions as F
+        orders = topic("{shop}.orders")
+        customers = changelog("{shop}.customers", key="name")
+    """
+    (directory / "jobs.py").write_text(dedent(head) + dedent(jobs).replace("SHOP", shop))
+    return directory
+
+
+def order(number, customer, minutes, cents=100):
+    return {"id": number, "customer": customer, "cents": cents, "at": NOON + timedelta(minutes=minutes)}
+
+
+@pytest.fixture
+def drivers() -> "Iterator[list]":
+    started: list = []
+    yield started
+    for driver in started:
+        driver.stop()
+
+
+def audit_of(connection, reader, topic) -> dict[str, int]:
+    """The sums of all that a reader has told of a topic, each statement once."""
+    with TypedReader(connection, AUDIT) as records:
+        told = {
+            json.dumps(r.value, sort_keys=True)
+            for r in records
+            if (r.value["reader"], r.value["topic"]) == (reader, topic)
+        }
+    every = [json.loads(each) for each in told]
+    return {
+        what: sum(each[what] for each in every) for what in ("rows", "tombstones", "quarantined", "filtered", "late")
+    }
+
+
+def progress_of(connection, job) -> list[Progress]:
+    with TypedReader(connection, PROGRESS) as records:
+        return [msgspec.convert(r.value, Progress, strict=False) for r in records if r.key == job]
+
+
+JOBS = """
+    @stream(to="SHOP.enriched", key="customer")
+    def enriched(orders, customers):
+        regions = customers.select(F.col("name").alias("customer"), "region")
+        return orders.join(regions, "customer", "left")
+
+    @table(to="SHOP.hourly", key=["region", "hour"], watermark=("at", "30 minutes"))
+    def hourly(enriched):
+        known = enriched.filter("region is not null")
+        totals = known.groupBy("region", F.window("at", "1 hour")).agg(F.sum("cents").alias("cents"))
+        return totals.select("region", F.col("window.start").alias("hour"), "cents")
+"""
+
+
+@pytest.mark.spark
+def test_rows_go_through_a_join_with_a_table_and_through_windows(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    project = write_project(tmp_path / "project", shop, JOBS)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    assert "does not exist yet" in driver.waiting["enriched@1"]
+
+    ensure_topic(log_connection, f"{shop}.customers", 1, topic_settings("changelog", {}))
+    put_changes(log_connection, live_registry, f"{shop}.customers", CUSTOMERS, "name",
+                [("r", {"name": "ann", "region": "north"}), ("r", {"name": "bob", "region": "south"})])  # fmt: skip
+    first = [order(1, "ann", 0), order(2, "bob", 10), order(3, "eve", 20), order(4, None, 30), order(5, "ann", 70, 7)]
+    put_rows(
+        log_connection, live_registry, f"{shop}.orders", ORDERS, [o for o in first if o["customer"]], ("customer",)
+    )
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [o for o in first if not o["customer"]], ())
+    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.enriched")) == 5)
+
+    # The table moves; rows that were joined stay as they are, later ones get the new region.
+    put_changes(log_connection, live_registry, f"{shop}.customers", CUSTOMERS, "name",
+                [("u", {"name": "ann", "region": "east"}), ("d", {"name": "bob", "region": "south"})])  # fmt: skip
+    second = [order(6, "ann", 130), order(7, "bob", 140), order(8, "ann", 20, 5)]  # the last one far behind the others
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, second, ("customer",))
+    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.enriched")) == 8)
+    regions = {row["id"]: row["region"] for row in read_rows(log_connection, f"{shop}.enriched")}
+    assert regions == {1: "north", 2: "south", 3: None, 4: None, 5: "north", 6: "east", 7: None, 8: "east"}
+
+    say_end(log_connection, f"{shop}.orders", int((NOON + timedelta(minutes=140)).timestamp() * 1000))
+    run_until(driver, lambda: ended(driver, f"{shop}.hourly"))
+    late = driver.running["hourly@1"].late
+    hours = {(row["region"], row["hour"].hour): row["cents"] for row in read_rows(log_connection, f"{shop}.hourly")}
+    expected = {("north", 12): 100, ("south", 12): 100, ("north", 13): 7, ("east", 14): 100}
+    # How the log is cut into batches decides whether the row far behind finds its window open; if not, it was late.
+    assert hours == expected | {("east", 12): 5} or (hours == expected and late == 1)
+
+    # Everything that was read is accounted for, and which rows of the tables it was joined with is on record.
+    assert audit_of(log_connection, "enriched@1", f"{shop}.orders")["rows"] == 8
+    assert audit_of(log_connection, "enriched@1", f"{shop}.customers") == {
+        "rows": 4, "tombstones": 1, "quarantined": 0, "filtered": 0, "late": 0,
+    }  # fmt: skip
+    assert audit_of(log_connection, "hourly@1", f"{shop}.enriched")["rows"] == 8 - late
+    positions = [each.tables[f"{shop}.customers"]["0"] for each in progress_of(log_connection, "enriched@1")]
+    assert positions == sorted(positions)
+    assert set(positions) >= {2, 5}
+    catalog = read_catalog(log_connection)
+    assert catalog[f"topic:{shop}.hourly"]["key"] == ["region", "hour"]
+    assert catalog["job:hourly"]["versions"]["1"]["output"] == f"{shop}.hourly"
+
+
+def read_all(connection, topic):
+    from mainstem.client.errors import UnknownTopic
+
+    try:
+        return read_rows(connection, topic)
+    except UnknownTopic:
+        return []
+
+
+def ended(driver, topic) -> bool:
+    statement = driver.heartbeats.statement(topic)
+    return statement is not None and statement.end
+
+
+@pytest.mark.spark
+def test_late_rows_are_counted_exactly_and_a_restart_goes_on(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    jobs = """
+        @table(to="SHOP.visits", key=["customer", "since"], watermark=("at", "10 minutes"))
+        def visits(orders):
+            grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
+            return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
+    """
+    project = write_project(tmp_path / "project", shop, jobs)
+    topic = f"{shop}.orders"
+
+    def start():
+        driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+        drivers.append(driver)
+        driver.start()
+        return driver
+
+    def processed(driver, rows):
+        return lambda: sum(driver.running["visits@1"].processed.get(topic, {}).values()) >= rows
+
+    driver = start()
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(1, "ann", 0), order(2, "ann", 200)], ("customer",))
+    run_until(driver, processed(driver, 2))
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(3, "bob", 400)], ("customer",))
+    run_until(driver, processed(driver, 3))
+    drivers.remove(driver)
+    driver.stop()
+
+    driver = start()
+    behind = [order(4, "ann", 1), order(5, "ann", 2), order(6, "bob", 100), order(7, "bob", 401)]
+    put_rows(log_connection, live_registry, topic, ORDERS, behind, ("customer",))
+    run_until(driver, processed(driver, 7))
+    assert driver.running["visits@1"].late == 3
+    say_end(log_connection, topic, int((NOON + timedelta(minutes=401)).timestamp() * 1000))
+    run_until(driver, lambda: ended(driver, f"{shop}.visits"))
+
+    found = sorted(
+        (row["customer"], row["since"], row["orders"]) for row in read_rows(log_connection, f"{shop}.visits")
+    )
+    assert found == [
+        ("ann", NOON, 1), ("ann", NOON + timedelta(minutes=200), 1), ("bob", NOON + timedelta(minutes=400), 2),
+    ]  # fmt: skip
+    assert audit_of(log_connection, "visits@1", topic) == {
+        "rows": 4, "late": 3, "tombstones": 0, "quarantined": 0, "filtered": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.spark
+def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    jobs = """
+        @F.udf("long")
+        def double(cents):
+            return cents * 2 if cents < 1000 else cents / 0
+
+        @stream(to="SHOP.doubled", key="customer")
+        def doubled(orders):
+            return orders.withColumn("cents", double("cents"))
+    """
+    project = write_project(tmp_path / "project", shop, jobs)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0, 5)], ("customer",))
+    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.doubled")) == 1)
+
+    # A producer registers a wider schema: rows of both come in the shape that this version was started with.
+    tree = json.loads(ORDERS)
+    wider = json.dumps(tree | {"fields": [*tree["fields"], {"name": "gift", "type": "boolean", "default": False}]})
+    put_rows(
+        log_connection, live_registry, f"{shop}.orders", wider, [order(2, "ann", 1, 6) | {"gift": True}], ("customer",)
+    )
+    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.doubled")) == 2)
+    assert [row["cents"] for row in read_rows(log_connection, f"{shop}.doubled")] == [10, 12]
+    assert "gift" not in read_rows(log_connection, f"{shop}.doubled")[1]
+
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(3, "ann", 2, 5000)], ("customer",))
+    with pytest.raises(JobFailed) as caught:
+        run_until(driver, lambda: False)
+    line = (project / "jobs.py").read_text().splitlines().index(
+        "    return cents * 2 if cents < 1000 else cents / 0"
+    ) + 1
+    assert str(caught.value) == (
+        f"{project / 'jobs.py'}:{line}: job doubled failed: ZeroDivisionError: division by zero"
+    )
+    assert len(read_rows(log_connection, f"{shop}.doubled")) == 2
+
+
+@pytest.mark.spark
+def test_an_edited_version_runs_beside_the_first(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    jobs = """
+        @stream(to="SHOP.euros", key="customer")
+        def euros(orders):
+            return orders.select("id", "customer", (F.col("cents") / 100).alias("euros"))
+    """
+    project = write_project(tmp_path / "project", shop, jobs)
+    data, topic = tmp_path / "data", f"{shop}.orders"
+    old = driver_of(spark, project, log_connection, registry_url, data)
+    drivers.append(old)
+    old.start()
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(1, "ann", 0, 250)], ("customer",))
+    run_until(old, lambda: len(read_all(log_connection, f"{shop}.euros")) == 1)
+
+    write_project(project, shop, jobs.replace("/ 100", "/ 100 + 1000"), '[jobs.euros]\nversion = "2"\n')
+    current, frozen = assignments(project, data, SystemClock())
+    assert (current.jobs, frozen.jobs) == ((("euros", "2"),), (("euros", "1"),))
+    new = driver_of(spark, project, log_connection, registry_url, data, jobs=current.jobs)
+    drivers.append(new)
+    new.start()
+    run_until(new, lambda: len(read_all(log_connection, f"{shop}.euros.v2")) == 1)
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(2, "ann", 1, 350)], ("customer",))
+    run_until(new, lambda: len(read_all(log_connection, f"{shop}.euros.v2")) == 2)
+    run_until(old, lambda: len(read_all(log_connection, f"{shop}.euros")) == 2)
+    assert [row["euros"] for row in read_rows(log_connection, f"{shop}.euros")] == [2.5, 3.5]
+    assert [row["euros"] for row in read_rows(log_connection, f"{shop}.euros.v2")] == [1002.5, 1003.5]
+
+    old.stop()
+    drivers.remove(old)
+    retire(log_connection, data, "euros", "1")
+    assert [each.jobs for each in assignments(project, data, SystemClock())] == [(("euros", "2"),)]
+    with pytest.raises(UserError, match="was never started"):
+        retire(log_connection, data, "euros", "9")
+
+
+def test_the_first_version_writes_to_the_topic_itself():
+    assert (output_topic("a.b", "1"), output_topic("a.b", "2")) == ("a.b", "a.b.v2")
+
+
+def test_topics_are_kept_for_ever_unless_the_project_says_otherwise():
+    assert topic_settings("stream", {})["retention.ms"] == "-1"
+    assert topic_settings("stream", {"retention.ms": "1000"})["retention.ms"] == "1000"
+    assert topic_settings("changelog", {})["cleanup.policy"] == "compact"

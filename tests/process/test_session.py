@@ -1,0 +1,52 @@
+"""The session's rules hold, and nobody switches them off by accident."""
+
+import pytest
+
+from mainstem.process.project import JobConfig
+from mainstem.process.session import (
+    RULES,
+    BadSparkSetting,
+    SparkConfig,
+    check_rules,
+    is_local,
+    job_session,
+    session_settings,
+)
+
+
+def test_a_setting_that_breaks_the_promise_is_refused(tmp_path):
+    config = SparkConfig(settings={"spark.speculation": "true"})
+    with pytest.raises(BadSparkSetting, match=r"spark\.speculation = 'true' would break"):
+        session_settings(config, tmp_path)
+
+
+def test_a_users_setting_wins_over_a_default(tmp_path):
+    found = session_settings(SparkConfig(settings={"spark.scheduler.mode": "FIFO", "spark.x": "y"}), tmp_path)
+    assert (found["spark.scheduler.mode"], found["spark.x"]) == ("FIFO", "y")
+    assert found.items() >= RULES.items()
+
+
+def test_a_session_started_by_somebody_else_is_checked():
+    check_rules(RULES.get)
+    with pytest.raises(BadSparkSetting, match=r"expected spark\.task\.maxFailures = 1, found 4"):
+        check_rules((RULES | {"spark.task.maxFailures": "4"}).get)
+
+
+def test_local_masters_are_told_from_clusters():
+    assert [is_local(m) for m in ("local", "local[2]", "local-cluster[1,1,512]", "spark://a:7077")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.spark
+def test_each_job_has_settings_of_its_own(spark):
+    one = job_session(spark, "one", JobConfig(state_partitions=2, spark={"spark.sql.ansi.enabled": "false"}))
+    two = job_session(spark, "two", JobConfig())
+    assert (one.conf.get("spark.sql.shuffle.partitions"), two.conf.get("spark.sql.shuffle.partitions")) == ("2", "4")
+    assert (one.conf.get("spark.sql.ansi.enabled"), two.conf.get("spark.sql.ansi.enabled")) == ("false", "true")
+    assert one.conf.get("spark.sql.session.timeZone") == "UTC"
+    with pytest.raises(BadSparkSetting, match=r"\[jobs.three\] spark: spark.sql.session.timeZone"):
+        job_session(spark, "three", JobConfig(spark={"spark.sql.session.timeZone": "Europe/Berlin"}))

@@ -1,0 +1,248 @@
+"""The sink on Spark: rows of a DataFrame, written once by tasks in Python workers."""
+
+import json
+import time
+import uuid
+from collections import Counter
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from mainstem.client import Connection, Security
+from mainstem.client.partitioner import partition_for
+from mainstem.client.progress import read_marker
+from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
+from mainstem.process.session import BadSparkSetting, check_rules
+from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
+from mainstem.records import fingerprint_sum
+
+pytestmark = pytest.mark.spark
+SCHEMA = "topic string, key binary, value binary"
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+def connection(request):
+    log = request.getfixturevalue("mainstem_log" if request.param == "embedded" else "kafka_broker")
+    connection = Connection(log.bootstrap)
+    ensure_internal_topics(connection)
+    return connection
+
+
+class Job:
+    """A job with one input and, unless told otherwise, one output of four partitions."""
+
+    def __init__(self, spark, connection, directory):
+        self.spark, self.connection, self.name = spark, connection, f"job-{uuid.uuid4().hex[:8]}"
+        self.source, self.output = f"{self.name}.in", f"{self.name}.out"
+        ensure_topic(connection, self.source, 1)
+        ensure_topic(connection, self.output, 4)
+        self.checkpoint = directory / "checkpoint"
+        (self.checkpoint / "offsets").mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": self.name}))
+        self.sinks = []
+
+    def open(self, outputs=None, **settings):
+        identity = JobIdentity(self.name, "v1", str(self.checkpoint))
+        sink = BatchSink(identity, self.connection, outputs or [OutputTopic(self.output, 4)], **settings)
+        self.sinks.append(sink)
+        sink.open(self.spark)
+        return sink
+
+    def write(self, sink, batch, rows, **settings):
+        (self.checkpoint / "offsets" / str(batch)).write_text("plan")
+        return sink.write(rows, batch, self.ends(batch), **settings)
+
+    def ends(self, batch):
+        return {"source": {self.source: {0: batch + 1}}}
+
+    def rows(self, pairs, schema=SCHEMA):
+        return self.spark.createDataFrame([(self.output, *pair) for pair in pairs], schema)
+
+
+@pytest.fixture
+def job(spark, connection, tmp_path):
+    job = Job(spark, connection, tmp_path)
+    yield job
+    for sink in job.sinks:
+        sink.close()
+
+
+def read(connection, topic, partitions=4):
+    """(partition, key, value, headers) of every record that a read_committed reader sees, in the order of offsets."""
+    consumer = Consumer(connection.confluent(isolation_level="read_committed", group_id="t", enable_partition_eof=True))
+    consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(partitions)])
+    rows, ended = [], set()
+    while len(ended) < partitions:
+        for message in consumer.consume(1000, 1.0):
+            if message.error():
+                ended.add(message.partition())
+            else:
+                rows.append((message.partition(), message.key(), message.value(), message.headers()))
+    consumer.close()
+    return rows
+
+
+def test_rows_go_where_kafkas_own_clients_would_put_them_and_the_books_agree(job):
+    pairs = [(b"key-%d" % number, b"%d" % number) for number in range(500)]
+    result = job.write(job.open(), 0, job.rows(pairs))
+    found = read(job.connection, job.output)
+    assert Counter((key, value) for _, key, value, _ in found) == Counter(pairs)
+    assert all(partition == partition_for(key, 4) for partition, key, _, _ in found)
+    assert (result.rows, result.skipped) == (500, False)
+    for partition, output in result.outputs[job.output].items():
+        own = [(key, value) for place, key, value, _ in found if place == partition]
+        assert (output.count, output.hash) == (len(own), fingerprint_sum(own))
+
+
+def test_nulls_and_headers_arrive_and_are_counted(job):
+    rows = [(b"k", None, None), (None, b"v", []), (b"h", b"v", [("a", b"1"), ("b", None)])]
+    schema = SCHEMA + ", headers array<struct<key: string, value: binary>>"
+    result = job.write(job.open(), 0, job.rows(rows, schema))
+    found = {(key, value): headers for _, key, value, headers in read(job.connection, job.output)}
+    assert found == {(b"k", None): None, (None, b"v"): None, (b"h", b"v"): [("a", b"1"), ("b", None)]}
+    assert sum(output.hash for output in result.outputs[job.output].values()) % 2**64 == fingerprint_sum(found)
+
+
+def test_large_records_take_the_slow_path(job):
+    pairs = [(b"k", b"x" * 70_000), (b"k", b"y" * 300_000), (b"k", b"z")]
+    job.write(job.open(), 0, job.rows(pairs))
+    assert sorted(value for _, _, value, _ in read(job.connection, job.output)) == sorted(value for _, value in pairs)
+
+
+@pytest.mark.parametrize("shuffles", [3, 8])
+def test_rows_of_a_key_keep_the_order_of_the_input(job, shuffles):
+    """Whatever the job did to their partitioning: the sink orders by (partition, offset) of the input."""
+    rows = [
+        (b"key-%d" % (offset % 7), b"%d:%06d" % (part, offset), part, offset)
+        for part in (0, 1)
+        for offset in range(400)
+    ]
+    frame = job.rows(rows, SCHEMA + ", _partition int, _offset long").repartition(shuffles)
+    job.write(job.open(), 0, frame)
+    by_key = {}
+    for _, key, value, _ in read(job.connection, job.output):
+        by_key.setdefault(key, []).append(value)
+    assert len(by_key) == 7
+    assert all(values == sorted(values) for values in by_key.values())
+
+
+def test_several_outputs_are_one_transaction(job):
+    dead_letters = f"{job.name}.dead"
+    ensure_topic(job.connection, dead_letters, 2)
+    sink = job.open([OutputTopic(job.output, 4), OutputTopic(dead_letters, 2)])
+    frame = job.spark.createDataFrame([(job.output, b"a", b"1"), (dead_letters, b"a", b"2")], SCHEMA)
+    result = job.write(sink, 0, frame)
+    assert set(result.outputs) == {job.output, dead_letters}
+    assert [value for _, _, value, _ in read(job.connection, dead_letters, 2)] == [b"2"]
+
+
+def test_an_output_that_was_not_declared_fails_the_whole_batch(job):
+    sink = job.open()
+    frame = job.spark.createDataFrame([(job.output, b"a", b"1"), ("elsewhere", b"a", b"2")], SCHEMA)
+    with pytest.raises(Exception, match="the job does not declare the output elsewhere"):
+        job.write(sink, 0, frame)
+    assert read(job.connection, job.output) == []
+
+
+def test_rows_without_a_key_stay_with_their_neighbours(job):
+    rows = [(None, b"%d:%d" % (part, offset), part, offset) for part in range(4) for offset in range(50)]
+    job.write(job.open(), 0, job.rows(rows, SCHEMA + ", _partition int, _offset long"))
+    found = read(job.connection, job.output)
+    assert Counter(partition for partition, _, _, _ in found) == dict.fromkeys(range(4), 50)
+    assert all(value.startswith(b"%d:" % partition) for partition, _, value, _ in found)
+
+
+def test_an_empty_batch_leaves_the_outputs_alone(job):
+    sink = job.open()
+    result = job.write(sink, 0, job.rows([]))
+    assert (result.rows, result.outputs) == (0, {})
+    assert end_offsets(job.connection, job.output) == dict.fromkeys(range(4), 0)
+    assert read_marker(job.connection, job.name, "v1").batch == 0
+
+
+def test_a_batch_that_is_committed_is_run_for_its_state_but_not_written(job):
+    job.write(job.open(), 0, job.rows([(b"a", b"1")]))
+    ran = job.spark.sparkContext.accumulator(0)
+    frame = job.rows([(b"a", b"1")])
+
+    def count(batches):
+        for batch in batches:
+            ran.add(batch.num_rows)
+            yield batch
+
+    again = job.open()
+    assert job.write(again, 0, frame.mapInArrow(count, SCHEMA)).skipped
+    assert ran.value == 1
+    assert len(read(job.connection, job.output)) == 1
+
+
+def test_a_batch_is_evaluated_once(job):
+    ran = job.spark.sparkContext.accumulator(0)
+
+    def count(batches):
+        for batch in batches:
+            ran.add(batch.num_rows)
+            yield batch
+
+    job.write(job.open(), 0, job.rows([(b"a", b"1"), (b"b", b"2")]).mapInArrow(count, SCHEMA))
+    assert ran.value == 2
+
+
+def test_a_batch_that_fails_halfway_is_invisible_and_can_be_tried_again(job):
+    sink, pairs = job.open(), [(b"key-%d" % number, b"%d" % number) for number in range(100)]
+
+    def fail(batches):
+        yield from batches
+        raise ValueError("the user's function failed")
+
+    with pytest.raises(Exception, match="the user's function failed"):
+        job.write(sink, 0, job.rows(pairs).mapInArrow(fail, SCHEMA))
+    sink.open(job.spark)
+    job.write(sink, 0, job.rows(pairs))
+    assert len(read(job.connection, job.output)) == 100
+    stable, high = (end_offsets(job.connection, job.output, committed=committed) for committed in (True, False))
+    assert stable == high
+
+
+def test_a_computation_longer_than_the_transaction_timeout_succeeds(job):
+    """All of the job's own work is done and lies in the shuffle's files before the transaction opens."""
+    sink = job.open(transaction_timeout_ms=2000)
+
+    def slowly(batches):
+        for batch in batches:
+            time.sleep(3)
+            yield batch
+
+    job.write(sink, 0, job.rows([(b"a", b"1"), (b"b", b"2")]).coalesce(1).mapInArrow(slowly, SCHEMA))
+    assert len(read(job.connection, job.output)) == 2
+
+
+def test_a_newer_driver_stops_an_older_one(job):
+    old = job.open()
+    job.open()
+    with pytest.raises(Exception, match=r"fenced|epoch|newer"):
+        job.write(old, 0, job.rows([(b"a", b"1")]))
+    assert read(job.connection, job.output) == []
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_runs(job):
+    job.write(job.open(), 0, job.rows([(b"a", b"1")]))
+    (job.checkpoint / "metadata").write_text(json.dumps({"id": "somebody else's"}))
+    with pytest.raises(SinkRefused, match="belongs to checkpoint"):
+        job.write(job.open(), 1, job.rows([(b"a", b"1")]))
+
+
+def test_a_spark_that_may_run_a_task_twice_is_refused(spark):
+    settings = dict(spark.sparkContext.getConf().getAll())
+    check_rules(settings.get)
+    for name, value in {"spark.speculation": "true", "spark.stage.maxConsecutiveAttempts": "4"}.items():
+        with pytest.raises(BadSparkSetting, match=name):
+            check_rules((settings | {name: value}).get)
+
+
+def test_a_log_that_is_down_is_told(spark, tmp_path):
+    nowhere = Connection("127.0.0.1:1", Security())
+    sink = BatchSink(JobIdentity("job", "v1", str(tmp_path)), nowhere, [OutputTopic("t", 1)])
+    with pytest.raises(Exception, match="no broker answers"):
+        sink.open(spark)

@@ -1,0 +1,237 @@
+"""The protocol of one batch, step by step; killed at every one of them: tests/crash/test_sink_protocol.py."""
+
+import json
+import threading
+import time
+import uuid
+
+import msgspec
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from mainstem.client import Connection, TransactionFailed
+from mainstem.client.internal import COMMITS, PROGRESS, job_key
+from mainstem.client.progress import Output, Progress, Written, read_marker
+from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
+from mainstem.client.transaction import TransactionWriter
+from mainstem.core import TopicPartition
+from mainstem.process.sink_claims import Claim, send_claim
+from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, fence_job
+from mainstem.process.sink_decision import Decision, SinkRefused
+from mainstem.records import fingerprint_sum
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+def connection(request):
+    log = request.getfixturevalue("mainstem_log" if request.param == "embedded" else "kafka_broker")
+    connection = Connection(log.bootstrap)
+    ensure_internal_topics(connection)
+    return connection
+
+
+class Job:
+    """A job with a checkpoint directory, and a committer that can be started anew like a driver."""
+
+    def __init__(self, connection, directory):
+        self.connection, self.name = connection, f"job-{uuid.uuid4().hex[:8]}"
+        self.source, self.output = f"{self.name}.in", f"{self.name}.out"
+        ensure_topic(connection, self.source, 1)
+        ensure_topic(connection, self.output, 2)
+        self.checkpoint = directory / self.name
+        (self.checkpoint / "offsets").mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": f"query-{self.name}"}))
+        self.steps, self.open_ones = [], []
+
+    def start(self):
+        identity = JobIdentity(self.name, "v1", str(self.checkpoint))
+        committer = BatchCommitter(identity, self.connection, trace=self.steps.append)
+        self.open_ones.append(committer)
+        committer.open()
+        return committer
+
+    def stop(self):
+        for committer in self.open_ones:
+            committer.close()
+
+    def ends(self, batch):
+        return {"source": {self.source: {0: 10 * (batch + 1)}}}
+
+    def run(self, committer, batch, shares, **settings):
+        """One batch, with one task for each partition."""
+        (self.checkpoint / "offsets" / str(batch)).write_text("plan")
+        assert committer.decide(batch, self.ends(batch)) is Decision.RUN
+        plan = committer.begin()
+        outputs = [self.write(plan, partition, rows) for partition, rows in shares.items()]
+        return committer.commit(batch, self.ends(batch), outputs, **settings)
+
+    def write(self, plan, partition, rows):
+        target = TopicPartition(self.output, partition)
+
+        def join(wanted):
+            return send_claim(plan.claims, Claim(plan.transaction, wanted.topic, wanted.partition))
+
+        with TransactionWriter(plan.ticket, join) as writer:
+            writer.append(target, [key for key, _ in rows], [value for _, value in rows], None, int(time.time() * 1000))
+            appended = writer.finish()[target]
+        return TaskOutput(target, Output(appended.base, appended.last, appended.count, fingerprint_sum(rows)))
+
+
+@pytest.fixture
+def job(connection, tmp_path):
+    job = Job(connection, tmp_path)
+    yield job
+    job.stop()
+
+
+ROWS = [(b"a", b"1"), (b"b", None), (None, b"3")]
+
+
+def progress_of(connection, job):
+    consumer = Consumer(connection.confluent(isolation_level="read_committed", group_id="t", enable_partition_eof=True))
+    consumer.assign([ConfluentPartition(PROGRESS, 0, 0)])
+    found = []
+    while True:
+        for message in consumer.consume(100, 1.0):
+            if message.error():
+                consumer.close()
+                return found
+            if message.key() == job_key(job.name, "v1").encode():
+                found.append(msgspec.json.decode(message.value(), type=Progress))
+
+
+def test_rows_marker_and_progress_become_visible_together(job):
+    committer = job.start()
+    marker = job.run(committer, 0, {0: ROWS, 1: ROWS[:1]}, tables={"airlines": {"in": {"0": 7}}})
+    assert read_marker(job.connection, job.name, "v1") == marker
+    assert marker.checkpoint == f"query-{job.name}"
+    assert marker.outputs[job.output][0] == Output(0, 2, 3, fingerprint_sum(ROWS))
+    assert progress_of(job.connection, job) == [
+        Progress(job.name, "v1", 0, {job.source: {0: 10}}, {"airlines": {"in": {"0": 7}}})
+    ]
+
+
+def test_counts_and_hashes_are_cumulative_also_over_a_restart(job):
+    job.run(job.start(), 0, {0: ROWS})
+    marker = job.run(job.start(), 1, {0: ROWS[:1], 1: ROWS[1:]})
+    twice = fingerprint_sum(ROWS + ROWS[:1])
+    assert marker.written == {job.output: {0: Written(4, twice), 1: Written(2, fingerprint_sum(ROWS[1:]))}}
+    assert set(marker.outputs[job.output]) == {0, 1}
+
+
+def test_the_plan_is_durable_before_the_transaction_ends(job):
+    job.run(job.start(), 0, {0: ROWS})
+    wanted = ["fenced", "marker_read", "begun", "offsets_committed", "plan_synced", "marker_written", "ending", "ended"]
+    assert [step for step in job.steps if step in wanted] == wanted
+
+
+def test_an_empty_batch_touches_no_output(job):
+    committer = job.start()
+    job.run(committer, 0, {0: ROWS})
+    before = end_offsets(job.connection, job.output)
+    marker = job.run(committer, 1, {})
+    assert end_offsets(job.connection, job.output) == before
+    assert (marker.batch, marker.outputs) == (1, {})
+    assert [progress.batch for progress in progress_of(job.connection, job)] == [0, 1]
+
+
+def test_only_partitions_that_receive_rows_get_a_control_record(job):
+    job.run(job.start(), 0, {1: ROWS})
+    assert end_offsets(job.connection, job.output) == {0: 0, 1: len(ROWS) + 1}
+
+
+def test_a_job_that_is_idle_writes_nothing(job):
+    committer = job.start()
+    job.run(committer, 0, {0: ROWS})
+    topics = (job.output, COMMITS, PROGRESS)
+    before = [end_offsets(job.connection, topic) for topic in topics]
+    committer.close()
+    job.start()
+    assert [end_offsets(job.connection, topic) for topic in topics] == before
+
+
+def test_a_restart_skips_what_is_committed_and_refuses_what_does_not_fit(job):
+    job.run(job.start(), 0, {0: ROWS})
+    committer = job.start()
+    assert committer.decide(0, job.ends(0)) is Decision.SKIP
+    assert committer.decide(1, job.ends(1), job.ends(0)) is Decision.RUN
+    with pytest.raises(SinkRefused):
+        committer.decide(0, job.ends(1))
+
+
+def test_stopping_aborts_what_is_open_at_once(job):
+    """Else its transaction would hold back every reader of the output until it times out."""
+    committer = job.start()
+    (job.checkpoint / "offsets" / "0").write_text("plan")
+    job.write(committer.begin(), 0, ROWS)
+    assert end_offsets(job.connection, job.output, committed=True)[0] == 0
+    committer.close()
+    assert end_offsets(job.connection, job.output, committed=True)[0] == len(ROWS) + 1
+    assert read_marker(job.connection, job.name, "v1") is None
+
+
+def test_deleting_a_job_ends_what_a_dead_driver_left_open(job):
+    committer = job.start()
+    plan = committer.begin()
+    job.write(plan, 0, ROWS)
+    fence_job(job.connection, job.name, "v1")
+    stable, high = (end_offsets(job.connection, job.output, committed=committed) for committed in (True, False))
+    assert stable == high
+    with pytest.raises(TransactionFailed):
+        job.write(plan, 1, ROWS)
+
+
+def test_a_partition_claimed_twice_aborts_the_batch(job):
+    committer = job.start()
+    (job.checkpoint / "offsets" / "0").write_text("plan")
+    plan = committer.begin()
+    first = job.write(plan, 0, ROWS)
+    with pytest.raises(TransactionFailed, match="another attempt"):
+        job.write(plan, 0, ROWS[:1])
+    with pytest.raises(TransactionFailed, match="is written already"):
+        committer.commit(0, job.ends(0), [first])
+    committer.abort()
+    committer.open()
+    marker = job.run(committer, 0, {0: ROWS})
+    assert marker.written[job.output][0].count == len(ROWS)
+
+
+def test_after_an_error_the_committer_must_be_opened_again(job):
+    committer = job.start()
+    (job.checkpoint / "offsets" / "0").write_text("plan")
+    job.write(committer.begin(), 0, ROWS)
+    committer.abort()
+    with pytest.raises(TransactionFailed, match="call fence"):
+        committer.begin()
+
+
+def test_the_marker_joins_last_so_that_it_holds_back_others_for_moments_only(job):
+    """While tasks write, readers of the commits and progress topics are not held back."""
+    committer = job.start()
+    plan = committer.begin()
+    job.write(plan, 0, ROWS)
+    for topic in (COMMITS, PROGRESS):
+        assert end_offsets(job.connection, topic) == end_offsets(job.connection, topic, committed=True)
+
+
+def test_two_jobs_commit_side_by_side(connection, tmp_path):
+    jobs = [Job(connection, tmp_path) for _ in range(2)]
+    failures = []
+
+    def work(job):
+        try:
+            committer = job.start()
+            for batch in range(5):
+                job.run(committer, batch, {batch % 2: ROWS})
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert [read_marker(connection, job.name, "v1").batch for job in jobs] == [4, 4]
+    for job in jobs:
+        job.stop()

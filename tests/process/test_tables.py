@@ -1,0 +1,167 @@
+"""A pinned table is the last row per key at a position, whichever way it came there."""
+
+import json
+
+import pytest
+from confluent_kafka import Producer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mainstem.client.append import append
+from mainstem.client.partitioner import partition_for
+from mainstem.client.topics import end_offsets, ensure_topic
+from mainstem.process.tables import Change, PinnedTable, RangeReader, table_type
+from mainstem.records.fingerprint import fingerprint_sum
+from mainstem.registry import avro
+from mainstem.registry.client import Registry
+from mainstem.registry.spark import TopicSchema, row_type
+from tests.support.jobs import change_schema
+
+FLAT = json.dumps({"type": "record", "name": "Plane", "fields": [
+    {"name": "tail", "type": "string"}, {"name": "seats", "type": ["null", "int"], "default": None}]})  # fmt: skip
+CHANGE = change_schema("fleet.planes", [{"name": "tail", "type": "string"}, {"name": "seats", "type": ["null", "int"]}])
+REGISTRY = Registry("http://127.0.0.1:1", patience_seconds=0)
+
+
+class Log:
+    """The records of a topic with two partitions, read by range as a broker gives them."""
+
+    def __init__(self) -> None:
+        self.records: list[Change] = []
+        self._ends = {0: 0, 1: 0}
+        self.reads = 0
+
+    def ends(self):
+        return dict(self._ends)
+
+    def append(self, partition, key, value):
+        self.records.append(Change(partition, self._ends[partition], key, value))
+        self._ends[partition] += 1
+
+    def read(self, start, end):
+        self.reads += 1
+        return [r for r in self.records if start.get(r.partition, 0) <= r.offset < end[r.partition]]
+
+    def close(self):
+        pass
+
+
+def flat(tail, seats):
+    return avro.encode(1, FLAT, {"tail": tail, "seats": seats})
+
+
+def change(op, tail, seats):
+    row = {"tail": tail, "seats": seats}
+    record = {"op": op, "before": row if op == "d" else None, "after": None if op in "dt" else row, "position": 1,
+              "transaction": None, "committed_at": 0}  # fmt: skip
+    return avro.encode(2, CHANGE, record)
+
+
+def rows_of(table, spark):
+    return {row["tail"]: row["seats"] for row in table.frame(spark).collect()}
+
+
+@pytest.mark.spark
+def test_rows_at_a_position_then_only_what_is_new(spark):
+    log = Log()
+    for tail, seats in (("N1", 1), ("N2", 2), ("N1", 3)):
+        log.append(0, tail.encode(), flat(tail, seats))
+    table = PinnedTable(TopicSchema("planes", FLAT, 1, {1: FLAT}), REGISTRY, log)
+    table.move({0: 2, 1: 0})
+    assert rows_of(table, spark) == {"N1": 1, "N2": 2}
+    table.move({0: 2, 1: 0})
+    assert log.reads == 1
+    log.append(0, b"N2", None)
+    log.append(1, b"N9", flat("N9", None))
+    table.move()
+    assert rows_of(table, spark) == {"N1": 3, "N9": None}
+    assert (table.moved_from, table.position) == ({0: 2, 1: 0}, {0: 4, 1: 1})
+    assert [(seen.rows, seen.tombstones) for seen in table.read.partitions.values()] == [(1, 1), (1, 0)]
+    table.move({0: 2, 1: 0})  # a replay
+    assert rows_of(table, spark) == {"N1": 1, "N2": 2}
+
+
+@pytest.mark.spark
+def test_change_records_count_as_rows(spark):
+    log = Log()
+    for op, tail, seats in (("r", "N1", 1), ("c", "N2", 2), ("u", "N1", 5), ("d", "N2", 2), ("c", "N3", 3)):
+        log.append(0, tail.encode(), change(op, tail, seats))
+    schema = TopicSchema("fleet.planes", CHANGE, 2, {2: CHANGE})
+    table = PinnedTable(schema, REGISTRY, log)
+    table.move()
+    assert rows_of(table, spark) == {"N1": 5, "N3": 3}
+    assert table_type(row_type(spark, schema), schema).simpleString() == "struct<tail:string,seats:int>"
+    log.append(0, b"", change("t", "", None))
+    log.append(0, b"N7", change("c", "N7", 7))
+    table.move()
+    assert rows_of(table, spark) == {"N7": 7}
+
+
+def test_what_cannot_be_decoded_is_counted_and_left_out():
+    log = Log()
+    log.append(0, b"N1", change("c", "N1", 1))
+    log.append(0, b"N1", b"garbage")
+    log.append(0, b"N1", change("c", "N1", 1)[:-3])
+    table = PinnedTable(TopicSchema("fleet.planes", CHANGE, 2, {2: CHANGE}), REGISTRY, log)
+    table.move()
+    seen = table.read.partitions[0]
+    assert (seen.rows, seen.quarantined, len(table)) == (1, 2, 1)
+    assert seen.hash == fingerprint_sum((record.key, record.value) for record in log.records)
+
+
+tails = st.sampled_from(["A", "B", "C", "D"])
+operations = st.lists(
+    st.tuples(st.sampled_from(["c", "u", "d", "tombstone", "t"]), tails, st.integers(0, 9)), max_size=25
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(operations, st.data())
+def test_any_way_to_a_position_gives_the_same_rows(done, data):
+    log, model, states = Log(), {0: {}, 1: {}}, [({0: 0, 1: 0}, {})]
+    for op, tail, seats in done:
+        partition = 0 if tail in "AB" else 1
+        log.append(partition, tail.encode(), None if op == "tombstone" else change(op, tail, seats))
+        if op == "t":
+            model[partition] = {}
+        elif op in ("d", "tombstone"):
+            model[partition].pop(tail, None)
+        else:
+            model[partition][tail] = seats
+        states.append((log.ends(), model[0] | model[1]))
+    table = PinnedTable(TopicSchema("fleet.planes", CHANGE, 2, {2: CHANGE}), REGISTRY, log)
+    for _ in range(4):
+        position, expected = data.draw(st.sampled_from(states))
+        table.move(position)
+        rows = {key: avro.decode(value, lambda _: CHANGE)["after"]["seats"] for key, (_, value) in table._rows.items()}
+        assert rows == {tail.encode(): seats for tail, seats in expected.items()}
+
+
+def test_a_range_of_a_topic_is_read_up_to_its_end_and_not_beyond(log_connection):
+    topic = "ranges"
+    ensure_topic(log_connection, topic, 2)
+    append(log_connection, topic, [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
+    producer = Producer(log_connection.confluent(transactional_id="ranges-test") | {"log_level": 0})
+    reader = RangeReader(log_connection, topic)
+    try:
+        producer.init_transactions(60)
+        for value in (b"4", b"5"):
+            producer.begin_transaction()
+            producer.produce(topic, key=b"a", value=value, partition=partition_for(b"a", 2))
+            producer.flush()
+            if value == b"4":
+                producer.commit_transaction(60)
+        # What is undecided is not there yet; the commit marker of what is decided is no record.
+        ends = reader.ends()
+        assert ends == end_offsets(log_connection, topic, committed=True)
+        assert sum(ends.values()) == 5
+        found = list(reader.read({}, ends))
+        assert sorted(record.value for record in found) == [b"1", b"2", b"3", b"4"]
+        assert [record.value for record in found if record.key == b"a"] == [b"1", b"3", b"4"]
+        assert list(reader.read(ends, ends)) == []
+        place = next(record.partition for record in found if record.key == b"a")
+        here = [record for record in found if record.partition == place]
+        assert list(reader.read({place: 1}, {place: 2})) == here[1:2]
+    finally:
+        producer.abort_transaction(60)
+        reader.close()

@@ -1,0 +1,114 @@
+"""A frozen version is the project as it was, whatever happens to the project's files afterwards."""
+
+import pytest
+
+from mainstem.core import CorruptData, ManualClock
+from mainstem.process.project import load_project
+from mainstem.process.versions import (
+    RETIRED,
+    Fixed,
+    assignments,
+    code_hash,
+    freeze,
+    open_version,
+    read_fixed,
+    write_fixed,
+)
+
+JOBS = 'from mainstem.process import stream, topic\nfrom helper import LIMIT\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return LIMIT\n'
+
+
+@pytest.fixture
+def project(tmp_path):
+    directory = tmp_path / "project"
+    (directory / "schemas").mkdir(parents=True)
+    (directory / "mainstem.toml").write_text("[project]\nname = 'x'\n[gateway]\nlisten = '127.0.0.1:9600'\n")
+    (directory / "jobs.py").write_text(JOBS)
+    (directory / "helper.py").write_text("LIMIT = 1\n")
+    (directory / "schemas" / "a.avsc").write_text("{}")
+    (directory / ".mainstem").mkdir()
+    (directory / ".mainstem" / "big.py").write_text("not a source")
+    return directory
+
+
+def test_what_was_frozen_runs_as_it_was(project, tmp_path):
+    first = freeze(project, tmp_path / "data", ManualClock())
+    (project / "helper.py").write_text("LIMIT = 2\n")
+    second = freeze(project, tmp_path / "data", ManualClock())
+
+    assert first.sha != second.sha
+    assert load_project(first.directory).jobs["job"].function(None) == 1
+    assert load_project(second.directory).jobs["job"].function(None) == 2
+    assert not (first.directory / ".mainstem").exists()
+    assert open_version(tmp_path / "data", first.sha) == first
+    assert first.manifest.origin == str(project)
+    assert first.manifest.packages["msgspec"]
+
+
+def test_freezing_again_gives_the_same_version(project, tmp_path):
+    clock = ManualClock()
+    first = freeze(project, tmp_path / "data", clock)
+    clock.advance_ms(1000)
+    assert freeze(project, tmp_path / "data", clock) == first
+
+
+def test_only_what_can_change_a_job_changes_the_hash(project):
+    before = code_hash(project)
+    (project / "mainstem.toml").write_text("[project]\nname = 'x'\n[jobs.job]\nevery = '1 minute'\n")
+    (project / "notes.txt").write_text("more")
+    assert code_hash(project) == before
+    (project / "schemas" / "a.avsc").write_text("{ }")
+    changed = code_hash(project)
+    (project / "new.py").write_text("")
+    assert len({before, changed, code_hash(project)}) == 3
+
+
+def test_an_edited_copy_is_refused(project, tmp_path):
+    version = freeze(project, tmp_path / "data", ManualClock())
+    (version.directory / "jobs.py").write_text(JOBS + "# edited\n")
+    with pytest.raises(CorruptData, match="somebody edited it"):
+        open_version(tmp_path / "data", version.sha)
+    with pytest.raises(CorruptData, match="are missing"):
+        open_version(tmp_path / "data", "0" * 16)
+
+
+def test_a_copy_cut_short_by_a_crash_is_made_again(project, tmp_path):
+    version = freeze(project, tmp_path / "data", ManualClock())
+    (tmp_path / "data" / "versions" / f"{version.sha}.json").unlink()
+    (version.directory / "jobs.py").unlink()
+    assert freeze(project, tmp_path / "data", ManualClock()) == version
+    assert (version.directory / "jobs.py").read_text() == JOBS
+
+
+def test_what_a_version_was_started_with_is_kept(tmp_path):
+    fixed = Fixed("delays", "1", "abc", {"flights": 4}, "delays_hourly", 9, 4)
+    assert read_fixed(tmp_path / "delays@1") is None
+    write_fixed(tmp_path / "delays@1", fixed)
+    assert read_fixed(tmp_path / "delays@1") == fixed
+    (tmp_path / "delays@1" / "job.json").write_text("{")
+    with pytest.raises(CorruptData, match="expected what a job was started with"):
+        read_fixed(tmp_path / "delays@1")
+
+
+def test_jobs_go_on_with_the_code_they_were_started_with(project, tmp_path):
+    data, clock = tmp_path / "data", ManualClock()
+    (only,) = assignments(project, data, clock)
+    assert only.jobs == (("job", "1"),)
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", only.code.sha, {}, "b", 1, 4))
+
+    (project / "jobs.py").write_text(JOBS + '@stream(to="c")\ndef second(a):\n    return LIMIT\n')
+    new, old = assignments(project, data, clock)
+    assert (new.jobs, old.jobs) == ((("second", "1"),), (("job", "1"),))
+    assert old.code == only.code
+
+    (project / "mainstem.toml").write_text('[jobs.job]\nversion = "2"\n')
+    new, old = assignments(project, data, clock)
+    assert (new.jobs, old.jobs) == ((("job", "2"), ("second", "1")), (("job", "1"),))
+
+    (data / "jobs" / "job@1" / RETIRED).touch()
+    (new,) = assignments(project, data, clock)
+    assert new.jobs == (("job", "2"), ("second", "1"))
+
+    (project / "jobs.py").write_text(JOBS)  # reverted
+    (project / "mainstem.toml").write_text("")
+    assert assignments(project, data, clock) == []
