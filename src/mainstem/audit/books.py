@@ -1,0 +1,195 @@
+"""The balance: what writers say they wrote = what the log holds = what every reader says it saw.
+
+Offsets are not records. In a partition's span of offsets
+
+    span = data + control + aborted + compacted
+
+`data` are the records that a read_committed consumer gets, `control` the commit and abort markers, `aborted` the
+records of aborted transactions, `compacted` the offsets whose records the cleaner has removed. So counts of offsets
+never stand in for counts of records, and each of the four is counted on its own.
+
+Beside each count stands the sum, modulo 2**64, of the fingerprints of the counted records
+(`mainstem.records.fingerprint`): a loss and a duplicate that cancel out in the count show in the sum, in any order.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from mainstem.core import TopicPartition
+
+MODULUS = 1 << 64
+
+
+class Count(msgspec.Struct, frozen=True):
+    """`count` records whose fingerprints sum to `hash` (modulo 2**64)."""
+
+    count: int = 0
+    hash: int = 0
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(self.count + other.count, (self.hash + other.hash) % MODULUS)
+
+
+class PartitionBooks(msgspec.Struct, frozen=True):
+    """What one scan of a partition found in the offsets from `start` (included) to `end` (not included).
+
+    `at` holds the running `data` at the offsets that were asked for: readers' positions.
+    """
+
+    partition: TopicPartition
+    start: int
+    end: int
+    data: Count
+    control: int
+    aborted: int
+    compacted: int
+    at: Mapping[int, Count] = {}
+
+    @property
+    def accounted(self) -> int:
+        return self.data.count + self.control + self.aborted + self.compacted
+
+
+class WriterStatement(msgspec.Struct, frozen=True):
+    """All that `writer` has committed to `partition` since it exists."""
+
+    writer: str
+    partition: TopicPartition
+    written: Count
+
+
+class ReaderStatement(msgspec.Struct, frozen=True):
+    """What `reader` did with the records of `partition` from offset `start` (included) to `end` (not included).
+
+    `hash` sums the fingerprints of all of them, whatever became of each.
+    """
+
+    reader: str
+    partition: TopicPartition
+    start: int
+    end: int
+    rows: int
+    hash: int
+    quarantined: int = 0
+    tombstones: int = 0
+    filtered: int = 0
+    late: int = 0
+
+    @property
+    def seen(self) -> Count:
+        return Count(self.rows + self.quarantined + self.tombstones + self.filtered + self.late, self.hash % MODULUS)
+
+
+class Verdict(StrEnum):
+    """What the audit says of one line."""
+
+    BALANCED = "balanced"
+    IN_FLIGHT = "in flight"  # a reader has more to read, or a writer wrote while we counted
+    COMPACTED = "compacted"  # the cleaner removed records: counts agree as far as they still can
+    WRONG = "WRONG"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the books. `missing` is expected minus found: positive is loss, negative duplication."""
+
+    partition: TopicPartition
+    tier: str
+    name: str
+    verdict: Verdict
+    expected: int
+    found: int
+    detail: str = ""
+
+    @property
+    def missing(self) -> int:
+        return self.expected - self.found
+
+
+def balance(
+    books: Sequence[PartitionBooks],
+    before: Iterable[WriterStatement],
+    after: Iterable[WriterStatement],
+    readers: Iterable[ReaderStatement],
+) -> list[Line]:
+    """Compare every tier of every partition.
+
+    Args:
+        books: one scan per partition, with `at` filled for the readers' positions.
+        before: the writers' statements read before the scan,
+        after: and after it; where both agree, nothing was written meanwhile and the comparison is exact.
+        readers: the readers' statements, read before the scan.
+    """
+    early, late = _by_partition(before), _by_partition(after)
+    reports: dict[TopicPartition, dict[str, list[ReaderStatement]]] = {}
+    for statement in readers:
+        reports.setdefault(statement.partition, {}).setdefault(statement.reader, []).append(statement)
+    lines: list[Line] = []
+    for book in sorted(books, key=lambda book: book.partition):
+        lines.append(_offsets(book))
+        if book.partition in late:
+            lines.append(_writers(book, early.get(book.partition, {}), late[book.partition]))
+        lines += [_reader(book, name, said) for name, said in sorted(reports.get(book.partition, {}).items())]
+    return lines
+
+
+def _by_partition(statements: Iterable[WriterStatement]) -> dict[TopicPartition, dict[str, Count]]:
+    result: dict[TopicPartition, dict[str, Count]] = {}
+    for statement in statements:
+        result.setdefault(statement.partition, {})[statement.writer] = statement.written
+    return result
+
+
+def _total(written: Mapping[str, Count]) -> Count:
+    return sum(written.values(), Count())
+
+
+def _offsets(book: PartitionBooks) -> Line:
+    span = book.end - book.start
+    parts = f"{book.data.count} data + {book.control} control + {book.aborted} aborted + {book.compacted} compacted"
+    verdict = Verdict.BALANCED if book.accounted == span else Verdict.WRONG
+    return Line(book.partition, "log", "offsets", verdict, span, book.accounted, parts)
+
+
+def _writers(book: PartitionBooks, early: Mapping[str, Count], late: Mapping[str, Count]) -> Line:
+    low, high, found = _total(early), _total(late), book.data
+    names = ", ".join(sorted(late))
+    if book.compacted or book.start:
+        fits = found.count <= high.count <= found.count + book.compacted + book.start
+        verdict = Verdict.COMPACTED if fits else Verdict.WRONG
+        return Line(book.partition, "writer", names, verdict, high.count, found.count, "records were cleaned since")
+    if low == high:
+        if found == high:
+            return Line(book.partition, "writer", names, Verdict.BALANCED, high.count, found.count)
+        why = "hashes differ" if found.count == high.count else "counts differ"
+        return Line(book.partition, "writer", names, Verdict.WRONG, high.count, found.count, why)
+    inside = low.count <= found.count <= high.count
+    verdict = Verdict.IN_FLIGHT if inside else Verdict.WRONG
+    return Line(book.partition, "writer", names, verdict, high.count, found.count, "written to while counted")
+
+
+def _reader(book: PartitionBooks, reader: str, said: Sequence[ReaderStatement]) -> Line:
+    """Join the reader's statements into one from its first offset on, and hold it against the log there."""
+    seen, position = Count(), None
+    for statement in sorted(set(said), key=lambda s: (s.start, s.end)):
+        if position is None or statement.start == 0:  # a statement from 0 covers all before it
+            position, seen = statement.end, statement.seen
+        elif statement.start == position:
+            position, seen = statement.end, seen + statement.seen
+        else:
+            word = "a gap" if statement.start > position else "an overlap"
+            detail = f"{word}: it speaks of offsets {statement.start} to {statement.end} after {position}"
+            return Line(book.partition, "reader", reader, Verdict.WRONG, position, statement.start, detail)
+    assert position is not None
+    expected = book.at.get(min(position, book.end), book.data)
+    if book.compacted or book.start:
+        verdict = Verdict.COMPACTED if seen.count >= expected.count else Verdict.WRONG
+        return Line(book.partition, "reader", reader, verdict, expected.count, seen.count, "records were cleaned since")
+    if seen != expected:
+        why = "hashes differ" if seen.count == expected.count else f"up to offset {position}"
+        return Line(book.partition, "reader", reader, Verdict.WRONG, expected.count, seen.count, why)
+    if expected.count < book.data.count:
+        behind = f"{book.data.count - expected.count} records to go"
+        return Line(book.partition, "reader", reader, Verdict.IN_FLIGHT, expected.count, seen.count, behind)
+    return Line(book.partition, "reader", reader, Verdict.BALANCED, expected.count, seen.count)

@@ -1,0 +1,97 @@
+"""Collect the books of a whole log: what writers and readers say in Mainstem's own topics, and what the log holds."""
+
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from mainstem.audit.books import Count, Line, ReaderStatement, WriterStatement, balance
+from mainstem.audit.scan import scan
+from mainstem.client import topics
+from mainstem.client.compacted import read_compacted
+from mainstem.client.connection import Connection
+from mainstem.client.internal import AUDIT, COMMITS, SOURCES
+from mainstem.client.progress import Marker, Written
+from mainstem.client.records import read_records
+from mainstem.client.writer import SourceState
+from mainstem.core import TopicPartition, UserError
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One record of `__mainstem.audit`: what a reader did with offsets `start` (included) to `to` (not included)."""
+
+    reader: str
+    topic: str
+    partition: int
+    start: int = msgspec.field(name="from")
+    to: int
+    rows: int
+    hash: int
+    quarantined: int = 0
+    tombstones: int = 0
+    filtered: int = 0
+    late: int = 0
+
+    def statement(self) -> ReaderStatement:
+        return ReaderStatement(
+            self.reader,
+            TopicPartition(self.topic, self.partition),
+            self.start,
+            self.to,
+            self.rows,
+            self.hash,
+            self.quarantined,
+            self.tombstones,
+            self.filtered,
+            self.late,
+        )
+
+
+def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
+    """Balance the books of every topic of the users, or of `only`.
+
+    1. Read what writers and readers say, 2. count what the log holds, 3. read the writers again: what they wrote
+    meanwhile explains a difference.
+
+    Raises:
+        UserError: a topic of `only` does not exist.
+    """
+    existing = topics.list_topics(connection)
+    unknown = sorted(set(only) - existing.keys())
+    if unknown:
+        raise UserError(f"topic {unknown[0]}: no such topic", hint="`mainstem topic list` shows the topics")
+    wanted = {
+        TopicPartition(name, number): set[int]()
+        for name, each in existing.items()
+        if (name in only if only else not name.startswith("_"))
+        for number in range(each.partitions)
+    }
+    before = list(_writers(connection, existing))
+    readers = [statement for statement in _readers(connection, existing) if statement.partition in wanted]
+    for statement in readers:
+        wanted[statement.partition].add(statement.end)
+    books = scan(connection, wanted)
+    return balance(books, before, list(_writers(connection, existing)), readers)
+
+
+def _writers(connection: Connection, existing: Collection[str]) -> Iterator[WriterStatement]:
+    if SOURCES in existing:
+        for key, value in read_compacted(connection, SOURCES).items():
+            state = msgspec.json.decode(value, type=SourceState)
+            yield from _written(f"source {key.decode()}", state.written)
+    if COMMITS in existing:
+        for key, value in read_compacted(connection, COMMITS).items():
+            marker = msgspec.json.decode(value, type=Marker)
+            yield from _written(f"job {key.decode()}", marker.written)
+
+
+def _written(writer: str, written: dict[str, dict[int, Written]]) -> Iterator[WriterStatement]:
+    for topic, partitions in written.items():
+        for partition, total in partitions.items():
+            yield WriterStatement(writer, TopicPartition(topic, partition), Count(total.count, total.hash))
+
+
+def _readers(connection: Connection, existing: Collection[str]) -> Iterator[ReaderStatement]:
+    if AUDIT not in existing:
+        return
+    for record in read_records(connection, AUDIT):
+        yield msgspec.json.decode(record.value, type=Report).statement()

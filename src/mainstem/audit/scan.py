@@ -1,0 +1,167 @@
+"""Count what a partition holds, from its log start to its last stable offset, batch by batch as it is stored.
+
+Clients hide control records, aborted records and the gaps of compaction; the audit needs all three, so it fetches the
+stored batches and reads them as a consumer would (https://kafka.apache.org/protocol#The_Messages_Fetch): a batch of a
+transactional producer is aborted if the fetch answer names a transaction of that producer that started at or before
+it and whose abort marker has not come yet.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from mainstem.audit.books import MODULUS, Count, PartitionBooks
+from mainstem.client import topics
+from mainstem.client.cluster import Api, Cluster, nested
+from mainstem.client.connection import Connection
+from mainstem.client.errors import BrokerUnavailable
+from mainstem.core import TopicPartition
+from mainstem.records import BatchHeader, decode_header, decode_marker, fingerprint, iter_spans
+from mainstem.records.record import decode_record, iter_record_spans, record_bytes
+
+FETCH_VERSION = 11
+FETCH_BYTES = 4 << 20
+AT_ONCE = 4  # partitions; the rest wait
+
+
+class Tally:
+    """Running counts of one partition; feed it the batches of each fetch in order.
+
+    Args:
+        start: the log start offset.
+        positions: offsets at which the running count of `data` is kept.
+    """
+
+    def __init__(self, start: int, positions: Collection[int] = ()) -> None:
+        self.next_offset = start
+        self._start = start
+        self._waiting = sorted((p for p in set(positions) if p >= start), reverse=True)
+        self._at: dict[int, Count] = {}
+        self._data = self._hash = self._control = self._aborted = self._compacted = 0
+        self._starts: list[tuple[int, int]] = []  # (first offset, producer id) of aborted transactions to come
+        self._open: set[int] = set()  # producers inside of an aborted transaction
+
+    def aborted(self, transactions: Iterable[tuple[int, int]]) -> None:
+        """Learn (first offset, producer id) of the aborted transactions that overlap the next batches."""
+        self._starts = sorted({*self._starts, *transactions}, reverse=True)
+
+    def feed(self, records: bytes) -> None:
+        """Count whole batches; one cut short at the end is left for the next fetch."""
+        for span in iter_spans(records):
+            if span.last_offset < self.next_offset:
+                continue  # a fetch in the middle of a batch returns it whole
+            batch = memoryview(records)[span.position : span.end]
+            header = decode_header(batch)
+            self._compacted += max(0, header.base_offset - self.next_offset)
+            self._compacted += header.last_offset_delta + 1 - header.count
+            self._count(header, batch)
+            self.next_offset = header.next_offset
+
+    def books(self, partition: TopicPartition, end: int) -> PartitionBooks:
+        """The result, up to `end` (not included), where the scan has to have come."""
+        self._compacted += max(0, end - self.next_offset)  # the last batches may be compacted away
+        total = Count(self._data, self._hash % MODULUS)
+        at = self._at | dict.fromkeys(self._waiting, total)
+        return PartitionBooks(partition, self._start, end, total, self._control, self._aborted, self._compacted, at)
+
+    def _count(self, header: BatchHeader, batch: memoryview) -> None:
+        while self._starts and self._starts[-1][0] <= header.base_offset:
+            self._open.add(self._starts.pop()[1])
+        if header.is_control:
+            self._keep_positions(header.base_offset)
+            self._control += header.count
+            if header.count and not decode_marker(batch).commit:
+                self._open.discard(header.producer_id)
+        elif header.is_transactional and header.producer_id in self._open:
+            self._keep_positions(header.base_offset)
+            self._aborted += header.count
+        else:
+            self._count_data(header, batch)
+
+    def _count_data(self, header: BatchHeader, batch: memoryview) -> None:
+        data = record_bytes(header, batch)
+        for start, end in iter_record_spans(header, data):
+            record = decode_record(header, data, start, end)
+            self._keep_positions(record.offset)
+            self._data += 1
+            self._hash += fingerprint(record.key, record.value)
+
+    def _keep_positions(self, offset: int) -> None:
+        while self._waiting and self._waiting[-1] <= offset:
+            self._at[self._waiting.pop()] = Count(self._data, self._hash % MODULUS)
+
+
+def scan(connection: Connection, wanted: dict[TopicPartition, set[int]]) -> list[PartitionBooks]:
+    """Count the partitions of `wanted`; its values are the readers' positions.
+
+    Raises:
+        UnknownTopic: a topic does not exist.
+        BrokerUnavailable: a leader does not answer.
+    """
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for topic in {partition.topic for partition in wanted}:
+        starts |= {TopicPartition(topic, p): o for p, o in topics.start_offsets(connection, topic).items()}
+        ends |= {TopicPartition(topic, p): o for p, o in topics.end_offsets(connection, topic, committed=True).items()}
+    return asyncio.run(_scan(connection, wanted, starts, ends))
+
+
+async def _scan(
+    connection: Connection,
+    wanted: dict[TopicPartition, set[int]],
+    starts: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int],
+) -> list[PartitionBooks]:
+    cluster = Cluster(connection)
+    await cluster.open()
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(partition: TopicPartition) -> PartitionBooks:
+        async with places:
+            tally = Tally(starts[partition], wanted[partition])
+            while tally.next_offset < ends[partition]:
+                before = tally.next_offset
+                await _fetch(cluster, partition, tally)
+                if tally.next_offset == before:
+                    break  # everything up to the end is compacted away
+            return tally.books(partition, max(ends[partition], tally.next_offset))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(one(partition)) for partition in wanted]
+    finally:
+        await cluster.close()
+    return [task.result() for task in running]
+
+
+async def _fetch(cluster: Cluster, partition: TopicPartition, tally: Tally) -> None:
+    where = nested(Api.FETCH, FETCH_VERSION, "FetchPartition")(
+        partition=partition.partition, fetch_offset=tally.next_offset, partition_max_bytes=FETCH_BYTES
+    )
+    topic = nested(Api.FETCH, FETCH_VERSION, "FetchTopic")(topic=partition.topic, partitions=(where,))
+    answer = await cluster.call(
+        await cluster.leader(partition),
+        Api.FETCH,
+        FETCH_VERSION,
+        max_wait=timedelta(milliseconds=100),
+        min_bytes=1,
+        max_bytes=FETCH_BYTES,
+        isolation_level=1,
+        session_id=0,
+        session_epoch=-1,
+        topics=(topic,),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+    (found,) = answer.responses[0].partitions
+    if found.error_code is not ErrorCode.none:
+        raise BrokerUnavailable(f"{partition}: fetch at offset {tally.next_offset}: {found.error_code.name}")
+    tally.aborted((_number(t.first_offset), _number(t.producer_id)) for t in found.aborted_transactions or ())
+    tally.feed(bytes(found.records or b""))
+
+
+def _number(value: Any) -> int:
+    return int(value)

@@ -1,0 +1,122 @@
+import pytest
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem import embedded
+from mainstem.audit.books import Count
+from mainstem.audit.scan import Tally, scan
+from mainstem.client.connection import Connection
+from mainstem.client.topics import ensure_topic
+from mainstem.core import TopicPartition
+from mainstem.records import Record, build_batch, build_marker, fingerprint
+
+P = TopicPartition("t", 0)
+
+
+def batch(base, count, producer=-1):
+    records = [Record(base + i, 0, b"k%d" % i, b"v%d" % (base + i), ()) for i in range(count)]
+    return build_batch(
+        records, base_offset=base, producer_id=producer, producer_epoch=0, base_sequence=-1, transactional=producer >= 0
+    )
+
+
+def marker(base, producer, commit):
+    from mainstem.records import set_base_offset_and_epoch
+
+    data = bytearray(build_marker(producer, 0, commit, 0, 0))
+    set_base_offset_and_epoch(data, 0, base, 0)
+    return bytes(data)
+
+
+def sums(records):
+    return Count(len(records), sum(fingerprint(key, value) for key, value in records) % 2**64)
+
+
+@given(st.data())
+def test_every_offset_is_accounted_for_however_the_batches_are_cut(data):
+    """Random transactions of two producers, gaps of compaction, any cut of the bytes into fetches."""
+    log, offset, open_since, expected, aborted_list = [], 0, {}, [], []
+    pending = {1: [], 2: []}
+    control = aborted = compacted = 0
+    for _ in range(data.draw(st.integers(0, 12))):
+        step = data.draw(st.sampled_from(["plain", "transactional", "end", "gap"]))
+        producer = data.draw(st.sampled_from([1, 2]))
+        count = data.draw(st.integers(1, 3))
+        rows = [(b"k%d" % i, b"v%d" % (offset + i)) for i in range(count)]
+        if step == "plain":
+            log.append((offset, batch(offset, count)))
+            expected += rows
+            offset += count
+        elif step == "transactional":
+            log.append((offset, batch(offset, count, producer)))
+            open_since.setdefault(producer, offset)
+            pending[producer] += rows
+            offset += count
+        elif step == "gap":
+            compacted += count
+            offset += count
+        elif producer in open_since:
+            commit = data.draw(st.booleans())
+            log.append((offset, marker(offset, producer, commit)))
+            first = open_since.pop(producer)
+            expected, aborted = (
+                (expected + pending[producer], aborted) if commit else (expected, aborted + len(pending[producer]))
+            )
+            if not commit:
+                aborted_list.append((first, producer))
+            pending[producer] = []
+            control += 1
+            offset += 1
+    end = min(open_since.values(), default=offset)  # the last stable offset
+    stable = [entry for entry in log if entry[0] < end]
+    tally = Tally(0)
+    tally.aborted([each for each in aborted_list if each[0] < end])
+    while stable:
+        taken = data.draw(st.integers(1, len(stable)))
+        tally.feed(b"".join(raw for _, raw in stable[:taken]) + b"\0" * data.draw(st.integers(0, 20)))
+        stable = stable[taken:]
+    books = tally.books(P, end)
+    assert books.accounted == end
+    if not open_since:
+        assert (books.data, books.control, books.aborted, books.compacted) == (
+            sums(expected),
+            control,
+            aborted,
+            compacted,
+        )
+
+
+def test_the_running_count_is_kept_where_a_reader_stands():
+    tally = Tally(0, [0, 2, 5, 9])
+    tally.feed(batch(0, 3) + batch(3, 3))
+    at = tally.books(P, 6).at
+    assert [at[p].count for p in (0, 2, 5, 9)] == [0, 2, 5, 6]
+
+
+@pytest.fixture(scope="module")
+def connection():
+    with embedded() as log:
+        yield Connection(log.bootstrap)
+
+
+def test_a_partition_with_commits_and_aborts_adds_up(connection):
+    ensure_topic(connection, "t", 1)
+    producer = Producer(connection.confluent(transactional_id="writer"))
+    producer.init_transactions()
+    kept = []
+    for number in range(6):
+        producer.begin_transaction()
+        for i in range(50):
+            producer.produce("t", key=b"%d" % i, value=b"%d" % number)
+        producer.flush()  # an abort would drop what is still queued in the client
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+            kept += [(b"%d" % i, b"%d" % number) for i in range(50)]
+    (books,) = scan(connection, {P: {0, 51}})
+    assert books.accounted == books.end - books.start
+    assert books.data == sums(kept)
+    assert (books.control, books.aborted) == (6, 150)
+    assert books.at[51].count == 50
