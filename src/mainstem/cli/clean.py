@@ -1,0 +1,29 @@
+"""`mainstem clean`: remove what a project has kept on this machine."""
+
+import shutil
+from pathlib import Path
+
+import click
+
+from mainstem.cli.target import data_directory
+from mainstem.core.locks import DirectoryLock
+
+
+@click.command()
+@click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--data", type=click.Path(path_type=Path), help="The data directory, where it is not PROJECT/.mainstem.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def clean(project: Path, data: Path | None, yes: bool) -> None:
+    """Delete the data directory of PROJECT: its log, checkpoints and tables. Refused while it is in use.
+
+    What sources and destinations keep (a replication slot, rows of a replica) is not touched.
+    """
+    directory = data_directory(project, data)
+    if not directory.exists():
+        click.echo(f"{directory}: nothing there")
+        return
+    with DirectoryLock(directory):
+        if not yes:
+            click.confirm(f"delete {directory} with the log and all tables for good?", abort=True, err=True)
+        shutil.rmtree(directory)
+    click.echo(f"{directory}: deleted")

@@ -1,0 +1,24 @@
+"""`mainstem doctor`: can this machine run Mainstem, and what would be lost when it fails?"""
+
+import click
+
+from mainstem.cli.output import json_option, to_json, to_table
+
+
+@click.command()
+@click.option("--data", type=click.Path(), default=".", show_default=True, help="Where state will be kept.")
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, data: str, as_json: bool) -> None:
+    """Check Python, Java, jars, packages, disk, file limits and ports. Exit 1 if something is missing."""
+    from pathlib import Path
+
+    from mainstem.standalone.doctor import examine
+
+    findings = examine(Path(data))
+    if as_json:
+        click.echo(to_json(findings))
+    else:
+        click.echo(to_table(["", "what", "found"], [(f.verdict, f.what, f.found) for f in findings]))
+    if any(finding.verdict == "bad" for finding in findings):
+        ctx.exit(1)

@@ -1,0 +1,54 @@
+"""`mainstem job list|show`."""
+
+from pathlib import Path
+
+import click
+
+from mainstem.cli.output import json_option, to_json, to_table
+from mainstem.cli.target import connect, connection_options
+
+
+@click.group()
+def job() -> None:
+    """The jobs that have run on this log."""
+
+
+@job.command("list")
+@json_option
+@connection_options
+def list_command(as_json: bool, bootstrap: str | None, project: Path) -> None:
+    """Show every version of every job: what it reads and writes, its last batch, its lag."""
+    from mainstem.standalone.overview import job_states
+
+    states = job_states(connect(bootstrap, project))
+    columns = ["job", "version", "current", "reads", "writes", "batch", "lag", "rows"]
+    rows = [
+        (s.job, s.version, s.current, ", ".join(s.inputs.values()), s.output, s.batch, s.lag, s.rows) for s in states
+    ]
+    click.echo(to_json(states) if as_json else to_table(columns, rows))
+
+
+@job.command()
+@click.argument("name")
+@json_option
+@connection_options
+def show(name: str, as_json: bool, bootstrap: str | None, project: Path) -> None:
+    """Show job NAME: each version, the code it runs from, whether its output can be reproduced, and why."""
+    from mainstem.standalone.overview import job_state
+
+    states = job_state(connect(bootstrap, project), name)
+    if as_json:
+        click.echo(to_json(states))
+        return
+    for state in states:
+        lines = [
+            ("version", f"{state.version}{' (current)' if state.current else ''}"),
+            ("code", state.code),
+            ("reads", ", ".join(f"{topic} as {name}" for name, topic in state.inputs.items())),
+            ("writes", state.output),
+            ("determinism", f"{state.determinism}: {state.reason}" if state.reason else state.determinism),
+            ("batch", state.batch),
+            ("lag", state.lag),
+            ("rows written", state.rows),
+        ]
+        click.echo(to_table([state.job, ""], lines))

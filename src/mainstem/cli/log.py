@@ -1,0 +1,104 @@
+"""`mainstem log`: the log alone."""
+
+import asyncio
+import gc
+import importlib.util
+import signal
+import sys
+import types
+from pathlib import Path
+
+import click
+
+from mainstem.core import UserError
+from mainstem.core.config import convert, overlay_environment, read_toml
+from mainstem.core.process import die_with_parent, say_ready
+
+
+@click.group()
+def log() -> None:
+    """The log: a broker that speaks the Kafka protocol over one directory."""
+
+
+@log.command()
+@click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory of the log.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:9092",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where clients connect; port 0 is any.",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="A mainstem.toml; its tables [broker] and [log] are read.",
+)
+@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
+def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> None:
+    """Serve the log in directory DATA until SIGTERM or Ctrl-C."""
+    _skip_slow_imports()
+    from mainstem.core.logging import configure
+
+    configure("log", level=log_level)
+    die_with_parent()
+    host, port = parse_address(listen)
+    tree = overlay_environment(read_toml(config_file) if config_file is not None else {})
+    from mainstem.broker.config import BrokerConfig
+    from mainstem.log import LogConfig
+
+    where = str(config_file or "environment")
+    broker_config = convert({**tree.get("broker", {}), "host": host, "port": port}, BrokerConfig, where=where)
+    log_config = convert(tree.get("log", {}), LogConfig, where=where)
+
+    async def serve() -> None:
+        from mainstem.broker.node import serving
+
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with serving(data, broker_config, log_config) as broker:
+            gc.freeze()  # what was imported stays; what requests leave behind is young and goes at once
+            gc.set_threshold(10_000, 20, 50)
+            say_ready(f"listening on {broker.host}:{broker.port}")
+            await stop.wait()
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` as its parts; an IPv6 address stands in brackets.
+
+    Raises:
+        UserError: it is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535 or (":" in host and host[0] != "["):
+        raise UserError(f"--listen {text}: expected HOST:PORT", hint="for example --listen 127.0.0.1:9092")
+    return host.strip("[]"), int(port)
+
+
+def _skip_slow_imports() -> None:
+    """Start-up is part of the product, and half of it would go to what a log never uses.
+
+    Where development packages are installed, kio imports hypothesis and structlog imports rich: 0.3 s. And crc32c reads
+    its own version through importlib.metadata, 20 ms: its one function is in an extension module beside that.
+    """
+    for name in ("hypothesis", "rich"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: the import fails, as if not installed
+    found = importlib.util.find_spec("crc32c")
+    if "crc32c" not in sys.modules and found is not None and found.submodule_search_locations:
+        package = types.ModuleType("crc32c")
+        package.__path__ = list(found.submodule_search_locations)
+        sys.modules["crc32c"] = package
+        try:
+            extension = importlib.import_module("crc32c._crc32c")
+        except ImportError:  # laid out otherwise in some other version: the slow way works for all of them
+            del sys.modules["crc32c"]
+        else:
+            vars(package).update({name: value for name, value in vars(extension).items() if name[:1] != "_"})

@@ -1,0 +1,45 @@
+"""What commands print: tables for people, one JSON document for programs; both from the same structs."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document; its fields are stable.")
+
+
+def to_json(value: Any) -> str:
+    """One document with sorted, stable field names."""
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted")).decode()
+
+
+def to_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Columns as wide as their widest cell; numbers to the right. Booleans read yes and no, None reads -."""
+    listed = [list(row) for row in rows]
+    cells = [[_text(cell) for cell in row] for row in listed]
+    widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]
+    right = [
+        bool(listed) and all(isinstance(row[i], (int, float)) and not isinstance(row[i], bool) for row in listed)
+        for i in range(len(columns))
+    ]
+    lines = [
+        "  ".join(
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in [list(columns), *cells]
+    ]
+    return "\n".join(lines)
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, float):
+        return f"{cell:,.3f}".rstrip("0").rstrip(".")
+    return str(cell)

@@ -1,0 +1,69 @@
+"""`mainstem plan PROJECT`: what the project means and what running it would change; nothing is run."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mainstem.cli.output import json_option, to_json, to_table
+from mainstem.cli.target import data_directory
+from mainstem.core.logging import configure
+
+if TYPE_CHECKING:
+    from mainstem.process.plan import Plan
+
+
+@click.command()
+@click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--data", type=click.Path(path_type=Path), help="Where state is kept [default: PROJECT/.mainstem].")
+@json_option
+def plan(project: Path, data: Path | None, as_json: bool) -> None:
+    """Show the graph of PROJECT: topics, jobs, schemas, whether outputs can be reproduced, and what would change.
+
+    Where the project is up, its registry and topics are asked too.
+    """
+    configure("plan", level="error")
+    planned = planned_now(project, data_directory(project, data))
+    if as_json:
+        click.echo(to_json(planned))
+        return
+    click.echo(to_table(["project", planned.project], [("code", planned.code)]) + "\n")
+    topics = [
+        (t.name, t.kind, ", ".join(t.key), t.partitions, t.exists, t.producer, ", ".join(t.readers))
+        for t in planned.topics
+    ]
+    click.echo(to_table(["topic", "kind", "key", "partitions", "exists", "written by", "read by"], topics) + "\n")
+    jobs = [
+        (j.name, j.version, ", ".join(j.inputs.values()), j.output, j.state, j.determinism, j.keeps_order, j.place)
+        for j in planned.jobs
+    ]
+    columns = ["job", "version", "reads", "writes", "state", "determinism", "keeps order", "declared at"]
+    click.echo(to_table(columns, jobs) + "\n")
+    for job in planned.jobs:
+        if job.reason:
+            click.echo(f"{job.name}: {job.determinism}: {job.reason}")
+    click.echo("\n".join(planned.changes) or "nothing would change")
+
+
+def planned_now(project: Path, data: Path) -> "Plan":
+    """Load and analyse the project on a Spark of its own."""
+    from mainstem.client.connection import Connection
+    from mainstem.client.topics import list_topics
+    from mainstem.process import load_project
+    from mainstem.process.plan import plan as make
+    from mainstem.process.session import SparkConfig, start_session
+    from mainstem.registry.client import Registry
+    from mainstem.standalone.state import is_up, load
+
+    loaded = load_project(project)
+    with tempfile.TemporaryDirectory(prefix="mainstem-plan-") as scratch:
+        spark = start_session("plan", SparkConfig(), directory=Path(scratch))
+        try:
+            state = load(data) if is_up(data) else None
+            if state is None:
+                return make(loaded, spark, data=data)
+            topics = list_topics(Connection(state.bootstrap))
+            return make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data)
+        finally:
+            spark.stop()

@@ -1,0 +1,61 @@
+"""`mainstem run gateway|connect|spark`: one process of a project, as `mainstem up` starts it or as another host does."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mainstem.core.logging import configure
+from mainstem.core.process import die_with_parent
+
+
+def process_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))(
+        command
+    )
+    command = click.option("--data", required=True, type=click.Path(path_type=Path), help="Where state is kept.")(
+        command
+    )
+    command = click.option("--gateway", required=True, metavar="HOST:PORT", help="Registry and collector.")(command)
+    command = click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Address of the log.")(command)
+    return click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))(command)
+
+
+@click.group()
+def run() -> None:
+    """Run one process of a project; `mainstem up` runs them all."""
+
+
+@run.command()
+@process_options
+def gateway(project: Path, bootstrap: str, gateway: str, data: Path, log_level: str) -> None:
+    """The schema registry and the HTTP collector of PROJECT."""
+    from mainstem.standalone.processes import run_gateway
+
+    configure("gateway", level=log_level)
+    die_with_parent()
+    run_gateway(project, bootstrap, gateway, data)
+
+
+@run.command()
+@process_options
+def connect(project: Path, bootstrap: str, gateway: str, data: Path, log_level: str) -> None:
+    """The sources of PROJECT, and its destinations that need no Spark."""
+    from mainstem.standalone.processes import run_connect
+
+    configure("connect", level=log_level)
+    die_with_parent()
+    run_connect(project, bootstrap, gateway, data)
+
+
+@run.command()
+@click.option("--code", default="", help="Run the jobs that were started with this version of the code.")
+@process_options
+def spark(project: Path, bootstrap: str, gateway: str, data: Path, log_level: str, code: str) -> None:
+    """The jobs of PROJECT and its lakehouse tables, on one Spark driver."""
+    from mainstem.standalone.processes import run_spark
+
+    configure("spark", level=log_level)
+    die_with_parent()
+    run_spark(project, bootstrap, gateway, data, code)

@@ -1,0 +1,125 @@
+"""`mainstem topic list|describe|create|delete`."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from mainstem.cli.output import json_option, to_json, to_table
+from mainstem.cli.target import connect, connection_options
+from mainstem.client.connection import Connection
+from mainstem.core import UserError
+
+
+class TopicLine(msgspec.Struct, frozen=True):
+    """One topic in `topic list`. `offsets` is the sum of the spans of its partitions: records and control records."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    offsets: int
+
+
+class PartitionLine(msgspec.Struct, frozen=True):
+    """One partition in `topic describe`; the two ends are not included."""
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+
+
+class TopicDetail(msgspec.Struct, frozen=True):
+    """`topic describe --json`."""
+
+    name: str
+    partitions: list[PartitionLine]
+    config: dict[str, str]
+
+
+@click.group()
+def topic() -> None:
+    """List, describe, create and delete topics."""
+
+
+@topic.command("list")
+@click.option("--all", "internal", is_flag=True, help="Also the topics that Mainstem and Kafka keep for themselves.")
+@json_option
+@connection_options
+def list_command(internal: bool, as_json: bool, bootstrap: str | None, project: Path) -> None:
+    """Show every topic: partitions, replication, offsets."""
+    from mainstem.client import topics
+
+    connection = connect(bootstrap, project)
+    lines = [
+        TopicLine(name, each.partitions, each.replication_factor, _span(connection, name))
+        for name, each in topics.list_topics(connection).items()
+        if internal or not name.startswith("_")
+    ]
+    rows = [msgspec.structs.astuple(line) for line in lines]
+    click.echo(to_json(lines) if as_json else to_table(["topic", "partitions", "replicas", "offsets"], rows))
+
+
+@topic.command()
+@click.argument("name")
+@json_option
+@connection_options
+def describe(name: str, as_json: bool, bootstrap: str | None, project: Path) -> None:
+    """Show each partition of topic NAME: log start offset, last stable offset, high watermark."""
+    from mainstem.client import topics
+
+    connection = connect(bootstrap, project)
+    starts = topics.start_offsets(connection, name)
+    stable = topics.end_offsets(connection, name, committed=True)
+    ends = topics.end_offsets(connection, name)
+    partitions = [PartitionLine(p, starts[p], stable[p], ends[p]) for p in sorted(ends)]
+    detail = TopicDetail(name, partitions, topics.describe_config(connection, name))
+    if as_json:
+        click.echo(to_json(detail))
+        return
+    columns = ["partition", "log start", "last stable", "high watermark"]
+    click.echo(to_table(columns, [msgspec.structs.astuple(line) for line in partitions]))
+    click.echo()
+    click.echo(to_table(["setting", "value"], detail.config.items()))
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--config", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka topic setting; repeatable.")
+@connection_options
+def create(name: str, partitions: int, settings: tuple[str, ...], bootstrap: str | None, project: Path) -> None:
+    """Create topic NAME; an existing one with as many partitions is left as it is."""
+    from mainstem.client import topics
+
+    config = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"--config: expected NAME=VALUE, found {setting!r}")
+        config[key] = value
+    made = topics.ensure_topic(connect(bootstrap, project), name, partitions, config)
+    click.echo(f"topic {made.name}: {made.partitions} partitions, {made.replication_factor} replicas")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connection_options
+def delete(name: str, yes: bool, bootstrap: str | None, project: Path) -> None:
+    """Delete topic NAME and all its records."""
+    from mainstem.client import topics
+
+    connection = connect(bootstrap, project)
+    offsets = _span(connection, name)
+    if not yes:
+        click.confirm(f"delete topic {name} with {offsets:,} offsets for good?", abort=True, err=True)
+    topics.delete(connection, [name])
+    click.echo(f"topic {name}: deleted")
+
+
+def _span(connection: Connection, name: str) -> int:
+    from mainstem.client import topics
+
+    starts, ends = topics.start_offsets(connection, name), topics.end_offsets(connection, name)
+    return sum(ends[p] - starts[p] for p in ends)

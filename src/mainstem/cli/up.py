@@ -1,0 +1,47 @@
+"""`mainstem up PROJECT`: run a project on this machine."""
+
+import time
+from pathlib import Path
+
+import click
+
+from mainstem.cli.target import data_directory
+from mainstem.core.logging import configure
+
+
+@click.command()
+@click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--data", type=click.Path(path_type=Path), help="Where state is kept [default: PROJECT/.mainstem].")
+@click.option("--bootstrap", metavar="HOST:PORT", help="Run on this Kafka instead of a log of our own.")
+@click.option("--listen", metavar="HOST:PORT", help="Address of our own log [default: 127.0.0.1:9092].")
+@click.option("--gateway", metavar="HOST:PORT", help="Address of registry and collector [default: 127.0.0.1:9600].")
+@click.option("--log-level", default="warning", type=click.Choice(["debug", "info", "warning", "error"]))
+def up(
+    project: Path, data: Path | None, bootstrap: str | None, listen: str | None, gateway: str | None, log_level: str
+) -> None:
+    """Start the log, the gateway, sources, jobs and destinations of PROJECT, and keep them running.
+
+    Ctrl-C stops all of them in order. Run it again, and it goes on where it was.
+    """
+    from mainstem.standalone import up as node
+    from mainstem.standalone.state import UpState
+    from mainstem.standalone.supervisor import ChildState
+
+    configure("up", level=log_level)
+    directory = data_directory(project, data)
+    began = time.monotonic()
+    shown: dict[str, tuple[str, int | None]] = {}
+
+    def changed(children: list[ChildState]) -> None:
+        for child in children:
+            now = (child.state, child.pid)
+            if shown.get(child.name) != now and child.state != "not started":
+                shown[child.name] = now
+                told = child.last_error if child.state == "waiting" else child.ready_line
+                click.echo(f"{time.monotonic() - began:7.1f} s  {child.name:<8} {child.state:<9} {told}".rstrip())
+
+    def ready(state: UpState) -> None:
+        click.echo(f"{time.monotonic() - began:7.1f} s  up: log {state.bootstrap}, gateway {state.gateway}")
+        click.echo(f"           logs in {directory / 'logs'}; `mainstem status --project {project}` shows what runs")
+
+    node.up(project, directory, bootstrap=bootstrap, listen=listen, gateway=gateway, on_ready=ready, on_change=changed)

@@ -1,0 +1,43 @@
+"""Make the topics that a project declares: their partitions, their schemas, their entries in the catalog.
+
+Every step can be repeated: what exists and agrees is left alone, what disagrees is refused.
+"""
+
+import msgspec
+
+from mainstem.client.catalog import TopicEntry, read_catalog, write_catalog
+from mainstem.client.connection import Connection
+from mainstem.client.topics import ensure_internal_topics, ensure_topic
+from mainstem.process import Project
+from mainstem.registry.client import Registry
+
+KEPT_FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""A week's retention by event time would delete last year's data on arrival; a project says so where it wants less."""
+
+
+def declare_topics(project: Project, connection: Connection, registry_url: str) -> None:
+    """Create the input topics of `project`, register their schemas, tell the catalog. Outputs are made by their jobs.
+
+    Raises:
+        TopicMismatch: a topic exists with another number of partitions.
+        IncompatibleSchema: a schema file does not fit what is registered.
+    """
+    ensure_internal_topics(connection)
+    registry = Registry(registry_url)
+    known = read_catalog(connection)
+    changes: dict[str, object] = {}
+    for topic in project.topics.values():
+        if topic.producer is not None:
+            continue
+        policy = {"cleanup.policy": "compact"} if topic.kind == "changelog" else {}
+        ensure_topic(connection, topic.name, topic.partitions, KEPT_FOR_EVER | policy | topic.config)
+        subject = None
+        if topic.schema_file is not None:
+            subject = f"{topic.name}-value"
+            registry.register(subject, topic.schema_file.read_text())
+        entry = TopicEntry(kind=topic.kind, key=topic.key, event_time=topic.event_time, subject=subject)
+        key, value = f"topic:{topic.name}", msgspec.to_builtins(entry)
+        if subject is not None and known.get(key) != msgspec.json.decode(msgspec.json.encode(value)):
+            changes[key] = value
+    if changes:
+        write_catalog(connection, changes)

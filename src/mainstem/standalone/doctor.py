@@ -1,0 +1,130 @@
+"""What this machine has of what Mainstem needs."""
+
+import importlib.util
+import os
+import resource
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Literal
+
+import msgspec
+
+from mainstem.core import MainstemError
+
+EXTRAS = {
+    "gateway": ("starlette", "uvicorn", "httptools", "fastavro"),
+    "postgres": ("psycopg2", "fastavro"),
+    "spark": ("pyspark", "pyarrow", "pandas", "fastavro"),
+}
+GIB = 1 << 30
+ENOUGH_DISK_BYTES, ENOUGH_FILES = 5 * GIB, 4096
+SLOW_SYNC_MS = 20.0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of `mainstem doctor`: ok, warn (works, with a limit) or bad (something will not work)."""
+
+    verdict: Literal["ok", "warn", "bad"]
+    what: str
+    found: str
+
+
+def examine(data: Path) -> list[Finding]:
+    """Look at everything; `data` is where state will be kept."""
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        _python,
+        _packages,
+        _java,
+        _jars,
+        lambda: _disk(data),
+        _files,
+        _ports,
+    ]
+    return [finding for check in checks for finding in check()]
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("ok" if sys.version_info >= (3, 11) else "bad", "Python 3.11 or newer", version)
+    linux = sys.platform.startswith("linux") and os.uname().machine == "x86_64"
+    yield Finding("ok" if linux else "warn", "Linux on x86_64", f"{sys.platform} {os.uname().machine}")
+
+
+def _packages() -> Iterator[Finding]:
+    for extra, modules in EXTRAS.items():
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        found = "installed" if not missing else f"missing: {', '.join(missing)}: pip install 'mainstem[{extra}]'"
+        yield Finding("warn" if missing else "ok", f"extra {extra}", found)
+
+
+def _java() -> Iterator[Finding]:
+    from mainstem.process.java import find_java
+
+    try:
+        java = find_java()
+    except MainstemError as error:
+        yield Finding("bad", "Java 17 or newer, for Spark", f"{error} ({error.hint})")
+    else:
+        yield Finding("ok", "Java 17 or newer, for Spark", str(java.home))
+
+
+def _jars() -> Iterator[Finding]:
+    from mainstem.process.jars import SPARK_LOCK, read_lock
+    from mainstem.process.java import cache_directory
+
+    cache = cache_directory()
+    jars = read_lock(SPARK_LOCK)
+    missing = [jar for jar in jars if not jar.path_in(cache).exists()]
+    found = f"{len(jars) - len(missing)} of {len(jars)} in {cache}"
+    yield Finding("warn" if missing else "ok", "jars for Spark", found + ("; fetched at first use" if missing else ""))
+
+
+def _disk(data: Path) -> Iterator[Finding]:
+    place = data
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    yield Finding("ok" if free > ENOUGH_DISK_BYTES else "warn", "free disk", f"{free / GIB:.1f} GiB at {place}")
+    try:
+        milliseconds = sync_milliseconds(place)
+    except OSError as error:
+        yield Finding("bad", "a durable write", str(error))
+        return
+    slow = milliseconds > SLOW_SYNC_MS
+    note = ": every acknowledged write waits for this" if slow else ""
+    yield Finding("warn" if slow else "ok", "a durable write (fdatasync of 4 KiB)", f"{milliseconds:.2f} ms{note}")
+
+
+def sync_milliseconds(directory: Path, times: int = 9) -> float:
+    """Median time of an fdatasync of 4 KiB in `directory`."""
+    taken = []
+    with NamedTemporaryFile(dir=directory) as file:
+        for _ in range(times):
+            file.write(b"\0" * 4096)
+            file.flush()
+            before = time.perf_counter()
+            os.fdatasync(file.fileno())
+            taken.append((time.perf_counter() - before) * 1000)
+    return sorted(taken)[times // 2]
+
+
+def _files() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(soft, hard if hard != resource.RLIM_INFINITY else soft)
+    yield Finding("ok" if limit >= ENOUGH_FILES else "warn", "open files", f"{limit:,} at most")
+
+
+def _ports() -> Iterator[Finding]:
+    for port, use in ((9092, "the log"), (9600, "the gateway")):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+                yield Finding("ok", f"port {port} for {use}", "free")
+            except OSError:
+                yield Finding("warn", f"port {port} for {use}", "in use: is Mainstem up? else choose another")

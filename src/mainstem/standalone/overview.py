@@ -1,0 +1,156 @@
+"""What runs and how far it is: for `mainstem status`, `mainstem job`, and whoever shows it in another way."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainstem.client import topics
+from mainstem.client.catalog import entries, read_catalog
+from mainstem.client.compacted import read_compacted
+from mainstem.client.connection import Connection
+from mainstem.client.internal import AUDIT, COMMITS, SOURCES, job_key
+from mainstem.client.progress import Marker, Positions, merge_positions
+from mainstem.client.records import read_records
+from mainstem.core import UserError
+from mainstem.standalone.state import UpState, is_up, load
+
+
+class JobState(msgspec.Struct, frozen=True):
+    """One version of a job. `lag` is in offsets, over all inputs; None before its first batch."""
+
+    job: str
+    version: str
+    current: bool
+    inputs: dict[str, str]
+    output: str
+    code: str
+    determinism: str
+    reason: str
+    batch: int | None
+    lag: int | None
+    rows: int
+
+
+class SourceLine(msgspec.Struct, frozen=True):
+    """One source: where it is in what it reads, in its own words, and how many records it has written."""
+
+    source: str
+    position: dict[str, Any]
+    records: int
+
+
+class ReaderLine(msgspec.Struct, frozen=True):
+    """One destination and topic: the offset up to which it has everything, summed over partitions, and its lag."""
+
+    reader: str
+    topic: str
+    lag: int
+    rows: int
+    quarantined: int
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """`mainstem status --json`."""
+
+    up: bool
+    node: UpState | None
+    sources: list[SourceLine]
+    jobs: list[JobState]
+    readers: list[ReaderLine]
+
+
+def overview(data: Path, connection: Connection) -> Overview:
+    """Everything at once; what the log does not know yet is left out."""
+    existing = topics.list_topics(connection)
+    running = is_up(data)
+    return Overview(
+        running,
+        load(data) if running else None,
+        _sources(connection) if SOURCES in existing else [],
+        job_states(connection),
+        _readers(connection) if AUDIT in existing else [],
+    )
+
+
+def job_states(connection: Connection) -> list[JobState]:
+    """Every version of every job that the catalog knows."""
+    if COMMITS not in topics.list_topics(connection):
+        return []
+    markers = {
+        key.decode(): msgspec.json.decode(v, type=Marker) for key, v in read_compacted(connection, COMMITS).items()
+    }
+    states: list[JobState] = []
+    ends: dict[str, dict[int, int]] = {}
+    for job, entry in sorted(entries(read_catalog(connection), "job").items()):
+        for version, about in sorted(entry.get("versions", {}).items()):
+            marker = markers.get(job_key(job, version))
+            for topic in about["inputs"].values():
+                if topic not in ends:
+                    ends[topic] = topics.end_offsets(connection, topic, committed=True)
+            written = marker.written.values() if marker else []
+            states.append(
+                JobState(
+                    job=job,
+                    version=version,
+                    current=entry.get("current") == version,
+                    inputs=about["inputs"],
+                    output=about["output"],
+                    code=about["code"],
+                    determinism=about["determinism"],
+                    reason=about["reason"],
+                    batch=marker.batch if marker else None,
+                    lag=lag_of(merge_positions(marker.end_offsets), ends) if marker else None,
+                    rows=sum(total.count for partitions in written for total in partitions.values()),
+                )
+            )
+    return states
+
+
+def job_state(connection: Connection, job: str) -> list[JobState]:
+    """The versions of one job.
+
+    Raises:
+        UserError: the catalog has no such job.
+    """
+    found = [state for state in job_states(connection) if state.job == job]
+    if not found:
+        raise UserError(f"job {job}: no such job has run", hint="`mainstem job list` shows the jobs")
+    return found
+
+
+def lag_of(positions: Positions, ends: dict[str, dict[int, int]]) -> int:
+    """How many offsets lie between `positions` and `ends`, in the topics that `positions` names."""
+    return sum(
+        max(0, ends.get(topic, {}).get(partition, 0) - offset)
+        for topic, partitions in positions.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def _sources(connection: Connection) -> list[SourceLine]:
+    lines = []
+    for key, value in sorted(read_compacted(connection, SOURCES).items()):
+        state = msgspec.json.decode(value)
+        written = state.get("written", {}).values()
+        records = sum(total.get("count", 0) for partitions in written for total in partitions.values())
+        lines.append(SourceLine(key.decode(), state["position"], records))
+    return lines
+
+
+def _readers(connection: Connection) -> list[ReaderLine]:
+    books: dict[tuple[str, str], dict[int, dict[str, int]]] = {}
+    for record in read_records(connection, AUDIT):
+        said = msgspec.json.decode(record.value)
+        book = books.setdefault((said["reader"], said["topic"]), {}).setdefault(said["partition"], {})
+        starts_over = said["from"] == 0
+        for name in ("rows", "quarantined"):
+            book[name] = said.get(name, 0) + (0 if starts_over else book.get(name, 0))
+        book["to"] = max(said["to"], book.get("to", 0))
+    lines = []
+    for (reader, topic), partitions in sorted(books.items()):
+        ends = topics.end_offsets(connection, topic, committed=True)
+        lag = lag_of({topic: {partition: book["to"] for partition, book in partitions.items()}}, {topic: ends})
+        rows, quarantined = (sum(book[name] for book in partitions.values()) for name in ("rows", "quarantined"))
+        lines.append(ReaderLine(reader, topic, lag, rows, quarantined))
+    return lines

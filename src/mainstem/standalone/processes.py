@@ -1,0 +1,105 @@
+"""What each process of a project is made of. Every function runs until SIGTERM or SIGINT, then stops in order."""
+
+import signal
+import threading
+from pathlib import Path
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.core import Retriable, SystemClock
+from mainstem.core.logging import get_logger
+from mainstem.core.process import say_ready
+from mainstem.standalone.config import load_config
+
+log = get_logger()
+
+
+class LakehouseFailed(Retriable):
+    """The query that keeps the tables ended; the process ends, and its supervisor starts it again."""
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that is set by SIGTERM or SIGINT."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None:
+    """The registry and the collector.
+
+    Raises:
+        AddressInUse: somebody else listens there.
+        BrokerUnavailable: the log does not answer.
+    """
+    from mainstem.connect import gateway as room
+
+    config = load_config(project)
+    settings = msgspec.structs.replace(config.gateway, listen=gateway)
+    room.run(Connection(bootstrap, config.security), settings, on_ready=lambda at: say_ready(f"listening on {at}"))
+
+
+def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None:
+    """The sources, and the destinations that need no Spark."""
+    from mainstem.connect.worker import Worker, make_sink, make_source
+    from mainstem.registry.client import Registry
+
+    stop = stop_on_signals()
+    config = load_config(project)
+    connection, registry = Connection(bootstrap, config.security), Registry(f"http://{gateway}")
+    tasks = {f"source {name}": make_source(name, each, connection, registry) for name, each in config.sources.items()}
+    tasks |= {
+        f"sink {name}": make_sink(name, each, connection, registry) for name, each in config.connect_sinks.items()
+    }
+    say_ready(", ".join(tasks))
+    Worker(tasks).run(stop)
+
+
+def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str = "") -> None:
+    """The jobs that run from one version of the project's code, and its lakehouse, on one Spark driver.
+
+    Without `code` it is the version of the project as it is now, and the lakehouse comes with it; with it, an older one
+    that jobs were started with.
+
+    Raises:
+        JobFailed: a job ended.
+    """
+    from mainstem.connect.sinks.delta import Lakehouse
+    from mainstem.process import load_project
+    from mainstem.process.run import JobDriver
+    from mainstem.process.session import start_session
+    from mainstem.process.versions import assignments, freeze, open_version
+    from mainstem.registry.client import Registry
+
+    stop = stop_on_signals()
+    config = load_config(project)
+    connection = Connection(bootstrap, config.security)
+    version = open_version(data, code) if code else freeze(project, data, SystemClock())
+    jobs = {each.code.sha: each.jobs for each in assignments(project, data, SystemClock())}.get(version.sha, ())
+    frozen = load_project(version.directory)
+    spark = start_session(frozen.name, config.spark, directory=data / "spark" / version.sha)
+    queries = []
+    for name, lakehouse in config.lakehouses.items() if not code else ():
+        tables = Path(lakehouse.path) if lakehouse.path else data / "tables"
+        query = Lakehouse(spark.newSession(), connection, tables, data / "lakehouse" / name, lakehouse).start()
+        queries.append((name, query))
+    settings = load_project(project).job_configs
+    driver = JobDriver(
+        spark, frozen, version, connection, Registry(f"http://{gateway}"), data, jobs=jobs, settings=settings
+    )
+    driver.start()
+    say_ready(f"{len(driver.running)} jobs running, {len(driver.waiting)} waiting for their inputs")
+    try:
+        while not stop.wait(0.25):
+            driver.step()
+            for name, query in queries:
+                if not query.isActive:
+                    cause = str(query.exception() or "ended").splitlines()[0]
+                    raise LakehouseFailed(f"sink {name}: {cause}", hint="the lines above say more")
+    finally:
+        driver.stop()
+        for _, query in queries:
+            query.stop()
+        spark.stop()

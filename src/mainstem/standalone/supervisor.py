@@ -1,0 +1,283 @@
+"""Start the processes of a project in order, keep them running, stop them in order.
+
+    starting ──ready line──> running ──exit──> waiting (back-off) ──> starting
+        │ exit 2 (misuse: a retry cannot help)
+        └──> the supervisor stops everything and reports the child's own line
+
+A child says that it is ready by its first line on stdout. It ties itself to the supervisor (`core.process`), so a
+killed supervisor leaves nothing behind.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainstem.core.errors import MainstemError, UserError
+from mainstem.core.logging import get_logger
+from mainstem.core.process import PARENT
+
+log = get_logger()
+
+MISUSE = 2
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
+HEALTHY_AFTER_S = 60.0  # a child that ran this long starts over with the first delay
+
+
+class ChildSpec(msgspec.Struct, frozen=True):
+    """A process to keep running.
+
+    Attributes:
+        name: of its log file, and what people call it.
+        command: argument list; its first line on stdout means that it is ready.
+        environment: laid over the supervisor's own.
+        ready_within_s: a child that says nothing for so long is killed and tried again.
+        stop_within_s: after SIGTERM, before SIGKILL.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = {}
+    ready_within_s: float = 120.0
+    stop_within_s: float = 20.0
+
+
+class ChildState(msgspec.Struct):
+    """What `mainstem status` shows of a child. `since` is seconds since 1970."""
+
+    name: str
+    state: str = "not started"
+    pid: int | None = None
+    restarts: int = 0
+    since: float = 0.0
+    ready_line: str = ""
+    last_error: str = ""
+
+
+class ChildFailed(UserError):
+    """A child refused to start: what it says must be mended by a person."""
+
+
+class NotReady(MainstemError):
+    """A child ended, or stayed silent, before it said that it was ready."""
+
+
+class Supervisor:
+    """Runs `specs` until `stop` is called or a signal comes.
+
+    Args:
+        specs: in order: each is started when the one before it is ready, and stopped before it.
+        logs: directory; `<name>.log` gets each child's stderr and what it prints after its ready line.
+        on_change: called with the states of all children whenever one changes.
+        after: by the name of a child, what is to be done once when it is ready, before the next one starts; it runs
+            in a thread. If it fails, everything is stopped and `run` raises its error.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        logs: Path,
+        on_change: Callable[[list[ChildState]], None] = lambda _: None,
+        *,
+        after: Mapping[str, Callable[[], None]] | None = None,
+        first_delay_s: float = FIRST_DELAY_S,
+    ) -> None:
+        self._specs = list(specs)
+        self._logs = logs
+        self._on_change = on_change
+        self._after = dict(after or {})
+        self._first_delay_s = first_delay_s
+        self._states = {spec.name: ChildState(spec.name) for spec in specs}
+        self._ready = {spec.name: asyncio.Event() for spec in specs}
+        self._stopped = {spec.name: asyncio.Event() for spec in specs}
+        self._stopping = asyncio.Event()
+        self._failure: MainstemError | None = None
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def states(self) -> list[ChildState]:
+        return list(self._states.values())
+
+    async def ready(self) -> bool:
+        """Wait until every child has been ready once; False where the supervisor stops before."""
+
+        async def everyone() -> None:
+            for event in self._ready.values():
+                await event.wait()
+
+        return await self._unless_stopping(everyone())
+
+    async def run(self) -> None:
+        """Start, watch, and stop all children.
+
+        Raises:
+            ChildFailed: a child refused to start; the others have been stopped.
+            MainstemError: what was to be done after a child failed.
+        """
+        self._logs.mkdir(parents=True, exist_ok=True)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index in range(len(self._specs)):
+                    tasks.create_task(self._keep_running(index))
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _keep_running(self, index: int) -> None:
+        spec, state = self._specs[index], self._states[self._specs[index].name]
+        before = self._specs[index - 1].name if index else None
+        after = self._specs[index + 1].name if index + 1 < len(self._specs) else None
+        try:
+            if before is None or await self._unless_stopping(self._ready[before].wait()):
+                await self._restart_until_stopped(spec, state, after)
+        finally:
+            self._change(state, "stopped", pid=None)
+            self._stopped[spec.name].set()
+
+    async def _restart_until_stopped(self, spec: ChildSpec, state: ChildState, after: str | None) -> None:
+        delay_s = self._first_delay_s
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            code = await self._run_once(spec, state, after)
+            if self._stopping.is_set():
+                return
+            state.last_error = f"exit {code}: {last_line(self._log_file(spec))}"
+            if code == MISUSE:
+                self._failure = ChildFailed(
+                    f"{spec.name}: {last_line(self._log_file(spec))}", hint=f"its log: {self._log_file(spec)}"
+                )
+                self.stop()
+                return
+            if time.monotonic() - started > HEALTHY_AFTER_S:
+                delay_s = self._first_delay_s
+            log.warning("child_ended", child=spec.name, exit_code=code, restart_in_s=delay_s, said=state.last_error)
+            self._change(state, "waiting", pid=None)
+            state.restarts += 1
+            await self._unless_stopping(asyncio.sleep(delay_s))
+            delay_s = min(delay_s * 2, LONGEST_DELAY_S)
+
+    async def _run_once(self, spec: ChildSpec, state: ChildState, after: str | None) -> int:
+        """One life of a child: start, wait for its ready line, then for its end or ours. Return its exit code."""
+        self._change(state, "starting", pid=None)
+        with self._log_file(spec).open("ab") as log_file:
+            process = await asyncio.create_subprocess_exec(
+                *spec.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log_file,
+                env={**os.environ, **spec.environment, PARENT: str(os.getpid())},
+                start_new_session=True,  # Ctrl-C reaches only us: we stop the children in order
+            )
+            self._change(state, "starting", pid=process.pid)
+            try:
+                await self._watch(spec, state, process, log_file.write)
+            finally:
+                if process.returncode is None:
+                    if after is not None and self._stopping.is_set():
+                        await self._stopped[after].wait()
+                    await self._end(spec, state, process)
+        return process.returncode if process.returncode is not None else -1
+
+    async def _watch(
+        self,
+        spec: ChildSpec,
+        state: ChildState,
+        process: asyncio.subprocess.Process,
+        write: Callable[[bytes], object],
+    ) -> None:
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(spec.ready_within_s):
+                line = b""
+                if not await self._unless_stopping(first := asyncio.ensure_future(process.stdout.readline())):
+                    return
+                line = first.result()
+        except TimeoutError:
+            write(f"no ready line within {spec.ready_within_s:.0f} s\n".encode())
+            return
+        if not line:
+            await self._unless_stopping(process.wait())
+            return
+        state.ready_line = line.decode(errors="replace").strip()
+        self._change(state, "running", pid=process.pid)
+        if await self._did_follow_up(spec):
+            self._ready[spec.name].set()
+
+        async def forward(stdout: asyncio.StreamReader) -> None:
+            while chunk := await stdout.read(65536):
+                write(chunk)
+            await process.wait()
+
+        await self._unless_stopping(forward(process.stdout))
+
+    async def _did_follow_up(self, spec: ChildSpec) -> bool:
+        follow_up = self._after.pop(spec.name, None)
+        if follow_up is None:
+            return True
+        try:
+            return await self._unless_stopping(work := asyncio.ensure_future(asyncio.to_thread(follow_up))) and (
+                work.result() is None
+            )
+        except MainstemError as error:
+            self._failure = error
+            self.stop()
+            return False
+
+    async def _end(self, spec: ChildSpec, state: ChildState, process: asyncio.subprocess.Process) -> None:
+        self._change(state, "stopping", pid=process.pid)
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), spec.stop_within_s)
+        except TimeoutError:
+            log.warning("child_killed", child=spec.name, after_s=spec.stop_within_s)
+            process.kill()
+            await process.wait()
+
+    async def _unless_stopping(self, work: Awaitable[object]) -> bool:
+        """Wait for `work`; False, with the work cancelled, if the supervisor is told to stop first."""
+        task: asyncio.Future[Any] = asyncio.ensure_future(work)
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            return task.done() and not task.cancelled()
+        finally:
+            task.cancel()
+            stopping.cancel()
+
+    def _change(self, state: ChildState, to: str, *, pid: int | None) -> None:
+        state.state, state.pid, state.since = to, pid, time.time()
+        self._on_change(self.states)
+
+    def _log_file(self, spec: ChildSpec) -> Path:
+        return self._logs / f"{spec.name}.log"
+
+
+def last_line(path: Path) -> str:
+    """The last non-empty line of a log file; "" where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 8192))
+            lines = deque((line for line in file.read().splitlines() if line.strip()), maxlen=1)
+    except FileNotFoundError:
+        return ""
+    return lines[0].decode(errors="replace").strip() if lines else ""
+
+
+def python(*arguments: str) -> tuple[str, ...]:
+    """The command line of a child that is this same program."""
+    return (sys.executable, "-m", "mainstem", *arguments)

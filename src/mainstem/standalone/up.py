@@ -1,0 +1,142 @@
+"""`mainstem up`: all processes of a project on this machine, under one supervisor.
+
+    log ──> gateway (registry, collector) ──> [topics and schemas of the project] ──> connect ──> spark
+
+The log is left out where the project runs on a Kafka of somebody's own. A process that the project has no work for is
+not started.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.core import SystemClock
+from mainstem.core.config import BadSetting
+from mainstem.core.locks import DirectoryLock
+from mainstem.core.logging import get_logger
+from mainstem.process import Project, load_project
+from mainstem.process.versions import assignments, code_hash
+from mainstem.standalone.config import NodeConfig, load_config
+from mainstem.standalone.declare import declare_topics
+from mainstem.standalone.state import UpState, save
+from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python
+
+log = get_logger()
+
+LAYOUT = {"log": "log", "logs": "logs", "spark": "spark", "tables": "tables"}
+"""What lies where below a data directory."""
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """Where the processes of a project find each other."""
+
+    bootstrap: str
+    gateway: str  # HOST:PORT
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://{self.gateway}"
+
+
+def choose_addresses(config: NodeConfig, bootstrap: str | None, listen: str | None, gateway: str | None) -> Addresses:
+    """The addresses from the command line, else from the settings; port 0 becomes a free port."""
+    broker = listen or f"{config.broker.host}:{config.broker.port}"
+    return Addresses(bootstrap or _concrete(broker), _concrete(gateway or config.gateway.listen))
+
+
+def _concrete(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise BadSetting(f"address {address!r}: expected HOST:PORT")
+    if port != "0":
+        return address
+    with socket.create_server((host, 0)) as probe:
+        return f"{host}:{probe.getsockname()[1]}"
+
+
+def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses, *, own_log: bool) -> list[ChildSpec]:
+    """The processes that this project needs, in the order in which they start."""
+    directory = str(project.directory)
+    common = ("--bootstrap", at.bootstrap, "--gateway", at.gateway, "--data", str(data))
+    specs: list[ChildSpec] = []
+    if own_log:
+        settings = ("--config", str(project.directory / "mainstem.toml"))
+        command = python("log", "start", "--data", str(data / LAYOUT["log"]), "--listen", at.bootstrap, *settings)
+        specs.append(ChildSpec("log", command, ready_within_s=300))
+    specs.append(ChildSpec("gateway", python("run", "gateway", directory, *common)))
+    if config.sources or config.connect_sinks:
+        specs.append(ChildSpec("connect", python("run", "connect", directory, *common)))
+    runs = [each.code.sha for each in assignments(project.directory, data, SystemClock())] if project.jobs else []
+    current = code_hash(project.directory)
+    if current in runs or config.lakehouses:
+        specs.append(ChildSpec("spark", python("run", "spark", directory, *common), ready_within_s=300))
+    for sha in runs:
+        if sha != current:  # jobs that were started with code which has been edited since
+            command = python("run", "spark", directory, *common, "--code", sha)
+            specs.append(ChildSpec(f"spark-{sha[:8]}", command, ready_within_s=300))
+    return specs
+
+
+def up(
+    path: Path,
+    data: Path,
+    *,
+    bootstrap: str | None = None,
+    listen: str | None = None,
+    gateway: str | None = None,
+    on_ready: Callable[[UpState], None] = lambda _: None,
+    on_change: Callable[[list[ChildState]], None] = lambda _: None,
+) -> None:
+    """Run the project at `path` with its state in `data` until SIGINT or SIGTERM.
+
+    Args:
+        path: the directory with `mainstem.toml`.
+        data: made where it is missing.
+        bootstrap: a Kafka to run on; None starts our own log.
+        listen: address of our own log, instead of the settings'.
+        gateway: address of the gateway, instead of the settings'.
+        on_ready: called once, when everything runs.
+        on_change: called with the state of all processes whenever one changes.
+
+    Raises:
+        DirectoryInUse: another `up` holds `data`.
+        BadSetting, BadDeclaration: the project is wrong.
+        ChildFailed: a process refused to start.
+    """
+    config = load_config(path)
+    project = load_project(path)
+    with DirectoryLock(data):
+        at = choose_addresses(config, bootstrap, listen, gateway)
+        state = UpState(os.getpid(), str(project.directory), at.bootstrap, at.gateway_url, time.time())
+
+        def changed(children: list[ChildState]) -> None:
+            state.children = children
+            save(data, state)
+            on_change(children)
+
+        def declare() -> None:
+            declare_topics(project, Connection(at.bootstrap, config.security), at.gateway_url)
+
+        specs = child_specs(project, config, data, at, own_log=bootstrap is None)
+        supervisor = Supervisor(specs, data / LAYOUT["logs"], changed, after={"gateway": declare})
+
+        async def run() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_announce(supervisor, lambda: on_ready(state)))
+                await supervisor.run()
+
+        try:
+            asyncio.run(run())
+        except* KeyboardInterrupt:
+            pass
+
+
+async def _announce(supervisor: Supervisor, tell: Callable[[], None]) -> None:
+    if await supervisor.ready():
+        tell()

@@ -1,0 +1,23 @@
+import json
+
+import msgspec
+from click.testing import CliRunner
+
+from mainstem.cli import group
+from mainstem.client.append import append
+from mainstem.client.connection import Connection
+from mainstem.client.internal import AUDIT
+from mainstem.client.topics import ensure_internal_topics, ensure_topic
+
+
+def test_books_that_do_not_balance_are_exit_1(cli_log):
+    connection = Connection(cli_log)
+    ensure_internal_topics(connection)
+    ensure_topic(connection, "orders", 1)
+    good = CliRunner().invoke(group, ["audit", "--bootstrap", cli_log])
+    assert (good.exit_code, "the books balance" in good.stdout) == (0, True)
+    said = {"reader": "table", "topic": "orders", "partition": 0, "from": 0, "to": 0, "rows": 1, "hash": 0}
+    append(connection, AUDIT, [(b"table", msgspec.json.encode(said))])
+    bad = CliRunner().invoke(group, ["audit", "orders", "--json", "--bootstrap", cli_log])
+    assert bad.exit_code == 1
+    assert [line["verdict"] for line in json.loads(bad.stdout)] == ["balanced", "WRONG"]

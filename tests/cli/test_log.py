@@ -1,0 +1,130 @@
+"""`mainstem log start`: one line when it serves, one line when it cannot, and a clean stop."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mainstem.cli.log import parse_address
+from mainstem.core import UserError
+from tests.support.raw import RawClient
+
+COMMAND = [sys.executable, "-m", "mainstem", "log", "start"]
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+@contextmanager
+def started(data: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    argv = [*COMMAND, "--data", str(data), "--listen", "127.0.0.1:0", *arguments]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            assert line.startswith("listening on 127.0.0.1:"), line + process.stderr.read()
+            yield process, line.split()[-1]
+        finally:
+            process.kill()
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, done.stderr
+    for part in parts:
+        assert part in lines[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_and_stops_cleanly(tmp_path, number):
+    with started(tmp_path) as (process, bootstrap):
+        with RawClient(bootstrap) as raw:
+            raw.create_topic("t")
+            assert raw.produce("t", b"x") == 0
+            process.send_signal(number)
+            out, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert out == ""
+        assert "Traceback" not in errors
+    with started(tmp_path) as (_, bootstrap), RawClient(bootstrap) as raw:
+        assert raw.call(3, 4, topics=[{"name": "t"}], allow_auto_topic_creation=False).topics[0].error_code == 0
+
+
+def test_what_was_acknowledged_survives_sigkill(tmp_path):
+    with started(tmp_path) as (process, bootstrap):
+        with RawClient(bootstrap) as raw:
+            raw.create_topic("t")
+            for _ in range(20):
+                assert raw.produce("t", b"x") == 0
+        process.kill()
+        process.wait()
+    with started(tmp_path) as (_, bootstrap), RawClient(bootstrap) as raw:
+        asked = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+        assert raw.call(2, 5, replica_id=-1, topics=asked).topics[0].partitions[0].offset == 20
+
+
+def test_a_port_in_use(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert_one_line(run("--data", str(tmp_path), "--listen", f"127.0.0.1:{port}"), f"127.0.0.1:{port} is in use")
+
+
+def test_a_data_directory_in_use(tmp_path):
+    with started(tmp_path):
+        assert_one_line(run("--data", str(tmp_path), "--listen", "127.0.0.1:0"), str(tmp_path), "in use")
+
+
+@pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:x", ":9092", "127.0.0.1:70000"])
+def test_an_address_that_is_none(tmp_path, listen):
+    assert_one_line(run("--data", str(tmp_path), "--listen", listen), "expected HOST:PORT")
+
+
+def test_an_address_of_another_machine(tmp_path):
+    assert_one_line(run("--data", str(tmp_path), "--listen", "203.0.113.7:9092"), "cannot listen on 203.0.113.7:9092")
+
+
+def test_an_unknown_setting_is_named_with_its_file(tmp_path):
+    config = tmp_path / "mainstem.toml"
+    config.write_text("[broker]\nnum_partitoins = 3\n")
+    done = run("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--config", str(config))
+    assert_one_line(done, "num_partitoins", str(config))
+
+
+def test_settings_come_from_the_file_and_the_environment(tmp_path):
+    config = tmp_path / "mainstem.toml"
+    config.write_text("[broker]\nnum_partitions = 3\n[log]\nread_threads = 2\n")
+    with started(tmp_path / "data", "--config", str(config)) as (_, bootstrap), RawClient(bootstrap) as raw:
+        made = raw.call(3, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+        assert len(made.topics[0].partitions) == 3
+    done = run("--data", str(tmp_path), "--listen", "127.0.0.1:0", environment={"MAINSTEM_BROKER__NODE_ID": "x"})
+    assert_one_line(done, "node_id")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:9092", ("127.0.0.1", 9092)), ("[::1]:0", ("::1", 0)), ("localhost:65535", ("localhost", 65535))],
+)
+def test_addresses(text, address):
+    assert parse_address(text) == address
+
+
+def test_an_ipv6_address_stands_in_brackets():
+    with pytest.raises(UserError):
+        parse_address("::1:9092")

@@ -1,0 +1,29 @@
+import json
+
+from click.testing import CliRunner
+
+from mainstem.cli import group
+from mainstem.client.connection import Connection
+from mainstem.client.topics import ensure_internal_topics
+from mainstem.client.writer import TransactionalWriter
+
+
+def test_a_project_that_is_not_up_is_exit_1(tmp_path):
+    result = CliRunner().invoke(group, ["status", "--project", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "not up; `mainstem up" in result.stderr
+
+
+def test_sources_are_shown_where_they_are(cli_log, tmp_path):
+    ensure_internal_topics(Connection(cli_log))
+    writer = TransactionalWriter(Connection(cli_log), "shop")
+    writer.open()
+    writer.begin()
+    writer.commit({"lsn": 42})
+    writer.close()
+    arguments = ["status", "--bootstrap", cli_log, "--project", str(tmp_path)]
+    people = CliRunner().invoke(group, arguments)
+    assert people.exit_code == 0
+    assert "{'lsn': 42}" in people.stdout
+    (source,) = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).stdout)["sources"]
+    assert source == {"position": {"lsn": 42}, "records": 0, "source": "shop"}

@@ -1,0 +1,44 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from mainstem.cli import group
+
+
+@pytest.fixture(scope="module")
+def run(cli_log):
+    def call(*arguments, code=0):
+        result = CliRunner().invoke(group, [*arguments, "--bootstrap", cli_log])
+        assert result.exit_code == code, result.output
+        return result.stdout
+
+    return call
+
+
+def test_a_topic_is_created_listed_described_and_deleted(run):
+    assert (
+        run("topic", "create", "orders", "--partitions", "2", "--config", "retention.ms=1000")
+        == "topic orders: 2 partitions, 1 replicas\n"
+    )
+    (line,) = json.loads(run("topic", "list", "--json"))
+    assert (line["name"], line["partitions"], line["offsets"]) == ("orders", 2, 0)
+    detail = json.loads(run("topic", "describe", "orders", "--json"))
+    assert [p["partition"] for p in detail["partitions"]] == [0, 1]
+    assert detail["config"]["retention.ms"] == "1000"
+    assert "high watermark" in run("topic", "describe", "orders")
+    assert run("topic", "delete", "orders", "--yes") == "topic orders: deleted\n"
+    assert json.loads(run("topic", "list", "--json")) == []
+
+
+def test_a_malformed_setting_says_what_is_expected(run):
+    from mainstem.core import UserError
+
+    result = CliRunner().invoke(group, ["topic", "create", "t", "--config", "retention", "--bootstrap", "127.0.0.1:1"])
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception) == "--config: expected NAME=VALUE, found 'retention'"
+
+
+def test_a_topic_that_is_not_there_is_misuse(run):
+    result = CliRunner().invoke(group, ["topic", "describe", "nothing", "--bootstrap", "127.0.0.1:1"])
+    assert result.exception is not None

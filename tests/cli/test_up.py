@@ -1,0 +1,32 @@
+import subprocess
+import sys
+
+
+def up(*arguments):
+    command = [sys.executable, "-m", "mainstem", "up", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_directory_without_settings_is_one_line_and_exit_2(tmp_path):
+    done = up(tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"mainstem: {tmp_path}/mainstem.toml: no such file (give a project directory that holds a mainstem.toml)"
+    ]
+
+
+def test_an_unknown_setting_names_itself_and_its_file(tmp_path):
+    (tmp_path / "mainstem.toml").write_text("[gateway]\nlissten = '127.0.0.1:0'\n")
+    done = up(tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"{tmp_path}/mainstem.toml: [gateway]" in line
+    assert "`lissten`" in line
+
+
+def test_a_wrong_declaration_names_file_and_line(tmp_path):
+    (tmp_path / "mainstem.toml").write_text("[project]\n")
+    (tmp_path / "jobs.py").write_text("from mainstem.process import topic\ntopic('unassigned')\n")
+    done = up(tmp_path)
+    assert done.returncode == 2
+    assert f"{tmp_path}/jobs.py:2" in done.stderr

@@ -1,0 +1,40 @@
+import pytest
+
+from mainstem import embedded
+from mainstem.client.catalog import read_catalog, topic_entries
+from mainstem.client.connection import Connection
+from mainstem.client.errors import TopicMismatch
+from mainstem.client.topics import describe, describe_config
+from mainstem.process import load_project
+from mainstem.registry.client import Registry
+from mainstem.standalone.declare import declare_topics
+from tests.standalone.project import write_project
+from tests.support.gateway import gateway
+
+
+@pytest.fixture(scope="module")
+def at():
+    with embedded() as log, gateway(log.bootstrap) as url:
+        yield Connection(log.bootstrap), url
+
+
+def test_topics_schemas_and_catalog_agree_with_the_project(at, tmp_path):
+    connection, url = at
+    project = load_project(write_project(tmp_path / "p"))
+    for _ in range(2):  # what exists and agrees is left alone
+        declare_topics(project, connection, url)
+        assert describe(connection, "orders").partitions == 2
+        assert describe_config(connection, "orders")["retention.ms"] == "-1"
+        entry = topic_entries(read_catalog(connection))["orders"]
+        assert (entry.kind, entry.key, entry.subject) == ("stream", ("number",), "orders-value")
+        assert Registry(url).latest("orders-value").version == 1
+
+
+def test_another_number_of_partitions_is_refused(at, tmp_path):
+    connection, url = at
+    directory = write_project(tmp_path / "p")
+    declare_topics(load_project(directory), connection, url)
+    settings = (directory / "mainstem.toml").read_text()
+    (directory / "mainstem.toml").write_text(settings.replace("partitions = 2", "partitions = 3"))
+    with pytest.raises(TopicMismatch, match="topic orders: expected 3 partitions, found 2"):
+        declare_topics(load_project(directory), connection, url)

@@ -1,0 +1,51 @@
+import msgspec
+import pytest
+
+from mainstem import embedded
+from mainstem.client.append import append
+from mainstem.client.catalog import write_catalog
+from mainstem.client.connection import Connection
+from mainstem.client.internal import AUDIT, COMMITS
+from mainstem.client.progress import Marker, Written
+from mainstem.client.topics import ensure_internal_topics, ensure_topic
+from mainstem.client.writer import TransactionalWriter
+from mainstem.core import UserError
+from mainstem.standalone.overview import job_state, job_states, lag_of, overview
+
+
+@pytest.fixture(scope="module")
+def connection():
+    with embedded() as log:
+        connection = Connection(log.bootstrap)
+        assert job_states(connection) == []
+        ensure_internal_topics(connection)
+        ensure_topic(connection, "orders", 1)
+        yield connection
+
+
+def test_lag_counts_the_offsets_to_the_end():
+    assert lag_of({"t": {0: 3, 1: 9}}, {"t": {0: 10, 1: 9}, "u": {0: 5}}) == 7
+
+
+def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path):
+    writer = TransactionalWriter(connection, "shop")
+    writer.open()
+    writer.begin()
+    for n in range(10):
+        writer.send("orders", None, b"%d" % n, b"v")
+    writer.commit({"row": 10})
+    writer.close()
+    about = {"code": "c0de", "output": "totals", "inputs": {"orders": "orders"}, "determinism": "exact", "reason": ""}
+    write_catalog(connection, {"job:totals": {"versions": {"1": about}, "current": "1"}})
+    marker = Marker("totals", "1", "uuid", 4, {"orders": {"orders": {0: 6}}}, {}, {"totals": {0: Written(3, 1)}})
+    append(connection, COMMITS, [(b"totals@1", msgspec.json.encode(marker))])
+    said = {"reader": "lakehouse", "topic": "orders", "partition": 0, "from": 0, "to": 8, "rows": 8, "hash": 1}
+    append(connection, AUDIT, [(b"lakehouse", msgspec.json.encode(said))])
+
+    seen = overview(tmp_path, connection)
+    assert (seen.up, seen.node) == (False, None)
+    assert [(s.source, s.position, s.records) for s in seen.sources] == [("shop", {"row": 10}, 10)]
+    assert [(j.job, j.current, j.batch, j.lag, j.rows) for j in seen.jobs] == [("totals", True, 4, 5, 3)]
+    assert [(r.reader, r.topic, r.lag, r.rows) for r in seen.readers] == [("lakehouse", "orders", 3, 8)]
+    with pytest.raises(UserError, match="no such job"):
+        job_state(connection, "nothing")

@@ -1,0 +1,148 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mainstem.core import UserError
+from mainstem.standalone.supervisor import ChildFailed, ChildSpec, Supervisor, last_line
+
+pytestmark = pytest.mark.anyio
+
+SERVE = "import sys,time; from mainstem.core.process import die_with_parent; die_with_parent(); print('ready', flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+def child(name, code, **options):
+    return ChildSpec(name, (sys.executable, "-c", code), **options)
+
+
+async def run(supervisor, then):
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(supervisor.run())
+        async with asyncio.timeout(30):
+            await then()
+        supervisor.stop()
+    return running
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_children_start_in_order_and_stop_in_reverse(tmp_path):
+    changes = []
+    supervisor = Supervisor(
+        [child("a", SERVE), child("b", SERVE)],
+        tmp_path,
+        lambda states: changes.append([(s.name, s.state) for s in states]),
+    )
+    await run(supervisor, supervisor.ready)
+    order = [pair for snapshot in changes for pair in snapshot]
+    assert order.index(("a", "running")) < order.index(("b", "starting"))
+    assert order.index(("b", "stopped")) < order.index(("a", "stopping"))
+
+
+async def test_a_killed_child_is_started_again(tmp_path):
+    supervisor = Supervisor([child("a", SERVE)], tmp_path, first_delay_s=0.01)
+    pids = []
+
+    async def kill_twice():
+        for _ in range(2):
+            while supervisor.states[0].state != "running" or supervisor.states[0].pid in pids:
+                await asyncio.sleep(0.01)
+            pids.append(supervisor.states[0].pid)
+            os.kill(pids[-1], signal.SIGKILL)
+        while supervisor.states[0].state != "running" or supervisor.states[0].pid in pids:
+            await asyncio.sleep(0.01)
+
+    await run(supervisor, kill_twice)
+    assert supervisor.states[0].restarts == 2
+    assert "exit -9" in supervisor.states[0].last_error
+
+
+async def test_misuse_stops_everything_and_repeats_the_childs_line(tmp_path):
+    refuse = "import sys; print('port 9092: in use', file=sys.stderr); sys.exit(2)"
+    supervisor = Supervisor([child("a", SERVE), child("log", refuse)], tmp_path)
+    with pytest.raises(ChildFailed, match="log: port 9092: in use"):
+        await supervisor.run()
+    assert [state.state for state in supervisor.states] == ["stopped", "stopped"]
+
+
+async def test_what_follows_a_child_comes_before_the_next(tmp_path):
+    seen = []
+    supervisor = Supervisor(
+        [child("a", SERVE), child("b", SERVE)],
+        tmp_path,
+        after={"a": lambda: seen.append([state.state for state in supervisor.states])},
+    )
+    await run(supervisor, supervisor.ready)
+    assert seen == [["running", "not started"]]
+
+
+async def test_a_failure_of_what_follows_stops_everything(tmp_path):
+    def refuse():
+        raise UserError("topic t: expected 2 partitions, found 1")
+
+    supervisor = Supervisor([child("a", SERVE), child("b", SERVE)], tmp_path, after={"a": refuse})
+    with pytest.raises(UserError, match="expected 2 partitions"):
+        await supervisor.run()
+    assert [state.state for state in supervisor.states] == ["stopped", "stopped"]
+
+
+async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SERVE
+    supervisor = Supervisor([child("a", deaf, stop_within_s=0.2)], tmp_path)
+    pid = None
+
+    async def note():
+        nonlocal pid
+        await supervisor.ready()
+        pid = supervisor.states[0].pid
+
+    await run(supervisor, note)
+    assert not alive(pid)
+
+
+async def test_a_silent_child_is_ended_and_tried_again(tmp_path):
+    supervisor = Supervisor(
+        [child("a", "import time; time.sleep(600)", ready_within_s=0.2)], tmp_path, first_delay_s=0.01
+    )
+
+    async def second_try():
+        while supervisor.states[0].restarts < 1:
+            await asyncio.sleep(0.01)
+
+    await run(supervisor, second_try)
+    assert "no ready line" in last_line(tmp_path / "a.log")
+
+
+def test_children_die_with_a_killed_supervisor(tmp_path):
+    program = (
+        "import asyncio, pathlib, sys\n"
+        "from mainstem.standalone.supervisor import ChildSpec, Supervisor\n"
+        f"serve = {SERVE!r}\n"
+        "s = Supervisor([ChildSpec('a', (sys.executable, '-c', serve))], pathlib.Path(sys.argv[1]),\n"
+        "    lambda states: states[0].state == 'running' and print(states[0].pid, flush=True))\n"
+        "asyncio.run(s.run())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE) as supervisor:
+        pid = int(supervisor.stdout.readline())
+        assert alive(pid)
+        supervisor.kill()
+        supervisor.wait()
+    deadline = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(pid)

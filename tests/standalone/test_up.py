@@ -1,0 +1,181 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from mainstem.client.connection import Connection
+from mainstem.core.config import BadSetting
+from mainstem.process import load_project
+from mainstem.process.versions import Fixed, code_hash, write_fixed
+from mainstem.registry.reader import TypedReader
+from mainstem.standalone.config import load_config
+from mainstem.standalone.up import Addresses, child_specs, choose_addresses
+from tests.standalone.project import write_project
+
+
+@pytest.fixture
+def project(tmp_path):
+    return write_project(tmp_path / "project")
+
+
+def names(project, tmp_path, **options):
+    at = Addresses("127.0.0.1:1", "127.0.0.1:2")
+    return [s.name for s in child_specs(load_project(project), load_config(project, {}), tmp_path, at, **options)]
+
+
+def test_only_what_the_project_needs_is_started(project, tmp_path):
+    assert names(project, tmp_path, own_log=True) == ["log", "gateway", "connect"]
+    assert names(project, tmp_path, own_log=False) == ["gateway", "connect"]
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[sinks.lake]\ntype = "delta"\n')
+    assert names(project, tmp_path, own_log=True) == ["log", "gateway", "connect", "spark"]
+
+
+def test_jobs_that_were_started_with_code_that_was_edited_since_have_a_process_of_their_own(project, tmp_path):
+    jobs = 'from mainstem.process import stream, topic\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return a\n'
+    (project / "jobs.py").write_text(jobs)
+    assert names(project, tmp_path, own_log=False) == ["gateway", "connect", "spark"]
+    sha = code_hash(project)
+    write_fixed(tmp_path / "jobs" / "job@1", Fixed("job", "1", sha, {}, "b", 1, 4))
+    assert names(project, tmp_path, own_log=False) == ["gateway", "connect", "spark"]
+    (project / "jobs.py").write_text(jobs + "# edited\n")
+    assert names(project, tmp_path, own_log=False) == ["gateway", "connect", f"spark-{sha[:8]}"]
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[jobs.job]\nversion = "2"\n')
+    assert names(project, tmp_path, own_log=False) == ["gateway", "connect", "spark", f"spark-{sha[:8]}"]
+
+
+def test_port_0_becomes_a_free_port(project):
+    at = choose_addresses(load_config(project, {}), None, "127.0.0.1:0", "127.0.0.1:0")
+    assert not at.bootstrap.endswith(":0")
+    assert at.gateway_url.startswith("http://127.0.0.1:")
+    assert choose_addresses(load_config(project, {}), "kafka:9092", None, None).bootstrap == "kafka:9092"
+
+
+def test_an_address_that_is_none_is_refused(project):
+    with pytest.raises(BadSetting, match="address 'here': expected HOST:PORT"):
+        choose_addresses(load_config(project, {}), None, "here", None)
+
+
+class Node:
+    """A running `mainstem up`."""
+
+    def __init__(self, project, data):
+        command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]
+        command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
+        self.data = data
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"MAINSTEM_SOURCES__ACCESS__PATH": str(project / "access.log")},
+        )
+        self.lines = []
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if " up: log " in line:
+                break
+        else:
+            raise AssertionError("".join(self.lines))
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:  # the test has failed: leave nothing behind
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    @property
+    def state(self):
+        return json.loads((self.data / "up.json").read_text())
+
+    def child(self, name):
+        return next(child for child in self.state["children"] if child["name"] == name)
+
+    def runs(self, name):
+        return self.child(name)["state"] == "running"
+
+    def lines_of(self, topic):
+        with TypedReader(Connection(self.state["bootstrap"]), topic) as reader:
+            return [record.value["line"] for record in reader]
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(60) == 0
+
+
+def wait_for(done, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.05)
+
+
+def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_path):
+    """Lines of a file arrive once, over kill -9 of each process in turn, of the supervisor, and over a stop."""
+    data, log_file = tmp_path / "data", project / "access.log"
+    wanted = []
+
+    def write(count):
+        with log_file.open("a") as file:
+            for _ in range(count):
+                wanted.append(f"line {len(wanted)}")
+                file.write(wanted[-1] + "\n")
+
+    with Node(project, data) as node:
+        write(100)
+        wait_for(lambda: node.lines_of("lines") == wanted)
+        for name in ("log", "gateway", "connect"):
+            pid = node.child(name)["pid"]
+            os.kill(pid, signal.SIGKILL)
+            write(50)
+            wait_for(lambda name=name, pid=pid: node.runs(name) and node.child(name)["pid"] != pid)
+            wait_for(lambda: node.lines_of("lines") == wanted)
+        body = b'[{"number": 1, "amount": 2.5}]'
+        request = urllib.request.Request(f"{node.state['gateway']}/v1/topics/orders/events", data=body)
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer)["results"][0]["status"] == "accepted"
+
+        command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert second.returncode == 2
+        assert f"{data}: in use by process {node.process.pid}" in second.stderr
+
+        children = [child["pid"] for child in node.state["children"]]
+        node.process.kill()
+        node.process.wait()
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+    write(50)
+    with Node(project, data) as node:
+        wait_for(lambda: node.lines_of("lines") == wanted)
+        node.stop()
+    with Node(project, data) as node:
+        assert node.lines_of("lines") == wanted
+        node.stop()
+
+
+def test_a_port_in_use_is_one_line_and_exit_2(project, tmp_path):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(tmp_path / "d")]
+        done = subprocess.run(
+            [*command, "--listen", f"127.0.0.1:{port}"], capture_output=True, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("mainstem:")]
+    assert str(port) in line
+    assert "in use" in line
