@@ -1,0 +1,59 @@
+"""Kafka's own decoder reads what our coordinators store."""
+
+import re
+from pathlib import Path
+
+import mainstem
+from tests.support import kafka_tools
+from tests.support.raw import RawClient, producer_of
+
+SUBSCRIPTION = b"\0\0\0\0\0\1\0\5facts\xff\xff\xff\xff"
+ASSIGNMENT = b"\0\0\0\0\0\1\0\5facts\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
+
+
+def dump(data: Path, topic: str, decoder: str) -> str:
+    files = [path for path in sorted(data.rglob("*.log")) if path.parent.name.startswith(topic) and path.stat().st_size]
+    return kafka_tools.run("kafka-dump-log", "--files", ",".join(map(str, files)), decoder, "--deep-iteration").stdout
+
+
+def test_kafka_dump_log_decodes_groups_offsets_and_transactions(tmp_path: Path) -> None:
+    with mainstem.embedded(tmp_path) as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("facts")
+        producer = producer_of(raw.init("t", version=5))
+        raw.produce("facts", b"v", transactional_id="t", producer=producer, sequence=0, version=12)
+        raw.commit_in_transaction("t", producer, "g", "facts", 5, version=5)
+        raw.end("t", producer, commit=True, version=5)
+        entry = {
+            "partition_index": 0,
+            "committed_offset": 7,
+            "committed_metadata": "mé",
+            "committed_leader_epoch": 2,
+        }
+        raw.call(8, 8, group_id="h", topics=[{"name": "facts", "partitions": [entry]}])
+        member = raw.call(
+            11,
+            3,
+            group_id="m",
+            session_timeout=10_000,
+            rebalance_timeout=20_000,
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": SUBSCRIPTION}],
+        ).member_id
+        assignments = [{"member_id": member, "assignment": ASSIGNMENT}]
+        raw.call(14, 3, group_id="m", generation_id=1, member_id=member, assignments=assignments)
+        raw.call(42, 2, groups_names=["h"])
+
+    offsets = dump(tmp_path, "__consumer_offsets", "--offsets-decoder")
+    assert '"offset":7,"leaderEpoch":2,"metadata":"mé"' in offsets
+    assert re.search(r'"group":"h","topic":"facts","partition":0}} payload: <DELETE>', offsets)
+    assert '"subscription":{"topics":["facts"],"userData":null}' in offsets
+    assert '"assignment":{"assignedPartitions":[{"topic":"facts","partitions":[0]}]' in offsets
+    assert re.search(r'"group":"g".*"offset":5', offsets)
+    assert "endTxnMarker: COMMIT coordinatorEpoch: 0" in offsets
+
+    transactions = dump(tmp_path, "__transaction_state", "--transaction-log-decoder")
+    states = re.findall(r'"transactionalId":"t".*?"transactionStatus":(\d)', transactions)
+    assert states == ["0", "1", "1", "2", "4"], "Empty, two implicit adds, PrepareCommit, CompleteCommit"
+    assert '"clientTransactionVersion":2' in transactions
+    for said in (offsets, transactions):
+        assert "isvalid: false" not in said
