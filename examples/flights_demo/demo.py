@@ -1,0 +1,405 @@
+"""The main job on real input: a database, events and a log file, through the log and Spark, into tables; then the proof.
+
+    python examples/flights_demo/demo.py [--flights 336776] [--work DIR] [--bootstrap HOST:PORT] [--keep]
+
+It starts a real PostgreSQL and `mainstem up examples/flights`, plays the year's flights to it, changes the database
+in the middle, waits until everything has arrived, and compares every stage with the truth that `truth.py` computes
+from the input files alone. Exit code 0 only if all is equal.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg2
+from check import Line, compare, delta_rows, print_lines, table_of, topic_rows
+from truth import COLUMNS, HERE, Truth, access_lines, access_sessions, data_files
+from watch import Watch
+
+from mainstem.client.connection import Connection
+from mainstem.client.heartbeats import Statement, decode
+from mainstem.client.internal import HEARTBEATS
+from mainstem.connect.local_postgres import LocalPostgres
+from mainstem.connect.sources.postgres import mark_position
+from mainstem.registry.reader import TypedReader
+
+PROJECT = HERE.parent / "flights"
+ALL_FLIGHTS = 336_776
+BATCH = 1000
+TRANSFERS = 300
+TABLES = {
+    "airlines": "carrier text PRIMARY KEY, name text",
+    "airports": "faa text PRIMARY KEY, name text, lat double precision, lon double precision, alt int, tz int, dst text, tzone text",
+    "planes": "tailnum text PRIMARY KEY, year int, type text, manufacturer text, model text, engines int, seats int, speed int, engine text",
+}
+STOCK = ("parts_ewr", "parts_jfk")  # spare parts at two airports; transfers move them between the tables
+PARTS, EACH = 20, 1000
+SPOILED = (b"{not json", b'{"year": "MMXIII"}')  # what a bad producer sends
+
+
+def main() -> int:
+    """Run the demo; the exit code."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--flights", type=int, default=ALL_FLIGHTS, help="how many flights, in scheduled order")
+    options.add_argument("--work", type=Path, default=Path(".demo"), help="where all state goes; removed first")
+    options.add_argument("--bootstrap", help="run on this Kafka instead of a log of our own")
+    options.add_argument("--keep", action="store_true", help="keep everything running at the end")
+    options.add_argument("--listen", default="127.0.0.1:0", help="address of the log")
+    options.add_argument("--gateway", default="127.0.0.1:0", help="address of registry and collector")
+    chosen = options.parse_args()
+    shutil.rmtree(chosen.work, ignore_errors=True)
+    chosen.work.mkdir(parents=True)
+    with LocalPostgres(chosen.work / "postgres") as postgres:
+        demo = Demo(chosen, postgres)
+        try:
+            return demo.run()
+        finally:
+            demo.stop()
+
+
+class Demo:
+    """One run: `run` plays the input and compares; `stop` ends what was started."""
+
+    def __init__(self, options: argparse.Namespace, postgres: LocalPostgres) -> None:
+        self.options = options
+        self.work: Path = options.work.resolve()
+        self.fleet, self.replica = postgres.create_database("fleet"), postgres.create_database("fleet_replica")
+        self.access_log = self.work / "access.log"
+        self.times: list[tuple[str, float]] = []
+        self.began = time.monotonic()
+        self.sent: Counter[str] = Counter()  # events by topic: what makes the key of a batch its own
+        self.node: subprocess.Popen[str] | None = None
+
+    def run(self) -> int:
+        count = min(self.options.flights, ALL_FLIGHTS)
+        early = count // 2
+        truth = self.timed(
+            "read the input files", lambda: Truth(data_files(self.work), flights=count, before_changes=early)
+        )
+        self.timed("fill the source database", lambda: fill_database(self.fleet, truth))
+        self.timed("mainstem up", self.start)
+        watch = Watch(self.connection)
+        lines = access_lines()
+        writer = threading.Thread(target=append_slowly, args=(self.access_log, lines), daemon=True)
+        writer.start()
+        reader = ReplicaReader(self.replica)
+        reader.start()
+        events = truth.flight_events()
+        self.timed("post weather", lambda: self.post("weather", truth.weather_events()))
+        self.timed(f"post flights 1 to {early:,}", lambda: self.post("flights", islice(events, early)))
+        p = watch.data_ends("flights")
+        self.waited("flights_enriched covers them (p)", watch, lambda: watch.covered("flights_enriched", p))
+        self.timed("change planes and airports", lambda: change_database(self.fleet))
+        q = mark_position(self.fleet)
+        self.waited("the log has the changes (q)", watch, lambda: watch.sources.get("fleet", {}).get("lsn", -1) >= q)
+        transfers = threading.Thread(target=transfer_parts, args=(self.fleet,), daemon=True)
+        transfers.start()
+        rejected = self.spoil()
+        self.timed(f"post flights {early + 1:,} to {count:,}", lambda: self.post("flights", events))
+        self.end("flights")
+        self.end("weather")
+        writer.join()
+        self.access_log.with_name("access.log.end").touch()
+        transfers.join()
+        end = mark_position(self.fleet)
+        self.waited("the log has every change", watch, lambda: watch.sources.get("fleet", {}).get("lsn", -1) >= end)
+        outputs = ("flights_enriched", "delays_hourly", "aircraft_days", "access_sessions")
+        self.timed("every window and session is closed", lambda: self.wait_for_ends(outputs))
+        topics = ("flights", "weather", "access_log", *outputs, *(f"fleet.{t}" for t in (*TABLES, *STOCK)))
+        ends = watch.data_ends(*topics)
+        self.waited("the tables have everything", watch, lambda: watch.read("lakehouse", ends))
+        changed = {f"fleet.{table}": ends[f"fleet.{table}"] for table in (*TABLES, *STOCK)}
+        self.waited("the replica has everything", watch, lambda: watch.read("replica", changed))
+        reader.stop()
+        results = self.timed("compare every stage with the truth", lambda: self.compare(truth, count, lines, rejected))
+        results.append(reader.line())
+        late = sum(watch.late.values())
+        results.append(Line("audit", "rows too late for their window", len(watch.late), late, 0, late == 0))
+        return self.conclude(results)
+
+    # -- what runs -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """`mainstem up examples/flights`; returns when it says that it is up."""
+        environment = os.environ | {
+            "MAINSTEM_SOURCES__FLEET__URL": self.fleet,
+            "MAINSTEM_SOURCES__ACCESS__PATH": str(self.access_log),
+            "MAINSTEM_SINKS__REPLICA__URL": self.replica,
+        }
+        self.access_log.touch()
+        where = ["--bootstrap", self.options.bootstrap] if self.options.bootstrap else ["--listen", self.options.listen]
+        command = [sys.executable, "-m", "mainstem", "up", str(PROJECT), "--data", str(self.work / "node"), *where]
+        command += ["--gateway", self.options.gateway]
+        self.node = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self.node.stdout is not None
+        for line in self.node.stdout:
+            print(f"    {line.rstrip()}", flush=True)
+            if " up: log " in line:
+                break
+        else:
+            raise SystemExit(
+                f"mainstem up ended with exit code {self.node.wait()}; its logs: {self.work / 'node' / 'logs'}"
+            )
+        threading.Thread(target=self.node.stdout.read, daemon=True).start()
+        state = json.loads((self.work / "node" / "up.json").read_text())
+        self.connection = Connection(state["bootstrap"])
+        self.http = httpx.Client(base_url=state["gateway"], timeout=60)
+
+    def stop(self) -> None:
+        """Ctrl-C to `mainstem up`, which stops its processes in order."""
+        if self.node is not None and self.node.poll() is None:
+            self.node.send_signal(signal.SIGINT)
+            self.node.wait(60)
+
+    def post(self, topic: str, events: Iterable[dict[str, Any]]) -> None:
+        """Post events in batches, each after the answer to the one before; retried with the same ids until answered."""
+        iterator = iter(events)
+        while batch := list(islice(iterator, BATCH)):
+            results = self.request(topic, json.dumps(batch, default=as_json).encode(), f"{topic}-{self.sent[topic]}")
+            refused = [each for each in results if each["status"] not in ("accepted", "duplicate")]
+            if refused:
+                raise SystemExit(f"{topic}: {len(refused)} events refused, the first: {refused[0]}")
+            self.sent[topic] += len(batch)
+            if self.sent[topic] % (10 * BATCH) == 0:
+                self.progress(f"posted {self.sent[topic]:,} to {topic}")
+
+    def request(self, topic: str, body: bytes, key: str) -> list[dict[str, Any]]:
+        while True:
+            try:
+                headers = {"content-type": "application/json", "idempotency-key": key}
+                answer = self.http.post(f"/v1/topics/{topic}/events", content=body, headers=headers)
+            except httpx.TransportError:
+                time.sleep(0.2)  # the gateway is being started again; the same batch with the same key is no duplicate
+                continue
+            if answer.status_code in (429, 503):
+                time.sleep(float(answer.headers.get("retry-after", "0.5")))
+                continue
+            found: list[dict[str, Any]] = answer.json()["results"]
+            return found
+
+    def spoil(self) -> int:
+        """Send what is no event; each is answered on its own and kept in quarantine. How many were."""
+        body = b"\n".join(SPOILED)
+        headers = {"content-type": "application/x-ndjson", "idempotency-key": "spoiled"}
+        results = self.http.post("/v1/topics/flights/events", content=body, headers=headers).json()["results"]
+        return sum(each["status"] == "rejected" for each in results)
+
+    def end(self, topic: str) -> None:
+        self.http.post(f"/v1/topics/{topic}/end").raise_for_status()
+
+    def wait_for_ends(self, topics: Iterable[str]) -> None:
+        """Until each of `topics` is said to be finished: its job has closed its last window."""
+        open_topics = set(topics)
+        with TypedReader(self.connection, HEARTBEATS, follow=True) as reader:
+            for record in reader:
+                said = decode(json.dumps(record.value).encode())
+                if isinstance(said, Statement) and said.end:
+                    open_topics.discard(said.topic)
+                if not open_topics:
+                    return
+
+    # -- what came of it -----------------------------------------------------------------------------------------------
+
+    def compare(self, truth: Truth, count: int, lines: list[str], rejected: int) -> list[Line]:
+        at, tables = self.connection, self.work / "node" / "tables"
+        flights = (
+            "scheduled_at, carrier, flight, origin, dest, tailnum, dep_time, dep_delay, arr_delay, air_time, distance"
+        )
+        weather = "origin, time_hour, temp, dewp, humid, wind_dir, wind_speed, wind_gust, precip, pressure, visib"
+        want = {
+            "flights": (flights, truth.rows(f"SELECT {flights} FROM flights"), count),
+            "weather": (weather, truth.rows(f"SELECT {weather} FROM weather"), 26_115),
+            "access_log": ("line", [(line,) for line in lines], len(lines)),
+            "flights_enriched": (COLUMNS["flights_enriched"], truth.flights_enriched(), count),
+            "delays_hourly": (COLUMNS["delays_hourly"], truth.delays_hourly(), count),
+            "aircraft_days": (COLUMNS["aircraft_days"], truth.aircraft_days(), count),
+            "access_sessions": (COLUMNS["access_sessions"], access_sessions(lines), len(lines)),
+        }
+        found: list[Line] = []
+        for topic, (columns, rows, took) in want.items():
+            found.append(compare("topic", topic, took, topic_rows(at, topic, columns), rows))
+            found.append(compare("table", topic, found[-1].gave, delta_rows(tables, topic, columns), rows))
+        for name, definition in TABLES.items():
+            columns = ", ".join(column.split()[0] for column in definition.split(", "))
+            rows = truth.rows(f"SELECT {columns} FROM {name}")
+            found.append(compare("topic", f"fleet.{name}", None, table_of(at, f"fleet.{name}", columns), rows))
+            found.append(
+                compare("table", f"fleet.{name}", found[-1].gave, delta_rows(tables, f"fleet.{name}", columns), rows)
+            )
+            found.append(compare("replica", name, found[-1].gave, database_rows(self.replica, name, columns), rows))
+        for name in STOCK:
+            rows = database_rows(self.fleet, name, "part, quantity")
+            found.append(compare("replica", name, TRANSFERS, database_rows(self.replica, name, "part, quantity"), rows))
+        with TypedReader(at, "flights.quarantine") as reader:
+            kept = [record.value["value"] for record in reader]
+        found.append(compare("quarantine", "flights", len(SPOILED), [(k,) for k in kept], [(s,) for s in SPOILED]))
+        assert rejected == len(SPOILED), f"{rejected} of {len(SPOILED)} spoiled events were rejected"
+        return found
+
+    def conclude(self, results: list[Line]) -> int:
+        print()
+        print_lines(results)
+        for line in results:
+            if not line.equal:
+                print(f"NOT EQUAL: {line.stage} {line.name}: {line.note}")
+        print("\nthe books (mainstem audit):")
+        audit = [sys.executable, "-m", "mainstem", "audit", "--bootstrap", self.connection.bootstrap]
+        balanced = subprocess.run(audit, check=False).returncode == 0
+        print("\ntime of each stage:")
+        for what, seconds in self.times:
+            print(f"  {seconds:7.1f} s  {what}")
+        print(f"  {time.monotonic() - self.began:7.1f} s  in all")
+        equal = all(line.equal for line in results)
+        print("\nall equal" if equal and balanced else "\nNOT ALL EQUAL")
+        if self.options.keep:
+            assert self.node is not None
+            print(
+                f"still up: log {self.connection.bootstrap}, gateway {self.http.base_url}; Ctrl-C stops it", flush=True
+            )
+            with contextlib.suppress(KeyboardInterrupt):
+                self.node.wait()
+        return 0 if equal and balanced else 1
+
+    def timed(self, what: str, work: Callable[[], Any]) -> Any:
+        self.progress(what)
+        began = time.monotonic()
+        result = work()
+        self.times.append((what, time.monotonic() - began))
+        return result
+
+    def waited(self, what: str, watch: Watch, reached: Callable[[], bool]) -> None:
+        self.timed(what, lambda: watch.wait(what, reached, alive=self.alive))
+
+    def alive(self) -> bool:
+        """Whether `mainstem up` still runs; it says why where it does not."""
+        assert self.node is not None
+        if self.node.poll() is not None:
+            print(f"mainstem up ended with exit code {self.node.returncode}; its logs: {self.work / 'node' / 'logs'}")
+        return self.node.poll() is None
+
+    def progress(self, text: str) -> None:
+        print(f"{time.monotonic() - self.began:7.1f} s  {text}", flush=True)
+
+
+def as_json(value: Any) -> str:
+    assert isinstance(value, datetime)
+    return value.isoformat()
+
+
+def fill_database(dsn: str, truth: Truth) -> None:
+    """Airlines, airports and planes as in the files, and the stock of spare parts."""
+    connection = psycopg2.connect(dsn)
+    try:
+        with connection, connection.cursor() as cursor:
+            for table, definition in TABLES.items():
+                cursor.execute(f"CREATE TABLE {table} ({definition})")
+                rows = truth.rows(f"SELECT * FROM {table}{'_before' if table != 'airlines' else ''}")
+                places = ", ".join(["%s"] * len(rows[0]))
+                cursor.executemany(f"INSERT INTO {table} VALUES ({places})", rows)
+            for table in STOCK:
+                cursor.execute(f"CREATE TABLE {table} (part text PRIMARY KEY, quantity int NOT NULL)")
+                cursor.executemany(f"INSERT INTO {table} VALUES (%s, %s)", [(f"part {n}", EACH) for n in range(PARTS)])
+    finally:
+        connection.close()
+
+
+def change_database(dsn: str) -> None:
+    """`changes.sql`, each statement a transaction of its own."""
+    connection = psycopg2.connect(dsn)
+    connection.autocommit = True
+    text = "\n".join(line for line in (HERE / "changes.sql").read_text().splitlines() if not line.startswith("--"))
+    with connection.cursor() as cursor:
+        for statement in filter(str.strip, text.split(";")):
+            cursor.execute(statement)
+    connection.close()
+
+
+def transfer_parts(dsn: str) -> None:
+    """Move parts from one airport to the other, each time in one transaction over two tables."""
+    connection = psycopg2.connect(dsn)
+    for number in range(TRANSFERS):
+        giving, taking = STOCK if number % 3 else STOCK[::-1]
+        with connection, connection.cursor() as cursor:
+            part, moved = f"part {number % PARTS}", number % 7 + 1
+            cursor.execute(f"UPDATE {giving} SET quantity = quantity - %s WHERE part = %s", (moved, part))
+            cursor.execute(f"UPDATE {taking} SET quantity = quantity + %s WHERE part = %s", (moved, part))
+    connection.close()
+
+
+def database_rows(dsn: str, table: str, columns: str) -> list[tuple[Any, ...]]:
+    connection = psycopg2.connect(dsn)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT {columns} FROM {table}")
+            return cursor.fetchall()
+    finally:
+        connection.close()
+
+
+def append_slowly(path: Path, lines: list[str]) -> None:
+    """Write the access log as a web server does: some lines at a time, sometimes half of one."""
+    with path.open("a", encoding="utf-8") as file:
+        for start in range(0, len(lines), 100):
+            text = "".join(line + "\n" for line in lines[start : start + 100])
+            middle = len(text) // 2
+            file.write(text[:middle])
+            file.flush()
+            time.sleep(0.02)
+            file.write(text[middle:])
+            file.flush()
+
+
+class ReplicaReader(threading.Thread):
+    """Adds up both tables of the replica again and again, in one query: half a transfer would show in the sum."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(daemon=True)
+        self._dsn = dsn
+        self._stop_now = threading.Event()
+        self.sums: dict[int, int] = {}
+
+    def run(self) -> None:
+        connection = psycopg2.connect(self._dsn)
+        connection.autocommit = True
+        query = "SELECT " + " + ".join(f"(SELECT sum(quantity) FROM {table})" for table in STOCK)
+        with connection.cursor() as cursor:
+            while not self._stop_now.wait(0.005):
+                try:
+                    cursor.execute(query)
+                except psycopg2.errors.UndefinedTable:
+                    continue  # the initial load has not come yet
+                row = cursor.fetchone()
+                if row is not None and row[0] is not None:
+                    self.sums[row[0]] = self.sums.get(row[0], 0) + 1
+        connection.close()
+
+    def stop(self) -> None:
+        self._stop_now.set()
+        self.join()
+
+    def line(self) -> Line:
+        right = len(STOCK) * PARTS * EACH
+        reads = sum(self.sums.values())
+        wrong = reads - self.sums.get(right, 0)
+        note = f"sums seen: {self.sums}"
+        return Line("replica", "reads with half a transfer", reads, wrong, 0, wrong == 0 and reads > 0, note)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

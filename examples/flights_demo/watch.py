@@ -1,0 +1,111 @@
+"""What the demo waits for, told by the log itself: the progress of jobs, the positions of sources, the books of readers."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mainstem.client.connection import Connection
+from mainstem.client.internal import AUDIT, PROGRESS, SOURCES
+from mainstem.client.topics import end_offsets
+from mainstem.registry.reader import TypedReader
+
+Positions = dict[int, int]
+
+
+class Watch:
+    """Follows Mainstem's own topics in threads; `wait` returns as soon as what is asked for has been said there."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self.basis: dict[str, dict[str, Positions]] = {}  # job -> topic -> partition -> next offset
+        self.tables: dict[str, dict[str, Any]] = {}  # job -> pinned positions of its tables
+        self.sources: dict[str, dict[str, Any]] = {}  # source -> its position
+        self.readers: dict[tuple[str, str], Positions] = {}  # (reader, topic) -> partition -> next offset
+        self.late: dict[tuple[str, str, int, int], int] = {}  # (reader, topic, partition, from) -> rows too late
+        self._threads = [
+            threading.Thread(target=self._follow, args=(topic, take), daemon=True)
+            for topic, take in ((PROGRESS, self._progress), (SOURCES, self._source), (AUDIT, self._audit))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, what: str, reached: Callable[[], bool], *, alive: Callable[[], bool], seconds: float = 900) -> float:
+        """Wait until `reached()`, while it is `alive`; the seconds that it took.
+
+        Raises:
+            TimeoutError: it says `what` was waited for.
+        """
+        began = time.monotonic()
+        with self._changed:
+            while not self._changed.wait_for(reached, 2):
+                waited = time.monotonic() - began
+                if waited > seconds or not alive():
+                    raise TimeoutError(f"{what}: not within {waited:.0f} s")
+        return time.monotonic() - began
+
+    def ends(self, *topics: str) -> dict[str, Positions]:
+        """The last stable offsets of now."""
+        return {topic: end_offsets(self._connection, topic, committed=True) for topic in topics}
+
+    def data_ends(self, *topics: str) -> dict[str, Positions]:
+        """The offsets after the last record of every partition: what a reader can say that it has.
+
+        The last offsets of a partition are control records and records of aborted transactions; no reader gets them.
+        """
+        result: dict[str, Positions] = {}
+        for topic, ends in self.ends(*topics).items():
+            found: Positions = {}
+            back = 2
+            while len(found) < len(ends):
+                start = max(0, max(ends.values()) - back)
+                with TypedReader(self._connection, topic, start=str(start)) as reader:
+                    for record in reader:
+                        found[record.partition] = max(found.get(record.partition, 0), record.offset + 1)
+                found |= {p: 0 for p, end in ends.items() if p not in found and (end == 0 or start == 0)}
+                back *= 8
+            result[topic] = found
+        return result
+
+    def covered(self, job: str, targets: dict[str, Positions]) -> bool:
+        """Whether `job` has processed all of `targets`."""
+        basis = self.basis.get(job, {})
+        return all(
+            basis.get(topic, {}).get(partition, 0) >= offset
+            for topic, positions in targets.items()
+            for partition, offset in positions.items()
+        )
+
+    def read(self, reader: str, targets: dict[str, Positions]) -> bool:
+        """Whether `reader` has all of `targets` (see `data_ends`)."""
+        return all(
+            self.readers.get((reader, topic), {}).get(partition, 0) >= offset
+            for topic, positions in targets.items()
+            for partition, offset in positions.items()
+        )
+
+    def _follow(self, topic: str, take: Callable[[Any], None]) -> None:
+        with TypedReader(self._connection, topic, follow=True) as reader:
+            for record in reader:
+                with self._changed:
+                    take(record)
+                    self._changed.notify_all()
+
+    def _progress(self, record: Any) -> None:
+        said = record.value
+        known = self.basis.setdefault(said["job"], {})
+        for topic, positions in said["basis"].items():
+            known.setdefault(topic, {}).update({int(p): offset for p, offset in positions.items()})
+        self.tables[said["job"]] = said.get("tables", {})
+
+    def _source(self, record: Any) -> None:
+        if record.value is not None:
+            self.sources[record.key] = record.value["position"]
+
+    def _audit(self, record: Any) -> None:
+        said = record.value
+        positions = self.readers.setdefault((said["reader"], said["topic"]), {})
+        positions[said["partition"]] = max(said["to"], positions.get(said["partition"], 0))
+        self.late[said["reader"], said["topic"], said["partition"], said["from"]] = said.get("late", 0)
