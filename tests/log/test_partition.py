@@ -1,8 +1,12 @@
 """The doors of a partition; histories of many calls are in test_partition_model.py."""
 
 import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
 from mainstem.core import ManualClock
 from mainstem.log import (
@@ -181,6 +185,24 @@ def test_a_batch_larger_than_a_read_is_read_whole(tmp_path):
         assert decode_records(read.records)[0].value == b"v" * 900_000
 
     run(with_partition(tmp_path, test))
+
+
+@given(
+    sizes=st.lists(st.sampled_from([10, 5_000, 70_000, 300_000]), min_size=1, max_size=8), most=st.integers(0, 200_000)
+)
+@settings(max_examples=25)
+def test_large_batches_that_the_index_names_are_found(sizes, most):
+    """A batch that was only partly within the first read was expected to begin where the segment does."""
+
+    async def test(partition):
+        for size in sizes:
+            await partition.append(batch(b"v" * size))
+        for offset, size in enumerate(sizes):
+            read = await partition.read(offset, most)
+            assert decode_records(read.records)[0].value == b"v" * size
+
+    with TemporaryDirectory() as directory:
+        run(with_partition(Path(directory), test))
 
 
 class ColdDisk(SystemDisk):

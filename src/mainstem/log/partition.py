@@ -560,7 +560,10 @@ class PartitionLog:
                 more = rest(part, offset, end - start)
                 if more is None or (not at_least_one and more[1] > max_bytes):
                     return b""
-                start, size, next_offset, indexed_offset = start + more[0], more[1], more[2], -1
+                skipped, size, next_offset = more
+                start += skipped
+                if skipped:  # else the batch that the index names is there again, this time whole
+                    indexed_offset = -1
         except (OSError, CorruptData) as error:
             if segment.retired:
                 raise _Replaced from error

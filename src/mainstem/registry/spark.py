@@ -152,7 +152,7 @@ def row_type(spark: Any, schema: TopicSchema) -> "StructType":
     """The type that rows of a topic have in Spark; needs no data, and no plan, whose first one takes seconds."""
     from pyspark.sql.types import StructType
 
-    with_sentinel(schema)  # a record, or refused
+    with_sentinel(schema.reader, schema.topic)  # a record, or refused
     jvm = spark._jvm
     parsed = jvm.org.apache.avro.Schema.Parser().parse(schema.reader)
     kind = jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(parsed).dataType()
