@@ -1,6 +1,6 @@
 """The main job on real input: a database, events and a log file, through the log and Spark, into tables; then the proof.
 
-    python examples/flights_demo/demo.py [--flights 336776] [--work DIR] [--bootstrap HOST:PORT] [--keep]
+    python examples/flights_demo/demo.py [--flights 336776] [--work DIR] [--bootstrap HOST:PORT] [--kill] [--keep]
 
 It starts a real PostgreSQL and `mainstem up examples/flights`, plays the year's flights to it, changes the database
 in the middle, waits until everything has arrived, and compares every stage with the truth that `truth.py` computes
@@ -27,6 +27,7 @@ from typing import Any
 import httpx
 import psycopg2
 from check import Line, compare, delta_rows, print_lines, table_of, topic_rows
+from faults import Faults
 from truth import COLUMNS, HERE, Truth, access_lines, access_sessions, data_files
 from watch import Watch
 
@@ -57,6 +58,7 @@ def main() -> int:
     options.add_argument("--flights", type=int, default=ALL_FLIGHTS, help="how many flights, in scheduled order")
     options.add_argument("--work", type=Path, default=Path(".demo"), help="where all state goes; removed first")
     options.add_argument("--bootstrap", help="run on this Kafka instead of a log of our own")
+    options.add_argument("--kill", action="store_true", help="kill -9 each process once meanwhile: the same truth")
     options.add_argument("--keep", action="store_true", help="keep everything running at the end")
     options.add_argument("--listen", default="127.0.0.1:0", help="address of the log")
     options.add_argument("--gateway", default="127.0.0.1:0", help="address of registry and collector")
@@ -83,6 +85,7 @@ class Demo:
         self.began = time.monotonic()
         self.sent: Counter[str] = Counter()  # events by topic: what makes the key of a batch its own
         self.node: subprocess.Popen[str] | None = None
+        self.faults: Faults | None = None
 
     def run(self) -> int:
         count = min(self.options.flights, ALL_FLIGHTS)
@@ -93,6 +96,9 @@ class Demo:
         self.timed("fill the source database", lambda: fill_database(self.fleet, truth))
         self.timed("mainstem up", self.start)
         watch = Watch(self.connection)
+        if self.options.kill:
+            self.faults = Faults(self.work / "node", self.start, self.progress)
+            self.faults.start()
         lines = access_lines()
         writer = threading.Thread(target=append_slowly, args=(self.access_log, lines), daemon=True)
         writer.start()
@@ -110,6 +116,8 @@ class Demo:
         transfers.start()
         rejected = self.spoil()
         self.timed(f"post flights {early + 1:,} to {count:,}", lambda: self.post("flights", events))
+        if self.faults is not None:
+            self.timed("every process has been killed once", self.faults.wait)
         self.end("flights")
         self.end("weather")
         writer.join()
@@ -134,7 +142,7 @@ class Demo:
     # -- what runs -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """`mainstem up examples/flights`; returns when it says that it is up."""
+        """`mainstem up examples/flights`; returns when it says that it is up. Once more, it goes on where it was."""
         environment = os.environ | {
             "MAINSTEM_SOURCES__FLEET__URL": self.fleet,
             "MAINSTEM_SOURCES__ACCESS__PATH": str(self.access_log),
@@ -160,6 +168,7 @@ class Demo:
         state = json.loads((self.work / "node" / "up.json").read_text())
         self.connection = Connection(state["bootstrap"])
         self.http = httpx.Client(base_url=state["gateway"], timeout=60)
+        self.options.listen, self.options.gateway = state["bootstrap"], state["gateway"].removeprefix("http://")
 
     def stop(self) -> None:
         """Ctrl-C to `mainstem up`, which stops its processes in order."""
@@ -171,7 +180,8 @@ class Demo:
         """Post events in batches, each after the answer to the one before; retried with the same ids until answered."""
         iterator = iter(events)
         while batch := list(islice(iterator, BATCH)):
-            results = self.request(topic, json.dumps(batch, default=as_json).encode(), f"{topic}-{self.sent[topic]}")
+            body = json.dumps(batch, default=as_json).encode()
+            results = self.events(topic, body, "application/json", f"{topic}-{self.sent[topic]}")
             refused = [each for each in results if each["status"] not in ("accepted", "duplicate")]
             if refused:
                 raise SystemExit(f"{topic}: {len(refused)} events refused, the first: {refused[0]}")
@@ -179,29 +189,36 @@ class Demo:
             if self.sent[topic] % (10 * BATCH) == 0:
                 self.progress(f"posted {self.sent[topic]:,} to {topic}")
 
-    def request(self, topic: str, body: bytes, key: str) -> list[dict[str, Any]]:
+    def request(self, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
+        """Post until it is answered: while the gateway is being started again, nobody does."""
         while True:
             try:
-                headers = {"content-type": "application/json", "idempotency-key": key}
-                answer = self.http.post(f"/v1/topics/{topic}/events", content=body, headers=headers)
+                answer = self.http.post(path, content=body, headers=headers)
             except httpx.TransportError:
-                time.sleep(0.2)  # the gateway is being started again; the same batch with the same key is no duplicate
+                time.sleep(0.2)
                 continue
             if answer.status_code in (429, 503):
                 time.sleep(float(answer.headers.get("retry-after", "0.5")))
                 continue
-            found: list[dict[str, Any]] = answer.json()["results"]
-            return found
+            return answer
+
+    def events(self, topic: str, body: bytes, kind: str, key: str) -> list[dict[str, Any]]:
+        """Post events; the same batch with the same key is no duplicate. What became of each of them."""
+        headers = {"content-type": kind, "idempotency-key": key}
+        answer = self.request(f"/v1/topics/{topic}/events", body, headers).json()
+        if "error" in answer:
+            raise SystemExit(f"{topic}: {answer['error']}")
+        results: list[dict[str, Any]] = answer["results"]
+        return results
 
     def spoil(self) -> int:
         """Send what is no event; each is answered on its own and kept in quarantine. How many were."""
-        body = b"\n".join(SPOILED)
-        headers = {"content-type": "application/x-ndjson", "idempotency-key": "spoiled"}
-        results = self.http.post("/v1/topics/flights/events", content=body, headers=headers).json()["results"]
+        results = self.events("flights", b"\n".join(SPOILED), "application/x-ndjson", "spoiled")
         return sum(each["status"] == "rejected" for each in results)
 
     def end(self, topic: str) -> None:
-        self.http.post(f"/v1/topics/{topic}/end").raise_for_status()
+        """Nothing more comes: the last windows may close."""
+        self.request(f"/v1/topics/{topic}/end", b"", {}).raise_for_status()
 
     def wait_for_ends(self, topics: Iterable[str]) -> None:
         """Until each of `topics` is said to be finished: its job has closed its last window."""
@@ -289,6 +306,8 @@ class Demo:
     def alive(self) -> bool:
         """Whether `mainstem up` still runs; it says why where it does not."""
         assert self.node is not None
+        if self.faults is not None and self.faults.restarting:
+            return True
         if self.node.poll() is not None:
             print(f"mainstem up ended with exit code {self.node.returncode}; its logs: {self.work / 'node' / 'logs'}")
         return self.node.poll() is None

@@ -1,0 +1,107 @@
+"""kill -9 of every process of a running project, one after the other, while it works."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from mainstem.standalone.state import UpState, load
+
+SETTLE_S = 3.0
+"""All processes have run for so long, together, before the next one is killed."""
+
+
+class Faults(threading.Thread):
+    """Kills each process of the project in `data` once; `wait` returns when all of them have been and are back.
+
+    Args:
+        data: the data directory of `mainstem up`.
+        start: runs `mainstem up` again, and returns when it is up.
+        tell: called with a line for people.
+    """
+
+    def __init__(self, data: Path, start: Callable[[], None], tell: Callable[[str], None]) -> None:
+        super().__init__(daemon=True)
+        self._data, self._start_again, self._tell = data, start, tell
+        self._error: BaseException | None = None
+        self.killed: list[str] = []
+        self.restarting = False
+
+    def run(self) -> None:
+        try:
+            for name, find in self._victims():
+                self._settle()
+                self._kill(name, find)
+            self._settle()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Until every process has been killed and all run again."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+    def _victims(self) -> Iterator[tuple[str, Callable[[], int | None]]]:
+        """Names, and what finds the process to kill; a project on somebody else's Kafka has no log of its own."""
+        for name in ("log", "gateway", "connect", "spark"):
+            if name in self._children():
+                yield name, lambda name=name: self._children()[name]  # type: ignore[misc]
+        yield "the JVM of Spark", lambda: self._below_spark("java")
+        yield "a Python worker of Spark", self._worker
+        yield "mainstem up itself", lambda: self._state().pid
+
+    def _kill(self, name: str, find: Callable[[], int | None]) -> None:
+        while (pid := find()) is None:
+            time.sleep(0.05)
+        self.restarting = is_supervisor = pid == self._state().pid
+        self._tell(f"kill -9 {pid}: {name}")
+        os.kill(pid, signal.SIGKILL)
+        self.killed.append(name)
+        if is_supervisor:
+            self._start_again()
+            self.restarting = False
+
+    def _settle(self) -> None:
+        """Wait until everything runs, and has for a while."""
+        since, last = time.monotonic(), None
+        while time.monotonic() - since < SETTLE_S:
+            time.sleep(0.1)
+            state = self._state()
+            now = [(child.pid, child.state) for child in state.children]
+            if now != last or any(child.state != "running" for child in state.children):
+                since, last = time.monotonic(), now
+
+    def _state(self) -> UpState:
+        state = load(self._data)
+        assert state is not None, f"nothing runs in {self._data}"
+        return state
+
+    def _children(self) -> dict[str, int | None]:
+        return {child.name: child.pid for child in self._state().children}
+
+    def _below_spark(self, executable: str) -> int | None:
+        """A process below the Spark driver whose command has this name."""
+        driver = self._children()["spark"]
+        try:
+            for process in psutil.Process(driver).children(recursive=True):
+                if process.name() == executable:
+                    return int(process.pid)
+        except psutil.NoSuchProcess:
+            pass
+        return None
+
+    def _worker(self) -> int | None:
+        """A worker: a child of the daemon that the JVM starts, which is itself a Python."""
+        java = self._below_spark("java")
+        try:
+            for daemon in psutil.Process(java).children() if java is not None else []:
+                for worker in daemon.children():
+                    return int(worker.pid)
+        except psutil.NoSuchProcess:
+            pass
+        return None
