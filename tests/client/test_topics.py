@@ -12,6 +12,7 @@ from mainstem.client.topics import (
     ensure_topic,
     list_topics,
     start_offsets,
+    topic_settings,
 )
 
 
@@ -49,3 +50,10 @@ def test_nobody_there_is_one_line(monkeypatch):
     monkeypatch.setattr("mainstem.client.topics.TIMEOUT_SECONDS", 1.0)
     with pytest.raises(BrokerUnavailable, match="list topics"):
         list_topics(Connection("127.0.0.1:1"))
+
+
+def test_topics_are_kept_for_ever_unless_the_project_says_otherwise():
+    assert topic_settings("stream", {})["retention.ms"] == "-1"
+    assert topic_settings("stream", {"retention.ms": "1000"})["retention.ms"] == "1000"
+    assert topic_settings("changelog", {})["cleanup.policy"] == "compact"
+    assert int(topic_settings("changelog", {})["min.compaction.lag.ms"]) >= 24 * 3600 * 1000

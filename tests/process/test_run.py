@@ -11,10 +11,10 @@ import pytest
 from mainstem.client.catalog import read_catalog
 from mainstem.client.internal import AUDIT, PROGRESS
 from mainstem.client.progress import Progress
-from mainstem.client.topics import ensure_topic
+from mainstem.client.topics import ensure_topic, topic_settings
 from mainstem.core import SystemClock, UserError
 from mainstem.process.job import JobFailed
-from mainstem.process.run import output_topic, topic_settings
+from mainstem.process.run import output_topic
 from mainstem.process.versions import assignments, retire
 from mainstem.registry.reader import TypedReader
 from tests.support.jobs import change_schema, driver_of, put_changes, put_rows, read_rows, run_until, say_end
@@ -296,9 +296,3 @@ def test_an_edited_version_runs_beside_the_first(
 
 def test_the_first_version_writes_to_the_topic_itself():
     assert (output_topic("a.b", "1"), output_topic("a.b", "2")) == ("a.b", "a.b.v2")
-
-
-def test_topics_are_kept_for_ever_unless_the_project_says_otherwise():
-    assert topic_settings("stream", {})["retention.ms"] == "-1"
-    assert topic_settings("stream", {"retention.ms": "1000"})["retention.ms"] == "1000"
-    assert topic_settings("changelog", {})["cleanup.policy"] == "compact"

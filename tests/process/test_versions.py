@@ -60,7 +60,27 @@ def test_only_what_can_change_a_job_changes_the_hash(project):
     (project / "schemas" / "a.avsc").write_text("{ }")
     changed = code_hash(project)
     (project / "new.py").write_text("")
-    assert len({before, changed, code_hash(project)}) == 3
+    more = code_hash(project)
+    (project / "mainstem.toml").write_text("[topics.a]\nevent_time = 'at'\n")
+    assert len({before, changed, more, code_hash(project)}) == 4
+
+
+def test_what_the_settings_say_of_topics_is_frozen_and_passwords_are_not(project, tmp_path):
+    """The copy once was the whole file, readable by everybody; and edits of [topics] never reached the jobs."""
+    settings = (
+        "[project]\nname = 'x'\njobs = ['jobs.py']\n[topics.a]\npartitions = 3\n"
+        "config = { 'retention.ms' = '7', 'odd \"name\"' = 'ä' }\n"
+        "[sources.db]\ntype = 'postgres'\nurl = 'postgresql://app:S3cret@db/fleet'\n"
+    )
+    (project / "mainstem.toml").write_text(settings)
+    version = freeze(project, tmp_path / "data", ManualClock())
+    assert "S3cret" not in "".join(p.read_text() for p in (tmp_path / "data").rglob("*") if p.is_file())
+    spec = load_project(version.directory).topics["a"]
+    assert (spec.partitions, spec.config) == (3, {"retention.ms": "7", 'odd "name"': "ä"})
+    (project / "mainstem.toml").write_text(settings.replace("= 3", "= 4"))
+    edited = freeze(project, tmp_path / "data", ManualClock())
+    assert load_project(edited.directory).topics["a"].partitions == 4
+    assert load_project(version.directory).topics["a"].partitions == 3
 
 
 def test_an_edited_copy_is_refused(project, tmp_path):

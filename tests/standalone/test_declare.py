@@ -4,7 +4,7 @@ from mainstem import embedded
 from mainstem.client.catalog import read_catalog, topic_entries
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch
-from mainstem.client.topics import describe, describe_config
+from mainstem.client.topics import CHANGELOG_SETTINGS, describe, describe_config
 from mainstem.process import load_project
 from mainstem.registry.client import Registry
 from mainstem.standalone.declare import declare_topics
@@ -38,3 +38,14 @@ def test_another_number_of_partitions_is_refused(at, tmp_path):
     (directory / "mainstem.toml").write_text(settings.replace("partitions = 2", "partitions = 3"))
     with pytest.raises(TopicMismatch, match="topic orders: expected 3 partitions, found 2"):
         declare_topics(load_project(directory), connection, url)
+
+
+def test_a_table_of_a_source_has_the_lag_of_a_changelog_whoever_makes_it_first(at, tmp_path):
+    """The project declared it without one before its source came, and compaction took away what replicas needed."""
+    connection, url = at
+    directory = write_project(tmp_path / "p")
+    jobs = 'from mainstem.process import changelog, stream, topic\norders = topic("orders")\n'
+    jobs += 'planes = changelog("db.planes", key="id")\n@stream(to="b")\ndef job(orders, planes):\n    return orders\n'
+    (directory / "jobs.py").write_text(jobs)
+    declare_topics(load_project(directory), connection, url)
+    assert describe_config(connection, "db.planes").items() >= CHANGELOG_SETTINGS.items()

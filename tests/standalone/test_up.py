@@ -52,6 +52,21 @@ def test_jobs_that_were_started_with_code_that_was_edited_since_have_a_process_o
     assert names(project, tmp_path, own_log=False) == ["gateway", "connect", "spark", f"spark-{sha[:8]}"]
 
 
+def test_a_driver_that_is_started_again_has_the_code_it_was_started_with(project, tmp_path):
+    """It once froze the project anew: after an edit and a crash, "0 jobs running", and nobody else ran them."""
+    jobs = 'from mainstem.process import stream, topic\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return a\n'
+    (project / "jobs.py").write_text(jobs)
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[sinks.lake]\ntype = "delta"\n')
+    at = Addresses("127.0.0.1:1", "127.0.0.1:2")
+    *_, spark = child_specs(load_project(project), load_config(project, {}), tmp_path, at, own_log=False)
+    assert spark.command[-3:] == ("--code", code_hash(project), "--tables")
+    write_fixed(tmp_path / "jobs" / "job@1", Fixed("job", "1", code_hash(project), {}, "b", 1, 4))
+    (project / "jobs.py").write_text(jobs + "# edited\n")
+    *_, again = child_specs(load_project(project), load_config(project, {}), tmp_path, at, own_log=False)
+    assert again.command == spark.command  # one driver, not a second one for the tables alone
+
+
 def test_port_0_becomes_a_free_port(project):
     at = choose_addresses(load_config(project, {}), None, "127.0.0.1:0", "127.0.0.1:0")
     assert not at.bootstrap.endswith(":0")

@@ -50,12 +50,13 @@ def connect(project: Path, bootstrap: str, gateway: str, data: Path, log_level: 
 
 
 @run.command()
-@click.option("--code", default="", help="Run the jobs that were started with this version of the code.")
+@click.option("--code", required=True, help="Hash of the frozen code; `mainstem job list` shows it.")
+@click.option("--tables", is_flag=True, help="Keep the lakehouse too.")
 @process_options
-def spark(project: Path, bootstrap: str, gateway: str, data: Path, log_level: str, code: str) -> None:
-    """The jobs of PROJECT and its lakehouse tables, on one Spark driver."""
+def spark(project: Path, bootstrap: str, gateway: str, data: Path, log_level: str, code: str, tables: bool) -> None:
+    """The jobs of PROJECT that run from one version of its code, on one Spark driver."""
     from mainstem.standalone.processes import run_spark
 
     configure("spark", level=log_level)
     die_with_parent()
-    run_spark(project, bootstrap, gateway, data, code)
+    run_spark(project, bootstrap, gateway, data, code, tables=tables)

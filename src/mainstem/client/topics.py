@@ -14,6 +14,11 @@ from mainstem.client.errors import BrokerUnavailable, TopicMismatch, UnknownTopi
 from mainstem.client.internal import INTERNAL_TOPICS
 
 TIMEOUT_SECONDS = 30.0
+STREAM_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""A project's topics are kept for ever: a week's retention by event time would delete last year's data on arrival."""
+CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
+"""The lag is how long a table can be read as of a past position, and how far behind a replica still gets every
+transaction as a whole."""
 
 
 class TopicDescription(msgspec.Struct, frozen=True):
@@ -70,6 +75,11 @@ def ensure_topic(
             hint="a topic keeps its number of partitions; give that number, or another name",
         )
     return description
+
+
+def topic_settings(kind: str, own: Mapping[str, str]) -> dict[str, str]:
+    """What a topic of a project is created with, whoever comes first: its source, its job, or the project itself."""
+    return (CHANGELOG_SETTINGS if kind == "changelog" else STREAM_SETTINGS) | dict(own)
 
 
 def list_topics(connection: Connection, *, client: AdminClient | None = None) -> dict[str, TopicDescription]:

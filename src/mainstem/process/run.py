@@ -15,7 +15,14 @@ import msgspec
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
-from mainstem.client.topics import TopicDescription, end_offsets, ensure_internal_topics, ensure_topic, list_topics
+from mainstem.client.topics import (
+    TopicDescription,
+    end_offsets,
+    ensure_internal_topics,
+    ensure_topic,
+    list_topics,
+    topic_settings,
+)
 from mainstem.client.writer import read_source
 from mainstem.core import UserError
 from mainstem.core.logging import get_logger
@@ -36,23 +43,11 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-_KEEP = {"retention.ms": "-1", "retention.bytes": "-1"}
-_DAY_MS = 24 * 3600 * 1000
-STREAM_SETTINGS = {"cleanup.policy": "delete"} | _KEEP
-"""A project's topics are kept for ever: a week's retention by event time would delete last year's data on arrival."""
-CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(7 * _DAY_MS)}
-"""The lag is how long a table can be read as of a past position."""
-
 _START_EVERY_SECONDS = 1.0
 
 
 class InputMissing(UserError):
     """A job cannot start yet: an input has no topic or no schema."""
-
-
-def topic_settings(kind: str, own: dict[str, str]) -> dict[str, str]:
-    """What a topic of a project is created with."""
-    return (CHANGELOG_SETTINGS if kind == "changelog" else STREAM_SETTINGS) | own
 
 
 def output_topic(to: str, version: str) -> str:
@@ -325,5 +320,4 @@ __all__ = [
     "input_type",
     "output_topic",
     "prepare",
-    "topic_settings",
 ]

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -134,6 +134,12 @@ def job_session(spark: "SparkSession", job: str, config: "JobConfig") -> "SparkS
         _refuse_contradiction(key, value, f"[jobs.{job}] spark")
         session.conf.set(key, value)
     return session
+
+
+def has_ended(spark: "SparkSession") -> bool:
+    """Whether the JVM behind a session that `start_session` gave has ended."""
+    gateway: Any = spark.sparkContext._gateway
+    return gateway.proc.poll() is not None
 
 
 def is_local(master: str) -> bool:

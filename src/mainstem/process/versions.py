@@ -1,32 +1,37 @@
 """Code is data: the sources of a project are frozen before they run, and each job's version names the ones it runs from.
 
-    <data>/versions/<sha>/            a copy of the project's Python code, settings and schemas
+    <data>/versions/<sha>/            a copy of the project's Python code and schemas, and of its [project] and [topics]
     <data>/versions/<sha>.json        when it was frozen, from where, with which packages
 
 Spark ships functions of a module by its name, so a running process would pick up files that are edited under it. The hash
-covers what can change what jobs compute: Python code, schemas and SQL. Settings (a port, how often a job runs) are read from
-the project as it is, and start no new version.
+covers what can change what jobs compute: Python code, schemas, SQL and what the settings say of topics. Other settings (a
+port, how often a job runs) are read from the project as it is, and start no new version; they are not copied either, since
+passwords may be among them.
 """
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from mainstem.client.connection import Connection
 from mainstem.core import Clock, CorruptData, UserError
+from mainstem.core.config import read_toml
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.process.jars import SPARK_LOCK
-from mainstem.process.project import load_project
+from mainstem.process.project import FILE, load_project
 
 _SOURCES = frozenset({".py", ".toml", ".avsc", ".json", ".sql", ".txt"})
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
 _CODE = frozenset({".py", ".avsc", ".sql"})
+_TABLES = ("project", "topics")
 _DIGITS = 16
 
 
@@ -52,6 +57,7 @@ def code_hash(directory: Path) -> str:
     """The hash of everything in `directory` that can change what its jobs compute."""
     digest = hashlib.sha256()
     parts = [(name, path.read_bytes()) for name, path in _sources(directory) if path.suffix in _CODE]
+    parts.append((FILE, _toml(_settings(directory).get("topics", {})).encode()))
     for name, content in sorted(parts):
         digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
     return digest.hexdigest()[:_DIGITS]
@@ -66,6 +72,8 @@ def freeze(directory: Path, data: Path, clock: Clock) -> Version:
         for name, path in _sources(directory):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy / name)
+        tables = (f"{name} = {_toml(table)}\n" for name, table in _settings(directory).items())
+        (copy / FILE).write_text("".join(tables))
         sha = code_hash(copy)  # of the copy: the project may be edited meanwhile
         if not (versions / f"{sha}.json").exists():
             _keep(copy, versions / sha)
@@ -111,8 +119,23 @@ def _sources(directory: Path) -> Iterator[tuple[str, Path]]:
         parts = path.relative_to(directory).parts
         if any(part.startswith(".") or part in _LEFT_OUT for part in parts):
             continue
-        if path.suffix in _SOURCES and path.is_file():
+        if path.suffix in _SOURCES and path.is_file() and parts != (FILE,):
             yield "/".join(parts), path
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    """The tables of the project's settings that say what its code means."""
+    tree = read_toml(directory / FILE)
+    return {name: tree[name] for name in _TABLES if name in tree}
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML; tables inline and in the order of their keys, the rest as JSON writes it too."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(str(key))} = {_toml(item)}" for key, item in sorted(value.items())) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _packages() -> dict[str, str]:

@@ -7,12 +7,9 @@ import msgspec
 
 from mainstem.client.catalog import TopicEntry, read_catalog, write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.topics import ensure_internal_topics, ensure_topic
+from mainstem.client.topics import ensure_internal_topics, ensure_topic, topic_settings
 from mainstem.process import Project
 from mainstem.registry.client import Registry
-
-KEPT_FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""A week's retention by event time would delete last year's data on arrival; a project says so where it wants less."""
 
 
 def declare_topics(project: Project, connection: Connection, registry_url: str) -> None:
@@ -29,8 +26,7 @@ def declare_topics(project: Project, connection: Connection, registry_url: str) 
     for topic in project.topics.values():
         if topic.producer is not None:
             continue
-        policy = {"cleanup.policy": "compact"} if topic.kind == "changelog" else {}
-        ensure_topic(connection, topic.name, topic.partitions, KEPT_FOR_EVER | policy | topic.config)
+        ensure_topic(connection, topic.name, topic.partitions, topic_settings(topic.kind, topic.config))
         subject = None
         if topic.schema_file is not None:
             subject = f"{topic.name}-value"

@@ -3,6 +3,7 @@
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,10 @@ log = get_logger()
 
 class LakehouseFailed(Retriable):
     """The query that keeps the tables ended; the process ends, and its supervisor starts it again."""
+
+
+class JavaEnded(Retriable):
+    """The JVM of Spark was killed, or ran out of memory."""
 
 
 def stop_on_signals() -> threading.Event:
@@ -57,49 +62,61 @@ def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     Worker(tasks).run(stop)
 
 
-def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str = "") -> None:
-    """The jobs that run from one version of the project's code, and its lakehouse, on one Spark driver.
+def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str, *, tables: bool) -> None:
+    """The jobs that run from one version of the project's code, on one Spark driver.
 
-    Without `code` it is the version of the project as it is now, and the lakehouse comes with it; with it, an older one
-    that jobs were started with.
+    Args:
+        project: where the settings are read from, as they are now.
+        bootstrap: address of the log.
+        gateway: HOST:PORT of the registry.
+        data: of the project; it has the frozen code.
+        code: hash of the code; the project may have been edited since it was frozen.
+        tables: keep the lakehouse too.
 
     Raises:
         JobFailed: a job ended.
+        JavaEnded: Spark's own process did.
     """
     from mainstem.connect.sinks.delta import Lakehouse
     from mainstem.process import load_project
     from mainstem.process.run import JobDriver
-    from mainstem.process.session import start_session
-    from mainstem.process.versions import assignments, freeze, open_version
+    from mainstem.process.session import has_ended, start_session
+    from mainstem.process.versions import assignments, open_version
     from mainstem.registry.client import Registry
 
     stop = stop_on_signals()
     config = load_config(project)
     connection = Connection(bootstrap, config.security)
-    version = open_version(data, code) if code else freeze(project, data, SystemClock())
+    version = open_version(data, code)
     jobs = {each.code.sha: each.jobs for each in assignments(project, data, SystemClock())}.get(version.sha, ())
-    frozen = load_project(version.directory)
+    settings = load_project(project).job_configs
+    frozen = load_project(version.directory)  # the last to be loaded: its modules are those that are shipped to workers
     spark = start_session(frozen.name, config.spark, directory=data / "spark" / version.sha)
     queries = []
-    for name, lakehouse in config.lakehouses.items() if not code else ():
-        tables = Path(lakehouse.path) if lakehouse.path else data / "tables"
-        query = Lakehouse(spark.newSession(), connection, tables, data / "lakehouse" / name, lakehouse).start()
+    for name, lakehouse in config.lakehouses.items() if tables else ():
+        place = Path(lakehouse.path) if lakehouse.path else data / "tables"
+        query = Lakehouse(spark.newSession(), connection, place, data / "lakehouse" / name, lakehouse).start()
         queries.append((name, query))
-    settings = load_project(project).job_configs
     driver = JobDriver(
         spark, frozen, version, connection, Registry(f"http://{gateway}"), data, jobs=jobs, settings=settings
     )
-    driver.start()
-    say_ready(f"{len(driver.running)} jobs running, {len(driver.waiting)} waiting for their inputs")
     try:
-        while not stop.wait(0.25):
+        driver.start()
+        say_ready(f"{len(driver.running)} jobs running, {len(driver.waiting)} waiting for their inputs")
+        while not (stop.wait(0.25) or has_ended(spark)):
             driver.step()
             for name, query in queries:
-                if not query.isActive:
-                    cause = str(query.exception() or "ended").splitlines()[0]
-                    raise LakehouseFailed(f"sink {name}: {cause}", hint="the lines above say more")
+                _check(name, query)
     finally:
+        if has_ended(spark):  # whatever else failed meanwhile failed for that reason
+            raise JavaEnded("Spark: its Java process has ended")
         driver.stop()
         for _, query in queries:
             query.stop()
         spark.stop()
+
+
+def _check(name: str, query: Any) -> None:
+    if not query.isActive:
+        cause = str(query.exception() or "ended").splitlines()[0]
+        raise LakehouseFailed(f"sink {name}: {cause}", hint="the lines above say more")

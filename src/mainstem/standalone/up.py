@@ -21,7 +21,7 @@ from mainstem.core.config import BadSetting
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
-from mainstem.process.versions import assignments, code_hash
+from mainstem.process.versions import assignments, freeze
 from mainstem.standalone.config import NodeConfig, load_config
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.state import UpState, save
@@ -72,14 +72,17 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     specs.append(ChildSpec("gateway", python("run", "gateway", directory, *common)))
     if config.sources or config.connect_sinks:
         specs.append(ChildSpec("connect", python("run", "connect", directory, *common)))
+    current = freeze(project.directory, data, SystemClock()).sha
     runs = [each.code.sha for each in assignments(project.directory, data, SystemClock())] if project.jobs else []
-    current = code_hash(project.directory)
-    if current in runs or config.lakehouses:
-        specs.append(ChildSpec("spark", python("run", "spark", directory, *common), ready_within_s=300))
-    for sha in runs:
-        if sha != current:  # jobs that were started with code which has been edited since
-            command = python("run", "spark", directory, *common, "--code", sha)
-            specs.append(ChildSpec(f"spark-{sha[:8]}", command, ready_within_s=300))
+    if config.lakehouses and not runs:
+        runs = [current]
+    for number, sha in enumerate(runs):
+        # Always by its hash: a driver that is started again goes on with its code, whatever was edited meanwhile.
+        command = python("run", "spark", directory, *common, "--code", sha)
+        if config.lakehouses and number == 0:
+            command += ("--tables",)
+        name = "spark" if sha == current else f"spark-{sha[:8]}"
+        specs.append(ChildSpec(name, command, ready_within_s=300))
     return specs
 
 

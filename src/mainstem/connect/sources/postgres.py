@@ -16,7 +16,13 @@ import psycopg2
 
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
+from mainstem.client.topics import (
+    CHANGELOG_SETTINGS,
+    STREAM_SETTINGS,
+    end_offsets,
+    ensure_internal_topics,
+    ensure_topic,
+)
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sources import postgres_catalog as catalog
 from mainstem.connect.sources.postgres_catalog import TableInfo, translate
@@ -44,12 +50,6 @@ log = get_logger()
 
 TRANSACTION_TIMEOUT_MS = 60_000
 HEARTBEAT_PREFIX = "mainstem"
-CHANGELOG_CONFIG = {
-    "cleanup.policy": "compact",
-    "min.compaction.lag.ms": "86400000",  # a replica that is less than a day behind still gets every transaction whole
-    "retention.ms": "-1",
-}
-TRANSACTIONS_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _IDLE_WAIT_SECONDS = 0.5
 _COMMIT_ROWS = 50_000
 
@@ -240,10 +240,10 @@ class PostgresSource:
         producer = f"source:{self.name}"
         for table in tables:
             topic = table_topic(self.name, table.relation)
-            ensure_topic(self._connection, topic, self.config.partitions, CHANGELOG_CONFIG)
+            ensure_topic(self._connection, topic, self.config.partitions, CHANGELOG_SETTINGS)
             entries[f"topic:{topic}"] = TopicEntry("changelog", table.key, None, f"{topic}-value", producer)
         topic = transactions_topic(self.name)
-        ensure_topic(self._connection, topic, 1, TRANSACTIONS_CONFIG)
+        ensure_topic(self._connection, topic, 1, STREAM_SETTINGS)
         entries[f"topic:{topic}"] = TopicEntry("stream", (), None, f"{topic}-value", producer)
         topics = [table_topic(self.name, table.relation) for table in tables]
         entries[producer] = {"type": "postgres", "slot": self.slot, "publication": self.publication, "topics": topics}
