@@ -8,6 +8,7 @@ from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
+from tests.support.commands import mainstem
 
 
 def test_books_that_do_not_balance_are_exit_1(cli_log):
@@ -18,6 +19,6 @@ def test_books_that_do_not_balance_are_exit_1(cli_log):
     assert (good.exit_code, "the books balance" in good.stdout) == (0, True)
     said = {"reader": "table", "topic": "orders", "partition": 0, "from": 0, "to": 0, "rows": 1, "hash": 0}
     append(connection, AUDIT, [(b"table", msgspec.json.encode(said))])
-    bad = CliRunner().invoke(group, ["audit", "orders", "--json", "--bootstrap", cli_log])
-    assert bad.exit_code == 1
+    bad = mainstem("audit", "orders", "--json", "--bootstrap", cli_log)
+    assert bad.returncode == 1
     assert [line["verdict"] for line in json.loads(bad.stdout)] == ["balanced", "WRONG"]

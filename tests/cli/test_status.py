@@ -6,11 +6,12 @@ from mainstem.cli import group
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.client.writer import TransactionalWriter
+from tests.support.commands import mainstem
 
 
 def test_a_project_that_is_not_up_is_exit_1(tmp_path):
-    result = CliRunner().invoke(group, ["status", "--project", str(tmp_path)])
-    assert result.exit_code == 1
+    result = mainstem("status", "--project", tmp_path)
+    assert result.returncode == 1
     assert "not up; `mainstem up" in result.stderr
 
 

@@ -51,9 +51,7 @@ def group() -> None:
 def main() -> None:
     """The `mainstem` command. Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do)."""
     try:
-        group.main(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        code = group.main(standalone_mode=False)  # what `ctx.exit` was given, or what the command returned: None
     except click.ClickException as error:
         error.show()
         sys.exit(MISUSE)
@@ -69,6 +67,8 @@ def main() -> None:
         if ours is None:
             raise
         fail(ours)
+    else:
+        sys.exit(code)
 
 
 def first_of_ours(several: BaseExceptionGroup[BaseException]) -> MainstemError | None:
