@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +80,43 @@ def test_a_later_statement_from_the_start_replaces_the_earlier():
 def test_a_gap_or_an_overlap_between_statements_is_wrong(start):
     lines = balance([books([1, 2, 3, 4])], [], [], [read([1, 2]), read([3], start=start, end=4)])
     assert verdicts(lines)["reader"] == Verdict.WRONG
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20), st.data())
+def test_a_reader_may_go_back_and_state_again_what_it_read(hashes, data):
+    """A restart reads a pinned table from offset 0 again; a crash repeats from a place where the reader has been."""
+    said, places = [], [0]
+    for _ in range(data.draw(st.integers(1, 8))):
+        start = data.draw(st.sampled_from([*places, places[-1], 0]))
+        end = data.draw(st.integers(start, len(hashes)))
+        said.append(read(hashes[start:end], start=start, end=end))
+        places.append(end)
+    furthest = max(places)
+    lines = balance([books(hashes, at=[furthest])], [], [], said)
+    expected = Verdict.BALANCED if furthest == len(hashes) else Verdict.IN_FLIGHT
+    assert (verdicts(lines)["reader"], lines[-1].found) == (expected, furthest)
+    if furthest:
+        lost = msgspec.structs.replace(said[0], start=0, end=furthest, rows=furthest - 1)
+        assert verdicts(balance([books(hashes, at=[furthest])], [], [], [*said, lost]))["reader"] == Verdict.WRONG
+
+
+def test_a_table_that_is_read_anew_after_a_restart_is_no_overlap():
+    said = [read([1, 2]), read([3, 4], start=2), read([1, 2, 3, 4]), read([5], start=4)]
+    assert verdicts(balance([books([1, 2, 3, 4, 5])], [], [], said))["reader"] == Verdict.BALANCED
+
+
+def test_a_reader_of_a_compacted_topic_has_bounds_too():
+    for rows, verdict in [(0, "WRONG"), (1, "compacted"), (3, "compacted"), (4, "WRONG")]:
+        lines = balance([books([3], compacted=2)], [], [], [read([1] * rows, end=3)])
+        assert (rows, verdicts(lines)["reader"]) == (rows, verdict)
+    behind = balance([books([3, 4], compacted=2, at=[1])], [], [], [read([1], end=1)])
+    assert verdicts(behind)["reader"] == Verdict.IN_FLIGHT
+
+
+def test_records_deleted_before_a_reader_came_to_them_are_its_loss():
+    book = PartitionBooks(P, 5, 7, Count(2, 3), 0, 0, 0)
+    (_, line) = balance([book], [], [], [read([1, 2])])
+    assert (line.verdict, line.detail) == (Verdict.WRONG, "offsets 2 to 5 were deleted before it read them")
 
 
 def test_compaction_leaves_a_bound_instead_of_an_equation():

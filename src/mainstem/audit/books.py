@@ -170,26 +170,40 @@ def _writers(book: PartitionBooks, early: Mapping[str, Count], late: Mapping[str
 
 
 def _reader(book: PartitionBooks, reader: str, said: Sequence[ReaderStatement]) -> Line:
-    """Join the reader's statements into one from its first offset on, and hold it against the log there."""
-    seen, position = Count(), None
-    for statement in sorted(set(said), key=lambda s: (s.start, s.end)):
-        if position is None or statement.start == 0:  # a statement from 0 covers all before it
-            position, seen = statement.end, statement.seen
-        elif statement.start == position:
-            position, seen = statement.end, seen + statement.seen
-        else:
-            word = "a gap" if statement.start > position else "an overlap"
+    """Join the reader's statements, in the order in which it made them, and hold them against the log.
+
+    A reader that was started again may read from offset 0 again, or from any place where it has been, and state that
+    again: so `seen` keeps its count at every place where it has been, and a later statement replaces an earlier one.
+    """
+    seen: dict[int, Count] = {0: Count(), said[0].start: Count()}
+    for statement in said:
+        if statement.start not in seen:
+            word, position = "a gap" if statement.start > max(seen) else "an overlap", max(seen)
             detail = f"{word}: it speaks of offsets {statement.start} to {statement.end} after {position}"
             return Line(book.partition, "reader", reader, Verdict.WRONG, position, statement.start, detail)
-    assert position is not None
+        if statement.end > statement.start or statement.seen.count:
+            seen[statement.end] = seen[statement.start] + statement.seen
+    position = max(seen)
+    if position < book.start:
+        detail = f"offsets {position} to {book.start} were deleted before it read them"
+        return Line(book.partition, "reader", reader, Verdict.WRONG, book.start, position, detail)
+    return _held_against(book, reader, position, seen[position])
+
+
+def _held_against(book: PartitionBooks, reader: str, position: int, seen: Count) -> Line:
+    """The line of a reader that has seen `seen` up to offset `position`."""
     expected = book.at.get(min(position, book.end), book.data)
-    if book.compacted or book.start:
-        verdict = Verdict.COMPACTED if seen.count >= expected.count else Verdict.WRONG
-        return Line(book.partition, "reader", reader, verdict, expected.count, seen.count, "records were cleaned since")
-    if seen != expected:
+    gone = book.compacted + book.start  # offsets whose records it may have seen and we cannot any more
+    balanced, detail = Verdict.BALANCED, ""
+    if gone:
+        fits = expected.count <= seen.count <= expected.count + gone
+        balanced, detail = Verdict.COMPACTED, "records were cleaned since"
+    else:
+        fits = seen == expected
+    if not fits:
         why = "hashes differ" if seen.count == expected.count else f"up to offset {position}"
         return Line(book.partition, "reader", reader, Verdict.WRONG, expected.count, seen.count, why)
     if expected.count < book.data.count:
         behind = f"{book.data.count - expected.count} records to go"
         return Line(book.partition, "reader", reader, Verdict.IN_FLIGHT, expected.count, seen.count, behind)
-    return Line(book.partition, "reader", reader, Verdict.BALANCED, expected.count, seen.count)
+    return Line(book.partition, "reader", reader, balanced, expected.count, seen.count, detail)
