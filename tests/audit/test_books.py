@@ -113,6 +113,16 @@ def test_a_reader_of_a_compacted_topic_has_bounds_too():
     assert verdicts(behind)["reader"] == Verdict.IN_FLIGHT
 
 
+def test_a_reader_that_has_said_nothing_has_a_line_where_there_are_records():
+    known = {P: {"table", "search"}}
+    lines = balance([books([1, 2])], [], [], [read([1, 2])], known)
+    assert [(line.name, line.verdict) for line in lines if line.tier == "reader"] == [
+        ("table", Verdict.BALANCED),
+        ("search", Verdict.IN_FLIGHT),
+    ]
+    assert [line.tier for line in balance([books([])], [], [], [], known)] == ["log"]
+
+
 def test_records_deleted_before_a_reader_came_to_them_are_its_loss():
     book = PartitionBooks(P, 5, 7, Count(2, 3), 0, 0, 0)
     (_, line) = balance([book], [], [], [read([1, 2])])

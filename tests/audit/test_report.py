@@ -3,13 +3,14 @@ import pytest
 
 from mainstem import embedded
 from mainstem.audit.books import Verdict
-from mainstem.audit.report import audit
+from mainstem.audit.report import audit, known_readers
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT
-from mainstem.client.topics import ensure_internal_topics, ensure_topic
+from mainstem.client.internal import AUDIT, CATALOG
+from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
-from mainstem.core import UserError
+from mainstem.connect.sinks.delta import LakehouseConfig, announce
+from mainstem.core import TopicPartition, UserError
 from mainstem.records import fingerprint
 
 
@@ -69,3 +70,27 @@ def test_records_that_no_writer_speaks_of_are_found(connection):
 def test_a_topic_that_is_not_there_is_named(connection):
     with pytest.raises(UserError, match="topic nothing: no such topic"):
         audit(connection, ["nothing"])
+
+
+def test_the_catalog_knows_who_reads_a_topic():
+    catalog = {
+        "job:totals": {"versions": {"1": {"inputs": {"o": "orders"}}, "2": {"inputs": {"o": "orders"}}}},
+        "sink:lakehouse": {"type": "delta", "pattern": "[^_].*"},
+        "sink:copy": {"type": "postgres", "source": "shop", "topics": ["shop.items"]},
+        "topic:orders": {"kind": "stream"},
+    }
+    orders, items, hidden = (TopicPartition(name, 0) for name in ("orders", "shop.items", "_hidden"))
+    assert known_readers(catalog, [orders, items, hidden]) == {
+        orders: {"totals@1", "totals@2", "lakehouse"},
+        items: {"lakehouse", "copy"},
+    }
+
+
+def test_a_reader_that_the_catalog_knows_and_that_is_silent_is_in_flight(connection):
+    write(connection, ROWS)
+    announce(connection, LakehouseConfig())
+    announce(connection, LakehouseConfig())  # what the catalog knows is not written again
+    assert end_offsets(connection, CATALOG) == {0: 1}
+    (line,) = [line for line in audit(connection) if line.tier == "reader"]
+    assert (line.name, line.verdict) == ("lakehouse", Verdict.IN_FLIGHT)
+    assert line.detail == "it has said nothing yet: 10 records to go"

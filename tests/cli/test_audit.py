@@ -5,9 +5,11 @@ from click.testing import CliRunner
 
 from mainstem.cli import group
 from mainstem.client.append import append
+from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
+from mainstem.client.writer import TransactionalWriter
 from tests.support.commands import mainstem
 
 
@@ -17,8 +19,20 @@ def test_books_that_do_not_balance_are_exit_1(cli_log):
     ensure_topic(connection, "orders", 1)
     good = CliRunner().invoke(group, ["audit", "--bootstrap", cli_log])
     assert (good.exit_code, "the books balance" in good.stdout) == (0, True)
+    writer = TransactionalWriter(connection, "shop")
+    writer.open()
+    writer.begin()
+    writer.send("orders", None, b"1", b"v")
+    writer.commit({})
+    writer.close()
+    write_catalog(connection, {"sink:search": {"topics": ["orders"]}})
+    behind = mainstem("audit", "--bootstrap", cli_log)
+    assert behind.returncode == 0
+    assert "3 comparisons (2 balanced, 1 in flight): nothing is wrong so far" in behind.stdout
+    assert mainstem("audit", "--complete", "--bootstrap", cli_log).returncode == 1
+    write_catalog(connection, {"sink:search": None})
     said = {"reader": "table", "topic": "orders", "partition": 0, "from": 0, "to": 0, "rows": 1, "hash": 0}
     append(connection, AUDIT, [(b"table", msgspec.json.encode(said))])
     bad = mainstem("audit", "orders", "--json", "--bootstrap", cli_log)
     assert bad.returncode == 1
-    assert [line["verdict"] for line in json.loads(bad.stdout)] == ["balanced", "WRONG"]
+    assert [line["verdict"] for line in json.loads(bad.stdout)] == ["balanced", "balanced", "WRONG"]

@@ -12,7 +12,7 @@ Beside each count stands the sum, modulo 2**64, of the fingerprints of the count
 (`mainstem.records.fingerprint`): a loss and a duplicate that cancel out in the count show in the sum, in any order.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -86,7 +86,7 @@ class Verdict(StrEnum):
     """What the audit says of one line."""
 
     BALANCED = "balanced"
-    IN_FLIGHT = "in flight"  # a reader has more to read, or a writer wrote while we counted
+    IN_FLIGHT = "in flight"  # a reader has more to read or has said nothing yet, or a writer wrote while we counted
     COMPACTED = "compacted"  # the cleaner removed records: counts agree as far as they still can
     WRONG = "WRONG"
 
@@ -112,6 +112,7 @@ def balance(
     before: Iterable[WriterStatement],
     after: Iterable[WriterStatement],
     readers: Iterable[ReaderStatement],
+    known: Mapping[TopicPartition, Collection[str]] | None = None,
 ) -> list[Line]:
     """Compare every tier of every partition.
 
@@ -119,7 +120,8 @@ def balance(
         books: one scan per partition, with `at` filled for the readers' positions.
         before: the writers' statements read before the scan,
         after: and after it; where both agree, nothing was written meanwhile and the comparison is exact.
-        readers: the readers' statements, read before the scan.
+        readers: the readers' statements, read before the scan, in the order in which they were made.
+        known: who should read a partition: a line says so where one of them has said nothing yet.
     """
     early, late = _by_partition(before), _by_partition(after)
     reports: dict[TopicPartition, dict[str, list[ReaderStatement]]] = {}
@@ -130,7 +132,11 @@ def balance(
         lines.append(_offsets(book))
         if book.partition in late:
             lines.append(_writers(book, early.get(book.partition, {}), late[book.partition]))
-        lines += [_reader(book, name, said) for name, said in sorted(reports.get(book.partition, {}).items())]
+        told = reports.get(book.partition, {})
+        lines += [_reader(book, name, said) for name, said in sorted(told.items())]
+        silent = set((known or {}).get(book.partition, ())) - told.keys() if book.data.count else ()
+        nothing = f"it has said nothing yet: {book.data.count} records to go"
+        lines += [Line(book.partition, "reader", name, Verdict.IN_FLIGHT, 0, 0, nothing) for name in sorted(silent)]
     return lines
 
 

@@ -1,15 +1,18 @@
 """Collect the books of a whole log: what writers and readers say in Mainstem's own topics, and what the log holds."""
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from mainstem.audit.books import Count, Line, ReaderStatement, WriterStatement, balance
 from mainstem.audit.scan import scan
 from mainstem.client import topics
+from mainstem.client.catalog import entries, read_catalog
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT, COMMITS, SOURCES
+from mainstem.client.internal import AUDIT, CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, Written
 from mainstem.client.records import read_records
 from mainstem.client.writer import SourceState
@@ -69,8 +72,36 @@ def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
     readers = [statement for statement in _readers(connection, existing) if statement.partition in wanted]
     for statement in readers:
         wanted[statement.partition].add(statement.end)
+    known = known_readers(read_catalog(connection) if CATALOG in existing else {}, wanted)
     books = scan(connection, wanted)
-    return balance(books, before, list(_writers(connection, existing)), readers)
+    return balance(books, before, list(_writers(connection, existing)), readers, known)
+
+
+def known_readers(
+    catalog: Mapping[str, dict[str, Any]], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, set[str]]:
+    """Who reads each partition, by the catalog: every version of a job its inputs, a sink what its entry names.
+
+    A sink's entry holds `topics`, a list, or `pattern`, a regular expression; and `reader`, where the name under which it
+    speaks to the audit is not the sink's own.
+    """
+    by_topic: dict[str, set[TopicPartition]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, set()).add(partition)
+    readers: list[tuple[str, set[str]]] = []
+    for name, job in entries(catalog, "job").items():
+        for version, about in job.get("versions", {}).items():
+            readers.append((job_key(name, version), set(about["inputs"].values())))
+    for name, sink in entries(catalog, "sink").items():
+        pattern = sink.get("pattern")
+        matched = {topic for topic in by_topic if pattern is not None and re.fullmatch(pattern, topic)}
+        readers.append((sink.get("reader", name), matched | set(sink.get("topics", ()))))
+    known: dict[TopicPartition, set[str]] = {}
+    for reader, read in readers:
+        for topic in read:
+            for partition in by_topic.get(topic, ()):
+                known.setdefault(partition, set()).add(reader)
+    return known
 
 
 def _writers(connection: Connection, existing: Collection[str]) -> Iterator[WriterStatement]:

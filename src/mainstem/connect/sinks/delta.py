@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainstem.client.append import append
-from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries
+from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT
 from mainstem.core.logging import get_logger
@@ -108,7 +108,8 @@ class Lakehouse:
         self._commits: dict[str, TableCommit] = {}
 
     def start(self) -> "StreamingQuery":
-        """Announce what the tables hold, then follow the log."""
+        """Announce what the tables read and hold, then follow the log."""
+        announce(self._connection, self._config)
         self._directory.mkdir(parents=True, exist_ok=True)
         for table in sorted(self._directory.iterdir()):
             if (table / "_delta_log").is_dir() and table.name != QUARANTINE:
@@ -348,6 +349,13 @@ class Lakehouse:
         ]
         if statements:
             append(self._connection, AUDIT, statements)
+
+
+def announce(connection: Connection, config: LakehouseConfig) -> None:
+    """Tell the catalog which topics become tables: the audit misses what this reader does not speak of."""
+    key, entry = f"sink:{READER}", {"type": "delta", "pattern": config.topics}
+    if read_catalog(connection).get(key) != entry:
+        write_catalog(connection, {key: entry})
 
 
 def statements_of(commit: TableCommit) -> list[dict[str, Any]]:
