@@ -1,3 +1,4 @@
+import contextlib
 import io
 import json
 
@@ -31,3 +32,13 @@ def test_a_line_goes_to_the_stderr_of_now(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr", replaced)
     get_logger().info("segment_rolled")
     assert "segment_rolled" in replaced.getvalue()
+
+
+def test_a_line_that_cannot_be_printed_is_dropped(monkeypatch):
+    configure("log", as_json=True)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        get_logger().warning("segment_rolled")
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()

@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+import structlog
 
 from mainstem.core import UserError
 from mainstem.standalone.supervisor import ChildFailed, ChildSpec, Supervisor, last_line
@@ -78,6 +79,69 @@ async def test_misuse_stops_everything_and_repeats_the_childs_line(tmp_path):
     with pytest.raises(ChildFailed, match="log: port 9092: in use"):
         await supervisor.run()
     assert [state.state for state in supervisor.states] == ["stopped", "stopped"]
+
+
+async def test_misuse_of_a_child_that_has_been_ready_leaves_the_others_alone(tmp_path):
+    """A typing error saved in the settings, then a crash: the log must not stop for it."""
+    mended = tmp_path / "mended"
+    mended.touch()
+    fragile = f"import pathlib, sys\nif not pathlib.Path({str(mended)!r}).exists(): sys.exit('wrong setting') or sys.exit(2)\n"
+    fragile = fragile.replace("sys.exit('wrong setting') or", "print('wrong setting', file=sys.stderr) or") + SERVE
+    states = []
+    supervisor = Supervisor(
+        [child("log", SERVE), child("a", fragile)],
+        tmp_path,
+        lambda all_states: states.append(all_states[1].state),
+        first_delay_s=0.01,
+        longest_delay_s=0.05,
+    )
+
+    async def until(state):
+        while supervisor.states[1].state != state:
+            await asyncio.sleep(0.005)
+
+    async def break_and_mend():
+        await supervisor.ready()
+        log_pid = supervisor.states[0].pid
+        mended.unlink()
+        os.kill(supervisor.states[1].pid, signal.SIGKILL)
+        await until("failed")
+        assert supervisor.states[1].last_error == "exit 2: wrong setting"
+        assert (supervisor.states[0].state, supervisor.states[0].pid) == ("running", log_pid)
+        mended.touch()
+        await until("running")
+
+    await run(supervisor, break_and_mend)
+    assert "failed" in states
+
+
+async def test_a_report_that_fails_ends_nothing(tmp_path):
+    reports = []
+
+    def full_disk(states):
+        reports.append(states)
+        raise OSError(28, "No space left on device")
+
+    supervisor = Supervisor([child("a", SERVE)], tmp_path, full_disk)
+    with structlog.testing.capture_logs() as logs:
+        await run(supervisor, supervisor.ready)
+    assert len(reports) > 2
+    assert [line["event"] for line in logs] == ["report_failed"]  # told once
+
+
+async def test_a_child_that_cannot_be_started_is_tried_again(tmp_path):
+    missing = tmp_path / "program"
+    supervisor = Supervisor([ChildSpec("a", (str(missing),))], tmp_path, first_delay_s=0.01, longest_delay_s=0.02)
+
+    async def second_try():
+        while supervisor.states[0].restarts < 1:
+            await asyncio.sleep(0.01)
+        assert "cannot be started" in supervisor.states[0].last_error
+        missing.write_text(f"#!{sys.executable}\n{SERVE}")
+        missing.chmod(0o755)
+        await supervisor.ready()
+
+    await run(supervisor, second_try)
 
 
 async def test_what_follows_a_child_comes_before_the_next(tmp_path):

@@ -16,6 +16,7 @@ from mainstem.process import load_project
 from mainstem.process.versions import Fixed, code_hash, write_fixed
 from mainstem.registry.reader import TypedReader
 from mainstem.standalone.config import load_config
+from mainstem.standalone.state import load
 from mainstem.standalone.up import Addresses, child_specs, choose_addresses
 from tests.standalone.project import write_project
 
@@ -179,6 +180,27 @@ def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_pat
     with Node(project, data) as node:
         assert node.lines_of("lines") == wanted
         node.stop()
+
+
+def test_it_goes_on_when_nobody_reads_what_it_says(project, tmp_path):
+    """`mainstem up PROJECT | head -2`"""
+    command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(tmp_path / "d")]
+    command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            process.stdout.readline()
+            process.stdout.close()
+
+            def all_run():
+                assert process.poll() is None, process.stderr.read()
+                state = load(tmp_path / "d")
+                return state and [child.state for child in state.children] == ["running"] * 3
+
+            wait_for(all_run)
+            process.send_signal(signal.SIGINT)
+            assert (process.wait(60), process.stderr.read()) == (0, "")
+        finally:
+            process.kill()
 
 
 def test_a_port_in_use_is_one_line_and_exit_2(project, tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from mainstem.cli.output import tell
 from mainstem.cli.target import data_directory
 from mainstem.core.logging import configure
 
@@ -37,11 +38,11 @@ def up(
             now = (child.state, child.pid)
             if shown.get(child.name) != now and child.state != "not started":
                 shown[child.name] = now
-                told = child.last_error if child.state == "waiting" else child.ready_line
-                click.echo(f"{time.monotonic() - began:7.1f} s  {child.name:<8} {child.state:<9} {told}".rstrip())
+                told = child.last_error if child.state in ("waiting", "failed") else child.ready_line
+                tell(f"{time.monotonic() - began:7.1f} s  {child.name:<8} {child.state:<9} {told}".rstrip())
 
     def ready(state: UpState) -> None:
-        click.echo(f"{time.monotonic() - began:7.1f} s  up: log {state.bootstrap}, gateway {state.gateway}")
-        click.echo(f"           logs in {directory / 'logs'}; `mainstem status --project {project}` shows what runs")
+        tell(f"{time.monotonic() - began:7.1f} s  up: log {state.bootstrap}, gateway {state.gateway}")
+        tell(f"           logs in {directory / 'logs'}; `mainstem status --project {project}` shows what runs")
 
     node.up(project, directory, bootstrap=bootstrap, listen=listen, gateway=gateway, on_ready=ready, on_change=changed)

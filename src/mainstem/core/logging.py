@@ -1,10 +1,21 @@
 """Logs: one line per event on stderr; the event is a constant, the facts are keys."""
 
+import contextlib
 import logging
 import sys
 from typing import cast
 
 import structlog
+
+
+class Lines(structlog.PrintLogger):
+    """Prints lines, and drops those that cannot be printed: a full disk or a closed pipe must not end what is told of."""
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
 
 
 def configure(process: str, *, level: str = "info", as_json: bool | None = None) -> None:
@@ -25,7 +36,7 @@ def configure(process: str, *, level: str = "info", as_json: bool | None = None)
             structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # as it is now: tests and tools replace it
+        logger_factory=lambda *_: Lines(sys.stderr),  # as it is now: tests and tools replace it
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(process=process)

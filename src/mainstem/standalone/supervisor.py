@@ -1,8 +1,9 @@
 """Start the processes of a project in order, keep them running, stop them in order.
 
     starting ──ready line──> running ──exit──> waiting (back-off) ──> starting
-        │ exit 2 (misuse: a retry cannot help)
-        └──> the supervisor stops everything and reports the child's own line
+        │ exit 2 (misuse: a person has to mend something)
+        ├──> it has never been ready: the supervisor stops everything and reports the child's own line
+        └──> it has been: failed ──longest back-off──> starting; the others go on
 
 A child says that it is ready by its first line on stdout. It ties itself to the supervisor (`core.process`), so a
 killed supervisor leaves nothing behind.
@@ -16,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import msgspec
 
@@ -25,6 +26,8 @@ from mainstem.core.logging import get_logger
 from mainstem.core.process import PARENT
 
 log = get_logger()
+
+Arguments = ParamSpec("Arguments")
 
 MISUSE = 2
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
@@ -50,7 +53,11 @@ class ChildSpec(msgspec.Struct, frozen=True):
 
 
 class ChildState(msgspec.Struct):
-    """What `mainstem status` shows of a child. `since` is seconds since 1970."""
+    """What `mainstem status` shows of a child. `since` is seconds since 1970.
+
+    `state`: not started, starting, running, waiting (for the next try), failed (a person has to mend something; tried
+    again from time to time), stopping, stopped.
+    """
 
     name: str
     state: str = "not started"
@@ -88,12 +95,13 @@ class Supervisor:
         *,
         after: Mapping[str, Callable[[], None]] | None = None,
         first_delay_s: float = FIRST_DELAY_S,
+        longest_delay_s: float = LONGEST_DELAY_S,
     ) -> None:
         self._specs = list(specs)
         self._logs = logs
-        self._on_change = on_change
+        self._on_change = unfailing(on_change)
         self._after = dict(after or {})
-        self._first_delay_s = first_delay_s
+        self._first_delay_s, self._longest_delay_s = first_delay_s, longest_delay_s
         self._states = {spec.name: ChildState(spec.name) for spec in specs}
         self._ready = {spec.name: asyncio.Event() for spec in specs}
         self._stopped = {spec.name: asyncio.Event() for spec in specs}
@@ -152,28 +160,39 @@ class Supervisor:
         delay_s = self._first_delay_s
         while not self._stopping.is_set():
             started = time.monotonic()
-            code = await self._run_once(spec, state, after)
+            said = await self._life(spec, state, after)
             if self._stopping.is_set():
                 return
-            state.last_error = f"exit {code}: {last_line(self._log_file(spec))}"
-            if code == MISUSE:
+            code, state.last_error = said
+            refused = code == MISUSE
+            if refused and not self._ready[spec.name].is_set():
                 self._failure = ChildFailed(
                     f"{spec.name}: {last_line(self._log_file(spec))}", hint=f"its log: {self._log_file(spec)}"
                 )
                 self.stop()
                 return
-            if time.monotonic() - started > HEALTHY_AFTER_S:
+            if refused:
+                delay_s = self._longest_delay_s
+            elif time.monotonic() - started > HEALTHY_AFTER_S:
                 delay_s = self._first_delay_s
             log.warning("child_ended", child=spec.name, exit_code=code, restart_in_s=delay_s, said=state.last_error)
-            self._change(state, "waiting", pid=None)
+            self._change(state, "failed" if refused else "waiting", pid=None)
             state.restarts += 1
             await self._unless_stopping(asyncio.sleep(delay_s))
-            delay_s = min(delay_s * 2, LONGEST_DELAY_S)
+            delay_s = min(delay_s * 2, self._longest_delay_s)
+
+    async def _life(self, spec: ChildSpec, state: ChildState, after: str | None) -> tuple[int, str]:
+        """Run a child to its end; its exit code, and what to tell of it."""
+        try:
+            code = await self._run_once(spec, state, after)
+        except OSError as error:  # no memory for a process, no room for its log file: that may pass
+            return -1, f"cannot be started: {error}"
+        return code, f"exit {code}: {last_line(self._log_file(spec))}"
 
     async def _run_once(self, spec: ChildSpec, state: ChildState, after: str | None) -> int:
         """One life of a child: start, wait for its ready line, then for its end or ours. Return its exit code."""
         self._change(state, "starting", pid=None)
-        with self._log_file(spec).open("ab") as log_file:
+        with self._log_file(spec).open("ab", buffering=0) as log_file:
             process = await asyncio.create_subprocess_exec(
                 *spec.command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -184,7 +203,7 @@ class Supervisor:
             )
             self._change(state, "starting", pid=process.pid)
             try:
-                await self._watch(spec, state, process, log_file.write)
+                await self._watch(spec, state, process, unfailing(log_file.write))
             finally:
                 if process.returncode is None:
                     if after is not None and self._stopping.is_set():
@@ -264,6 +283,27 @@ class Supervisor:
 
     def _log_file(self, spec: ChildSpec) -> Path:
         return self._logs / f"{spec.name}.log"
+
+
+def unfailing(report: Callable[Arguments, object]) -> Callable[Arguments, None]:
+    """`report`, except that it never raises: a closed pipe or a full disk must not end what is reported on.
+
+    The first failure is logged, and the first after it has worked again.
+    """
+    failing = False
+
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        nonlocal failing
+        try:
+            report(*args, **kwargs)
+        except Exception as error:
+            if not failing:
+                log.warning("report_failed", error=f"{type(error).__name__}: {error}")
+            failing = True
+        else:
+            failing = False
+
+    return call
 
 
 def last_line(path: Path) -> str:

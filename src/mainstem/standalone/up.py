@@ -25,7 +25,7 @@ from mainstem.process.versions import assignments, freeze
 from mainstem.standalone.config import NodeConfig, load_config
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.state import UpState, save
-from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python
+from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python, unfailing
 
 log = get_logger()
 
@@ -118,10 +118,12 @@ def up(
         at = choose_addresses(config, bootstrap, listen, gateway)
         state = UpState(os.getpid(), str(project.directory), at.bootstrap, at.gateway_url, time.time())
 
+        write, tell = unfailing(lambda: save(data, state)), unfailing(on_change)
+
         def changed(children: list[ChildState]) -> None:
             state.children = children
-            save(data, state)
-            on_change(children)
+            write()
+            tell(children)
 
         def declare() -> None:
             declare_topics(project, Connection(at.bootstrap, config.security), at.gateway_url)
@@ -131,7 +133,7 @@ def up(
 
         async def run() -> None:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_announce(supervisor, lambda: on_ready(state)))
+                tasks.create_task(_announce(supervisor, unfailing(lambda: on_ready(state))))
                 await supervisor.run()
 
         try:
