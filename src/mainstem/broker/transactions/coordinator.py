@@ -10,8 +10,11 @@ EndTxn is answered when all markers are durable (Kafka: when PREPARE_* is). A co
 its records, and the producer's next transaction meets no CONCURRENT_TRANSACTIONS. Requests that arrive while a
 transaction is being ended wait for it instead of being sent away.
 
-An implicit add (transactions version 2) is queued together with the batch that caused it, one sync for both. If a
-crash keeps the batch but not the add, the next start finds the open batch and adopts it (`_reconcile`).
+An implicit add (transactions version 2) is queued together with the batch that caused it, one sync for both; the
+COMPLETE_* record of the transaction before may share it, too. If a crash keeps the batch but not the add, or neither
+record, the next start finds the open batch, tells by its epoch which transaction it is of, and adopts it
+(`_reconcile`). After an end by version 1's rules the epoch does not tell, so an implicit add waits until COMPLETE_* is
+durable.
 """
 
 import asyncio
@@ -28,6 +31,7 @@ from mainstem.broker.transactions.producer_ids import ProducerIds
 from mainstem.broker.transactions.records import decode_key, decode_transaction, encode_key, encode_transaction
 from mainstem.broker.transactions.transaction import (
     IDLE,
+    NO_PRODUCER_ID,
     ONGOING,
     PREPARE_COMMIT,
     PREPARED,
@@ -64,7 +68,7 @@ class CoordinatorUnavailable(TransactionError):
 class _Entry:
     """A transactional id, and what is under way for it."""
 
-    __slots__ = ("ending", "transaction", "unmarked")
+    __slots__ = ("ending", "following", "stored", "transaction", "unmarked")
 
     def __init__(self, current: Transaction) -> None:
         self.transaction = current
@@ -72,6 +76,10 @@ class _Entry:
         """Done when the transaction is complete, or its end has failed."""
         self.unmarked: frozenset[TopicPartition] = frozenset()
         """Of a PREPARE_* state: partitions whose marker is not durable yet."""
+        self.following: frozenset[TopicPartition] = frozenset()
+        """Of a PREPARE_* state found at the start: partitions that hold batches of the transaction after it already."""
+        self.stored: asyncio.Future[None] | None = None
+        """Done when the record queued last is durable, or could not be stored."""
 
 
 class TransactionCoordinator:
@@ -164,6 +172,8 @@ class TransactionCoordinator:
         after = transaction.add(current, transactional_id, producer, partitions, self._clock.now_ms(), implicit=False)
         if after is not current:
             await self._change(after)
+        elif (stored := self._entries[transactional_id].stored) is not None:
+            await asyncio.shield(stored)  # a repeated request promises no less than the first
 
     def verify_or_add(
         self,
@@ -177,7 +187,7 @@ class TransactionCoordinator:
         """May the producer write to the partition in the same turn of the loop (KIP-890)?
 
         None says yes: the partition belongs to its transaction, with `implicit_add` from now on. A future says that
-        the last transaction is being ended: ask again when it is done.
+        the last transaction is being ended, or that its end is not durable yet: ask again when it is done.
 
         Raises:
             StaleProducerEpoch: the producer is fenced.
@@ -197,6 +207,9 @@ class TransactionCoordinator:
             after = transaction.add(
                 current, transactional_id, producer, {topic_partition}, self._clock.now_ms(), implicit=True
             )
+            waits = entry is not None and transaction.needs_end_stored(entry.transaction)
+            if waits and entry is not None and entry.stored is not None and not entry.stored.done():
+                return asyncio.shield(entry.stored)
         except ProducerFenced as error:
             raise StaleProducerEpoch(transactional_id, str(error)) from error
         if after is not current:
@@ -284,22 +297,36 @@ class TransactionCoordinator:
     async def _complete(
         self, entry: _Entry, stored: "asyncio.Future[None] | None", ending: "asyncio.Future[None]"
     ) -> None:
-        """1. PREPARE_* is durable, 2. the markers are durable, 3. COMPLETE_* is queued."""
+        """1. PREPARE_* is durable, 2. the markers are durable, 3. COMPLETE_* is queued.
+
+        Whatever happens, `ending` is settled: every request of the transactional id waits for it. What was not ended
+        is tried again by the clock.
+        """
         prepared = entry.transaction
-        error: MainstemError | None = None
+        failure: BaseException | None = None
         try:
             if stored is not None:
                 await stored
             await self._write_markers(entry)
-            self._change(transaction.complete(prepared, self._clock.now_ms())).add_done_callback(_note_failure)
-        except MainstemError as failure:
-            log.warning("transaction_not_ended", transactional_id=prepared.transactional_id, reason=str(failure))
-            error = failure
-        entry.ending = None
-        if error is None:
-            ending.set_result(None)
-        else:
-            ending.set_exception(CoordinatorUnavailable(prepared.transactional_id, error))
+            completed = transaction.complete(prepared, self._clock.now_ms())
+            self._change(completed).add_done_callback(_note_failure)
+            if entry.following:
+                log.info("transaction_adopted", transactional_id=prepared.transactional_id)
+                after = transaction.adopt(completed, entry.following, self._clock.now_ms())
+                entry.following = frozenset()
+                self._change(after).add_done_callback(_note_failure)
+        except MainstemError as error:
+            log.warning("transaction_not_ended", transactional_id=prepared.transactional_id, reason=str(error))
+            failure = error
+        except BaseException as error:  # a bug, or the broker stops
+            failure = error
+            raise
+        finally:
+            entry.ending = None
+            if failure is None:
+                ending.set_result(None)
+            else:
+                ending.set_exception(CoordinatorUnavailable(prepared.transactional_id, repr(failure)))
 
     async def _write_markers(self, entry: _Entry) -> None:
         """A marker for every partition that has none yet; those that fail stay for another try."""
@@ -389,6 +416,7 @@ class TransactionCoordinator:
         if entry is None:
             entry = self._entries[after.transactional_id] = _Entry(after)
         entry.transaction = after
+        entry.stored = stored
         if after.state is ONGOING:
             self._watched.add(after.transactional_id)
         return stored
@@ -418,6 +446,7 @@ class TransactionCoordinator:
                 done.set_result(None)
 
         appended.add_done_callback(durable)
+        done.add_done_callback(_retrieve)
         return done
 
     def _reserve_ids(self, end: int) -> "asyncio.Future[None]":
@@ -458,57 +487,66 @@ class TransactionCoordinator:
         - of the current producer of a transactional id: its add was not durable when the machine went down, so the
           partition is adopted;
         - of a transaction that is being ended: it is ended there too;
+        - of the transaction after one that is being ended: that one has its markers already, only COMPLETE_* was not
+          durable; the partition is adopted when it is complete. A marker now would end the wrong transaction;
         - of anybody else: aborted. Nobody could end it any more.
         """
         owners = {entry.transaction.producer_id: entry for entry in self._entries.values()}
+        owners |= {entry.transaction.next_producer_id: entry for entry in self._entries.values()}
+        owners.pop(NO_PRODUCER_ID, None)
         orphans: list[asyncio.Future[AppendResult]] = []
         adopted: list[asyncio.Future[None]] = []
         for partition, partition_log in list(self._broker.log.partitions.items()):
-            epochs = _open_producers(partition_log)
-            for producer_id, epoch in epochs.items():
-                entry = owners.get(producer_id)
+            for producer in _open_producers(partition_log):
+                entry = owners.get(producer.producer_id)
                 current = None if entry is None else entry.transaction
-                if entry is not None and current is not None and current.state in PREPARED:
+                if entry is None or current is None:
+                    orphans.append(self._abort_orphan(partition_log, producer, None))
+                elif producer == transaction.following(current):
+                    entry.following |= {partition}
+                    entry.unmarked -= {partition}
+                elif current.state in PREPARED and producer.producer_id == current.producer_id:
                     entry.unmarked |= {partition}
-                elif current is not None and current.producer_epoch == epoch:
-                    if current.state is not ONGOING or partition not in current.partitions:
-                        log.info(
-                            "transaction_adopted", transactional_id=current.transactional_id, partition=str(partition)
-                        )
-                        adopted.append(self._change(transaction.adopt(current, {partition}, self._clock.now_ms())))
-                else:
-                    log.warning("orphan_transaction_aborted", partition=str(partition), producer_id=producer_id)
-                    orphans.append(self._abort_orphan(partition_log, producer_id, epoch, current))
+                elif producer != current.producer:
+                    orphans.append(self._abort_orphan(partition_log, producer, current))
+                elif current.state is not ONGOING or partition not in current.partitions:
+                    log.info("transaction_adopted", transactional_id=current.transactional_id, partition=str(partition))
+                    adopted.append(self._change(transaction.adopt(current, {partition}, self._clock.now_ms())))
         for marker in orphans:
             await marker
         for stored in adopted:
             await stored
 
     def _abort_orphan(
-        self, partition_log: PartitionLog, producer_id: int, epoch: int, current: Transaction | None
+        self, partition_log: PartitionLog, producer: Producer, current: Transaction | None
     ) -> "asyncio.Future[AppendResult]":
+        epoch = producer.producer_epoch
         coordinator_epoch = max(each.leader_epoch for each in self._logs)
         if current is not None:  # no higher than its own coordinator's: that one's next marker would be refused
-            epoch = max(epoch, current.producer_epoch)
+            if current.producer_id == producer.producer_id:
+                epoch = max(epoch, current.producer_epoch)
             coordinator_epoch = self._coordinator_epoch(current)
         partition = partition_log.topic_partition
+        log.warning("orphan_transaction_aborted", partition=str(partition), producer_id=producer.producer_id)
         if partition.topic == OFFSETS_TOPIC:
-            self._broker.groups.end_transaction(partition.partition, producer_id, commit=False)
-        return partition_log.append_marker(producer_id, epoch, commit=False, coordinator_epoch=coordinator_epoch)
+            self._broker.groups.end_transaction(partition.partition, producer.producer_id, commit=False)
+        return partition_log.append_marker(
+            producer.producer_id, epoch, commit=False, coordinator_epoch=coordinator_epoch
+        )
 
 
 _EXPIRATION_CHECK_MS: Final = 3_600_000
 
 
-def _open_producers(partition_log: PartitionLog) -> dict[int, int]:
-    """Producer id to epoch of each that has a transaction open in the partition."""
+def _open_producers(partition_log: PartitionLog) -> list[Producer]:
+    """Each that has a transaction open in the partition."""
     if not partition_log.open_transactions:
-        return {}
-    return {
-        producer.producer_id: producer.producer_epoch
+        return []
+    return [
+        Producer(producer.producer_id, producer.producer_epoch)
         for producer in partition_log.producers()
         if producer.transaction_first_offset >= 0
-    }
+    ]
 
 
 def _retrieve(future: "asyncio.Future[None]") -> None:

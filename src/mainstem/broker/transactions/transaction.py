@@ -342,6 +342,21 @@ def complete(current: Transaction, now_ms: int) -> Transaction:
     )
 
 
+def following(current: Transaction) -> Producer | None:
+    """Of a PREPARE_* state: who writes the transaction after it, if a batch tells by its epoch which of both it is of.
+
+    Version 2 and a fence raise the epoch with the end. After an end by version 1's rules both have the same one.
+    """
+    if current.state not in PREPARED or current.client_version < 2:
+        return None
+    return complete(current, 0).producer
+
+
+def needs_end_stored(current: Transaction) -> bool:
+    """An implicit add has to wait until this state is durable: its batch could be taken for one of the last transaction."""
+    return current.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and current.client_version < 2
+
+
 def adopt(current: Transaction, partitions: Set[TopicPartition], now_ms: int) -> Transaction:
     """At start: the log holds open batches of the current producer in `partitions`, the coordinator's record is missing.
 
