@@ -1,6 +1,7 @@
 """Topic metadata: durable, found again, and tidy after a crash in the middle of a change."""
 
 import asyncio
+import errno
 import shutil
 import uuid
 
@@ -9,8 +10,10 @@ import pytest
 from mainstem.broker.errors import InvalidPartitions, InvalidTopicName, TopicAlreadyExists, UnknownTopicOrPartition
 from mainstem.broker.topics import METADATA
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import InvalidTopicConfig, TopicConfig
-from tests.support.broker import crashed, running, start, stop
+from mainstem.log import InvalidTopicConfig, StorageError, TopicConfig
+from mainstem.wire.errors import Code
+from tests.log.simulated_disk import SimulatedDisk
+from tests.support.broker import Client, crashed, restarted, running, start, stop
 
 
 def run(coroutine):
@@ -112,6 +115,98 @@ def test_a_topic_is_created_once_and_deleted_once(tmp_path):
             assert [each for each in gone if each is None] == [None]
             with pytest.raises(UnknownTopicOrPartition):
                 topics.partition("t", 0)
+
+    run(check())
+
+
+def test_a_full_disk_leaves_nothing_of_a_topic_behind(tmp_path):
+    """Two of three partitions were made when the disk was full: the name stayed taken until a restart."""
+
+    async def check() -> None:
+        disk = SimulatedDisk(tmp_path)
+        broker = await start(tmp_path, ManualClock(), disk=disk)
+        before = set(broker.log.partitions)
+        client = await Client.connect(broker)
+        create = {"topics": [{"name": "t", "num_partitions": 3, "replication_factor": 1}], "timeout": 1000}
+        for call, path in (("mkdir", "t-1"), ("write", "journal"), ("write", METADATA.topic)):
+            disk.refuse(call, errno.ENOSPC, path)
+            refused = (await client.call(19, 5, **create)).topics[0]
+            assert refused.error_code == Code.kafka_storage_error, (call, path)
+            assert set(broker.log.partitions) == before
+        topic = await broker.topics.create("t", 3, {})
+        disk.refuse("mkdir", errno.ENOSPC, "t-4")
+        with pytest.raises(StorageError):
+            await broker.topics.add_partitions(topic, 6)
+        assert len(topic.logs) == 3
+        disk.refuse("write", errno.ENOSPC, METADATA.topic)
+        with pytest.raises(StorageError):
+            await broker.topics.set_config(topic, {"retention.ms": "5"})
+        assert topic.config == {}
+        await broker.topics.add_partitions(topic, 6)
+        broker = await restarted(broker, ManualClock(), disk.after_power_cut(lambda _: 0))
+        again = broker.topics.by_name("t")
+        assert (again.topic_id, len(again.logs), again.config) == (topic.topic_id, 6, {})
+        client.close()
+        await stop(broker)
+
+    run(check())
+
+
+def test_a_topic_is_deleted_although_its_files_stay(tmp_path):
+    """The record is gone, the disk refuses the rest: the name is free at once."""
+
+    async def check() -> None:
+        disk = SimulatedDisk(tmp_path)
+        broker = await start(tmp_path, ManualClock(), disk=disk)
+        topic = await broker.topics.create("t", 2, {})
+        disk.refuse("rename", errno.ENOSPC, "t-0")
+        await broker.topics.delete(topic)
+        assert broker.topics.get("t") is None
+        await broker.topics.create("t", 2, {})
+        await stop(broker)
+
+    run(check())
+
+
+def test_a_change_that_meets_a_deletion_does_not_bring_the_topic_back(tmp_path):
+    """Its record was written after the tombstone: the topic was there again after a restart, and empty."""
+
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            for change in (
+                lambda topic: broker.topics.set_config(topic, {"retention.ms": "5"}),
+                lambda topic: broker.topics.add_partitions(topic, 2),
+            ):
+                topic = await broker.topics.create("t", 1, {})
+                deleted, changed = await asyncio.gather(
+                    broker.topics.delete(topic), change(topic), return_exceptions=True
+                )
+                assert deleted is None
+                assert isinstance(changed, UnknownTopicOrPartition)
+        async with running(tmp_path, ManualClock()) as broker:
+            assert broker.topics.get("t") is None
+            assert TopicPartition("t", 0) not in broker.log.partitions
+
+    run(check())
+
+
+def test_two_incremental_changes_at_once_are_both_made(tmp_path):
+    """Each was computed from the settings before the other: the second undid the first."""
+
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            topic = await broker.topics.create("t", 1, {})
+            clients = [await Client.connect(broker) for _ in range(2)]
+
+            def change(client, name):
+                configs = [{"name": name, "config_operation": 0, "value": "5"}]
+                resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
+                return client.call(44, 1, resources=[resource])
+
+            await asyncio.gather(change(clients[0], "retention.ms"), change(clients[1], "retention.bytes"))
+            assert topic.config == {"retention.ms": "5", "retention.bytes": "5"}
+            for client in clients:
+                client.close()
 
     run(check())
 

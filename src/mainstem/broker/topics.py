@@ -14,8 +14,8 @@ between leaves partitions that no record names; `load` removes them.
 import asyncio
 import base64
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 from uuid import UUID, uuid4
 
 import msgspec
@@ -30,13 +30,16 @@ from mainstem.broker.errors import (
 )
 from mainstem.core import Clock, TopicPartition
 from mainstem.core.logging import get_logger
-from mainstem.log import LogDirectory, PartitionLog, TopicConfig
+from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
 from mainstem.records import Record, build_batch, decode_records, iter_spans
 
 METADATA: Final = TopicPartition("__mainstem_metadata", 0)
 _METADATA_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 MAX_PARTITIONS: Final = 10_000
+
+ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""The settings of a topic, made of those that it has when its turn has come."""
 
 log = get_logger()
 
@@ -76,6 +79,7 @@ class Topics:
         if store is None:
             store = await directory.create_partition(METADATA, uuid4(), TopicConfig.from_kafka(_METADATA_CONFIG))
         self._store = store
+        store.fail_stop = False  # memory follows the record, never the other way round: a full disk may undo it
         store.config = TopicConfig.from_kafka(_METADATA_CONFIG)
         facts = await _read_facts(store)
         cluster = facts.get("cluster")
@@ -186,12 +190,12 @@ class Topics:
 
         Raises:
             InvalidTopicName, TopicAlreadyExists, InvalidPartitions, InvalidTopicConfig: nothing was created.
+            StorageError: the disk refused; what was made of it is removed again.
         """
         async with self._changing:
             settings = self.check_new(name, partitions, config, internal=internal)
             topic = Topic(name, uuid4(), config, internal=internal)
-            topic.logs = await self._create_partitions(topic, range(partitions), settings)
-            await self._put(f"topic:{name}", _fact(topic))
+            topic.logs = await self._create_partitions(topic, partitions, settings)
             self._add(topic)
         log.info("topic_created", topic=name, partitions=partitions)
         return topic
@@ -199,12 +203,10 @@ class Topics:
     async def delete(self, topic: Topic) -> None:
         """Delete a topic and its records."""
         async with self._changing:
-            if self._by_id.get(topic.topic_id) is not topic:
-                raise UnknownTopicOrPartition(f"there is no topic {topic.name!r}")
+            self._check_is_there(topic)
             await self._put(f"topic:{topic.name}", None)
             del self._by_name[topic.name], self._by_id[topic.topic_id], self._by_id_bytes[topic.topic_id.bytes]
-            for partition_log in topic.logs:
-                await self._directory.delete_partition(partition_log.topic_partition)
+            await self._remove([each.topic_partition for each in topic.logs])
         log.info("topic_deleted", topic=topic.name)
 
     def check_growth(self, topic: Topic, count: int) -> None:
@@ -222,38 +224,64 @@ class Topics:
 
         Raises:
             InvalidPartitions: `count` is not above the present count.
+            UnknownTopicOrPartition: it was deleted meanwhile.
+            StorageError: the disk refused; the topic is as it was.
         """
         async with self._changing:
+            self._check_is_there(topic)
             self.check_growth(topic, count)
-            present = len(topic.logs)
-            added = await self._create_partitions(topic, range(present, count), TopicConfig.from_kafka(topic.config))
-            await self._put(f"topic:{topic.name}", _fact(topic, partitions=count))
-            topic.logs = topic.logs + added
+            topic.logs += await self._create_partitions(topic, count, TopicConfig.from_kafka(topic.config))
 
-    async def set_config(self, topic: Topic, config: dict[str, str]) -> None:
-        """Replace what is set for a topic; it takes effect at once.
+    async def set_config(self, topic: Topic, config: Mapping[str, str] | ChangeConfig) -> None:
+        """Replace what is set for a topic, by `config` or by what it makes of the present settings; at once.
 
         Raises:
             InvalidTopicConfig: a setting that does not exist or does not take that value.
+            UnknownTopicOrPartition: the topic was deleted meanwhile.
         """
-        settings = TopicConfig.from_kafka(config)
         async with self._changing:
-            topic.config = config
-            await self._put(f"topic:{topic.name}", _fact(topic))
+            self._check_is_there(topic)
+            after = dict(config(topic.config) if callable(config) else config)
+            settings = TopicConfig.from_kafka(after)
+            await self._put(f"topic:{topic.name}", _fact(topic, config=after))
+            topic.config = after
             for partition_log in topic.logs:
                 partition_log.config = settings
 
+    def _check_is_there(self, topic: Topic) -> None:
+        """Whoever waited for its turn may find the topic deleted: its record must not bring it back."""
+        if self._by_id.get(topic.topic_id) is not topic:
+            raise UnknownTopicOrPartition(f"there is no topic {topic.name!r}")
+
     # --- the store ---------------------------------------------------------------------------------------------------
 
-    async def _create_partitions(self, topic: Topic, numbers: range, settings: TopicConfig) -> list[PartitionLog]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(
-                    self._directory.create_partition(TopicPartition(topic.name, number), topic.topic_id, settings)
-                )
-                for number in numbers
-            ]
-        return [task.result() for task in tasks]
+    async def _create_partitions(self, topic: Topic, count: int, settings: TopicConfig) -> list[PartitionLog]:
+        """Give the topic `count` partitions, and write it down: both, or what was made is removed again."""
+        added = [TopicPartition(topic.name, number) for number in range(len(topic.logs), count)]
+        await self._remove(added)  # what a failure had left
+        made = await asyncio.gather(
+            *(self._directory.create_partition(each, topic.topic_id, settings) for each in added),
+            return_exceptions=True,
+        )
+        failures = [each for each in made if isinstance(each, BaseException)]
+        if not failures:
+            try:
+                await self._put(f"topic:{topic.name}", _fact(topic, partitions=count))
+            except StorageError as error:
+                failures.append(error)
+        if failures:
+            await self._remove(added)
+            raise failures[0]
+        return [each for each in made if isinstance(each, PartitionLog)]
+
+    async def _remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove partitions that no record names, where they are there; what fails is for the next try or start."""
+        for each in partitions:
+            if each in self._directory.partitions:
+                try:
+                    await self._directory.delete_partition(each)
+                except (StorageError, OSError) as error:
+                    log.warning("orphan_left", topic=each.topic, partition=each.partition, error=str(error))
 
     async def _put(self, key: str, fact: Any) -> None:
         value = None if fact is None else msgspec.json.encode(fact)
@@ -280,14 +308,16 @@ class Topics:
 
     async def _remove_orphans(self) -> None:
         known = {METADATA} | {each.topic_partition for topic in self._by_name.values() for each in topic.logs}
-        for topic_partition in set(self._directory.partitions) - known:
+        orphans = set(self._directory.partitions) - known
+        for topic_partition in orphans:
             log.warning("orphan_removed", topic=topic_partition.topic, partition=topic_partition.partition)
-            await self._directory.delete_partition(topic_partition)
+        await self._remove(orphans)
 
 
-def _fact(topic: Topic, *, partitions: int | None = None) -> dict[str, Any]:
+def _fact(topic: Topic, *, partitions: int | None = None, config: dict[str, str] | None = None) -> dict[str, Any]:
     count = len(topic.logs) if partitions is None else partitions
-    return {"id": str(topic.topic_id), "partitions": count, "config": topic.config, "internal": topic.internal}
+    settings = topic.config if config is None else config
+    return {"id": str(topic.topic_id), "partitions": count, "config": settings, "internal": topic.internal}
 
 
 async def _read_facts(store: PartitionLog) -> dict[str, Any]:

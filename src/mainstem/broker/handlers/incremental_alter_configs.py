@@ -24,10 +24,10 @@ async def _alter(ctx: RequestContext, asked: Any, *, validate_only: bool) -> dic
         check_is_topic(asked.resource_type)
         topic = ctx.broker.topics.by_name(asked.resource_name)
         changes = [(each.name, each.config_operation, each.value) for each in asked.configs]
-        config = configs.apply_operations(topic.config, changes)
-        TopicConfig.from_kafka(config)
-        if not validate_only:
-            await ctx.broker.topics.set_config(topic, config)
+        if validate_only:
+            TopicConfig.from_kafka(configs.apply_operations(topic.config, changes))
+        else:
+            await ctx.broker.topics.set_config(topic, lambda current: configs.apply_operations(current, changes))
     except MainstemError as error:
         return {**which, "error_code": code_of(error), "error_message": str(error)}
     return which
