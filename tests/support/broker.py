@@ -7,7 +7,7 @@ broker = await crashed(broker, elsewhere, clock)      # as after SIGKILL: what t
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,16 @@ async def running(directory: Path, clock: Clock, config: BrokerConfig = CONFIG) 
         yield broker
     finally:
         await stop(broker)
+
+
+async def until(condition: Callable[[], bool], what: str, *, seconds: float = 30) -> None:
+    """Wait for what comes without anybody asking."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds} s: {what}") from None
 
 
 async def crashed(broker: Broker, copy: Path, clock: Clock) -> Broker:

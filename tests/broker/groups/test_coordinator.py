@@ -12,7 +12,7 @@ from mainstem.broker.transactions import Producer
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
-from tests.support.broker import CONFIG, crashed, running, start, stop
+from tests.support.broker import CONFIG, crashed, running, start, stop, until
 
 TOPIC = "facts"
 P, Q = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
@@ -113,15 +113,28 @@ def test_members_stay_members_over_a_crash(tmp_path, clock):
     told(story)
 
 
-def test_a_session_expires_without_anybody_asking(tmp_path):
+def test_a_session_expires_without_anybody_asking(tmp_path, clock):
     async def story():
-        from mainstem.core import SystemClock
-
-        async with running(tmp_path, SystemClock()) as broker:
+        async with running(tmp_path, clock) as broker:
             await a_member(broker.groups, session=150)
-            assert broker.groups.groups["g"].state is STABLE
-            await asyncio.sleep(0.4)
-            assert broker.groups.groups["g"].state is EMPTY
+            group = broker.groups.groups["g"]
+            assert group.state is STABLE
+            clock.advance_ms(150)
+            await until(lambda: group.state is EMPTY, "the session expires")
+
+    told(story)
+
+
+def test_a_group_whose_record_is_not_taken_does_not_stop_the_clock_of_the_others(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            for name in ("g", "h"):
+                await a_member(broker.groups, group=name, session=150)
+            await broker.topics.set_config(broker.topics.by_name(OFFSETS_TOPIC), {"max.message.bytes": "1"})
+            clock.advance_ms(150)
+            groups = broker.groups.groups
+            await until(lambda: groups["g"].state is groups["h"].state is EMPTY, "both sessions expire")
+            assert broker.groups._timer is None, "nothing more is due, and it was looked for"
 
     told(story)
 
@@ -337,7 +350,8 @@ def test_commits_of_one_producer_go_on_over_epochs_and_transactions(tmp_path, cl
             for offset in range(6):
                 where = broker.groups.partition_for("g")
                 fields = (producer.producer_id, producer.producer_epoch)
-                assert broker.transactions.verify_or_add("t", *fields, where, implicit_add=True) is None
+                while (added := broker.transactions.verify_or_add("t", *fields, where, implicit_add=True)) is not None:
+                    await added
                 for partition in (P, Q):
                     await broker.groups.commit_transactional(
                         "g", "", None, -1, *fields, {partition: OffsetValue(offset)}
@@ -409,5 +423,57 @@ def test_members_that_wait_are_answered_when_the_broker_stops(tmp_path, clock):
         assert (await waiting).error is Code.coordinator_not_available
         late = await broker.groups.join("g", request())
         assert late.error is Code.coordinator_not_available
+
+    told(story)
+
+
+def test_a_group_that_is_deleted_while_others_expire_does_not_end_the_expiry(tmp_path, clock):
+    """It was gone when its turn came: a KeyError, and no offset expired any more until a restart."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            for name in ("g0", "g1", "g2", "g3"):
+                await groups.commit(name, "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            clock.advance_ms(WEEK)
+            await asyncio.gather(groups.expire_offsets(), groups.delete_group("g2"))
+            assert groups.groups == {}
+
+    told(story)
+
+
+def test_a_group_whose_first_commit_is_on_its_way_is_not_forgotten(tmp_path, clock):
+    """It had no offsets yet, so it was removed; the offset came, and without a group it would have stayed for ever."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            committed = groups.commit("g", "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            await groups.expire_offsets()
+            await committed
+            assert "g" in groups.groups
+            clock.advance_ms(WEEK)
+            await groups.expire_offsets()
+            assert groups.offsets.get("g", P) is None
+
+    told(story)
+
+
+def test_an_offline_partition_does_not_end_the_expiry_of_the_others_offsets(tmp_path, clock):
+    async def story():
+        config = msgspec.structs.replace(CONFIG, offsets_retention_check_interval_ms=5)
+        async with running(tmp_path, clock, config) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            for name in "abcdefgh":
+                await groups.commit(name, "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            offline = groups.partition_for("a")
+            broker.partition(offline).go_offline(StorageError("bit rot"))
+            clock.advance_ms(WEEK)
+            others = [name for name in "abcdefgh" if groups.partition_for(name) != offline]
+            assert others
+            await until(lambda: not any(groups.offsets.of_group(name) for name in others), "the others expire")
 
     told(story)

@@ -12,9 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mainstem.broker.groups import OFFSETS_TOPIC
 from mainstem.broker.transactions import STATE_TOPIC, Producer, transaction
+from mainstem.broker.transactions.coordinator import CoordinatorUnavailable
 from mainstem.broker.transactions.errors import PartitionNotInTransaction, ProducerFenced, TransactionError
 from mainstem.broker.transactions.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, ONGOING, PREPARED
 from mainstem.core import ManualClock, TopicPartition
+from mainstem.log import PartitionLog
+from mainstem.log.errors import StorageError
 from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code
 from tests.log.simulated_disk import SimulatedDisk, adversary
@@ -28,6 +31,7 @@ from tests.support.broker import (
     running,
     start,
     stop,
+    until,
 )
 
 TOPIC = "facts"
@@ -245,6 +249,53 @@ def test_an_open_transaction_is_aborted_by_the_clock(tmp_path, clock):
     asyncio.run(story())
 
 
+def test_an_offline_partition_does_not_stop_the_clock_of_the_others(tmp_path, clock):
+    """The first transaction that could not be stored ended the clock: no other timed out any more."""
+
+    async def story():
+        config = msgspec.structs.replace(CONFIG, transaction_abort_timed_out_transaction_cleanup_interval_ms=5)
+        async with running(tmp_path, clock, config) as broker:
+            await a_topic(broker)
+            transactions = broker.transactions
+            names = "abcdefgh"
+            for name in names:
+                await transactions.add_partitions(name, await transactions.initialize(name, 1000), {A})
+            offline = transactions.partition_for("a")
+            others = [name for name in names if transactions.partition_for(name) != offline]
+            assert others
+            broker.partition(offline).go_offline(StorageError("bit rot"))
+            clock.advance_ms(1001)
+            await until(
+                lambda: all(transactions.describe(name).state is COMPLETE_ABORT for name in others), "they time out"
+            )
+            assert transactions.describe("a").state is ONGOING
+            await transactions.add_partitions("b", await transactions.initialize("b", 1000), {A})
+            clock.advance_ms(1001)
+            await until(lambda: transactions.describe("b").state is COMPLETE_ABORT, "the clock goes on")
+
+    asyncio.run(story())
+
+
+def test_an_error_nobody_foresaw_does_not_leave_the_transactional_id_hanging(tmp_path, clock, monkeypatch):
+    """The end was never settled: every later request of that id waited for ever."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            transactions = broker.transactions
+            producer = await transactions.initialize("t", 60_000)
+            await transactions.add_partitions("t", producer, {A})
+            monkeypatch.delattr(PartitionLog, "append_marker")  # a bug
+            with pytest.raises(CoordinatorUnavailable):
+                await transactions.end("t", producer, commit=True, version=1)
+            monkeypatch.undo()
+            transactions.expire()
+            await transactions.end("t", producer, commit=True, version=1)
+            assert transactions.describe("t").state is COMPLETE_COMMIT
+
+    asyncio.run(story())
+
+
 def test_an_id_that_nobody_uses_is_forgotten(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)
@@ -256,7 +307,8 @@ def test_an_id_that_nobody_uses_is_forgotten(tmp_path, clock):
         broker.transactions.expire()
         with pytest.raises(TransactionError, match="not known"):
             broker.transactions.describe("t")
-        await asyncio.sleep(0.05)
+        stored = broker.partition(broker.transactions.partition_for("t"))
+        await until(lambda: stored.high_watermark == stored.log_end_offset, "the tombstone is durable")
         broker = await crashed(broker, tmp_path / "b", clock)
         assert broker.transactions.list() == []
         await stop(broker)

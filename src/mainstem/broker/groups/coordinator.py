@@ -257,15 +257,24 @@ class GroupCoordinator:
     def expire(self) -> None:
         """Do what is due in every group."""
         now = self._clock.monotonic()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, group_id = heapq.heappop(self._deadlines)
-            if self._due.get(group_id) != deadline:
-                continue  # an earlier entry took its place
-            del self._due[group_id]
-            group = self.groups.get(group_id)
-            if group is not None:
-                self._take(group, group.expire())
-        self._set_timer()
+        try:
+            while self._deadlines and self._deadlines[0][0] <= now:
+                deadline, group_id = heapq.heappop(self._deadlines)
+                if self._due.get(group_id) != deadline:
+                    continue  # an earlier entry took its place
+                del self._due[group_id]
+                group = self.groups.get(group_id)
+                if group is not None:
+                    self._expire_group(group)
+        finally:
+            self._set_timer()
+
+    def _expire_group(self, group: Group) -> None:
+        try:
+            self._take(group, group.expire())
+        except MainstemError as error:  # this group's record is not taken; the others' are
+            log.warning("group_not_stored", group=group.group_id, reason=str(error))
+            self._answer(group.abandon())
 
     def _expire_offsets_later(self) -> None:
         interval = self._broker.config.offsets_retention_check_interval_ms / 1000
@@ -273,20 +282,32 @@ class GroupCoordinator:
         async def run() -> None:
             while not self._closed:
                 await asyncio.sleep(interval)
-                await self.expire_offsets()
+                try:
+                    await self.expire_offsets()
+                except Exception:  # the next look may find what this one stumbled over gone
+                    log.exception("offsets_not_expired")
 
         self._broker.spawn(run(), name="expire offsets")
 
     async def expire_offsets(self) -> None:
         """Remove offsets that are past their retention, and groups that have nothing left."""
         for group_id in list(self.groups):
-            group = self.groups[group_id]
-            expired = [partition for partition, _ in self._expired(group)]
-            if group.state is EMPTY and len(expired) == len(self.offsets.of_group(group_id)):
-                if not self.offsets.is_open(group_id) and not group.has_pending_members:
-                    await self._remove(group, expired)
-            elif expired:
-                await self._remove_offsets(group_id, expired)
+            group = self.groups.get(group_id)  # others are deleted while one is stored
+            if group is None:
+                continue
+            try:
+                await self._expire_offsets_of(group)
+            except MainstemError as error:  # this group's log is offline, or somebody deletes the group, too
+                log.warning("offsets_not_expired", group=group_id, reason=str(error))
+
+    async def _expire_offsets_of(self, group: Group) -> None:
+        group_id = group.group_id
+        expired = [partition for partition, _ in self._expired(group)]
+        if group.state is EMPTY and len(expired) == len(self.offsets.of_group(group_id)):
+            if not self.offsets.is_open(group_id) and not group.has_pending_members:
+                await self._remove(group, expired)
+        elif expired:
+            await self._remove_offsets(group_id, expired)
 
     def _expired(self, group: Group) -> Iterator[tuple[TopicPartition, OffsetValue]]:
         now, retention = self._clock.now_ms(), self._broker.config.offsets_retention_minutes * 60_000
@@ -325,6 +346,7 @@ class GroupCoordinator:
                 return
             for at, (partition, value) in enumerate(offsets.items(), future.result()):
                 self.offsets.put(group_id, partition, value, at)
+            self._group(group_id)  # a look for groups without offsets may have removed it meanwhile
             _resolve(done, None)
 
         if offsets:

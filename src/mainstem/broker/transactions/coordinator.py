@@ -372,35 +372,46 @@ class TransactionCoordinator:
             self._timer = self._loop.call_later(interval, self._tick)
 
     def _tick(self) -> None:
-        self.expire()
-        self._tick_later()
+        try:
+            self.expire()
+        finally:
+            self._tick_later()
 
     def expire(self) -> None:
         """Abort transactions that took too long, try again what could not be ended, forget ids nobody uses."""
         now = self._clock.now_ms()
         for transactional_id in list(self._watched):
-            entry = self._entries.get(transactional_id)
-            if entry is None or entry.transaction.state in IDLE:
-                self._watched.discard(transactional_id)
-            elif entry.ending is not None:
-                continue
-            elif entry.transaction.state in PREPARED:
-                self._finish(entry, None)
-            elif transaction.has_timed_out(entry.transaction, now):
-                log.info("transaction_timed_out", transactional_id=transactional_id)
-                self._finish(entry, transaction.fence(entry.transaction, now))
+            try:
+                self._look_after(transactional_id, now)
+            except MainstemError as error:  # this one's log is offline; the others' are not
+                log.warning("transaction_not_ended", transactional_id=transactional_id, reason=str(error))
         if self._expires_at <= now:
             self._expires_at = now + _EXPIRATION_CHECK_MS
             for entry in list(self._entries.values()):
-                self._expire_id(entry, now)
+                try:
+                    self._expire_id(entry, now)
+                except MainstemError as error:
+                    transactional_id = entry.transaction.transactional_id
+                    log.warning("transactional_id_not_expired", transactional_id=transactional_id, reason=str(error))
+
+    def _look_after(self, transactional_id: str, now_ms: int) -> None:
+        entry = self._entries.get(transactional_id)
+        if entry is None or entry.transaction.state in IDLE:
+            self._watched.discard(transactional_id)
+        elif entry.ending is not None:
+            return
+        elif entry.transaction.state in PREPARED:
+            self._finish(entry, None)
+        elif transaction.has_timed_out(entry.transaction, now_ms):
+            log.info("transaction_timed_out", transactional_id=transactional_id)
+            self._finish(entry, transaction.fence(entry.transaction, now_ms))
 
     def _expire_id(self, entry: _Entry, now_ms: int) -> None:
         current = entry.transaction
         if transaction.has_expired(current, now_ms, self._config.transactional_id_expiration_ms):
+            stored = self._append(current.transactional_id, encode_key(current.transactional_id), None)
+            stored.add_done_callback(_note_failure)
             del self._entries[current.transactional_id]
-            self._append(current.transactional_id, encode_key(current.transactional_id), None).add_done_callback(
-                _note_failure
-            )
             log.info("transactional_id_expired", transactional_id=current.transactional_id)
 
     # --- the log ------------------------------------------------------------------------------------------------------
