@@ -11,7 +11,7 @@ from mainstem.client.errors import Fenced
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
-from mainstem.connect.worker import Worker, convert_sink, convert_source, make_sink, make_source
+from mainstem.connect.worker import Worker, convert_sink, convert_source, make_sink, make_source, secrets_of
 from mainstem.core import CorruptData, Retriable, UserError
 from mainstem.core.config import BadSetting
 from mainstem.registry.client import Registry
@@ -66,6 +66,7 @@ def test_what_may_pass_is_tried_again_with_growing_pauses_and_one_line_each():
         ("task_waits", "down", 0.002),
         ("task_has_a_bug", "ValueError('a bug')", 0.002),
     ]
+    assert worker.states[0].error == "ValueError: a bug"
     assert worker.states[0].failures == 3
 
 
@@ -85,6 +86,22 @@ def test_what_a_person_must_mend_fails_once_and_the_others_go_on(error):
         ("task_failed", "source bad", str(error))
     ]
     assert worker.states[0].hint == error.hint
+
+
+def test_no_secret_is_in_what_is_told_of_an_error():
+    configs = [
+        PostgresSourceConfig(url="postgresql://me:hunt%21er2@db/shop"),
+        PostgresReplicaConfig(url="host=db password='s3cret' user=me", source="a"),
+        FileSourceConfig(path="x", topic="t"),
+        PostgresSourceConfig(url="postgresql://me@db/shop"),
+    ]
+    told = [config.url for config in configs[:2]]
+    task = Script(Retriable(f"{told[0]} and {told[1]}, hunt!er2 and s3cret\nDETAIL: more"))
+    worker = Worker({"source a": task}, secrets=secrets_of(configs), first_delay_seconds=0.001)
+    with structlog.testing.capture_logs() as logs:
+        run_until(worker, task.working)
+    assert worker.states[0].error == logs[0]["error"] == "*** and ***, *** and ***"
+    assert secrets_of(configs[2:]) == set()
 
 
 def test_settings_choose_the_kind():

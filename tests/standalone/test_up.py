@@ -19,6 +19,7 @@ from mainstem.standalone.config import load_config
 from mainstem.standalone.state import load
 from mainstem.standalone.up import Addresses, child_specs, choose_addresses
 from tests.standalone.project import write_project
+from tests.support.commands import mainstem
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ class Node:
                 break
         else:
             raise AssertionError("".join(self.lines))
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
 
     def __enter__(self):
         return self
@@ -180,6 +181,25 @@ def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_pat
     with Node(project, data) as node:
         assert node.lines_of("lines") == wanted
         node.stop()
+
+
+def test_a_source_that_waits_and_one_that_failed_are_seen(project, tmp_path):
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[sources.shop]\ntype = "postgres"\nurl = "postgresql://me:s3cret@127.0.0.1:1/shop"\n')
+        file.write('[sources.lost]\ntype = "file"\npath = "x.log"\ntopic = "orders"\n')
+    data = tmp_path / "data"
+    with Node(project, data) as node:
+        waits, failed = "source shop waits: ", "source lost failed: "
+        wait_for(lambda: all(any(word in line for line in node.lines) for word in (waits, failed)))
+        told = "".join(node.lines)
+        done = mainstem("status", "--project", project, "--json", environment={"MAINSTEM_DATA": str(data)})
+        tasks = {task["name"]: task["state"] for task in json.loads(done.stdout)["tasks"]}
+        people = mainstem("status", "--project", project, environment={"MAINSTEM_DATA": str(data)})
+        node.stop()
+    assert tasks == {"source access": "running", "source lost": "failed", "source shop": "waiting"}
+    assert (done.returncode, people.returncode) == (1, 1)
+    assert "does not take" in people.stdout
+    assert "s3cret" not in told + done.stdout + people.stdout + (data / "connect.json").read_text()
 
 
 def test_it_goes_on_when_nobody_reads_what_it_says(project, tmp_path):

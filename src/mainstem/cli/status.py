@@ -15,7 +15,8 @@ from mainstem.cli.target import connect, connection_options, data_directory
 def status(ctx: click.Context, as_json: bool, bootstrap: str | None, project: Path) -> None:
     """Show the processes of a project, its sources, jobs and destinations, and the lag of each.
 
-    Exit 1 if `mainstem up` does not run for this project (and no --bootstrap was given), or a process of it is down.
+    Exit 1 if `mainstem up` does not run for this project (and no --bootstrap was given), a process of it is down, or a
+    source or sink has failed.
     """
     from mainstem.standalone.overview import overview
     from mainstem.standalone.state import is_up
@@ -32,6 +33,10 @@ def status(ctx: click.Context, as_json: bool, bootstrap: str | None, project: Pa
         rows = [(c.name, c.state, c.pid, c.restarts, c.last_error or c.ready_line) for c in children]
         tables = [
             to_table(["process", "state", "pid", "restarts", "said"], rows),
+            to_table(
+                ["source or sink", "state", "failures", "error"],
+                [(t.name, t.state, t.failures, f"{t.error} ({t.hint})" if t.hint else t.error) for t in seen.tasks],
+            ),
             to_table(["source", "records", "position"], [(s.source, s.records, str(s.position)) for s in seen.sources]),
             to_table(
                 ["job", "version", "batch", "lag", "rows"],
@@ -40,5 +45,5 @@ def status(ctx: click.Context, as_json: bool, bootstrap: str | None, project: Pa
             to_table(["reader", "topic", "lag", "rows"], [(r.reader, r.topic, r.lag, r.rows) for r in seen.readers]),
         ]
         click.echo("\n\n".join(tables))
-    if any(child.state != "running" for child in children):
+    if any(child.state != "running" for child in children) or any(task.state == "failed" for task in seen.tasks):
         ctx.exit(1)

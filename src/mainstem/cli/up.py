@@ -45,4 +45,16 @@ def up(
         tell(f"{time.monotonic() - began:7.1f} s  up: log {state.bootstrap}, gateway {state.gateway}")
         tell(f"           logs in {directory / 'logs'}; `mainstem status --project {project}` shows what runs")
 
-    node.up(project, directory, bootstrap=bootstrap, listen=listen, gateway=gateway, on_ready=ready, on_change=changed)
+    def news(line: str) -> None:
+        tell(f"{time.monotonic() - began:7.1f} s  {line}")
+
+    node.up(
+        project,
+        directory,
+        bootstrap=bootstrap,
+        listen=listen,
+        gateway=gateway,
+        on_ready=ready,
+        on_change=changed,
+        on_news=news,
+    )

@@ -11,9 +11,11 @@ What becomes of an error:
 One line per failure; `failed` stays until the process is started again, and the others go on.
 """
 
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
@@ -35,6 +37,7 @@ SinkConfig: TypeAlias = PostgresReplicaConfig
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 30.0
 HEALTHY_AFTER_SECONDS = 60.0
 STOP_SECONDS = 15.0
+WORKS_AFTER_SECONDS = 10.0  # a task that failed and runs again for so long is no longer said to wait
 
 
 class Task(Protocol):
@@ -44,7 +47,10 @@ class Task(Protocol):
 
 
 class TaskState(msgspec.Struct):
-    """What people see of a task. `state`: running, waiting (for the next try), failed, stopped."""
+    """What people see of a task. `state`: running, waiting (for the next try), failed, stopped.
+
+    `error` is the last one, on one line; `retry_seconds` is the pause of a task that waits.
+    """
 
     name: str
     state: str = "running"
@@ -52,6 +58,24 @@ class TaskState(msgspec.Struct):
     error: str = ""
     hint: str = ""
     since_ms: int = 0
+    retry_seconds: float = 0.0
+
+    def seen_at(self, now_ms: int) -> "TaskState":
+        """The state as people should see it: a task that has only just been started again may fail again at once."""
+        tried = self.state == "running" and bool(self.error) and now_ms - self.since_ms < WORKS_AFTER_SECONDS * 1000
+        if tried:
+            return msgspec.structs.replace(self, state="waiting", retry_seconds=0.0)
+        return msgspec.structs.replace(self, error="", hint="") if self.state == "running" else self
+
+
+def secrets_of(configs: Iterable[SourceConfig | SinkConfig]) -> set[str]:
+    """Passwords, and addresses that hold them: a driver's message may quote an address that it cannot read."""
+    secrets = set()
+    for url in (config.url for config in configs if not isinstance(config, FileSourceConfig)):
+        found = {*re.findall(r":([^:@/]+)@", url), *re.findall(r"password\s*=\s*'?([^'\s&]+)", url)}
+        if found:
+            secrets |= {url, *found, *map(unquote, found)}
+    return secrets
 
 
 def convert_source(tree: Any, *, where: str) -> SourceConfig:
@@ -92,6 +116,7 @@ class Worker:
     Args:
         tasks: by name, e.g. `source shop`; the name is in every line about it.
         on_change: called with all states when one has changed, from the thread in which it changed.
+        secrets: words that never appear in what is told of an error.
     """
 
     def __init__(
@@ -99,12 +124,14 @@ class Worker:
         tasks: Mapping[str, Task],
         *,
         on_change: Callable[[list[TaskState]], None] = lambda _: None,
+        secrets: Collection[str] = (),
         clock: Clock | None = None,
         first_delay_seconds: float = FIRST_DELAY_SECONDS,
         longest_delay_seconds: float = LONGEST_DELAY_SECONDS,
     ) -> None:
         self._tasks = dict(tasks)
         self._on_change = on_change
+        self._secrets = sorted(secrets, key=len, reverse=True)
         self._clock = clock or SystemClock()
         self._first_delay = first_delay_seconds
         self._longest_delay = longest_delay_seconds
@@ -145,26 +172,34 @@ class Worker:
             except Exception as error:  # whatever it is, the other tasks go on and this one is tried again
                 if self._clock.monotonic() - started >= HEALTHY_AFTER_SECONDS:
                     delay = self._first_delay
-                self._change(name, "waiting", error)
+                self._change(name, "waiting", error, delay)
                 self._tell(name, error, delay)
                 stop.wait(delay)
                 delay = min(self._longest_delay, delay * 2)
         self._change(name, "stopped")
 
     def _tell_failed(self, name: str, error: MainstemError) -> None:
-        log.error("task_failed", task=name, error=str(error), hint=error.hint)
+        log.error("task_failed", task=name, error=self._text(error), hint=error.hint)
 
     def _tell(self, name: str, error: Exception, delay: float) -> None:
         if isinstance(error, MainstemError):
-            log.warning("task_waits", task=name, error=str(error), hint=error.hint, retry_in_seconds=delay)
+            log.warning("task_waits", task=name, error=self._text(error), hint=error.hint, retry_in_seconds=delay)
         else:
             log.error("task_has_a_bug", task=name, error=repr(error), retry_in_seconds=delay, exc_info=error)
 
-    def _change(self, name: str, state: str, error: Exception | None = None) -> None:
+    def _text(self, error: Exception) -> str:
+        """What is told of an error: one line, without secrets."""
+        lines = str(error).strip().splitlines() or [""]
+        text = lines[0] if isinstance(error, MainstemError) else f"{type(error).__name__}: {lines[0]}"
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def _change(self, name: str, state: str, error: Exception | None = None, retry_seconds: float = 0.0) -> None:
         with self._lock:
             entry = self._states[name]
-            entry.state, entry.since_ms = state, self._clock.now_ms()
+            entry.state, entry.since_ms, entry.retry_seconds = state, self._clock.now_ms(), retry_seconds
             if error is not None:
                 entry.failures += 1
-                entry.error, entry.hint = str(error), getattr(error, "hint", "")
+                entry.error, entry.hint = self._text(error), getattr(error, "hint", "")
         self._on_change(self.states)

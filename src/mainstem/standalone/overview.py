@@ -12,8 +12,10 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, Positions, merge_positions
 from mainstem.client.records import read_records
-from mainstem.core import UserError
+from mainstem.connect.worker import TaskState
+from mainstem.core import SystemClock, UserError
 from mainstem.standalone.state import UpState, is_up, load
+from mainstem.standalone.tasks import load_tasks
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -55,6 +57,7 @@ class Overview(msgspec.Struct, frozen=True):
 
     up: bool
     node: UpState | None
+    tasks: list[TaskState]  # the sources and sinks that run in the connect process
     sources: list[SourceLine]
     jobs: list[JobState]
     readers: list[ReaderLine]
@@ -64,9 +67,12 @@ def overview(data: Path, connection: Connection) -> Overview:
     """Everything at once; what the log does not know yet is left out."""
     existing = topics.list_topics(connection)
     running = is_up(data)
+    node = load(data) if running else None
+    connect = next((child for child in node.children if child.name == "connect"), None) if node else None
     return Overview(
         running,
-        load(data) if running else None,
+        node,
+        load_tasks(data, connect.pid, SystemClock().now_ms()) if connect else [],
         _sources(connection) if SOURCES in existing else [],
         job_states(connection),
         _readers(connection) if AUDIT in existing else [],

@@ -1,5 +1,6 @@
 """What each process of a project is made of. Every function runs until SIGTERM or SIGINT, then stops in order."""
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ from mainstem.core import Retriable, SystemClock
 from mainstem.core.logging import get_logger
 from mainstem.core.process import say_ready
 from mainstem.standalone.config import load_config
+from mainstem.standalone.supervisor import unfailing
 
 log = get_logger()
 
@@ -48,8 +50,9 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
 
 def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None:
     """The sources, and the destinations that need no Spark."""
-    from mainstem.connect.worker import Worker, make_sink, make_source
+    from mainstem.connect.worker import Worker, make_sink, make_source, secrets_of
     from mainstem.registry.client import Registry
+    from mainstem.standalone.tasks import TasksWriter
 
     stop = stop_on_signals()
     config = load_config(project)
@@ -58,8 +61,12 @@ def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     tasks |= {
         f"sink {name}": make_sink(name, each, connection, registry) for name, each in config.connect_sinks.items()
     }
+    secrets = secrets_of([*config.sources.values(), *config.connect_sinks.values()])
+    save = unfailing(TasksWriter(data, os.getpid()).save)
+    worker = Worker(tasks, on_change=save, secrets=secrets)
+    save(worker.states)
     say_ready(", ".join(tasks))
-    Worker(tasks).run(stop)
+    worker.run(stop)
 
 
 def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str, *, tables: bool) -> None:

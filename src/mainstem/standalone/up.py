@@ -26,8 +26,11 @@ from mainstem.standalone.config import NodeConfig, load_config
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python, unfailing
+from mainstem.standalone.tasks import News, load_tasks
 
 log = get_logger()
+
+NEWS_EVERY_S = 0.5
 
 LAYOUT = {"log": "log", "logs": "logs", "spark": "spark", "tables": "tables"}
 """What lies where below a data directory."""
@@ -95,6 +98,7 @@ def up(
     gateway: str | None = None,
     on_ready: Callable[[UpState], None] = lambda _: None,
     on_change: Callable[[list[ChildState]], None] = lambda _: None,
+    on_news: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run the project at `path` with its state in `data` until SIGINT or SIGTERM.
 
@@ -106,6 +110,7 @@ def up(
         gateway: address of the gateway, instead of the settings'.
         on_ready: called once, when everything runs.
         on_change: called with the state of all processes whenever one changes.
+        on_news: called with a line when a source or sink waits, has failed, or works again.
 
     Raises:
         DirectoryInUse: another `up` holds `data`.
@@ -134,7 +139,9 @@ def up(
         async def run() -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_announce(supervisor, unfailing(lambda: on_ready(state))))
+                news = tasks.create_task(_follow_tasks(supervisor, data, unfailing(on_news)))
                 await supervisor.run()
+                news.cancel()
 
         try:
             asyncio.run(run())
@@ -145,3 +152,12 @@ def up(
 async def _announce(supervisor: Supervisor, tell: Callable[[], None]) -> None:
     if await supervisor.ready():
         tell()
+
+
+async def _follow_tasks(supervisor: Supervisor, data: Path, tell: Callable[[str], None]) -> None:
+    clock, news = SystemClock(), News()
+    while True:
+        pid = next((state.pid for state in supervisor.states if state.name == "connect"), None)
+        for line in news.of(load_tasks(data, pid, clock.now_ms())):
+            tell(line)
+        await asyncio.sleep(NEWS_EVERY_S)

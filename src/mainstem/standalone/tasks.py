@@ -1,0 +1,74 @@
+"""`connect.json` in the data directory: how each source and sink is, for `mainstem up` and `mainstem status`.
+
+    {"format": 1, "pid": 4713, "tasks": [{"name": "source fleet", "state": "waiting", "error": "...", ...}]}
+
+The process that runs them replaces the file whenever one changes. It counts while that process lives: `pid` says whose it is.
+"""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from mainstem.connect.worker import TaskState
+from mainstem.core.files import write_atomically
+
+FORMAT = 1
+
+
+class TasksFile(msgspec.Struct):
+    """The file as it is."""
+
+    pid: int
+    tasks: list[TaskState]
+    format: int = FORMAT
+
+
+def tasks_file(data: Path) -> Path:
+    return data / "connect.json"
+
+
+class TasksWriter:
+    """Writes the file; tasks change in threads of their own."""
+
+    def __init__(self, data: Path, pid: int) -> None:
+        data.mkdir(parents=True, exist_ok=True)
+        self._path, self._pid, self._lock = tasks_file(data), pid, threading.Lock()
+
+    def save(self, tasks: list[TaskState]) -> None:
+        with self._lock:
+            write_atomically(self._path, msgspec.json.encode(TasksFile(self._pid, tasks)))
+
+
+def load_tasks(data: Path, pid: int | None, now_ms: int) -> list[TaskState]:
+    """The tasks of the process `pid`, as people should see them at `now_ms`; none if the file is another's."""
+    try:
+        file = msgspec.json.decode(tasks_file(data).read_bytes(), type=TasksFile)
+    except (OSError, msgspec.DecodeError):
+        return []
+    return [task.seen_at(now_ms) for task in file.tasks] if file.pid == pid else []
+
+
+class News:
+    """Turns states into lines: one when a task begins to wait, when it fails, and when it works again."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[str, str]] = {}
+
+    def of(self, tasks: list[TaskState]) -> Iterator[str]:
+        """The lines that are new since the last call."""
+        for task in tasks:
+            before = self._told.get(task.name, ("running", ""))
+            now = (task.state, task.error)
+            if task.state not in ("running", "waiting", "failed") or now == before:
+                continue
+            self._told[task.name] = now
+            if task.state == "running":
+                yield f"{task.name} works again"
+            elif task.state == "waiting":
+                retry = f"; retry in {task.retry_seconds:g} s" if task.retry_seconds else ""
+                yield f"{task.name} waits: {task.error}{retry}"
+            else:
+                hint = f" ({task.hint})" if task.hint else ""
+                yield f"{task.name} failed: {task.error}{hint}"

@@ -1,0 +1,37 @@
+import msgspec
+
+from mainstem.connect.worker import TaskState
+from mainstem.standalone.tasks import News, TasksWriter, load_tasks, tasks_file
+
+WAITS = TaskState("source fleet", "waiting", 1, "no answer", since_ms=1_000, retry_seconds=8.0)
+
+
+def test_what_is_saved_is_loaded_while_it_is_the_same_process(tmp_path):
+    assert load_tasks(tmp_path, 7, 0) == []
+    TasksWriter(tmp_path, 7).save([WAITS])
+    assert load_tasks(tmp_path, 7, 0) == [WAITS]
+    assert load_tasks(tmp_path, 8, 0) == []
+    assert load_tasks(tmp_path, None, 0) == []
+    tasks_file(tmp_path).write_text("torn")
+    assert load_tasks(tmp_path, 7, 0) == []
+
+
+def test_a_task_works_again_when_it_has_run_for_a_while():
+    again = msgspec.structs.replace(WAITS, state="running", since_ms=2_000)
+    assert (again.seen_at(3_000).state, again.seen_at(3_000).error) == ("waiting", "no answer")
+    assert (again.seen_at(12_000).state, again.seen_at(12_000).error) == ("running", "")
+
+
+def test_each_change_is_told_once():
+    news = News()
+    running = TaskState("source fleet")
+    failed = TaskState("source fleet", "failed", 2, "wrong password", "mend it")
+    seen = [running, WAITS, msgspec.structs.replace(WAITS, retry_seconds=0.0), running, failed, failed]
+    assert [list(news.of([state])) for state in seen] == [
+        [],
+        ["source fleet waits: no answer; retry in 8 s"],
+        [],
+        ["source fleet works again"],
+        ["source fleet failed: wrong password (mend it)"],
+        [],
+    ]
