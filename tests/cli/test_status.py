@@ -6,6 +6,9 @@ from mainstem.cli import group
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.client.writer import TransactionalWriter
+from mainstem.core.locks import DirectoryLock
+from mainstem.standalone.state import UpState, save
+from mainstem.standalone.supervisor import ChildState
 from tests.support.commands import mainstem
 
 
@@ -13,6 +16,22 @@ def test_a_project_that_is_not_up_is_exit_1(tmp_path):
     result = mainstem("status", "--project", tmp_path)
     assert result.returncode == 1
     assert "not up; `mainstem up" in result.stderr
+
+
+def test_a_project_that_is_not_up_is_a_document_for_programs(tmp_path):
+    done = mainstem("status", "--project", tmp_path, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"up": False, "node": None, "tasks": [], "sources": [], "jobs": [], "readers": []}
+
+
+def test_processes_are_shown_where_the_log_does_not_answer(tmp_path):
+    with DirectoryLock(tmp_path):
+        children = [ChildState("log", "waiting", None, 3, last_error="exit -9: no room")]
+        save(tmp_path, UpState(1, "p", "127.0.0.1:1", "http://127.0.0.1:1", 0.0, children))
+        done = mainstem("status", "--data", tmp_path)
+    assert done.returncode == 1
+    assert "exit -9: no room" in done.stdout
+    assert "127.0.0.1:1: no log answers" in done.stderr
 
 
 def test_sources_are_shown_where_they_are(cli_log, tmp_path):

@@ -1,21 +1,83 @@
+import socket
+import time
 from pathlib import Path
 
-from mainstem.cli.target import DEFAULT_BOOTSTRAP, connect, data_directory
+import pytest
+from click.testing import CliRunner
+
+from mainstem.cli import group
+from mainstem.cli.target import DEFAULT_BOOTSTRAP, NotUp, Target, data_directory, probe
+from mainstem.client.connection import Connection
+from mainstem.core.locks import DirectoryLock
 from mainstem.standalone.state import UpState, save
+from tests.support.commands import mainstem, the_line
+
+
+@pytest.fixture(autouse=True)
+def no_directory_from_outside(monkeypatch):
+    monkeypatch.delenv("MAINSTEM_DATA", raising=False)
+
+
+@pytest.fixture
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_the_data_directory_is_given_or_set_or_the_projects_own(monkeypatch):
-    monkeypatch.delenv("MAINSTEM_DATA", raising=False)
     assert data_directory(Path("p")) == Path("p/.mainstem")
     monkeypatch.setenv("MAINSTEM_DATA", "/d")
     assert data_directory(Path("p")) == Path("/d")
     assert data_directory(Path("p"), Path("/given")) == Path("/given")
 
 
-def test_a_command_speaks_to_the_projects_own_log(tmp_path, monkeypatch):
-    monkeypatch.delenv("MAINSTEM_DATA", raising=False)
-    assert connect(None, tmp_path).bootstrap == DEFAULT_BOOTSTRAP
-    (tmp_path / ".mainstem").mkdir()
-    save(tmp_path / ".mainstem", UpState(1, "p", "127.0.0.1:7777", "http://127.0.0.1:1", 0.0))
-    assert connect(None, tmp_path).bootstrap == "127.0.0.1:7777"
-    assert connect("127.0.0.1:8888", tmp_path).bootstrap == "127.0.0.1:8888"
+def test_a_command_speaks_to_the_projects_own_log(tmp_path, listening, monkeypatch):
+    asked = []
+    monkeypatch.setattr("mainstem.cli.target.probe", asked.append)
+    assert Target(None, tmp_path, None).connect().bootstrap == DEFAULT_BOOTSTRAP
+    data = tmp_path / ".mainstem"
+    with DirectoryLock(data):
+        save(data, UpState(1, "p", listening, "http://127.0.0.1:1", 0.0))
+        assert Target(None, tmp_path, None).connect().bootstrap == listening
+        assert Target(None, Path("elsewhere"), data).connect().bootstrap == listening
+    assert Target("127.0.0.1:8888", tmp_path, None).connect().bootstrap == "127.0.0.1:8888"
+    assert [each.bootstrap for each in asked] == [DEFAULT_BOOTSTRAP, listening, listening, "127.0.0.1:8888"]
+
+
+def test_what_a_stopped_up_has_left_is_no_log(tmp_path):
+    data = tmp_path / ".mainstem"
+    data.mkdir()
+    save(data, UpState(1, "p", "127.0.0.1:7777", "http://127.0.0.1:1", 0.0))
+    with pytest.raises(NotUp, match=f"{data}: not up; its log was at 127.0.0.1:7777"):
+        Target(None, tmp_path, None).connect()
+
+
+def test_the_security_of_the_project_is_used(tmp_path, listening):
+    settings = '[security]\nprotocol = "SASL_PLAINTEXT"\nmechanism = "PLAIN"\nusername = "me"\n'
+    (tmp_path / "mainstem.toml").write_text(settings)
+    security = Target(listening, tmp_path, None).connect().security
+    assert (security.protocol, security.username) == ("SASL_PLAINTEXT", "me")
+    data = tmp_path / "data"
+    with DirectoryLock(data):
+        save(data, UpState(1, str(tmp_path), listening, "http://127.0.0.1:1", 0.0))
+        assert Target(None, tmp_path / "elsewhere", data).connect().security == security
+
+
+def test_one_address_of_several_is_enough(listening):
+    probe(Connection(f"127.0.0.1:1,{listening}"))
+
+
+@pytest.mark.parametrize("command", [["topic", "list"], ["tail", "t"], ["job", "list"], ["audit"], ["status"]])
+def test_a_log_that_is_not_there_is_told_at_once(command):
+    began = time.monotonic()
+    done = mainstem(*command, "--bootstrap", "127.0.0.1:1")
+    assert the_line(done) == (
+        "mainstem: 127.0.0.1:1: no log answers: Connection refused"
+        " (is `mainstem up` running? --bootstrap or --project says which log is meant)"
+    )
+    assert time.monotonic() - began < 10
+
+
+def test_every_command_about_a_log_takes_the_data_directory():
+    for command in ("audit", "job list", "job show", "status", "tail", "topic list", "topic create"):
+        assert "--data" in CliRunner().invoke(group, [*command.split(), "--help"]).stdout, command

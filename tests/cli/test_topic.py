@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem.cli import group
+from tests.support.commands import mainstem, the_line
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,5 @@ def test_a_malformed_setting_says_what_is_expected(run):
     assert str(result.exception) == "--config: expected NAME=VALUE, found 'retention'"
 
 
-def test_a_topic_that_is_not_there_is_misuse(run):
-    result = CliRunner().invoke(group, ["topic", "describe", "nothing", "--bootstrap", "127.0.0.1:1"])
-    assert result.exception is not None
+def test_a_topic_that_is_not_there_is_misuse(cli_log):
+    assert "topic nothing: no such topic" in the_line(mainstem("topic", "describe", "nothing", "--bootstrap", cli_log))

@@ -1,5 +1,7 @@
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -192,9 +194,10 @@ def test_a_source_that_waits_and_one_that_failed_are_seen(project, tmp_path):
         waits, failed = "source shop waits: ", "source lost failed: "
         wait_for(lambda: all(any(word in line for line in node.lines) for word in (waits, failed)))
         told = "".join(node.lines)
-        done = mainstem("status", "--project", project, "--json", environment={"MAINSTEM_DATA": str(data)})
+        (shown,) = re.findall("`mainstem (status .*)` shows what runs", told)  # the command that `up` names works
+        done = mainstem(*shlex.split(shown), "--json")
         tasks = {task["name"]: task["state"] for task in json.loads(done.stdout)["tasks"]}
-        people = mainstem("status", "--project", project, environment={"MAINSTEM_DATA": str(data)})
+        people = mainstem(*shlex.split(shown))
         node.stop()
     assert tasks == {"source access": "running", "source lost": "failed", "source shop": "waiting"}
     assert (done.returncode, people.returncode) == (1, 1)

@@ -1,13 +1,12 @@
 """`mainstem audit`: do the books balance?"""
 
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from mainstem.cli.output import json_option, to_json, to_table
-from mainstem.cli.target import connect, connection_options
+from mainstem.cli.target import Target, connection_options
 
 if TYPE_CHECKING:
     from mainstem.audit.books import Verdict
@@ -24,8 +23,7 @@ def audit(
     topics: tuple[str, ...],
     complete: bool,
     as_json: bool,
-    bootstrap: str | None,
-    project: Path,
+    target: Target,
 ) -> None:
     """Compare what was written to TOPICS (default: all) with what the log holds and what every reader says it saw.
 
@@ -35,7 +33,7 @@ def audit(
     from mainstem.audit.books import Verdict
     from mainstem.audit.report import audit as examine
 
-    lines = examine(connect(bootstrap, project), topics)
+    lines = examine(target.connect(), topics)
     counts = Counter(line.verdict for line in lines)
     if as_json:
         click.echo(to_json(lines))

@@ -1,11 +1,9 @@
 """`mainstem job list|show`."""
 
-from pathlib import Path
-
 import click
 
 from mainstem.cli.output import json_option, to_json, to_table
-from mainstem.cli.target import connect, connection_options
+from mainstem.cli.target import Target, connection_options
 
 
 @click.group()
@@ -16,11 +14,11 @@ def job() -> None:
 @job.command("list")
 @json_option
 @connection_options
-def list_command(as_json: bool, bootstrap: str | None, project: Path) -> None:
+def list_command(as_json: bool, target: Target) -> None:
     """Show every version of every job: what it reads and writes, its last batch, its lag."""
     from mainstem.standalone.overview import job_states
 
-    states = job_states(connect(bootstrap, project))
+    states = job_states(target.connect())
     columns = ["job", "version", "current", "reads", "writes", "batch", "lag", "rows"]
     rows = [
         (s.job, s.version, s.current, ", ".join(s.inputs.values()), s.output, s.batch, s.lag, s.rows) for s in states
@@ -32,11 +30,11 @@ def list_command(as_json: bool, bootstrap: str | None, project: Path) -> None:
 @click.argument("name")
 @json_option
 @connection_options
-def show(name: str, as_json: bool, bootstrap: str | None, project: Path) -> None:
+def show(name: str, as_json: bool, target: Target) -> None:
     """Show job NAME: each version, the code it runs from, whether its output can be reproduced, and why."""
     from mainstem.standalone.overview import job_state
 
-    states = job_state(connect(bootstrap, project), name)
+    states = job_state(target.connect(), name)
     if as_json:
         click.echo(to_json(states))
         return

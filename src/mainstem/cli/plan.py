@@ -48,7 +48,7 @@ def plan(project: Path, data: Path | None, as_json: bool) -> None:
 
 def planned_now(project: Path, data: Path) -> "Plan":
     """Load and analyse the project on a Spark of its own."""
-    from mainstem.client.connection import Connection
+    from mainstem.client.connection import Connection, load_security
     from mainstem.client.topics import list_topics
     from mainstem.process import load_project
     from mainstem.process.plan import plan as make
@@ -63,7 +63,7 @@ def planned_now(project: Path, data: Path) -> "Plan":
             state = load(data) if is_up(data) else None
             if state is None:
                 return make(loaded, spark, data=data)
-            topics = list_topics(Connection(state.bootstrap))
+            topics = list_topics(Connection(state.bootstrap, load_security(project)))
             return make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data)
         finally:
             spark.stop()

@@ -1,31 +1,39 @@
 """`mainstem status`: what runs, and how far it is."""
 
-from pathlib import Path
-
 import click
 
 from mainstem.cli.output import json_option, to_json, to_table
-from mainstem.cli.target import connect, connection_options, data_directory
+from mainstem.cli.target import Target, connection_options
+from mainstem.client.errors import BrokerUnavailable
 
 
 @click.command()
 @json_option
 @connection_options
 @click.pass_context
-def status(ctx: click.Context, as_json: bool, bootstrap: str | None, project: Path) -> None:
+def status(ctx: click.Context, as_json: bool, target: Target) -> None:
     """Show the processes of a project, its sources, jobs and destinations, and the lag of each.
 
     Exit 1 if `mainstem up` does not run for this project (and no --bootstrap was given), a process of it is down, or a
     source or sink has failed.
     """
-    from mainstem.standalone.overview import overview
+    from mainstem.standalone.overview import Overview, overview
     from mainstem.standalone.state import is_up
 
-    data = data_directory(project)
-    if bootstrap is None and not is_up(data):
-        click.echo(f"{data}: not up; `mainstem up {project}` starts it", err=True)
+    data = target.directory
+    if target.bootstrap is None and not is_up(data):
+        if as_json:
+            click.echo(to_json(Overview(up=False)))
+        click.echo(f"{data}: not up; `mainstem up {target.project}` starts it", err=True)
         ctx.exit(1)
-    seen = overview(data, connect(bootstrap, project))
+    try:
+        connection = target.connect()
+    except BrokerUnavailable as error:
+        if target.bootstrap is not None:
+            raise
+        click.echo(f"mainstem: {error}", err=True)  # the processes are there to be seen: one of them may be why
+        connection = None
+    seen = overview(data, connection)
     children = seen.node.children if seen.node else []
     if as_json:
         click.echo(to_json(seen))
@@ -45,5 +53,9 @@ def status(ctx: click.Context, as_json: bool, bootstrap: str | None, project: Pa
             to_table(["reader", "topic", "lag", "rows"], [(r.reader, r.topic, r.lag, r.rows) for r in seen.readers]),
         ]
         click.echo("\n\n".join(tables))
-    if any(child.state != "running" for child in children) or any(task.state == "failed" for task in seen.tasks):
+    if (
+        connection is None
+        or any(child.state != "running" for child in children)
+        or any(task.state == "failed" for task in seen.tasks)
+    ):
         ctx.exit(1)

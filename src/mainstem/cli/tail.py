@@ -1,13 +1,12 @@
 """`mainstem tail TOPIC`: the records of a topic as they come, decoded."""
 
 import itertools
-from pathlib import Path
 
 import click
 import msgspec
 
 from mainstem.cli.output import json_option
-from mainstem.cli.target import connect, connection_options
+from mainstem.cli.target import Target, connection_options
 from mainstem.core import UserError
 
 
@@ -18,15 +17,13 @@ from mainstem.core import UserError
 @click.option("--no-follow", is_flag=True, help="Stop at the end of the topic.")
 @json_option
 @connection_options
-def tail(
-    topic: str, start: str, count: int | None, no_follow: bool, as_json: bool, bootstrap: str | None, project: Path
-) -> None:
+def tail(topic: str, start: str, count: int | None, no_follow: bool, as_json: bool, target: Target) -> None:
     """Print the committed records of TOPIC, one per line; with --json one JSON document per line."""
     from mainstem.registry.reader import TypedReader
 
     if start not in ("earliest", "end") and not start.isdigit():
         raise UserError(f"--from: expected earliest, end or an offset, found {start!r}")
-    with TypedReader(connect(bootstrap, project), topic, start=start, follow=not no_follow) as reader:
+    with TypedReader(target.connect(), topic, start=start, follow=not no_follow) as reader:
         for record in itertools.islice(reader, count):
             if as_json:
                 click.echo(msgspec.json.encode(record))

@@ -1,15 +1,25 @@
 """Which log a command speaks to: `--bootstrap`, else the project's running `up`, else the default address."""
 
+import functools
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from mainstem.client.connection import Connection
+from mainstem.client.connection import Connection, load_security
+from mainstem.client.errors import BrokerUnavailable
+from mainstem.core import UserError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+PROBE_SECONDS = 2.5
+
+
+class NotUp(UserError):
+    """The project's log was started once and is not running."""
 
 
 def data_directory(project: Path, data: Path | None = None) -> Path:
@@ -19,22 +29,70 @@ def data_directory(project: Path, data: Path | None = None) -> Path:
     return Path(os.environ.get("MAINSTEM_DATA") or project / ".mainstem")
 
 
+class Target(msgspec.Struct, frozen=True):
+    """What the options of a command say."""
+
+    bootstrap: str | None
+    project: Path
+    data: Path | None
+
+    @property
+    def directory(self) -> Path:
+        return data_directory(self.project, self.data)
+
+    def connect(self) -> Connection:
+        """The connection that the options mean, to a log that answers; its security is in the project's settings.
+
+        Raises:
+            NotUp: the project has run here, and does not now.
+            BrokerUnavailable: nobody listens there.
+        """
+        from mainstem.standalone.state import is_up, load
+
+        state = load(self.directory)
+        if self.bootstrap is None and state is not None and not is_up(self.directory):
+            hint = f"`mainstem up {state.project}` starts it; --bootstrap HOST:PORT names another log"
+            raise NotUp(f"{self.directory}: not up; its log was at {state.bootstrap}", hint=hint)
+        known = state is not None and not (self.project / "mainstem.toml").exists()
+        security = load_security(Path(state.project) if known and state is not None else self.project)
+        connection = Connection(self.bootstrap or (state.bootstrap if state else DEFAULT_BOOTSTRAP), security)
+        probe(connection)
+        return connection
+
+
+def probe(connection: Connection) -> None:
+    """Say at once that nobody listens: the clients below would try for half a minute.
+
+    Raises:
+        BrokerUnavailable: none of the addresses takes a connection.
+    """
+    reasons = []
+    for address in connection.addresses:
+        try:
+            socket.create_connection(address, PROBE_SECONDS).close()
+        except OSError as error:
+            reasons.append(error.strerror or str(error))
+        else:
+            return
+    raise BrokerUnavailable(
+        f"{connection.bootstrap}: no log answers: {reasons[0]}",
+        hint="is `mainstem up` running? --bootstrap or --project says which log is meant",
+    )
+
+
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--bootstrap` and `--project`; the command gets them as `bootstrap` and `project`."""
-    command = click.option("--bootstrap", metavar="HOST:PORT", help="Address of the log.")(command)
-    return click.option(
+    """Add `--bootstrap`, `--project` and `--data`; the command gets them as `target`."""
+
+    @click.option("--bootstrap", metavar="HOST:PORT", help="Address of the log.")
+    @click.option(
         "--project",
         type=click.Path(path_type=Path, file_okay=False),
         default=Path(),
         help="Project whose running log is meant (default: this directory).",
-    )(command)
+    )
+    @click.option("--data", type=click.Path(path_type=Path), help="Its data directory, where `up` was given one.")
+    @functools.wraps(command)
+    def with_target(*args: Any, bootstrap: str | None, project: Path, data: Path | None, **kwargs: Any) -> Any:
+        return command(*args, target=Target(bootstrap, project, data), **kwargs)
 
-
-def connect(bootstrap: str | None, project: Path) -> Connection:
-    """The connection that the options mean."""
-    if bootstrap:
-        return Connection(bootstrap)
-    from mainstem.standalone.state import load
-
-    state = load(data_directory(project))
-    return Connection(state.bootstrap if state else DEFAULT_BOOTSTRAP)
+    return with_target

@@ -1,12 +1,10 @@
 """`mainstem topic list|describe|create|delete`."""
 
-from pathlib import Path
-
 import click
 import msgspec
 
 from mainstem.cli.output import json_option, to_json, to_table
-from mainstem.cli.target import connect, connection_options
+from mainstem.cli.target import Target, connection_options
 from mainstem.client.connection import Connection
 from mainstem.core import UserError
 
@@ -46,11 +44,11 @@ def topic() -> None:
 @click.option("--all", "internal", is_flag=True, help="Also the topics that Mainstem and Kafka keep for themselves.")
 @json_option
 @connection_options
-def list_command(internal: bool, as_json: bool, bootstrap: str | None, project: Path) -> None:
+def list_command(internal: bool, as_json: bool, target: Target) -> None:
     """Show every topic: partitions, replication, offsets."""
     from mainstem.client import topics
 
-    connection = connect(bootstrap, project)
+    connection = target.connect()
     lines = [
         TopicLine(name, each.partitions, each.replication_factor, _span(connection, name))
         for name, each in topics.list_topics(connection).items()
@@ -64,11 +62,11 @@ def list_command(internal: bool, as_json: bool, bootstrap: str | None, project: 
 @click.argument("name")
 @json_option
 @connection_options
-def describe(name: str, as_json: bool, bootstrap: str | None, project: Path) -> None:
+def describe(name: str, as_json: bool, target: Target) -> None:
     """Show each partition of topic NAME: log start offset, last stable offset, high watermark."""
     from mainstem.client import topics
 
-    connection = connect(bootstrap, project)
+    connection = target.connect()
     starts = topics.start_offsets(connection, name)
     stable = topics.end_offsets(connection, name, committed=True)
     ends = topics.end_offsets(connection, name)
@@ -88,7 +86,7 @@ def describe(name: str, as_json: bool, bootstrap: str | None, project: Path) -> 
 @click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--config", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka topic setting; repeatable.")
 @connection_options
-def create(name: str, partitions: int, settings: tuple[str, ...], bootstrap: str | None, project: Path) -> None:
+def create(name: str, partitions: int, settings: tuple[str, ...], target: Target) -> None:
     """Create topic NAME; an existing one with as many partitions is left as it is."""
     from mainstem.client import topics
 
@@ -98,7 +96,7 @@ def create(name: str, partitions: int, settings: tuple[str, ...], bootstrap: str
         if not equals:
             raise UserError(f"--config: expected NAME=VALUE, found {setting!r}")
         config[key] = value
-    made = topics.ensure_topic(connect(bootstrap, project), name, partitions, config)
+    made = topics.ensure_topic(target.connect(), name, partitions, config)
     click.echo(f"topic {made.name}: {made.partitions} partitions, {made.replication_factor} replicas")
 
 
@@ -106,11 +104,11 @@ def create(name: str, partitions: int, settings: tuple[str, ...], bootstrap: str
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
-def delete(name: str, yes: bool, bootstrap: str | None, project: Path) -> None:
+def delete(name: str, yes: bool, target: Target) -> None:
     """Delete topic NAME and all its records."""
     from mainstem.client import topics
 
-    connection = connect(bootstrap, project)
+    connection = target.connect()
     offsets = _span(connection, name)
     if not yes:
         click.confirm(f"delete topic {name} with {offsets:,} offsets for good?", abort=True, err=True)

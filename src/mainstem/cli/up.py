@@ -1,5 +1,6 @@
 """`mainstem up PROJECT`: run a project on this machine."""
 
+import shlex
 import time
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def up(
 
     def ready(state: UpState) -> None:
         tell(f"{time.monotonic() - began:7.1f} s  up: log {state.bootstrap}, gateway {state.gateway}")
-        tell(f"           logs in {directory / 'logs'}; `mainstem status --project {project}` shows what runs")
+        where = f"--project {shlex.quote(str(project))}" if data is None else f"--data {shlex.quote(str(data))}"
+        tell(f"           logs in {directory / 'logs'}; `mainstem status {where}` shows what runs")
 
     def news(line: str) -> None:
         tell(f"{time.monotonic() - began:7.1f} s  {line}")

@@ -1,12 +1,15 @@
 """Where the log is and how to reach it: one frozen struct, passed to everything that talks to a broker."""
 
+import os
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from mainstem.core import UserError
+from mainstem.core.config import convert, overlay_environment, read_toml
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -48,6 +51,17 @@ class Security(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def sasl(self) -> bool:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
+def load_security(project: Path, environment: Mapping[str, str] = os.environ) -> Security:
+    """Table `[security]` of a project, and nothing else of it; the default where there is no project.
+
+    Raises:
+        BadSetting: the message names the file and the setting.
+    """
+    file = project / "mainstem.toml"
+    tree = overlay_environment(read_toml(file) if file.exists() else {}, environment)
+    return convert(tree.get("security", {}), Security, where=f"{file}: [security]")
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

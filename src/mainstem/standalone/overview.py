@@ -56,23 +56,26 @@ class Overview(msgspec.Struct, frozen=True):
     """`mainstem status --json`."""
 
     up: bool
-    node: UpState | None
-    tasks: list[TaskState]  # the sources and sinks that run in the connect process
-    sources: list[SourceLine]
-    jobs: list[JobState]
-    readers: list[ReaderLine]
+    node: UpState | None = None
+    tasks: list[TaskState] = []  # the sources and sinks that run in the connect process
+    sources: list[SourceLine] = []
+    jobs: list[JobState] = []
+    readers: list[ReaderLine] = []
 
 
-def overview(data: Path, connection: Connection) -> Overview:
-    """Everything at once; what the log does not know yet is left out."""
-    existing = topics.list_topics(connection)
+def overview(data: Path, connection: Connection | None) -> Overview:
+    """Everything at once; what the log does not know yet is left out, and all that it knows where it does not answer."""
     running = is_up(data)
     node = load(data) if running else None
     connect = next((child for child in node.children if child.name == "connect"), None) if node else None
+    tasks = load_tasks(data, connect.pid, SystemClock().now_ms()) if connect else []
+    if connection is None:
+        return Overview(running, node, tasks)
+    existing = topics.list_topics(connection)
     return Overview(
         running,
         node,
-        load_tasks(data, connect.pid, SystemClock().now_ms()) if connect else [],
+        tasks,
         _sources(connection) if SOURCES in existing else [],
         job_states(connection),
         _readers(connection) if AUDIT in existing else [],
