@@ -96,3 +96,20 @@ def test_the_module_runs_as_the_command_does(installed: Path) -> None:
 def test_the_log_and_its_tools_need_no_extra(installed: Path, module: str) -> None:
     done = run(installed, "python", "-c", f"import {module}")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("command", "extra"), [("tail t", "gateway"), ("up .", "gateway"), ("plan .", "spark")])
+def test_a_command_that_needs_an_extra_names_it(installed: Path, command: str, extra: str) -> None:
+    (installed / "mainstem.toml").write_text("[project]\njobs = []\n")
+    done = run(installed, "mainstem", *command.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert f"pip install 'mainstem[{extra}]'" in line
+
+
+@pytest.mark.parametrize("command", ["topic list", "job list", "status", "audit"])
+def test_a_command_about_a_log_needs_no_extra(installed: Path, command: str) -> None:
+    done = run(installed, "mainstem", *command.split(), "--bootstrap", "127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "127.0.0.1:1: no log answers" in line

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from mainstem.cli import first_of_ours
+from mainstem.cli import extra_of, first_of_ours
 from mainstem.core import Retriable, UserError
 from mainstem.core.process import PARENT
 
@@ -31,6 +31,16 @@ def test_an_unknown_command_is_misuse():
     done = subprocess.run([sys.executable, "-m", "mainstem", "upp"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "No such command 'upp'" in done.stderr
+
+
+def test_a_module_that_an_extra_brings_is_known_by_it():
+    assert [extra_of(name) for name in ("uvicorn", "psycopg2.extras", "pyspark.sql", "numpy")] == [
+        "gateway",
+        "postgres",
+        "spark",
+        "spark",
+    ]
+    assert extra_of("mainstem.nothing") is None
 
 
 def test_an_error_in_a_group_of_tasks_is_found():

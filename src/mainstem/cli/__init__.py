@@ -62,6 +62,13 @@ def main() -> None:
         sys.exit(0)
     except MainstemError as error:
         fail(error)
+    except ModuleNotFoundError as missing:
+        extra = extra_of(missing.name or "")
+        if extra is None:
+            raise
+        fail(
+            UserError(f"{missing.name}: not installed", hint=f"it comes with an extra: pip install 'mainstem[{extra}]'")
+        )
     except ExceptionGroup as several:  # what a TaskGroup makes of an error in one of its tasks
         ours = first_of_ours(several)
         if ours is None:
@@ -69,6 +76,14 @@ def main() -> None:
         fail(ours)
     else:
         sys.exit(code)
+
+
+def extra_of(module: str) -> str | None:
+    """The extra that brings a module; None where no extra does, and its absence is a bug."""
+    from mainstem.standalone.doctor import EXTRAS
+
+    package = module.partition(".")[0]
+    return next((extra for extra, modules in EXTRAS.items() if package in modules), None)
 
 
 def first_of_ours(several: BaseExceptionGroup[BaseException]) -> MainstemError | None:

@@ -16,10 +16,10 @@ import msgspec
 
 from mainstem.core import MainstemError
 
-EXTRAS = {
+EXTRAS: dict[str, tuple[str, ...]] = {
     "gateway": ("starlette", "uvicorn", "httptools", "fastavro"),
     "postgres": ("psycopg2", "fastavro"),
-    "spark": ("pyspark", "pyarrow", "pandas", "fastavro"),
+    "spark": ("pyspark", "pyarrow", "pandas", "numpy", "fastavro"),
 }
 GIB = 1 << 30
 ENOUGH_DISK_BYTES, ENOUGH_FILES = 5 * GIB, 4096
