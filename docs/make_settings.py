@@ -41,7 +41,8 @@ HEAD = """# Settings
 
 Every table of a project's `mainstem.toml`. A variable `MAINSTEM_<TABLE>__<SETTING>` in the environment overrides a setting:
 `MAINSTEM_BROKER__PORT=9093`, `MAINSTEM_SOURCES__SHOP__URL=postgresql://…` (deeper tables have more double underscores).
-A setting that is unknown or of the wrong type stops the start with one line that names it and its file.
+A setting that is unknown or of the wrong type stops the start with one line that names it and its file. A relative path
+means one below the project's directory.
 
 This page is written by `docs/make_settings.py`.
 """

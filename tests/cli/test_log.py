@@ -100,6 +100,12 @@ def test_an_address_of_another_machine(tmp_path):
     assert_one_line(run("--data", str(tmp_path), "--listen", "203.0.113.7:9092"), "cannot listen on 203.0.113.7:9092")
 
 
+def test_a_data_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    data = tmp_path / "file" / "data"
+    assert_one_line(run("--data", str(data)), f"--data {data}: expected a directory to write to")
+
+
 def test_an_unknown_setting_is_named_with_its_file(tmp_path):
     config = tmp_path / "mainstem.toml"
     config.write_text("[broker]\nnum_partitoins = 3\n")

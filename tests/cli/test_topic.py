@@ -40,5 +40,12 @@ def test_a_malformed_setting_says_what_is_expected(run):
     assert str(result.exception) == "--config: expected NAME=VALUE, found 'retention'"
 
 
+def test_more_partitions_than_anybody_has_are_refused(cli_log):
+    done = mainstem("topic", "create", "huge", "--partitions", "100000000", "--bootstrap", cli_log)
+    assert done.returncode == 2
+    assert "100000000 is not in the range 1<=x<=100000" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_topic_that_is_not_there_is_misuse(cli_log):
     assert "topic nothing: no such topic" in the_line(mainstem("topic", "describe", "nothing", "--bootstrap", cli_log))

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+from tests.support.commands import mainstem, the_line
+
 
 def up(*arguments):
     command = [sys.executable, "-m", "mainstem", "up", *map(str, arguments)]
@@ -22,6 +24,13 @@ def test_an_unknown_setting_names_itself_and_its_file(tmp_path):
     (line,) = done.stderr.splitlines()
     assert f"{tmp_path}/mainstem.toml: [gateway]" in line
     assert "`lissten`" in line
+
+
+def test_a_data_directory_that_is_a_file_is_one_line(tmp_path):
+    (tmp_path / "mainstem.toml").write_text("[project]\njobs = []\n")
+    (tmp_path / "file").touch()
+    line = the_line(mainstem("up", tmp_path, "--data", tmp_path / "file"))
+    assert f"{tmp_path}/file: expected a directory to write to" in line
 
 
 def test_a_wrong_declaration_names_file_and_line(tmp_path):

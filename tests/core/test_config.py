@@ -1,7 +1,15 @@
 import msgspec
 import pytest
 
-from mainstem.core.config import BadSetting, convert, overlay_environment, read_toml
+from mainstem.core.config import (
+    BadSetting,
+    check_interval,
+    convert,
+    named_tables,
+    overlay_environment,
+    read_toml,
+    variable_of,
+)
 
 
 class Room(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,3 +61,24 @@ def test_a_file_that_is_not_toml_is_named(tmp_path):
     path.write_text("[log\n")
     with pytest.raises(BadSetting, match=r"mainstem\.toml: not valid TOML"):
         read_toml(path)
+
+
+def test_a_variable_is_found_by_its_table():
+    environment = {"MAINSTEM_FOO__B": "1", "MAINSTEM_FOO__A": "1", "MAINSTEM_DATA": "x"}
+    assert (variable_of("foo", environment), variable_of("data", environment)) == ("MAINSTEM_FOO__A", None)
+
+
+def test_named_tables_are_tables(tmp_path):
+    assert named_tables({"jobs": {"a": {"every": "1 second"}}}, "jobs", where=tmp_path) == {"a": {"every": "1 second"}}
+    assert named_tables({}, "jobs", where=tmp_path) == {}
+    for wrong in ([{}], 5, {"a": 1}):
+        with pytest.raises(BadSetting, match=r"expected tables \[jobs.NAME\]"):
+            named_tables({"jobs": wrong}, "jobs", where=tmp_path)
+
+
+def test_an_interval_is_what_sparks_triggers_take():
+    for text in ("2 seconds", "1 second", "0 seconds", "interval 5 minutes", "1 minute 30 seconds", "500 milliseconds"):
+        assert check_interval(text) == text
+    for text in ("often", "", "2", "seconds", "-1 seconds", "2s"):
+        with pytest.raises(ValueError, match="expected a number and a unit"):
+            check_interval(text)

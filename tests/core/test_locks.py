@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from mainstem.core.locks import DirectoryInUse, DirectoryLock
+from mainstem.core.locks import DirectoryInUse, DirectoryLock, UnusableDirectory
 
 HOLD = "import sys, pathlib; from mainstem.core.locks import DirectoryLock; l = DirectoryLock(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
 
@@ -25,3 +25,10 @@ def test_released_it_can_be_taken_again(tmp_path):
     DirectoryLock(tmp_path).release()
     with DirectoryLock(tmp_path), pytest.raises(DirectoryInUse):
         DirectoryLock(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_file_is_no_directory(tmp_path, below):
+    (tmp_path / "file").touch()
+    with pytest.raises(UnusableDirectory, match="expected a directory to write to"):
+        DirectoryLock(tmp_path / "file" / below)

@@ -161,7 +161,11 @@ def test_a_near_miss_is_suggested(tmp_path):
         ('[topics."shop.orders_enriched"]\nschema = "x.avsc"', "job enriched gives this topic its schema"),
         ('[topics."shop.orders_enriched"]\nkey = "order_id"', "but the code declares ('customer_id',)"),
         ("[jobs.enrched]\nevery = '1 second'", "there is no such job"),
-        ("[jobs.enriched]\nmax_offsets = 1", "unknown field `max_offsets`"),
+        ("[jobs.enriched]\nmax_offsets = 1", "[jobs.enriched]: Object contains unknown field `max_offsets`"),
+        ("[jobs.enriched]\nevery = 'often'", "[jobs.enriched]: expected a number and a unit"),
+        ("[[topics]]", "topics: expected tables"),
+        ("[topics.'a b']", "[topics.a b]: expected letters"),
+        ("[topics.a]\npartitions = -1", "[topics.a]: Expected `int` >= 0"),
         ("not toml", "not valid TOML"),
     ],
 )

@@ -1,11 +1,15 @@
+from pathlib import Path
+
 import pytest
 
+from mainstem.client.connection import Security, load_security
 from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.core.config import BadSetting
 from mainstem.standalone.config import load_config
 
+FILE_SOURCE = '[sources.x]\ntype = "file"\npath = "a"\ntopic = "t"\n'
 FULL = """
 [project]
 name = "p"
@@ -35,9 +39,10 @@ def project(tmp_path):
 
 
 def test_each_table_goes_to_its_room(project):
-    config = load_config(project(FULL), {})
+    directory = project(FULL)
+    config = load_config(directory, {})
     assert config.broker.port == 9999
-    assert config.sources == {"access": FileSourceConfig(path="a.log", topic="lines")}
+    assert config.sources == {"access": FileSourceConfig(path=f"{directory}/a.log", topic="lines")}
     assert config.lakehouses == {"lake": LakehouseConfig(every="5 seconds")}
     assert config.connect_sinks == {"copy": PostgresReplicaConfig(source="shop", url="postgresql://localhost/x")}
     assert config.gateway.listen == "127.0.0.1:9600"
@@ -54,12 +59,45 @@ def test_the_environment_overrides_a_source(project):
         ("[brokre]\nport = 1\n", r"mainstem.toml: unknown table \[brokre\]"),
         ("[broker]\nprot = 1\n", r"mainstem.toml: \[broker\]: Object contains unknown field `prot`"),
         ('[sources.x]\ntype = "oracle"\n', r"\[sources.x\]: Invalid value 'oracle'"),
+        ("[[sources]]\n", r"mainstem.toml: sources: expected tables \[sources.NAME\]"),
+        ("sources = 5\n", r"mainstem.toml: sources: expected tables \[sources.NAME\]"),
+        ("[[sinks]]\n", r"mainstem.toml: sinks: expected tables \[sinks.NAME\]"),
+        ("[sinks]\nlake = 5\n", r"mainstem.toml: sinks.lake: expected tables \[sinks.NAME\]"),
+        (FILE_SOURCE + "poll_ms = -1\n", r"\[sources.x\]: Expected `int` >= 1 - at `\$.poll_ms`"),
+        (FILE_SOURCE + 'encoding = "utf-9"\n', r"\[sources.x\]: unknown encoding 'utf-9'"),
+        (FILE_SOURCE + 'encoding = "hex"\n', r"\[sources.x\]: unknown encoding 'hex'"),
+        (FILE_SOURCE.replace('"t"', '"a topic"'), r"\[sources.x\]: expected letters, .* found 'a topic'"),
+        ("[gateway.collector]\nbody_bytes = -1\n", r"\[gateway\]: Expected `int` >= 1 - at `\$.collector.body_bytes`"),
+        ("[broker]\nnum_partitions = -1\n", r"\[broker\]: Expected `int` >= 1 - at `\$.num_partitions`"),
+        ('[sinks.x]\ntype = "delta"\ntopics = "["\n', r"\[sinks.x\]: topics = '\[': no regular expression"),
+        (
+            '[sinks.x]\ntype = "delta"\nevery = "often"\n',
+            r"\[sinks.x\]: expected a number and a unit, .* found 'often'",
+        ),
         ('[sinks.x]\ntype = "delta"\nevrey = "1"\n', r"\[sinks.x\]: Object contains unknown field `evrey`"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_file(project, text, says):
     with pytest.raises(BadSetting, match=says):
         load_config(project(text), {})
+
+
+def test_an_unknown_table_of_the_environment_is_named_as_its_variable(project):
+    with pytest.raises(BadSetting, match=r"^MAINSTEM_FOO__BAR: unknown table \[foo\]"):
+        load_config(project(FULL), {"MAINSTEM_FOO__BAR": "1"})
+
+
+def test_relative_paths_are_the_projects(project, monkeypatch):
+    text = FULL.replace('every = "5 seconds"', 'path = "tables"')
+    directory = project(text + '[security]\nprotocol = "SSL"\nca_file = "ca.pem"\n')
+    monkeypatch.chdir(directory.parent)
+    for path in (directory, Path(directory.name)):
+        config = load_config(path, {})
+        assert config.sources["access"].path == f"{directory}/a.log"
+        assert config.lakehouses["lake"].path == f"{directory}/tables"
+        assert config.security.ca_file == load_security(path, {}).ca_file == f"{directory}/ca.pem"
+    assert load_config(project(text.replace('"a.log"', '"/var/a.log"')), {}).sources["access"].path == "/var/a.log"
+    assert load_security(directory / "nowhere", {}) == Security()
 
 
 def test_a_misspelt_table_gets_a_suggestion(project):

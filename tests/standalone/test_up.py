@@ -81,6 +81,8 @@ def test_port_0_becomes_a_free_port(project):
 def test_an_address_that_is_none_is_refused(project):
     with pytest.raises(BadSetting, match="address 'here': expected HOST:PORT"):
         choose_addresses(load_config(project, {}), None, "here", None)
+    with pytest.raises(BadSetting, match=r"address 'no\.such\.host\.invalid:0': "):
+        choose_addresses(load_config(project, {}), None, "no.such.host.invalid:0", None)
 
 
 class Node:

@@ -43,6 +43,11 @@ def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> 
 
     configure("log", level=log_level)
     die_with_parent()
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        hint = "choose another directory"
+        raise UserError(f"--data {data}: expected a directory to write to: {error.strerror}", hint=hint) from None
     host, port = parse_address(listen)
     tree = overlay_environment(read_toml(config_file) if config_file is not None else {})
     from mainstem.broker.config import BrokerConfig

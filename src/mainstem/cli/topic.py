@@ -83,7 +83,7 @@ def describe(name: str, as_json: bool, target: Target) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--partitions", type=click.IntRange(1, 100_000), default=1, show_default=True)
 @click.option("--config", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka topic setting; repeatable.")
 @connection_options
 def create(name: str, partitions: int, settings: tuple[str, ...], target: Target) -> None:

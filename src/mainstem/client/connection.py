@@ -44,6 +44,12 @@ class Security(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __repr__(self) -> str:
         return f"Security(protocol={self.protocol!r}, mechanism={self.mechanism!r}, username={self.username!r})"
 
+    def below(self, directory: Path) -> "Security":
+        """The same with relative file names below `directory`, the project's."""
+        files = {name: getattr(self, name) for name in ("ca_file", "certificate_file", "key_file")}
+        absolute = {name: str(directory / file) for name, file in files.items() if file}
+        return msgspec.structs.replace(self, **absolute)
+
     @property
     def tls(self) -> bool:
         return self.protocol in ("SSL", "SASL_SSL")
@@ -61,7 +67,7 @@ def load_security(project: Path, environment: Mapping[str, str] = os.environ) ->
     """
     file = project / "mainstem.toml"
     tree = overlay_environment(read_toml(file) if file.exists() else {}, environment)
-    return convert(tree.get("security", {}), Security, where=f"{file}: [security]")
+    return convert(tree.get("security", {}), Security, where=f"{file}: [security]").below(project.resolve())
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

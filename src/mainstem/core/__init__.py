@@ -2,7 +2,7 @@
 
 from mainstem.core.clock import Clock, ManualClock, SystemClock
 from mainstem.core.errors import CorruptData, MainstemError, Retriable, UserError
-from mainstem.core.types import NO_OFFSET, Offset, Position, TopicPartition
+from mainstem.core.types import NO_OFFSET, Offset, Position, TopicPartition, is_topic_name
 
 __all__ = [
     "NO_OFFSET",
@@ -16,4 +16,5 @@ __all__ = [
     "SystemClock",
     "TopicPartition",
     "UserError",
+    "is_topic_name",
 ]

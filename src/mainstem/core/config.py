@@ -1,6 +1,7 @@
 """Settings: one frozen struct per room, read from `mainstem.toml`, then from the environment, checked once at start."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,6 +54,41 @@ def overlay_environment(tree: Mapping[str, Any], environment: Mapping[str, str] 
             table = table[step]
         table[setting] = value
     return result
+
+
+def variable_of(table: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The variable that brings a setting of `table` from the environment, the first by name."""
+    prefix = f"{PREFIX}{table}__".upper()
+    return next((name for name in sorted(environment) if name.startswith(prefix)), None)
+
+
+def named_tables(tree: Mapping[str, Any], table: str, *, where: Path) -> dict[str, Any]:
+    """The tables `[<table>.<name>]` by name.
+
+    Raises:
+        BadSetting: `table` holds something else, as `[[sources]]` and `sources = 5` do.
+    """
+    found = tree.get(table, {})
+    wrong = None if isinstance(found, Mapping) else table
+    if wrong is None:
+        wrong = next((f"{table}.{name}" for name, each in found.items() if not isinstance(each, Mapping)), None)
+    if wrong is not None:
+        raise BadSetting(f"{where}: {wrong}: expected tables [{table}.NAME], found something else")
+    return dict(found)
+
+
+_INTERVAL = re.compile(r"(interval )?( ?\d+ (micro|milli)?(second|minute|hour|day|week)s?)+", re.IGNORECASE)
+
+
+def check_interval(text: str) -> str:
+    """`text`, if it is a time as Spark's triggers take it.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not _INTERVAL.fullmatch(text):
+        raise ValueError(f"expected a number and a unit, such as '2 seconds', found {text!r}")
+    return text
 
 
 def convert(tree: Any, kind: type[T], *, where: str) -> T:

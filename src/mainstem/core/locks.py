@@ -12,6 +12,10 @@ class DirectoryInUse(UserError):
     """Another live process holds the directory."""
 
 
+class UnusableDirectory(UserError):
+    """The directory cannot be made or written to."""
+
+
 class DirectoryLock:
     """An advisory lock on `directory`/`name`, held until `release` or the end of the process, however it ends.
 
@@ -20,12 +24,18 @@ class DirectoryLock:
 
     Raises:
         DirectoryInUse: another process holds it.
+        UnusableDirectory: it cannot be made or written to.
     """
 
     def __init__(self, directory: Path, name: str = "lock") -> None:
-        directory.mkdir(parents=True, exist_ok=True)
         path = directory / name
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UnusableDirectory(
+                f"{directory}: expected a directory to write to: {error.strerror}", hint="choose another with --data"
+            ) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

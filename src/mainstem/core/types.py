@@ -1,5 +1,6 @@
 """Offset, position and topic partition: one word per idea (a swap of the first two is a type error)."""
 
+import re
 from typing import NewType
 
 import msgspec
@@ -12,6 +13,11 @@ Position = NewType("Position", int)
 
 NO_OFFSET = Offset(-1)
 """What the Kafka protocol says where there is no offset."""
+
+
+def is_topic_name(text: object) -> bool:
+    """Whether `text` is what Kafka takes for a topic's name."""
+    return isinstance(text, str) and bool(re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", text)) and text not in (".", "..")
 
 
 class TopicPartition(msgspec.Struct, frozen=True, order=True, gc=False):

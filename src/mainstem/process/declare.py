@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from mainstem.core import UserError
+from mainstem.core import UserError, is_topic_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = Literal["stream", "changelog"]
@@ -220,8 +220,7 @@ def _caller() -> Location:
 
 
 def _check_topic_name(name: object, location: Location) -> None:
-    allowed = isinstance(name, str) and 0 < len(name) <= 249 and name not in (".", "..")
-    if not isinstance(name, str) or not allowed or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
+    if not isinstance(name, str) or not is_topic_name(name):
         raise BadDeclaration(location, f"expected a topic name (letters, digits, '.', '_', '-'), found {name!r}")
     if name.startswith(_INTERNAL_PREFIX):
         raise BadDeclaration(location, f"topic {name}: names that start with {_INTERNAL_PREFIX} are Mainstem's own")

@@ -21,11 +21,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from mainstem.core.config import BadSetting, convert, overlay_environment, read_toml
+from mainstem.core import is_topic_name
+from mainstem.core.config import BadSetting, check_interval, convert, named_tables, overlay_environment, read_toml
 from mainstem.process.declare import BadDeclaration, Job, Kind, Location, Topic, collecting
 
 FILE = "mainstem.toml"
@@ -41,7 +43,7 @@ class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[topics.<name>]`: what the topic is created with. The code may say the same of it, never the opposite."""
 
-    partitions: int = 0  # 0: as many as the first input of the job that writes it, else 1
+    partitions: Annotated[int, Meta(ge=0)] = 0  # 0: as many as the first input of the job that writes it, else 1
     kind: Kind | None = None
     key: str | list[str] | None = None
     event_time: str | None = None
@@ -58,9 +60,12 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     every: str = "1 second"  # how often the job looks for new records
     version: str = "1"  # another name builds the job anew, beside the old one
-    max_offsets_per_trigger: int = 100_000  # bounds a batch, and with it its transaction
-    state_partitions: int = 4  # fixed for the life of a version's state
+    max_offsets_per_trigger: Annotated[int, Meta(ge=1)] = 100_000  # bounds a batch, and with it its transaction
+    state_partitions: Annotated[int, Meta(ge=1)] = 4  # fixed for the life of a version's state
     spark: dict[str, str] = {}  # settings of the job's Spark session
+
+    def __post_init__(self) -> None:
+        check_interval(self.every)
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -123,7 +128,7 @@ def load_project(path: Path | str, *, environment: Mapping[str, str] = os.enviro
     """
     directory = Path(path).resolve()
     where = directory / FILE
-    settings = convert(overlay_environment(read_toml(where), environment), _Settings, where=str(where))
+    settings = _settings(overlay_environment(read_toml(where), environment), where)
     named = settings.project.jobs
     names = [named] if isinstance(named, str) else named
     files = [_file(directory, name, where) for name in names]
@@ -144,6 +149,18 @@ def load_project(path: Path | str, *, environment: Mapping[str, str] = os.enviro
         order=_order(jobs, inputs),
         files=tuple(sorted(directory.rglob("*.py"))),
         modules=tuple(modules),
+    )
+
+
+def _settings(tree: Mapping[str, Any], where: Path) -> _Settings:
+    topics, jobs = (named_tables(tree, table, where=where) for table in ("topics", "jobs"))
+    for name in topics:
+        if not is_topic_name(name):
+            raise BadSetting(f"{where}: [topics.{name}]: expected letters, digits, '.', '_' and '-' in a topic's name")
+    return _Settings(
+        convert(tree.get("project", {}), ProjectConfig, where=f"{where}: [project]"),
+        {name: convert(each, TopicConfig, where=f"{where}: [topics.{name}]") for name, each in topics.items()},
+        {name: convert(each, JobConfig, where=f"{where}: [jobs.{name}]") for name, each in jobs.items()},
     )
 
 

@@ -4,7 +4,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,16 +13,17 @@ from mainstem.client.connection import Security
 from mainstem.connect.gateway import GatewayConfig
 from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.worker import SinkConfig, SourceConfig, convert_sink, convert_source
-from mainstem.core.config import BadSetting, convert, overlay_environment, read_toml
+from mainstem.core.config import BadSetting, convert, named_tables, overlay_environment, read_toml, variable_of
 from mainstem.log import LogConfig
 from mainstem.process.session import SparkConfig
 
 FILE = "mainstem.toml"
+Config = TypeVar("Config", bound=msgspec.Struct)
 TABLES = ("project", "topics", "jobs", "spark", "log", "broker", "gateway", "security", "sources", "sinks")
 
 
 class NodeConfig(msgspec.Struct, frozen=True):
-    """Everything but the jobs and their topics, which `mainstem.process.load_project` reads."""
+    """Everything but the jobs and their topics, which `mainstem.process.load_project` reads. Paths are absolute."""
 
     broker: BrokerConfig
     log: LogConfig
@@ -40,26 +41,36 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Node
     Raises:
         BadSetting: the message names the file and the setting.
     """
-    where = path / FILE
-    tree = overlay_environment(read_toml(where), environment)
+    where, directory = path / FILE, path.resolve()
+    file = read_toml(where)
+    tree = overlay_environment(file, environment)
     for table in tree:
         if table not in TABLES:
+            place = str(where) if table in file else variable_of(table, environment)
             close = difflib.get_close_matches(table, TABLES, 1)
             hint = f"did you mean [{close[0]}]?" if close else f"the tables are {', '.join(TABLES)}"
-            raise BadSetting(f"{where}: unknown table [{table}]", hint=hint)
-    sinks: dict[str, Any] = tree.get("sinks", {})
+            raise BadSetting(f"{place}: unknown table [{table}]", hint=hint)
+    sources, sinks = (named_tables(tree, table, where=where) for table in ("sources", "sinks"))
     deltas = {name: {k: v for k, v in sink.items() if k != "type"} for name, sink in sinks.items() if _is_delta(sink)}
     others = {name: sink for name, sink in sinks.items() if not _is_delta(sink)}
     return NodeConfig(
         broker=convert(tree.get("broker", {}), BrokerConfig, where=f"{where}: [broker]"),
         log=convert(tree.get("log", {}), LogConfig, where=f"{where}: [log]"),
         gateway=convert(tree.get("gateway", {}), GatewayConfig, where=f"{where}: [gateway]"),
-        security=convert(tree.get("security", {}), Security, where=f"{where}: [security]"),
+        security=convert(tree.get("security", {}), Security, where=f"{where}: [security]").below(directory),
         spark=convert(tree.get("spark", {}), SparkConfig, where=f"{where}: [spark]"),
-        sources={n: convert_source(s, where=f"{where}: [sources.{n}]") for n, s in tree.get("sources", {}).items()},
+        sources={n: _below(convert_source(s, where=f"{where}: [sources.{n}]"), directory) for n, s in sources.items()},
         connect_sinks={n: convert_sink(s, where=f"{where}: [sinks.{n}]") for n, s in others.items()},
-        lakehouses={n: convert(s, LakehouseConfig, where=f"{where}: [sinks.{n}]") for n, s in deltas.items()},
+        lakehouses={
+            n: _below(convert(s, LakehouseConfig, where=f"{where}: [sinks.{n}]"), directory) for n, s in deltas.items()
+        },
     )
+
+
+def _below(config: Config, directory: Path) -> Config:
+    """The settings with a relative `path` below the project's directory: where a command is called does not matter."""
+    path = getattr(config, "path", "")
+    return msgspec.structs.replace(config, path=str(directory / path)) if path else config
 
 
 def _is_delta(sink: Any) -> bool:

@@ -59,8 +59,11 @@ def _concrete(address: str) -> str:
         raise BadSetting(f"address {address!r}: expected HOST:PORT")
     if port != "0":
         return address
-    with socket.create_server((host, 0)) as probe:
-        return f"{host}:{probe.getsockname()[1]}"
+    try:
+        with socket.create_server((host, 0)) as probe:
+            return f"{host}:{probe.getsockname()[1]}"
+    except OSError as error:
+        raise BadSetting(f"address {address!r}: {error.strerror or error}") from None
 
 
 def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses, *, own_log: bool) -> list[ChildSpec]:

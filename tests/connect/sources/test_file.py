@@ -14,7 +14,7 @@ from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import ensure_topic
 from mainstem.client.writer import read_source
 from mainstem.connect.quarantine import quarantine_topic
-from mainstem.connect.sources.file import LINE_SCHEMA, FileSource, GrewAfterItsEnd, UnfitTopic
+from mainstem.connect.sources.file import LINE_SCHEMA, FileSource, GrewAfterItsEnd, UnfitPath, UnfitTopic
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.registry import avro
 from mainstem.registry.schema import canonical
@@ -196,6 +196,12 @@ def test_a_topic_of_another_shape_is_refused(world):
         f"{world.topic}-value", '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
     )
     with pytest.raises(UnfitTopic, match="its schema does not take"):
+        world.source().run(threading.Event())
+
+
+def test_a_path_that_is_no_file_is_a_persons_to_mend(world):
+    world.path.mkdir()
+    with pytest.raises(UnfitPath, match=r"access\.log: expected a file: Is a directory"):
         world.source().run(threading.Event())
 
 

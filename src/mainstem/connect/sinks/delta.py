@@ -16,14 +16,16 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from mainstem.client.append import append
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT
+from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
 from mainstem.registry.reader import read_schemas
 from mainstem.registry.spark import SENTINEL, with_sentinel
@@ -48,7 +50,14 @@ class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str = ""  # directory of the tables; empty: `tables` in the data directory
     topics: str = USER_TOPICS  # a regular expression
     every: str = "2 seconds"
-    max_records: int = 400_000  # of all topics together, per batch
+    max_records: Annotated[int, Meta(ge=1)] = 400_000  # of all topics together, per batch
+
+    def __post_init__(self) -> None:
+        check_interval(self.every)
+        try:
+            re.compile(self.topics)
+        except re.error as error:
+            raise ValueError(f"topics = {self.topics!r}: no regular expression: {error}") from None
 
 
 class PartitionBooks(msgspec.Struct):

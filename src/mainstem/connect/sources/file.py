@@ -37,7 +37,7 @@ from mainstem.connect.sources.file_lines import (
     read_lines,
     start,
 )
-from mainstem.core import Clock, CorruptData, SystemClock, UserError
+from mainstem.core import Clock, CorruptData, Retriable, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.registry import avro
 from mainstem.registry.client import RegisteredSchema, Registry
@@ -56,6 +56,14 @@ class UnfitTopic(UserError):
 
 class GrewAfterItsEnd(UserError):
     """The end of the input was stated, and then more was written."""
+
+
+class UnfitPath(UserError):
+    """There is something else than a file at the source's path."""
+
+
+class Unreadable(Retriable):
+    """The file is there, and this process may not read it."""
 
 
 class FileSource:
@@ -111,6 +119,12 @@ class FileSource:
                 file = opened.enter_context(self.path.open("rb"))
             except FileNotFoundError:
                 file = None
+            except (IsADirectoryError, NotADirectoryError) as error:
+                raise UnfitPath(
+                    f"source {self.name}: {self.path}: expected a file: {error.strerror}", hint="mend its `path`"
+                ) from None
+            except OSError as error:
+                raise Unreadable(f"source {self.name}: {self.path}: {error.strerror}") from error
             if file is not None and position is not None and is_same(file, position):
                 opened.pop_all()
                 return file, position

@@ -1,6 +1,11 @@
 """The settings of a file source; apart from it, so that reading settings needs nothing else."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+from mainstem.core import is_topic_name
 
 
 class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="file"):
@@ -19,11 +24,21 @@ class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         rotation_wait_ms: how long a renamed file may still be written to.
     """
 
-    path: str
+    path: Annotated[str, Meta(min_length=1)]
     topic: str
     encoding: str = "utf-8"
     end_marker: bool = True
-    batch_bytes: int = 1 << 20
-    max_line_bytes: int = 512 << 10
-    poll_ms: int = 200
-    rotation_wait_ms: int = 2_000
+    batch_bytes: Annotated[int, Meta(ge=1)] = 1 << 20
+    max_line_bytes: Annotated[int, Meta(ge=1)] = 512 << 10
+    poll_ms: Annotated[int, Meta(ge=1)] = 200
+    rotation_wait_ms: Annotated[int, Meta(ge=0)] = 2_000
+
+    def __post_init__(self) -> None:
+        if not is_topic_name(self.topic):
+            raise ValueError(f"expected letters, digits, '.', '_' and '-' in a topic's name, found {self.topic!r}")
+        try:
+            b"a".decode(self.encoding)
+        except UnicodeDecodeError:
+            pass  # it is known, and has wider characters
+        except LookupError:  # also of codecs that are not of text
+            raise ValueError(f"unknown encoding {self.encoding!r}") from None

@@ -10,10 +10,11 @@ the others of the request are appended. All of a request is one part of one tran
 """
 
 import asyncio
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import xxhash
+from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -58,11 +59,11 @@ class CollectorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str = "collector"
-    body_bytes: int = 16 << 20
-    batch_events: int = 10_000
-    event_bytes: int = 512 << 10
-    window_records: int = 100_000
-    waiting_bytes: int = 64 << 20
+    body_bytes: Annotated[int, Meta(ge=1)] = 16 << 20
+    batch_events: Annotated[int, Meta(ge=1)] = 10_000
+    event_bytes: Annotated[int, Meta(ge=1)] = 512 << 10
+    window_records: Annotated[int, Meta(ge=1)] = 100_000
+    waiting_bytes: Annotated[int, Meta(ge=1)] = 64 << 20
 
 
 class Result(msgspec.Struct, omit_defaults=True):
