@@ -1,12 +1,17 @@
 """Fetch: whole batches, long polls, sessions, committed records."""
 
+import asyncio
 import time
 import uuid
 
 import pytest
 
+from mainstem.broker.handlers.fetch import _Fetch
+from mainstem.core import ManualClock
 from mainstem.records import Record, build_batch, decode_header
 from mainstem.wire.errors import Code
+from tests.support.broker import Client, running, until
+from tests.support.raw import RawClient
 
 NOW = int(time.time() * 1000)
 
@@ -237,3 +242,60 @@ def test_a_session_ends_with_the_final_epoch(raw, topic):
     first = session.request(0, 0, [partition()])
     assert session.request(first.session_id, -1, [partition()]).session_id == 0
     assert session.request(first.session_id, 1).error_code is Code.fetch_session_id_not_found
+
+
+def test_a_round_that_touches_every_partition_counts_each_once(tmp_path, monkeypatch):
+    """Every partition that moved counted all of them: with 2,000 the loop stood still for seconds."""
+    counted = []
+    bytes_since = _Fetch._bytes_since
+
+    def count(self, *arguments):
+        counted.append(arguments)
+        return bytes_since(self, *arguments)
+
+    monkeypatch.setattr(_Fetch, "_bytes_since", count)
+    partitions = 40
+
+    async def story():
+        async with running(tmp_path, ManualClock()) as broker:
+            topic = await broker.topics.create("t", partitions, {})
+            for min_bytes, rounds in ((1, 1), (100 * partitions, 2)):
+                ends = [each.log_end_offset for each in topic.logs]
+                wanted = [partition(index, end) for index, end in enumerate(ends)]
+                request = ask("t", min_bytes=min_bytes, max_wait=30_000)
+                request["topics"][0]["partitions"] = wanted
+                client = await Client.connect(broker)
+                counted.clear()
+                async with asyncio.TaskGroup() as group:
+                    fetched = group.create_task(client.call(1, 11, **request))
+                    await until(lambda: len(counted) == partitions, "the fetch waits")
+                    for _ in range(rounds):
+                        batch = build_batch([Record(0, 0, b"k", b"v")])
+                        await asyncio.gather(*(each.append(batch) for each in topic.logs))
+                    answer = await fetched
+                assert any(each.records for each in answer.responses[0].partitions)
+                assert len(counted) <= (1 + rounds) * partitions
+                client.close()
+
+    asyncio.run(story())
+
+
+def test_a_fetch_whose_topic_is_deleted_is_told_so(mainstem_log, raw):
+    """Waiting or in the middle of reading: no storage error, no wait until the time is up, and the broker lives."""
+    for version, code in ((11, Code.unknown_topic_or_partition), (16, Code.unknown_topic_id)):
+        name = f"doomed-{uuid.uuid4().hex[:8]}"
+        raw.create_topic(name)
+        topic_id = raw.call(3, 12, topics=[{"name": name}]).topics[0].topic_id
+        append(raw, name, b"x" * 100_000)
+        with RawClient(mainstem_log.bootstrap) as waiting, RawClient(mainstem_log.bootstrap) as reading:
+            waiting.send(1, version, **ask(name, 1, topic_id=topic_id, max_wait=60_000))
+            for _ in range(50):
+                reading.send(1, version, **ask(name, 0, topic_id=topic_id))
+            raw.call(20, 4, topic_names=[name], timeout=30_000)
+            assert waiting.receive(1, version).responses[0].partitions[0].error_code is code
+            codes = [reading.receive(1, version).responses[0].partitions[0].error_code for _ in range(50)]
+            assert set(codes) <= {Code.none, code}
+            assert fetch(reading, name, version=version, topic_id=topic_id).error_code is code
+    raw.create_topic(name)
+    append(raw, name, b"new")
+    assert fetch(raw, name).error_code is Code.none

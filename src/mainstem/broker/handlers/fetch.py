@@ -11,6 +11,7 @@ Left out: reading from followers (preferred replica, rack), since there are none
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from mainstem.broker.fetch_sessions import (
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.leadership import check_leader_epoch
 from mainstem.core import MainstemError
-from mainstem.log import PartitionLog
+from mainstem.log import PartitionLog, StorageError
 from mainstem.wire import fetch as wire
 from mainstem.wire.errors import Code, RequestError, code_of
 from mainstem.wire.fetch import FetchedPartition, FetchedTopic
@@ -162,7 +163,7 @@ class _Fetch:
                 at_least_one=at_least_one,
             )
         except MainstemError as error:
-            code = code_of(error)
+            code = self._code_of(error, wanted)
             leader = None
             if code in _EPOCH_ERRORS and self._ctx.version >= 16 and partition_log is not None:
                 leader = (self._ctx.broker.config.node_id, partition_log.leader_epoch)
@@ -177,6 +178,15 @@ class _Fetch:
             aborted,
             found.records,
         )
+
+    def _code_of(self, error: MainstemError, wanted: FetchPartition) -> Code:
+        """The error's code; where the topic was deleted under the read, that is what the client is told."""
+        if isinstance(error, StorageError):
+            try:
+                self._find(wanted)
+            except MainstemError as gone:
+                return code_of(gone)
+        return code_of(error)
 
     def _find(self, wanted: FetchPartition) -> PartitionLog:
         topics = self._ctx.broker.topics
@@ -202,7 +212,8 @@ class _Fetch:
     async def _wait(self, fetched: Sequence[FetchedPartition], missing_bytes: int) -> None:
         """Until the partitions may have `missing_bytes` more, the time is up or the client has gone.
 
-        What counts is what moved since it was read: an append may have become visible in between.
+        What counts is what moved since it was read: an append may have become visible in between. A round of the disk
+        may move every partition, so each is counted by itself: never all of them for one.
         """
         broker, connection = self._ctx.broker, self._ctx.connection
         enough = broker.loop.create_future()
@@ -215,24 +226,34 @@ class _Fetch:
             if not enough.done():
                 enough.set_result(None)
 
-        def look() -> None:
-            if sum(self._bytes_since(partition_log, offset) for partition_log, offset in seen) >= missing_bytes:
+        more = [0] * len(seen)  # bytes, by partition
+        missing = missing_bytes
+
+        def look(place: int) -> None:
+            nonlocal missing
+            if enough.done():
+                return
+            found = self._bytes_since(*seen[place])
+            missing -= found - more[place]
+            more[place] = found
+            if missing <= 0:
                 wake()
 
+        looks = [partial(look, place) for place in range(len(seen))]
         timer = broker.loop.call_at(self._deadline, wake)
         broker.stopping.add_done_callback(wake)
         connection.on_close.add(wake)
-        for partition_log, _ in seen:
-            partition_log.add_listener(look)
-        look()
+        for (partition_log, _), listener in zip(seen, looks, strict=True):
+            partition_log.add_listener(listener)
+            listener()
         try:
             await enough
         finally:
             timer.cancel()
             broker.stopping.remove_done_callback(wake)
             connection.on_close.discard(wake)
-            for partition_log, _ in seen:
-                partition_log.remove_listener(look)
+            for (partition_log, _), listener in zip(seen, looks, strict=True):
+                partition_log.remove_listener(listener)
 
     def _bytes_since(self, partition_log: PartitionLog, offset: int) -> int:
         """About how many bytes a reader has more than when it could read up to `offset`; 1 at least if it has more.
