@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import mainstem
 from mainstem.broker.config import BrokerConfig
-from mainstem.core import SystemClock
+from mainstem.core import ManualClock, SystemClock
 from mainstem.records import Record, build_batch
 from mainstem.wire import codec
 from mainstem.wire.errors import Code
-from tests.support.broker import running
+from tests.support.broker import running, until
 from tests.support.raw import RawClient
 
 
@@ -168,6 +168,106 @@ def test_bytes_beyond_the_limit_wait_in_the_socket_and_are_answered_later():
             raw.send(0, 9, acks=-1, timeout=1000, topic_data=data)
         offsets = [raw.receive(0, 9).responses[0].partition_responses[0].base_offset for _ in range(20)]
         assert offsets == list(range(20))
+
+
+def test_what_is_announced_and_not_sent_costs_nothing(tmp_path):
+    """Four bytes that announce a hundred megabytes got them."""
+
+    async def check(directory) -> None:
+        async with running(directory, ManualClock(), BrokerConfig(port=0, queued_max_request_bytes=1 << 20)) as broker:
+            connections = [await asyncio.open_connection(broker.host, broker.port) for _ in range(10)]
+            for _, writer in connections:
+                writer.write(struct.pack(">i", 100_000_000) + b"x")
+            await until(lambda: sum(c._frame is not None for c in broker.connections) == 10, "all have begun")
+            assert sum(len(c._frame) for c in broker.connections) == broker.request_memory.held <= 10 * 65_536
+            for _, writer in connections:
+                writer.close()
+            await until(lambda: not broker.connections, "they are gone")
+            assert broker.request_memory.held == 0
+
+    asyncio.run(check(tmp_path))
+
+
+def test_large_requests_of_many_share_one_budget_and_are_all_answered(tmp_path):
+    """Each sends a part first, then they all go on: parts of requests must not fill the budget for ever."""
+    limit = 1 << 20
+    large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 4000})
+    assert len(large) > limit // 2
+    most = []
+
+    async def ask(broker, begun) -> None:
+        reader, writer = await asyncio.open_connection(broker.host, broker.port)
+        writer.write(large[: len(large) // 2])
+        await writer.drain()
+        await begun.wait()
+        writer.write(large[len(large) // 2 :])
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        most.append(broker.request_memory.held)
+        assert len(await reader.readexactly(size)) == size
+        writer.close()
+
+    async def check(directory) -> None:
+        config = BrokerConfig(port=0, queued_max_request_bytes=limit)
+        async with running(directory, ManualClock(), config) as broker, asyncio.TaskGroup() as group:
+            begun = asyncio.Event()
+            for _ in range(12):
+                group.create_task(ask(broker, begun))
+            await until(lambda: broker.request_memory.held >= limit, "the budget is used up")
+            begun.set()
+        assert broker.request_memory.held == 0
+
+    asyncio.run(check(tmp_path))
+    assert max(most) <= limit + 12 * 4 * 65_536 + len(large)
+
+
+def test_connections_beyond_the_limit_are_closed_at_once():
+    with mainstem.embedded(broker=BrokerConfig(port=0, max_connections=2)) as log:
+        first, second = connect(log), connect(log)
+        for each in (first, second):
+            each.sendall(frame(18, 0, 1, {}))
+            assert read_answer(each)[0] == 1
+        with connect(log) as third:
+            assert is_closed(third)
+        first.close()
+        until_time = time.monotonic() + 30
+        while True:
+            with connect(log) as again:
+                again.sendall(frame(18, 0, 2, {}))
+                if not is_closed(again):
+                    break
+            assert time.monotonic() < until_time
+        second.close()
+
+
+def test_a_connection_that_asks_nothing_for_long_is_closed(tmp_path):
+    """A fetch that waits is no idleness; half a request is, and so is a client that takes no answers."""
+    clock = ManualClock()
+
+    async def check(directory) -> None:
+        async with running(directory, clock, BrokerConfig(port=0)) as broker:
+            await broker.topics.create("t", 1, {})
+            idle, half, waits, asks = [await asyncio.open_connection(broker.host, broker.port) for _ in range(4)]
+            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
+            topics = [{"topic": "t", "partitions": wanted}]
+            fetch = {"max_wait": 2**31 - 1, "min_bytes": 1, "max_bytes": 1000, "topics": topics}
+            waits[1].write(frame(1, 4, 1, fetch))
+            log = broker.topics.by_name("t").logs[0]
+            await until(lambda: log._listeners, "the fetch waits")
+            half[1].write(frame(3, 4, 1, {"topics": []})[:-1])
+            await until(lambda: any(c._frame is not None for c in broker.connections), "half a request is there")
+            clock.advance_ms(599_999)
+            broker.close_idle_connections()
+            asks[1].write(frame(18, 0, 7, {}))
+            await asks[0].readexactly(4)
+            clock.advance_ms(1)
+            broker.close_idle_connections()
+            assert await idle[0].read() == await half[0].read() == b""
+            await until(lambda: len(broker.connections) == 2, "two are left")
+            for _, writer in (idle, half, waits, asks):
+                writer.close()
+            await until(lambda: not broker.connections, "all are gone")
+
+    asyncio.run(check(tmp_path))
 
 
 def test_a_frame_above_the_limit_is_refused():

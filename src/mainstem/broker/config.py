@@ -22,7 +22,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     num_partitions: Count = 1  # of a topic created without a count
     socket_request_max_bytes: Amount = 104_857_600
     queued_max_requests: Amount = 64  # per connection; further bytes stay in the socket until some are answered
-    queued_max_request_bytes: Amount = 67_108_864  # per connection, too
+    queued_max_request_bytes: Amount = 134_217_728  # of all connections together; Kafka's default is no limit
+    max_connections: Count = 2_147_483_647  # a further one is closed at once
+    connections_max_idle_ms: Amount = 600_000  # without a request; then it is closed. 0: never
     fetch_max_bytes: Amount = 57_671_680
     max_incremental_fetch_session_cache_slots: Amount = 1_000
     stop_timeout_ms: Amount = 5_000  # how long requests in flight may take when the broker stops

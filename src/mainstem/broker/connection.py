@@ -1,14 +1,15 @@
 """One client connection: bytes to frames, requests in order, answers in the order of the requests.
 
-Reading. A frame whose size is known is received straight into a buffer of its own: a produce request of a megabyte is
-copied by nobody on its way from the socket to the file. Small frames pass through one scratch buffer per connection.
+Reading. A frame that is larger than the scratch buffer is received into a buffer of its own, which grows as its bytes
+arrive: four bytes that announce a hundred megabytes get room for what was sent. What has arrived is copied no further
+on its way from the socket to the file, but for that growth.
 
 Order. Requests start in the order they came. A plain handler is done when it returns; one that returns a future lets
 the next request start (Produce: five requests in flight share one sync of the disk); a coroutine holds the next one
 back. Answers leave in the order of their requests, whatever finished first.
 
-Back-pressure. Reading stops while `queued_max_requests` requests or `queued_max_request_bytes` bytes of them are
-unanswered, or while the client does not take its answers.
+Back-pressure. Reading stops while `queued_max_requests` requests are unanswered, while all connections together hold
+`queued_max_request_bytes` bytes of requests (`request_memory`), or while the client does not take its answers.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from mainstem.broker.errors import TooManyConnections
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from mainstem.broker.server import Broker
 
 _SCRATCH_BYTES = 32_768
+_FIRST_ROOM = 65_536
+_GROWTH = 4  # times what has arrived: a frame of a megabyte grows twice
 
 log = get_logger()
 
@@ -59,12 +63,16 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = broker.loop
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._scratch_filled = 0
-        self._frame: bytearray | None = None
+        self._frame: bytearray | None = None  # has room for what has arrived, and some more
         self._frame_view = memoryview(b"")
         self._frame_filled = 0
+        self._frame_size = 0  # as announced
         self._requests: deque[bytearray] = deque()
         self._unanswered: deque[Pending] = deque()
-        self._held_bytes = 0  # of requests that have no answer yet
+        self._memory = broker.request_memory
+        self._held_bytes = 0  # of the frame that arrives, and of requests that have no answer yet
+        self.idle_since = broker.clock.monotonic()
+        """When the last request came or the last answer left."""
         self._holding_back = False  # a coroutine is running: the next request waits for it
         self._writing_paused = False
         self._reading_paused = False
@@ -78,11 +86,17 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/"
+        if len(self.broker.connections) >= self.broker.config.max_connections:
+            self._refuse(TooManyConnections(f"{len(self.broker.connections)} connections are open (max_connections)"))
+            return
         self.broker.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._requests.clear()
+        self._frame = None
+        self._hold(-self._held_bytes)
+        self._memory.leave(self)
         self.broker.connections.discard(self)
         for callback in tuple(self.on_close):
             callback()
@@ -98,10 +112,12 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._frame is not None:
                 self._frame_filled += nbytes
-                if self._frame_filled < len(self._frame):
+                if self._frame_filled < self._frame_size:
+                    if self._frame_filled == len(self._frame):
+                        self._grow_frame()
+                        self._adjust_reading()
                     return
                 self._requests.append(self._frame)
-                self._held_bytes += len(self._frame)
                 self._frame = None
             else:
                 self._scratch_filled += nbytes
@@ -131,18 +147,35 @@ class Connection(asyncio.BufferedProtocol):
             position += SIZE.size
             if filled - position >= size:
                 self._requests.append(bytearray(scratch[position : position + size]))
-                self._held_bytes += size
+                self._hold(size)
                 position += size
                 continue
-            self._frame = bytearray(size)
+            self._frame = bytearray(min(size, _FIRST_ROOM))
+            self._hold(len(self._frame))
             self._frame_view = memoryview(self._frame)
             self._frame_filled = filled - position
+            self._frame_size = size
             self._frame_view[: self._frame_filled] = scratch[position:filled]
             position = filled
         left = filled - position
         if left and position:
             scratch[:left] = bytes(scratch[position:filled])
         self._scratch_filled = left
+
+    def _grow_frame(self) -> None:
+        assert self._frame is not None
+        arrived = self._frame  # the transport still has a view of it, so it cannot be resized
+        self._frame = bytearray(min(self._frame_size, _GROWTH * len(arrived)))
+        self._frame[: len(arrived)] = arrived
+        self._frame_view = memoryview(self._frame)
+        self._hold(len(self._frame) - len(arrived))
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        if size > 0:
+            self._memory.take(size)
+        else:
+            self._memory.give(-size)
 
     # --- requests and answers ----------------------------------------------------------------------------------------
 
@@ -161,6 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         pending, outcome = self.broker.dispatch.begin(self, frame)
         pending.size = len(frame)
         self._unanswered.append(pending)
+        self.idle_since = self.broker.clock.monotonic()
         if isinstance(outcome, asyncio.Future):
             outcome.add_done_callback(lambda future: self._on_future(pending, future))
         elif asyncio.iscoroutine(outcome):
@@ -216,10 +250,14 @@ class Connection(asyncio.BufferedProtocol):
         if not unanswered or not unanswered[0].done:
             return
         chunks: list[Any] = []
+        free = 0
         while unanswered and unanswered[0].done:
             answered = unanswered.popleft()
             chunks += answered.chunks
-            self._held_bytes -= answered.size
+            free += answered.size
+        if not self._closing:  # else all was given back
+            self._hold(-free)
+        self.idle_since = self.broker.clock.monotonic()
         if self._drained is not None and not unanswered and not self._drained.done():
             self._drained.set_result(None)
         if self._closing or not chunks:
@@ -229,13 +267,17 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines(chunks)
 
+    def look_again(self) -> None:
+        """There may be room for more requests."""
+        if not self._closing and not self.broker.stopping.done():
+            self._adjust_reading()
+
     def _adjust_reading(self) -> None:
         config = self.broker.config
-        full = (
-            self._writing_paused
-            or len(self._requests) + len(self._unanswered) >= config.queued_max_requests
-            or self._held_bytes >= config.queued_max_request_bytes
-        )
+        busy = self._writing_paused or len(self._requests) + len(self._unanswered) >= config.queued_max_requests
+        if busy:
+            self._memory.leave(self)  # others may have the room meanwhile
+        full = busy or not self._memory.admits(self, unfinished=self._frame is not None)
         if full is not self._reading_paused and not self._transport.is_closing():
             self._reading_paused = full
             if full:
@@ -248,6 +290,11 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, error: MainstemError) -> None:
         log.info("connection_refused", client=self.client_host, reason=str(error))
         self.close()
+
+    @property
+    def idle(self) -> bool:
+        """True if no request waits for its answer, or the client takes none; one that has arrived in part is none."""
+        return self._writing_paused or not (self._unanswered or self._requests)
 
     @property
     def closed(self) -> bool:

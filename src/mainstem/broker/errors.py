@@ -25,3 +25,7 @@ class InvalidPartitions(UserError):
 
 class AddressInUse(UserError):
     """The listen address is taken, or is none of this machine's."""
+
+
+class TooManyConnections(UserError):
+    """`max_connections` are open."""

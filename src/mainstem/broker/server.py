@@ -19,11 +19,14 @@ from mainstem.broker.errors import AddressInUse
 from mainstem.broker.fetch_sessions import FetchSessions
 from mainstem.broker.groups import GroupCoordinator
 from mainstem.broker.handlers import load_handlers
+from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.topics import Topics
 from mainstem.broker.transactions import TransactionCoordinator
 from mainstem.core import Clock, SystemClock, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog
+
+_IDLE_CHECK_SECONDS = 10.0
 
 log = get_logger()
 
@@ -45,6 +48,7 @@ class Broker:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     loop: asyncio.AbstractEventLoop
+    request_memory: RequestMemory
 
     def __init__(self, config: BrokerConfig, log: LogDirectory, clock: Clock | None = None) -> None:
         self.config = config
@@ -59,6 +63,7 @@ class Broker:
         self._stack = AsyncExitStack()
         self._tasks: asyncio.TaskGroup
         self._running: set[asyncio.Task[None]] = set()
+        self._idle_timer: asyncio.TimerHandle | None = None
         self.stopping: asyncio.Future[None]  # done once the broker stops: long polls answer what they have
 
     async def start(self) -> str:
@@ -69,6 +74,7 @@ class Broker:
         """
         self.loop = asyncio.get_running_loop()
         self.stopping = self.loop.create_future()
+        self.request_memory = RequestMemory(self.config.queued_max_request_bytes, self.loop.call_soon)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
             await self._bind()
@@ -80,6 +86,7 @@ class Broker:
             self.dispatch = Dispatch(self, load_handlers())
             for server in self._servers:
                 await server.start_serving()
+            self._look_for_idle_later()
         except BaseException:
             await self.stop()
             raise
@@ -92,6 +99,8 @@ class Broker:
         if self.stopping.done():
             return
         self.stopping.set_result(None)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for server in self._servers:
             server.close()
         for connection in list(self.connections):
@@ -138,6 +147,27 @@ class Broker:
         if topic is None:
             topic = await self.topics.create(name, partitions, dict(config), internal=True)
         return topic.logs
+
+    # --- connections that are not used -------------------------------------------------------------------------------
+
+    def _look_for_idle_later(self) -> None:
+        if self.config.connections_max_idle_ms > 0:
+            interval = min(self.config.connections_max_idle_ms / 1000 / 2, _IDLE_CHECK_SECONDS)
+            self._idle_timer = self.loop.call_later(interval, self._look_for_idle)
+
+    def _look_for_idle(self) -> None:
+        try:
+            self.close_idle_connections()
+        finally:
+            self._look_for_idle_later()
+
+    def close_idle_connections(self) -> None:
+        """Close what has asked nothing for `connections_max_idle_ms`; clients connect again when they need to."""
+        limit = self.clock.monotonic() - self.config.connections_max_idle_ms / 1000
+        for connection in list(self.connections):
+            if connection.idle and connection.idle_since <= limit:
+                log.debug("connection_idle", client=connection.client_host)
+                connection.close()
 
     # --- sockets -----------------------------------------------------------------------------------------------------
 
