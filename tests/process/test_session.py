@@ -17,11 +17,11 @@ from mainstem.process.session import (
 def test_a_setting_that_breaks_the_promise_is_refused(tmp_path):
     config = SparkConfig(settings={"spark.speculation": "true"})
     with pytest.raises(BadSparkSetting, match=r"spark\.speculation = 'true' would break"):
-        session_settings(config, tmp_path)
+        session_settings(config, tmp_path, [])
 
 
 def test_a_users_setting_wins_over_a_default(tmp_path):
-    found = session_settings(SparkConfig(settings={"spark.scheduler.mode": "FIFO", "spark.x": "y"}), tmp_path)
+    found = session_settings(SparkConfig(settings={"spark.scheduler.mode": "FIFO", "spark.x": "y"}), tmp_path, [])
     assert (found["spark.scheduler.mode"], found["spark.x"]) == ("FIFO", "y")
     assert found.items() >= RULES.items()
 

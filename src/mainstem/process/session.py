@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mainstem.core import UserError
+from mainstem.process.class_archive import archive_path, use_archive
 from mainstem.process.jars import spark_jars
 from mainstem.process.java import find_java
 
@@ -70,6 +71,7 @@ _DEFAULTS = {
     "spark.cleaner.periodicGC.interval": "5min",
 }
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -85,8 +87,12 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
         FetchFailed: a jar is missing and could not be fetched.
         BadSparkSetting: a setting contradicts the rules.
     """
-    settings = session_settings(config, directory)
-    os.environ["JAVA_HOME"] = str(find_java().home)
+    java, jars = find_java(), spark_jars()
+    settings = session_settings(config, directory, jars)
+    archive = archive_path(java, jars)
+    if is_local(config.master) and archive.is_file() and not settings.get(_JAVA_OPTIONS):
+        settings[_JAVA_OPTIONS] = use_archive(archive)
+    os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if is_local(config.master):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -101,7 +107,7 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     return session
 
 
-def session_settings(config: SparkConfig, directory: Path) -> dict[str, str]:
+def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path]) -> dict[str, str]:
     """Every setting of the root session, jars included.
 
     Raises:
@@ -111,8 +117,10 @@ def session_settings(config: SparkConfig, directory: Path) -> dict[str, str]:
         _refuse_contradiction(key, value, "[spark] settings")
     scratch = directory / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
-    own = {
-        "spark.jars": ",".join(str(jar) for jar in spark_jars()),
+    names = [str(jar) for jar in jars]
+    # On one machine the class path is enough, and the JVM takes only what is there from its archive of classes.
+    classes = {"spark.driver.extraClassPath": ":".join(names)}
+    own = (classes if is_local(config.master) else {"spark.jars": ",".join(names)}) | {
         "spark.driver.memory": config.driver_memory,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

@@ -41,6 +41,7 @@ def examine(data: Path) -> list[Finding]:
         _packages,
         _java,
         _jars,
+        _class_archive,
         lambda: _disk(data),
         _files,
         _ports,
@@ -82,6 +83,24 @@ def _jars() -> Iterator[Finding]:
     missing = [jar for jar in jars if not jar.path_in(cache).exists()]
     found = f"{len(jars) - len(missing)} of {len(jars)} in {cache}"
     yield Finding("warn" if missing else "ok", "jars for Spark", found + ("; fetched at first use" if missing else ""))
+
+
+def _class_archive() -> Iterator[Finding]:
+    from mainstem.process.class_archive import archive_path
+    from mainstem.process.jars import SPARK_LOCK, read_lock
+    from mainstem.process.java import cache_directory, find_java
+
+    what = "archive of Spark's classes"
+    if importlib.util.find_spec("pyspark") is None:
+        return
+    try:
+        made = archive_path(find_java(), [jar.path_in(cache_directory()) for jar in read_lock(SPARK_LOCK)]).is_file()
+    except (MainstemError, FileNotFoundError):
+        made = False  # the lines above say what is missing
+    command = f"{sys.executable} -m mainstem.standalone.class_archive"
+    yield Finding(
+        "ok" if made else "warn", what, "made" if made else f"none: Spark starts slowly; make it by: {command}"
+    )
 
 
 def _disk(data: Path) -> Iterator[Finding]:

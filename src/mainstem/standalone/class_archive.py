@@ -1,0 +1,152 @@
+"""Make the class archive of Spark drivers: run a small project once, with everything in it that a real one uses.
+
+    python -m mainstem.standalone.class_archive
+
+It takes a minute, once per environment; afterwards a driver is up three to five times as fast.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.core import MainstemError
+from mainstem.process import load_project
+from mainstem.process.class_archive import archive_path, make_archive
+from mainstem.process.jars import spark_jars
+from mainstem.process.java import find_java
+from mainstem.standalone.config import load_config
+from mainstem.standalone.declare import declare_topics
+from mainstem.standalone.supervisor import Supervisor
+from mainstem.standalone.up import Addresses, child_specs, choose_addresses
+
+_SETTINGS = """
+[topics.visits]
+key = "page"
+event_time = "at"
+schema = "visits.avsc"
+
+[sinks.tables]
+type = "delta"
+every = "1 second"
+
+[spark]
+settings = {{ "spark.driver.extraJavaOptions" = {options} }}
+"""
+
+_SCHEMA = """{"type": "record", "name": "Visit", "fields": [
+  {"name": "page", "type": "string"}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}"""
+
+_JOBS = """
+from pyspark.sql import functions as F
+
+from mainstem.process import stream, table, topic
+
+visits = topic("visits")
+
+
+@stream(to="pages", key="page")
+def pages(visits):
+    return visits.select("page", "at", F.upper("page").alias("title"), "_position")
+
+
+@table(to="hourly", key=["page", "hour"], watermark=("at", "1 minute"))
+def hourly(pages):
+    per_hour = pages.groupBy("page", F.window("at", "1 hour")).agg(F.count("*").alias("visits"))
+    return per_hour.select("page", F.col("window.start").alias("hour"), "visits")
+"""
+
+_WITHIN_S = 300.0
+
+
+class NotMade(MainstemError):
+    """The small project did not get to its end, or the JVM wrote no archive."""
+
+
+def ensure_archive() -> bool:
+    """Make the archive unless there is one; whether it was made.
+
+    Raises:
+        NoJava: no Java that can run Spark.
+        NotMade: the run failed; everything works without the archive, only slower.
+    """
+    path = archive_path(find_java(), spark_jars())
+    if path.is_file():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="mainstem-classes-") as scratch:
+        written = path.with_suffix(".new")
+        written.unlink(missing_ok=True)
+        _run_small_project(Path(scratch), written)
+        if not written.is_file():
+            raise NotMade(f"{written}: the JVM wrote no class archive")
+        written.rename(path)
+    return True
+
+
+def _run_small_project(scratch: Path, archive: Path) -> None:
+    project, data = scratch / "project", scratch / "data"
+    project.mkdir()
+    (project / "mainstem.toml").write_text(_SETTINGS.format(options=json.dumps(make_archive(archive))))
+    (project / "visits.avsc").write_text(_SCHEMA)
+    (project / "jobs.py").write_text(_JOBS)
+    config, loaded = load_config(project, {}), load_project(project, environment={})
+    at = choose_addresses(config, None, "127.0.0.1:0", "127.0.0.1:0")
+    specs = child_specs(loaded, config, data, at, own_log=True)
+    # Writing the archive is the last thing that the JVM does, and takes ten seconds and more.
+    specs[-1] = msgspec.structs.replace(specs[-1], stop_within_s=_WITHIN_S)
+    after = {
+        "gateway": lambda: declare_topics(loaded, Connection(at.bootstrap), at.gateway_url),
+        "spark": lambda: _visit(at, data / "tables"),
+    }
+    supervisor = Supervisor(specs, data / "logs", after=after)
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(supervisor.run())
+            await supervisor.ready()
+            supervisor.stop()
+
+    try:
+        asyncio.run(run())
+    except ExceptionGroup as several:
+        raise NotMade(f"the run that makes the class archive failed: {several.exceptions[0]}") from several
+
+
+def _visit(at: Addresses, tables: Path) -> None:
+    """Send events until every topic is a table: each part of a driver has then done its work."""
+    deadline = time.monotonic() + _WITHIN_S
+    hour = 3600 * 1_000_000
+    sent = 0
+    while not all((tables / topic / "_delta_log").is_dir() for topic in ("visits", "pages", "hourly")):
+        if time.monotonic() > deadline:
+            raise NotMade(f"no tables within {_WITHIN_S:.0f} s")
+        events = [{"page": f"page {n}", "at": (sent + n) * hour} for n in range(20)]
+        body = json.dumps(events).encode()
+        url = f"{at.gateway_url}/v1/topics/visits/events"
+        request = urllib.request.Request(url, body, {"content-type": "application/json"})  # noqa: S310 - our own gateway
+        urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
+        sent += len(events)
+        time.sleep(1)
+
+
+def main() -> int:
+    """Make the archive, and say so; for `make setup`."""
+    try:
+        began = time.monotonic()
+        if ensure_archive():
+            print(f"class archive: made in {time.monotonic() - began:.0f} s")
+    except MainstemError as error:
+        sys.stderr.write(f"class archive: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

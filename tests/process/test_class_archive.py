@@ -1,0 +1,37 @@
+"""The archive of classes fits one Java and one class path, and is named by them."""
+
+import os
+from pathlib import Path
+
+from mainstem.process.class_archive import archive_path, make_archive, use_archive
+from mainstem.process.jars import spark_jars
+from mainstem.process.java import Java, find_java
+
+
+def test_another_java_or_another_jar_is_another_archive(tmp_path, monkeypatch):
+    monkeypatch.setenv("MAINSTEM_CACHE", str(tmp_path / "cache"))
+    jar = tmp_path / "a.jar"
+    jar.write_bytes(b"1")
+    java = Java(tmp_path / "java", 17, "PATH")
+    first = archive_path(java, [jar])
+    assert first == archive_path(java, [jar])
+    assert first.parent == tmp_path / "cache" / "classes"
+    os.utime(jar, (1, 1))
+    touched = archive_path(java, [jar])
+    other = archive_path(Java(tmp_path / "other", 17, "PATH"), [jar])
+    (tmp_path / "java").mkdir()
+    (tmp_path / "java" / "release").write_text('JAVA_VERSION="17.0.2"')
+    assert len({first, touched, other, archive_path(java, [jar]), archive_path(java, [])}) == 5
+
+
+def test_a_session_takes_its_classes_from_the_archive(spark):
+    """`make setup` has made it; a driver without it starts all the same."""
+    bean = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    archive = archive_path(find_java(), spark_jars())
+    options = list(bean.getInputArguments())
+    assert (f"-XX:SharedArchiveFile={archive}" in options) == archive.is_file()
+
+
+def test_options():
+    assert use_archive(Path("/a.jsa")).startswith("-XX:SharedArchiveFile=/a.jsa ")
+    assert make_archive(Path("/a.jsa")).startswith("-XX:ArchiveClassesAtExit=/a.jsa ")

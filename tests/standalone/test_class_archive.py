@@ -1,0 +1,37 @@
+"""The project whose run makes the class archive; `make setup` runs it for real."""
+
+import json
+
+import msgspec
+import pytest
+
+from mainstem.process import load_project
+from mainstem.process.class_archive import make_archive
+from mainstem.standalone import class_archive
+from mainstem.standalone.config import load_config
+
+
+def test_the_small_project_uses_every_part_of_a_driver(tmp_path):
+    options = make_archive(tmp_path / "a.jsa")
+    (tmp_path / "mainstem.toml").write_text(class_archive._SETTINGS.format(options=json.dumps(options)))
+    (tmp_path / "visits.avsc").write_text(class_archive._SCHEMA)
+    (tmp_path / "jobs.py").write_text(class_archive._JOBS)
+    assert load_project(tmp_path, environment={}).order == ("pages", "hourly")
+    config = load_config(tmp_path, {})
+    assert config.spark.settings == {"spark.driver.extraJavaOptions": options}
+    assert config.lakehouses.keys() == {"tables"}
+    assert msgspec.json.decode(class_archive._SCHEMA)["name"] == "Visit"
+
+
+def test_an_archive_that_is_there_is_left_alone_and_a_failed_run_says_so(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "classes" / "x.jsa"
+    monkeypatch.setattr(class_archive, "archive_path", lambda *_: path)
+    monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written: None)
+    with pytest.raises(class_archive.NotMade, match="wrote no class archive"):
+        class_archive.ensure_archive()
+    assert class_archive.main() == 1
+    assert "wrote no class archive" in capsys.readouterr().err
+    monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written: written.write_bytes(b"x"))
+    assert class_archive.ensure_archive()
+    assert not class_archive.ensure_archive()
+    assert path.read_bytes() == b"x"
