@@ -4,28 +4,39 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 
 from tests.support.repository import ROOT
 
 DEMO = ROOT / "examples" / "flights_demo" / "demo.py"
 
 
-def run_demo(*options: str, seconds: float) -> str:
-    """What the demo printed; it has ended with exit code 0."""
+def run_demo(*options: str, seconds: float, on_line: Callable[[str], None] = lambda _: None) -> str:
+    """What the demo printed; it has ended with exit code 0. `on_line` is called with each line as it comes."""
     process = subprocess.Popen(
-        [sys.executable, str(DEMO), *options],
+        [sys.executable, "-u", str(DEMO), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+    alarm = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
+    alarm.start()
+    lines: list[str] = []
     try:
-        output, _ = process.communicate(timeout=seconds)
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            on_line(line)
+        process.wait()
     finally:
+        alarm.cancel()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
+    output = "".join(lines)
     assert process.returncode == 0, output[-8000:]
     return output
