@@ -80,7 +80,7 @@ def test_a_topic_with_a_form_of_its_own(settings, codec, append_time):
     config = TopicConfig(**settings)
     data = batch(b"one", b"two", compression="lz4", producer_id=4, producer_epoch=1, base_sequence=2)
     assert rewrites(config)
-    found = bytes(rewrite(decode_header(data), memoryview(data), config, NOW + 1))
+    found = bytes(rewrite(decode_header(data), memoryview(data), config, NOW + 1, "orders-0"))
     header = decode_header(found)
     assert (header.compression, header.has_append_time, header.base_sequence) == (codec, append_time, 2)
     assert [r.value for r in decode_records(found)] == [b"one", b"two"]
@@ -89,3 +89,21 @@ def test_a_topic_with_a_form_of_its_own(settings, codec, append_time):
 
 def test_the_usual_topic_keeps_the_producers_bytes():
     assert not rewrites(TopicConfig())
+
+
+def bomb() -> bytes:
+    """A batch of two kilobytes whose one record unpacks to 40 MB."""
+    value = bytes(40 * 2**20)
+    return batch(value, compression="zstd")
+
+
+def test_a_small_batch_that_unpacks_to_much_is_refused_where_the_topic_looks_inside():
+    """Nine kilobytes of zstd became 300 MB, on the event loop."""
+    data = bomb()
+    assert len(data) < 4096
+    check(data)
+    with pytest.raises(BatchTooLarge, match=r"orders-0: zstd: .* unpack to more than 33554816, 32 times max.message"):
+        check(data, cleanup_policy="compact")
+    with pytest.raises(BatchTooLarge, match="orders-0: zstd"):
+        rewrite(decode_header(data), memoryview(data), TopicConfig(compression_type="lz4"), NOW, "orders-0")
+    check(data, cleanup_policy="compact", max_message_bytes=2 * 2**20)

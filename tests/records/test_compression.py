@@ -5,12 +5,30 @@ from hypothesis import given
 
 from mainstem.core import CorruptData
 from mainstem.records.compression import NAMES, compress, decompress
-from mainstem.records.errors import CorruptRecords, UnknownCompression
+from mainstem.records.errors import CorruptRecords, UnknownCompression, UnpackedTooLarge
 
 
 @given(st.sampled_from(range(5)), st.binary(max_size=500), st.integers(1, 300))
 def test_decompress_gives_what_compress_was_given(codec, data, times):
     assert decompress(codec, compress(codec, data * times)) == data * times
+
+
+@given(st.sampled_from(range(1, 5)), st.binary(min_size=1, max_size=500), st.integers(1, 300))
+def test_no_more_is_unpacked_than_the_limit(codec, data, times):
+    data = data * times
+    packed = compress(codec, data)
+    assert decompress(codec, packed, limit=len(data)) == data
+    assert decompress(codec, packed, limit=10 * len(data)) == data
+    with pytest.raises(UnpackedTooLarge, match=f"more than {len(data) - 1}"):
+        decompress(codec, packed, limit=len(data) - 1)
+
+
+@given(st.sampled_from(range(1, 5)), st.binary(max_size=100))
+def test_random_bytes_raise_only_corrupt_data_with_a_limit_too(codec, data):
+    try:
+        decompress(codec, data, limit=1000)
+    except CorruptData:
+        return
 
 
 @given(st.sampled_from(range(1, 5)), st.binary(max_size=100))

@@ -30,7 +30,7 @@ from mainstem.log.reading import READ_SLACK, OffsetAndTimestamp, Part, cut, find
 from mainstem.log.retention import expired_before
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.log.threads import FileThreads
-from mainstem.log.validation import check_batch, rewrite, rewrites
+from mainstem.log.validation import check_batch, check_keys, keys_take_long, rewrite, rewrites
 from mainstem.log.writer import Batch, Write, Writer
 from mainstem.records import BatchHeader, Marker, build_marker, decode_marker, iter_headers, iter_spans
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, PREFIX, decode_header
@@ -203,12 +203,36 @@ class PartitionLog:
 
     # -- append -------------------------------------------------------------------------------------------------------
 
-    def append(self, batches: bytes | memoryview, *, verify: Verify | None = None) -> "asyncio.Future[AppendResult]":
+    def keys_take_long(self, batches: bytes | memoryview) -> bool:
+        """Whether `check_keys` should be asked before `append`, which would do the same on the event loop.
+
+        Raises:
+            CorruptBatch: cut short, unknown format or bad CRC.
+        """
+        if not self._config.compacts:
+            return False
+        return any(keys_take_long(header, self._config) for header in iter_headers(batches))
+
+    def check_keys(self, batches: bytes | memoryview) -> "asyncio.Future[None]":
+        """In a thread: may these batches be appended to a compacted topic? The future fails with what is wrong."""
+
+        def check(config: TopicConfig) -> None:
+            start = 0
+            for header in iter_headers(batches):
+                check_keys(header, memoryview(batches)[start : start + header.size], config, self.topic_partition)
+                start += header.size
+
+        return self._threads.run(check, self._config)
+
+    def append(
+        self, batches: bytes | memoryview, *, verify: Verify | None = None, keys_checked: bool = False
+    ) -> "asyncio.Future[AppendResult]":
         """Append a producer's batches; the future resolves when they are durable (per `flush.messages`, `flush.ms`).
 
         The bytes must not change until then: they are not copied. A batch that repeats one of its producer's last
         five is not appended again; its future gives the first one's offsets, when those are durable. `verify` is asked
         about each transactional batch that is not a repetition, before anything changes; it raises to refuse it.
+        `keys_checked` says that `check_keys` has passed them.
 
         Raises:
             CorruptBatch, InvalidRecord, InvalidTimestamp, BatchTooLarge: the bytes are not what the topic takes.
@@ -226,22 +250,23 @@ class PartitionLog:
         if not headers:
             raise InvalidRecord(f"{self.topic_partition}: an append without a batch")
         staged: dict[int, Producer] = {}
+        parts: list[tuple[BatchHeader, memoryview]] = []
         next_offset = self.log_end_offset
         start = 0
         for header in headers:
-            check_batch(header, view[start : start + header.size], self._config, now, self.topic_partition)
+            batch = view[start : start + header.size]
+            check_batch(header, batch, self._config, now, self.topic_partition, keys_checked=keys_checked)
             start += header.size
             if header.producer_id >= 0:
                 repeated = self._stage(header, next_offset, append_time, staged, verify)
                 if repeated is not None:
                     return self._answer_again(repeated)
             next_offset += header.last_offset - header.base_offset + 1
+            parts.append(self._in_topics_form(header, batch, now))
         # 2. assign offsets, roll, queue
         first = self.log_end_offset
-        start = 0
-        for header in headers:
-            self._enqueue(header, view[start : start + header.size], now)
-            start += header.size
+        for header, batch in parts:
+            self._enqueue(header, batch)
         before = tuple((producer_id, self._producers.get(producer_id)) for producer_id in staged)
         for producer in staged.values():
             self._producers.put(producer)
@@ -284,7 +309,7 @@ class PartitionLog:
         producer = producer_state.after_marker(before, marker, now, self.topic_partition)
         batch = build_marker(producer_id, producer_epoch, commit, coordinator_epoch, now)
         offset = self.log_end_offset
-        self._enqueue(decode_header(batch), memoryview(batch), now)
+        self._enqueue(decode_header(batch), memoryview(batch))
         self._producers.put(producer)
         if before is not None:
             self._end_transaction(before, marker, offset)
@@ -309,11 +334,14 @@ class PartitionLog:
         if self.error is not None or self.append_error is not None:
             raise self.error or self.append_error or StorageError("offline")
 
-    def _enqueue(self, header: BatchHeader, batch: memoryview, now: int) -> None:
+    def _in_topics_form(self, header: BatchHeader, batch: memoryview, now: int) -> tuple[BatchHeader, memoryview]:
+        if not self._rewrites:
+            return header, batch
+        batch = memoryview(rewrite(header, batch, self._config, now, self.topic_partition))
+        return decode_header(batch), batch
+
+    def _enqueue(self, header: BatchHeader, batch: memoryview) -> None:
         """Give a batch its offsets and its place, and queue its bytes."""
-        if self._rewrites and not header.is_control:
-            batch = memoryview(rewrite(header, batch, self._config, now))
-            header = decode_header(batch)
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset - header.base_offset
         segment = self._roll_if_needed(last_offset, header)

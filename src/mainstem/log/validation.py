@@ -7,13 +7,25 @@ from mainstem.log.errors import BatchTooLarge, InvalidRecord, InvalidTimestamp
 from mainstem.records import BatchHeader
 from mainstem.records.batch import set_append_time
 from mainstem.records.compression import NAMES as COMPRESSIONS
+from mainstem.records.errors import UnpackedTooLarge
 from mainstem.records.record import assemble_batch, iter_record_spans, read_varint, record_bytes
+
+_UNPACKED = 32
+"""Times `max.message.bytes` that a batch may have unpacked, where the topic has to look inside."""
+_SMALL_BYTES = 1024
+_FEW_RECORDS = 500
 
 
 def check_batch(
-    header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, now_ms: int, where: object
+    header: BatchHeader,
+    batch: bytes | memoryview,
+    config: TopicConfig,
+    now_ms: int,
+    where: object,
+    *,
+    keys_checked: bool = False,
 ) -> None:
-    """Refuse what this topic does not take.
+    """Refuse what this topic does not take; `keys_checked` says that `check_keys` was asked before.
 
     Raises:
         BatchTooLarge, InvalidRecord, InvalidTimestamp: the message says what was expected.
@@ -36,8 +48,8 @@ def check_batch(
         raise InvalidRecord(f"{where}: a transactional batch without a producer id")
     if config.message_timestamp_type == "CreateTime":
         _check_timestamps(header, config, now_ms, where)
-    if config.compacts:
-        check_keys(header, batch, where)
+    if config.compacts and not keys_checked:
+        check_keys(header, batch, config, where)
 
 
 def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int, where: object) -> None:
@@ -49,9 +61,15 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int, whe
         )
 
 
-def check_keys(header: BatchHeader, batch: bytes | memoryview, where: object) -> None:
+def keys_take_long(header: BatchHeader, config: TopicConfig) -> bool:
+    """`check_keys` is not for the event loop: there is much to unpack or to go through, perhaps."""
+    compressed = header.compression != 0 and header.size > _SMALL_BYTES
+    return config.compacts and (compressed or header.count > _FEW_RECORDS)
+
+
+def check_keys(header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, where: object) -> None:
     """A compacted topic keeps the last value per key: a record without a key could never go."""
-    data = record_bytes(header, batch)
+    data = _unpacked(header, batch, config, where)
     for start, _ in iter_record_spans(header, data):
         _, position = read_varint(data, start)
         _, position = read_varint(data, position + 1)
@@ -60,13 +78,25 @@ def check_keys(header: BatchHeader, batch: bytes | memoryview, where: object) ->
             raise InvalidRecord(f"{where}: a record without a key, the topic is compacted")
 
 
+def _unpacked(header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, where: object) -> bytes:
+    """The records' section; a few kilobytes that unpack to gigabytes are refused."""
+    try:
+        return record_bytes(header, batch, limit=_UNPACKED * config.max_message_bytes)
+    except UnpackedTooLarge as error:
+        raise BatchTooLarge(f"{where}: {error}, {_UNPACKED} times max.message.bytes") from None
+
+
 def rewrites(config: TopicConfig) -> bool:
     """The topic keeps batches in a form of its own: with the log's time, or with its own compression."""
     return config.message_timestamp_type == "LogAppendTime" or config.compression_type != "producer"
 
 
-def rewrite(header: BatchHeader, batch: memoryview, config: TopicConfig, now_ms: int) -> bytearray:
-    """The batch in the topic's form."""
+def rewrite(header: BatchHeader, batch: memoryview, config: TopicConfig, now_ms: int, where: object) -> bytearray:
+    """The batch in the topic's form.
+
+    Raises:
+        BatchTooLarge, CorruptRecords: it cannot be unpacked.
+    """
     codec = header.compression
     if config.compression_type == "uncompressed":
         codec = 0
@@ -74,7 +104,7 @@ def rewrite(header: BatchHeader, batch: memoryview, config: TopicConfig, now_ms:
         codec = COMPRESSIONS.index(config.compression_type)
     if codec != header.compression:
         changed = msgspec.structs.replace(header, attributes=header.attributes & ~0x07 | codec)
-        result = bytearray(assemble_batch(changed, record_bytes(header, batch)))
+        result = bytearray(assemble_batch(changed, _unpacked(header, batch, config, where)))
     else:
         result = bytearray(batch)
     if config.message_timestamp_type == "LogAppendTime":

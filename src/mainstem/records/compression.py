@@ -5,7 +5,7 @@ from struct import Struct
 
 import cramjam
 
-from mainstem.records.errors import CorruptRecords, UnknownCompression
+from mainstem.records.errors import CorruptRecords, UnknownCompression, UnpackedTooLarge
 
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 """A codec's number in the batch's attributes is its place here."""
@@ -36,11 +36,12 @@ def compress(codec: int, data: bytes) -> bytes:
     raise UnknownCompression(f"compression codec {codec}: the record format defines 0 to 4")
 
 
-def decompress(codec: int, data: bytes | memoryview) -> bytes:
+def decompress(codec: int, data: bytes | memoryview, *, limit: int | None = None) -> bytes:
     """What `compress` was given.
 
     Raises:
         CorruptRecords: the codec cannot read it.
+        UnpackedTooLarge: it is more than `limit` bytes; no more than those were unpacked.
         UnknownCompression: there is no such codec.
     """
     if codec == 0:
@@ -49,9 +50,43 @@ def decompress(codec: int, data: bytes | memoryview) -> bytes:
     if decoder is None:
         raise UnknownCompression(f"compression codec {codec}: the record format defines 0 to 4")
     try:
-        return decoder(bytes(data))
+        return decoder(bytes(data)) if limit is None else _decompress_bounded(codec, bytes(data), limit)
     except cramjam.DecompressionError as error:
         raise CorruptRecords(f"{NAMES[codec]}: {error}") from None
+
+
+def _decompress_bounded(codec: int, data: bytes, limit: int) -> bytes:
+    """Unpack into room that grows up to the limit: nothing tells the size beforehand that could be trusted."""
+    if codec == _SNAPPY:  # but here: each block says its size, and is refused if it has another
+        if _snappy_size(data) > limit:
+            raise UnpackedTooLarge(f"snappy: {len(data)} bytes unpack to more than {limit}")
+        return _decompress_snappy(data)
+    room = min(limit, _ROOM * max(len(data), 1))
+    while True:
+        buffer = bytearray(room)
+        try:
+            size = _INTO[codec](data, buffer)
+            return bytes(memoryview(buffer)[:size])
+        except cramjam.DecompressionError as error:
+            if _NO_ROOM not in str(error):
+                raise
+        if room == limit:
+            raise UnpackedTooLarge(f"{NAMES[codec]}: {len(data)} bytes unpack to more than {limit}")
+        room = min(limit, _ROOM * room)
+
+
+def _snappy_size(data: bytes) -> int:
+    if not data.startswith(_XERIAL_MAGIC):
+        return int(cramjam.snappy.decompress_raw_len(data))
+    position, size = len(_XERIAL_HEADER), 0
+    while position + _BLOCK_LENGTH.size < len(data):
+        (length,) = _BLOCK_LENGTH.unpack_from(data, position)
+        position += _BLOCK_LENGTH.size
+        if length <= 0:
+            break  # `_decompress_snappy` says what is wrong
+        size += int(cramjam.snappy.decompress_raw_len(data[position : position + length]))
+        position += length
+    return size
 
 
 def _compress_snappy(data: bytes) -> bytes:
@@ -84,3 +119,12 @@ _DECODERS: dict[int, Callable[[bytes], bytes]] = {
     3: lambda data: bytes(cramjam.lz4.decompress(data)),
     4: lambda data: bytes(cramjam.zstd.decompress(data)),
 }
+
+_SNAPPY = 2
+_INTO: dict[int, Callable[[bytes, bytearray], int]] = {
+    1: cramjam.gzip.decompress_into,
+    3: cramjam.lz4.decompress_into,
+    4: cramjam.zstd.decompress_into,
+}
+_NO_ROOM = "failed to write whole buffer"
+_ROOM = 8  # times the bytes: few batches need a second try

@@ -51,9 +51,9 @@ def decode_records(batch: Bytes) -> list[Record]:
     return [decode_record(header, data, start, end) for start, end in iter_record_spans(header, data)]
 
 
-def record_bytes(header: BatchHeader, batch: Bytes) -> bytes:
-    """The records' section of a checked batch, decompressed."""
-    return decompress(header.compression, memoryview(batch)[HEADER.size : header.size])
+def record_bytes(header: BatchHeader, batch: Bytes, *, limit: int | None = None) -> bytes:
+    """The records' section of a checked batch, decompressed: at most `limit` bytes."""
+    return decompress(header.compression, memoryview(batch)[HEADER.size : header.size], limit=limit)
 
 
 def iter_record_spans(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int]]:

@@ -200,3 +200,25 @@ def test_g11_the_count_must_fit_the_offsets(raw, topic):
     lying[57:61] = (5).to_bytes(4, "big")
     lying[17:21] = crc32c(bytes(lying[21:])).to_bytes(4, "big")
     assert produce(raw, topic, bytes(lying)).error_code is Code.invalid_record
+
+
+def test_a_long_look_into_a_compacted_topics_batches_keeps_their_order(raw):
+    """It is done in a thread; what comes behind it on the connection, or in the request, waits."""
+    topic = f"compacted-{uuid.uuid4().hex[:8]}"
+    configs = [{"name": "cleanup.policy", "value": "compact"}]
+    raw.call(19, 5, topics=[{"name": topic, "num_partitions": 2, "replication_factor": 1, "configs": configs}])
+    many = [Record(0, NOW, b"k%d" % n, b"v" * 20) for n in range(2000)]
+    sent = [build_batch(many, compression="lz4"), build_batch(many), batch(b"small"), build_batch(many)]
+    for each in sent:
+        raw.send(0, 9, acks=-1, timeout=30_000, topic_data=[
+            {"name": topic, "partition_data": [{"index": 0, "records": each}]}])  # fmt: skip
+    answers = [raw.receive(0, 9).responses[0].partition_responses[0] for _ in sent]
+    assert [(each.error_code, each.base_offset) for each in answers] == [
+        (Code.none, 0), (Code.none, 2000), (Code.none, 4000), (Code.none, 4001)]  # fmt: skip
+    keyless = build_batch([*many, Record(0, NOW, None, b"v")], compression="gzip")
+    unpacked = build_batch([Record(0, NOW, b"k", bytes(40 * 2**20))], compression="zstd")
+    parts = [{"index": 0, "records": keyless}, {"index": 1, "records": batch(b"good")}]
+    refused, good = raw.call(0, 9, acks=-1, timeout=30_000, topic_data=[
+        {"name": topic, "partition_data": parts}]).responses[0].partition_responses  # fmt: skip
+    assert (refused.error_code, good.error_code) == (Code.invalid_record, Code.none)
+    assert produce(raw, topic, unpacked).error_code is Code.message_too_large

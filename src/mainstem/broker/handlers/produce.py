@@ -37,12 +37,24 @@ _RETRY: Final = (  # the coordinator is not there yet: every producer knows how 
 _ACKS: Final = (-1, 0, 1)
 
 
-class _PartitionIsBeingAdded(Exception):
-    """The batch waits until its partition belongs to its transaction; then the append is tried again."""
+class _Waits(Exception):
+    """The batch waits for its transaction or for a look inside; then the append is tried again."""
 
-    def __init__(self, added: "asyncio.Future[Any]") -> None:
+    def __init__(self, ready: "asyncio.Future[Any]") -> None:
         super().__init__()
-        self.added = added
+        self.ready = ready
+
+
+class _Append:
+    """One partition's batches, not appended yet."""
+
+    __slots__ = ("check", "log", "records", "result")
+
+    def __init__(self, log: PartitionLog, records: memoryview, result: PartitionResult) -> None:
+        self.log = log
+        self.records = records
+        self.result = result
+        self.check: asyncio.Future[None] | None = None
 
 
 def _failure(request: ProduceRequest, code: int) -> dict[str, Any]:
@@ -65,15 +77,20 @@ def produce(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any
     if request.acks not in _ACKS:
         raise RequestError(Code.invalid_required_acks, f"acks {request.acks}, expected -1, 0 or 1")
     if len(request.topics) == 1 and len(request.topics[0].partitions) == 1 and request.transactional_id is None:
-        return _produce_one(request, ctx)
+        answer = _produce_one(request, ctx)
+        if answer is not None:
+            return answer
     appends = _Produce(request, ctx)
     if appends.start():
         return appends.answer
     return appends.finish()
 
 
-def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any]":
-    """The usual request, to one partition and without a transaction, with as little as possible around the append."""
+def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any] | None":
+    """The usual request, to one partition and without a transaction, with as little as possible around the append.
+
+    None if the append has to wait.
+    """
     topic = request.topics[0]
     (sent,) = topic.partitions
     result = PartitionResult(sent.index)
@@ -93,7 +110,10 @@ def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Futur
 
     try:
         partition_log = _find(topic, sent.index, ctx.broker.topics)
-        partition_log.append(_checked(sent.records), verify=_refuse_transactional).add_done_callback(appended)
+        records = _checked(sent.records)
+        if partition_log.keys_take_long(records):
+            return None
+        partition_log.append(records, verify=_refuse_transactional).add_done_callback(appended)
     except MainstemError as error:
         _refuse(result, error, ctx.version)
         finish()
@@ -113,51 +133,59 @@ class _Produce:
         self._broker = ctx.broker
         self._results: list[tuple[TopicRecords, list[PartitionResult]]] = []
         self._open = 1  # appends that are not durable yet, and one for the starting itself
-        self._todo: list[tuple[PartitionLog, memoryview, PartitionResult]] = []
+        self._todo: list[_Append] = []
         self.answer: asyncio.Future[Any] = ctx.broker.loop.create_future()
 
     def start(self) -> bool:
-        """Start the appends; False if one has to wait for its transaction: then `finish` goes on from there."""
+        """Start the appends; False if one has to wait: then `finish` goes on from there."""
         for topic in self._request.topics:
             results = [PartitionResult(each.index) for each in topic.partitions]
             self._results.append((topic, results))
             for each, result in zip(topic.partitions, results, strict=True):
                 try:
-                    self._todo.append((_find(topic, each.index, self._broker.topics), _checked(each.records), result))
+                    partition_log = _find(topic, each.index, self._broker.topics)
+                    self._todo.append(_Append(partition_log, _checked(each.records), result))
                 except MainstemError as error:
                     _refuse(result, error, self._ctx.version)
         try:
             self._append_all()
-        except _PartitionIsBeingAdded:
+        except _Waits:
             return False
         return True
 
     async def finish(self) -> "asyncio.Future[Any]":
-        """Wait for the transaction, then go on; the connection's next request waits too, so that order is kept."""
+        """Wait, then go on; the connection's next request waits too, so that order is kept."""
         while True:
             try:
                 self._append_all()
-            except _PartitionIsBeingAdded as waiting:
+            except _Waits as waiting:
                 try:
-                    await asyncio.wait_for(asyncio.shield(waiting.added), self._request.timeout_ms / 1000)
+                    await asyncio.wait_for(asyncio.shield(waiting.ready), self._request.timeout_ms / 1000)
                 except TimeoutError:
-                    _refuse(self._todo.pop(0)[2], RequestError(Code.request_timed_out), self._ctx.version)
+                    _refuse(self._todo.pop(0).result, RequestError(Code.request_timed_out), self._ctx.version)
                 except MainstemError as error:
-                    _refuse(self._todo.pop(0)[2], error, self._ctx.version)
+                    _refuse(self._todo.pop(0).result, error, self._ctx.version)
             else:
                 return self.answer
 
     def _append_all(self) -> None:
         while self._todo:
-            partition_log, records, result = self._todo[0]
             try:
-                self._append(partition_log, records, result)
+                self._append(self._todo[0])
             except MainstemError as error:
-                _refuse(result, error, self._ctx.version)
+                _refuse(self._todo[0].result, error, self._ctx.version)
             self._todo.pop(0)
         self._one_done()
 
-    def _append(self, partition_log: PartitionLog, records: memoryview, result: PartitionResult) -> None:
+    def _append(self, append: _Append) -> None:
+        partition_log, records, result = append.log, append.records, append.result
+        if append.check is None and partition_log.keys_take_long(records):
+            append.check = partition_log.check_keys(records)
+        if append.check is not None:
+            if not append.check.done():
+                raise _Waits(append.check)
+            append.check.result()  # raises what is wrong with the batches
+
         def verify(header: BatchHeader) -> None:
             transactional_id = self._request.transactional_id
             if transactional_id is None:
@@ -172,9 +200,9 @@ class _Produce:
                 implicit_add=self._ctx.version >= _FIRST_IMPLICIT_ADD,
             )
             if added is not None:
-                raise _PartitionIsBeingAdded(added)
+                raise _Waits(added)
 
-        future = partition_log.append(records, verify=verify)
+        future = partition_log.append(records, verify=verify, keys_checked=append.check is not None)
         self._open += 1
         future.add_done_callback(lambda done: self._appended(done, result))
 
