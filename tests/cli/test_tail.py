@@ -2,17 +2,21 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import TopicPartition
 
 from mainstem.cli import group
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
-from mainstem.client.topics import ensure_topic
-from mainstem.core import UserError
+from mainstem.client.topics import admin, ensure_internal_topics, ensure_topic
+from mainstem.core import CorruptData, UserError
+from mainstem.registry.reader import TypedReader
+from tests.support.commands import mainstem
 
 
 @pytest.fixture(scope="module")
 def log(cli_log):
     connection = Connection(cli_log)
+    ensure_internal_topics(connection)
     ensure_topic(connection, "words", 1)
     append(connection, "words", [(b"a", b'{"n": 1}'), (None, b"text"), (b"a", None)])
     return cli_log
@@ -31,6 +35,32 @@ def test_an_offset_and_a_count_bound_what_is_printed(log):
     result = tail("--from", "1", "-n", "1", "--json", "--bootstrap", log)
     record = json.loads(result.stdout)
     assert (record["partition"], record["offset"], record["value"]) == (0, 1, "text")
+
+
+def test_an_offset_before_the_start_of_the_log_means_what_is_left(log):
+    connection = Connection(log)
+    ensure_topic(connection, "cut", 1)
+    append(connection, "cut", [(None, b"%d" % n) for n in range(8)])
+    client, partition = admin(connection), TopicPartition("cut", 0, 4)
+    client.delete_records([partition])[partition].result()
+    for start, expected in [("0", [4, 5, 6, 7]), ("6", [6, 7]), ("earliest", [4, 5, 6, 7]), ("100", [])]:
+        command = ["tail", "cut", "--from", start, "--no-follow", "--json", "--bootstrap", log]
+        done = mainstem(*command)
+        assert (start, [json.loads(line)["value"] for line in done.stdout.splitlines()]) == (start, expected)
+
+
+def test_a_value_that_cannot_be_decoded_is_printed_with_the_reason_and_the_rest_follows(log):
+    connection = Connection(log)
+    ensure_topic(connection, "odd", 1)
+    append(connection, "odd", [(b"a", b"\0\0\0\0\x63odd"), (b"b", b"1")])
+    command = ["tail", "odd", "--from", "earliest", "--no-follow", "--bootstrap", log]
+    odd, good = mainstem(*command).stdout.splitlines()
+    assert odd.startswith('0:0  a  "AAAAAGNvZGQ="  (not decoded: odd: expected schema 99 in _schemas, found none')
+    assert good == "0:1  b  1"
+    record = json.loads(mainstem(*command, "--json").stdout.splitlines()[0])
+    assert record["undecoded"].startswith("odd: expected schema 99")
+    with pytest.raises(CorruptData), TypedReader(connection, "odd") as reader:
+        list(reader)
 
 
 def test_a_start_that_is_none_is_refused(log):

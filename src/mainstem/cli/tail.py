@@ -23,11 +23,12 @@ def tail(topic: str, start: str, count: int | None, no_follow: bool, as_json: bo
 
     if start not in ("earliest", "end") and not start.isdigit():
         raise UserError(f"--from: expected earliest, end or an offset, found {start!r}")
-    with TypedReader(target.connect(), topic, start=start, follow=not no_follow) as reader:
+    with TypedReader(target.connect(), topic, start=start, follow=not no_follow, raw=True) as reader:
         for record in itertools.islice(reader, count):
             if as_json:
                 click.echo(msgspec.json.encode(record))
             else:
                 key = "-" if record.key is None else record.key
                 value = "deleted" if record.value is None else msgspec.json.encode(record.value).decode()
-                click.echo(f"{record.partition}:{record.offset}  {key}  {value}")
+                reason = f"  (not decoded: {record.undecoded})" if record.undecoded else ""
+                click.echo(f"{record.partition}:{record.offset}  {key}  {value}{reason}")

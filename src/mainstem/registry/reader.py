@@ -22,7 +22,10 @@ from mainstem.registry import avro
 
 
 class TypedRecord(msgspec.Struct, frozen=True):
-    """A committed record. `timestamp` is ms since 1970 (its append); a null `value` deletes its key."""
+    """A committed record. `timestamp` is ms since 1970 (its append); a null `value` deletes its key.
+
+    `undecoded` is the reason why `value` is bytes although the topic's values have a schema.
+    """
 
     partition: int
     offset: int
@@ -30,6 +33,7 @@ class TypedRecord(msgspec.Struct, frozen=True):
     key: str | None
     value: Any
     headers: dict[str, str] = {}
+    undecoded: str = ""
 
 
 def read_schemas(connection: Connection) -> dict[int, str]:
@@ -48,29 +52,36 @@ class TypedReader:
     Args:
         connection: the log.
         topic: it must exist.
-        start: `earliest`, `end`, or an offset (of every partition).
+        start: `earliest`, `end`, or an offset (of every partition): its record, or the first one that is left after it.
         follow: go on for ever; otherwise stop at the ends of now, open transactions included only once they are decided.
+        raw: give a value that cannot be decoded as its bytes, with the reason, instead of raising it.
 
     Raises:
         UnknownTopic: there is no such topic.
+        CorruptData: a value does not fit its schema; from the iterator, unless `raw`.
     """
 
-    def __init__(self, connection: Connection, topic: str, *, start: str = "earliest", follow: bool = False) -> None:
+    def __init__(
+        self, connection: Connection, topic: str, *, start: str = "earliest", follow: bool = False, raw: bool = False
+    ) -> None:
         self._connection = connection
         self._topic = topic
         self._follow = follow
+        self._raw = raw
         self._schemas: dict[int, str] = {}
-        ends = end_offsets(connection, topic)
-        if start.isdigit():
-            begin = dict.fromkeys(ends, int(start))
-        else:
-            begin = ends if start == "end" else start_offsets(connection, topic)
+        starts, ends = start_offsets(connection, topic), end_offsets(connection, topic)
+        self._first = int(start) if start.isdigit() else 0
+        if start == "end":
+            begin = ends
+        else:  # the broker refuses an offset that is not there
+            begin = {partition: max(starts[partition], min(self._first, end)) for partition, end in ends.items()}
         self._open = {partition for partition, end in ends.items() if end > begin[partition]}
         self._ends = ends
         settings = connection.confluent(isolation_level="read_committed", enable_auto_commit=False)
         settings |= {
             "group.id": "mainstem.reader",
             "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",  # records may be deleted between our look and our read
             "fetch.wait.max.ms": 50,
             "log_level": 2,
         }
@@ -92,7 +103,8 @@ class TypedReader:
             for message in messages:
                 error = message.error()
                 if error is None:
-                    yield self._decoded(message)
+                    if message.offset() >= self._first:
+                        yield self._decoded(message)
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise BrokerUnavailable(f"{self._topic}: {error.str()}")
                 elif message.offset() >= self._ends[message.partition()]:
@@ -101,13 +113,21 @@ class TypedReader:
     def _decoded(self, message: Any) -> TypedRecord:
         key, value = message.key(), message.value()
         headers = {name: (data or b"").decode(errors="replace") for name, data in message.headers() or []}
+        undecoded = ""
+        try:
+            decoded = None if value is None else self._value(value)
+        except CorruptData as error:
+            if not self._raw:
+                raise
+            decoded, undecoded = value, str(error)
         return TypedRecord(
             message.partition(),
             message.offset(),
             message.timestamp()[1],
             None if key is None else key.decode(errors="replace"),
-            None if value is None else self._value(value),
+            decoded,
             headers,
+            undecoded,
         )
 
     def _value(self, value: bytes) -> Any:
