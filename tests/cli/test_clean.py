@@ -1,8 +1,11 @@
 import pytest
 from click.testing import CliRunner
 
+from mainstem import embedded
 from mainstem.cli import group
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
+from mainstem.standalone.state import claim_directory, marker_file
+from tests.support.commands import mainstem, the_line
 
 
 def clean(*arguments):
@@ -11,7 +14,9 @@ def clean(*arguments):
 
 def test_the_data_directory_is_deleted_and_the_project_is_not(tmp_path):
     (tmp_path / "mainstem.toml").touch()
-    (tmp_path / ".mainstem" / "log").mkdir(parents=True)
+    (tmp_path / ".mainstem").mkdir()
+    claim_directory(tmp_path / ".mainstem")
+    (tmp_path / ".mainstem" / "log").mkdir()
     assert clean(tmp_path, "--yes").exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["mainstem.toml"]
     assert "nothing there" in clean(tmp_path, "--yes").stdout
@@ -19,6 +24,7 @@ def test_the_data_directory_is_deleted_and_the_project_is_not(tmp_path):
 
 def test_it_asks_first(tmp_path):
     (tmp_path / ".mainstem").mkdir()
+    claim_directory(tmp_path / ".mainstem")
     result = CliRunner().invoke(group, ["clean", str(tmp_path)], input="n\n")
     assert result.exit_code == 1
     assert (tmp_path / ".mainstem").exists()
@@ -26,6 +32,7 @@ def test_it_asks_first(tmp_path):
 
 def test_what_is_in_use_is_left_alone(tmp_path):
     with DirectoryLock(tmp_path / ".mainstem"):
+        claim_directory(tmp_path / ".mainstem")
         assert isinstance(clean(tmp_path, "--yes").exception, DirectoryInUse)
     assert (tmp_path / ".mainstem").exists()
 
@@ -33,3 +40,25 @@ def test_what_is_in_use_is_left_alone(tmp_path):
 @pytest.mark.parametrize("missing", ["nowhere"])
 def test_a_project_that_is_not_there_is_misuse(tmp_path, missing):
     assert clean(tmp_path / missing).exit_code == 2
+
+
+def test_a_log_that_runs_alone_in_it_is_left_alone(tmp_path):
+    data = tmp_path / ".mainstem"
+    data.mkdir()
+    claim_directory(data)
+    with embedded(data / "log"):
+        line = the_line(mainstem("clean", tmp_path, "--yes"))
+    assert f"{data}/log: in use" in line
+    assert (data / "log").is_dir()
+
+
+def test_any_other_directory_is_left_alone(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.txt").touch()
+    line = the_line(mainstem("clean", tmp_path, "--data", home, "--yes"))
+    assert f"{home}: expected a data directory of Mainstem, found no mainstem.json" in line
+    assert [path.name for path in home.iterdir()] == ["thesis.txt"]
+    marker_file(home).write_text('{"format": 2}')
+    line = the_line(mainstem("clean", tmp_path, "--data", home, "--yes"))
+    assert f"{home}: data directory of format 2, this program knows 1" in line

@@ -4,6 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem.cli import group
+from mainstem.client.connection import Connection
+from mainstem.client.topics import ensure_internal_topics, list_topics
 from tests.support.commands import mainstem, the_line
 
 
@@ -45,6 +47,14 @@ def test_more_partitions_than_anybody_has_are_refused(cli_log):
     assert done.returncode == 2
     assert "100000000 is not in the range 1<=x<=100000" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["__mainstem.commits", "_schemas", "__consumer_offsets"])
+def test_internal_topics_are_not_deleted(cli_log, name):
+    ensure_internal_topics(Connection(cli_log))
+    line = the_line(mainstem("topic", "delete", name, "--yes", "--bootstrap", cli_log))
+    assert f"topic {name}: kept by Mainstem or Kafka for itself" in line
+    assert name in list_topics(Connection(cli_log))
 
 
 def test_a_topic_that_is_not_there_is_misuse(cli_log):

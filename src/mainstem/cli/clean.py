@@ -1,5 +1,6 @@
 """`mainstem clean`: remove what a project has kept on this machine."""
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from mainstem.core.locks import DirectoryLock
 @click.option("--data", type=click.Path(path_type=Path), help="The data directory, where it is not PROJECT/.mainstem.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def clean(project: Path, data: Path | None, yes: bool) -> None:
-    """Delete the data directory of PROJECT: its log, checkpoints and tables. Refused while it is in use.
+    """Delete the data directory of PROJECT: its log, checkpoints and tables. Refused while it is in use, or is none.
 
     What sources and destinations keep (a replication slot, rows of a replica) is not touched.
     """
@@ -22,7 +23,14 @@ def clean(project: Path, data: Path | None, yes: bool) -> None:
     if not directory.exists():
         click.echo(f"{directory}: nothing there")
         return
-    with DirectoryLock(directory):
+    from mainstem.standalone.state import LAYOUT, check_directory
+
+    check_directory(directory)
+    with contextlib.ExitStack() as held:
+        held.enter_context(DirectoryLock(directory))
+        log = directory / LAYOUT["log"]
+        if log.is_dir():  # a log that was started alone holds only its own lock
+            held.enter_context(DirectoryLock(log, ".lock"))
         if not yes:
             click.confirm(f"delete {directory} with the log and all tables for good?", abort=True, err=True)
         shutil.rmtree(directory)

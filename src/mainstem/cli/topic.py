@@ -6,6 +6,7 @@ import msgspec
 from mainstem.cli.output import json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 from mainstem.client.connection import Connection
+from mainstem.client.internal import SCHEMAS
 from mainstem.core import UserError
 
 
@@ -108,6 +109,8 @@ def delete(name: str, yes: bool, target: Target) -> None:
     """Delete topic NAME and all its records."""
     from mainstem.client import topics
 
+    if name == SCHEMAS or name.startswith("__"):
+        raise UserError(f"topic {name}: kept by Mainstem or Kafka for itself, and needed: not deleted")
     connection = target.connect()
     offsets = _span(connection, name)
     if not yes:

@@ -24,16 +24,13 @@ from mainstem.process import Project, load_project
 from mainstem.process.versions import assignments, freeze
 from mainstem.standalone.config import NodeConfig, load_config
 from mainstem.standalone.declare import declare_topics
-from mainstem.standalone.state import UpState, save
+from mainstem.standalone.state import LAYOUT, UpState, claim_directory, save
 from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python, unfailing
 from mainstem.standalone.tasks import News, load_tasks
 
 log = get_logger()
 
 NEWS_EVERY_S = 0.5
-
-LAYOUT = {"log": "log", "logs": "logs", "spark": "spark", "tables": "tables"}
-"""What lies where below a data directory."""
 
 
 class Addresses(msgspec.Struct, frozen=True):
@@ -117,12 +114,14 @@ def up(
 
     Raises:
         DirectoryInUse: another `up` holds `data`.
+        NotOurDirectory: `data` holds something else.
         BadSetting, BadDeclaration: the project is wrong.
         ChildFailed: a process refused to start.
     """
     config = load_config(path)
     project = load_project(path)
     with DirectoryLock(data):
+        claim_directory(data)
         at = choose_addresses(config, bootstrap, listen, gateway)
         state = UpState(os.getpid(), str(project.directory), at.bootstrap, at.gateway_url, time.time())
 
