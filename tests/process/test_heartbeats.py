@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.connection import Connection
-from mainstem.client.heartbeats import Injection, Statement, encode
+from mainstem.client.heartbeats import Statement, encode
 from mainstem.process.heartbeats import (
     Follower,
     Inject,
@@ -98,7 +98,6 @@ def test_the_follower_keeps_the_last_of_each():
     follower = Follower(Connection("127.0.0.1:1"))
     follower.apply(encode(Statement("flights", {0: 1}, 5)))
     follower.apply(encode(Statement("flights", {0: 2}, 6, end=True)))
-    follower.apply(encode(Injection("delays", "1", 9)))
     follower.apply(b"not a heartbeat")
     assert follower.statement("flights") == Statement("flights", {0: 2}, 6, end=True)
     assert follower.statement("weather") is None

@@ -52,6 +52,7 @@ async def test_children_start_in_order_and_stop_in_reverse(tmp_path):
     await run(supervisor, supervisor.ready)
     order = [pair for snapshot in changes for pair in snapshot]
     assert order.index(("a", "running")) < order.index(("b", "starting"))
+    assert [next(s for n, s in snapshot if n == "a") for snapshot in changes].count("starting") == 1
     assert order.index(("b", "stopped")) < order.index(("a", "stopping"))
 
 
@@ -74,9 +75,9 @@ async def test_a_killed_child_is_started_again(tmp_path):
 
 
 async def test_misuse_stops_everything_and_repeats_the_childs_line(tmp_path):
-    refuse = "import sys; print('port 9092: in use', file=sys.stderr); sys.exit(2)"
+    refuse = "import sys; print('mainstem: port 9092: in use', file=sys.stderr); sys.exit(2)"
     supervisor = Supervisor([child("a", SERVE), child("log", refuse)], tmp_path)
-    with pytest.raises(ChildFailed, match="log: port 9092: in use"):
+    with pytest.raises(ChildFailed, match=r"^log: port 9092: in use"):
         await supervisor.run()
     assert [state.state for state in supervisor.states] == ["stopped", "stopped"]
 

@@ -39,8 +39,10 @@ def up(
             now = (child.state, child.pid)
             if shown.get(child.name) != now and child.state != "not started":
                 shown[child.name] = now
-                told = child.last_error if child.state in ("waiting", "failed") else child.ready_line
-                tell(f"{time.monotonic() - began:7.1f} s  {child.name:<8} {child.state:<9} {told}".rstrip())
+                told = {"running": child.ready_line, "waiting": child.last_error, "failed": child.last_error}
+                tell(
+                    f"{time.monotonic() - began:7.1f} s  {child.name:<8} {child.state:<9} {told.get(child.state, '')}".rstrip()
+                )
 
     def ready(state: UpState) -> None:
         tell(f"{time.monotonic() - began:7.1f} s  up: log {state.bootstrap}, gateway {state.gateway}")

@@ -11,7 +11,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG
 from mainstem.core import CorruptData
 
-KINDS = ("topic", "job", "source", "sink", "view")
+KINDS = ("topic", "job", "source", "sink")
 
 
 class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,12 +4,12 @@ import msgspec
 
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
-from mainstem.client.internal import HEARTBEATS, job_key
+from mainstem.client.internal import HEARTBEATS
 from mainstem.core import CorruptData
 
 
 class Statement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """(a) By whoever writes `topic`: after `positions` (partition: next offset) nothing older than `event_time` (ms)
+    """By whoever writes `topic`: after `positions` (partition: next offset) nothing older than `event_time` (ms)
     follows; where `end`, nothing follows at all.
     """
 
@@ -23,36 +23,22 @@ class Statement(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.topic.encode()
 
 
-class Injection(msgspec.Struct, frozen=True):
-    """(b) By a job's driver to its own query, once the query has processed all that a statement speaks of."""
-
-    job: str
-    version: str
-    event_time: int
-
-    @property
-    def key(self) -> bytes:
-        return job_key(self.job, self.version).encode()
+def encode(statement: Statement) -> bytes:
+    return msgspec.json.encode(statement)
 
 
-def encode(heartbeat: Statement | Injection) -> bytes:
-    return msgspec.json.encode(heartbeat)
-
-
-def decode(value: bytes) -> Statement | Injection:
-    """The statement or injection that `value` holds.
+def decode(value: bytes) -> Statement:
+    """The statement that `value` holds.
 
     Raises:
-        CorruptData: it is neither.
+        CorruptData: it is none.
     """
     try:
-        if b'"positions"' in value:
-            return msgspec.json.decode(value, type=Statement)
-        return msgspec.json.decode(value, type=Injection)
+        return msgspec.json.decode(value, type=Statement)
     except msgspec.DecodeError as error:
-        raise CorruptData(f"{HEARTBEATS}: expected a statement or an injection: {error}") from error
+        raise CorruptData(f"{HEARTBEATS}: expected a statement: {error}") from error
 
 
-def write_heartbeats(connection: Connection, heartbeats: list[Statement | Injection]) -> None:
-    """Append heartbeats outside of a transaction, after the data that they speak of; durable on return."""
-    append(connection, HEARTBEATS, [(heartbeat.key, encode(heartbeat)) for heartbeat in heartbeats])
+def write_heartbeats(connection: Connection, statements: list[Statement]) -> None:
+    """Append statements outside of a transaction, after the data that they speak of; durable on return."""
+    append(connection, HEARTBEATS, [(statement.key, encode(statement)) for statement in statements])

@@ -42,7 +42,7 @@ INTERNAL_TOPICS = (
 
 
 def job_key(job: str, version: str) -> str:
-    """The key under which a version of a job speaks in `__mainstem.commits`, `.progress` and `.heartbeats`."""
+    """The key under which a version of a job speaks in `__mainstem.commits` and `.progress`."""
     return f"{job}@{version}"
 
 

