@@ -2,12 +2,10 @@
 
 import time
 
-from confluent_kafka import Consumer, KafkaError
-from confluent_kafka import TopicPartition as ConfluentPartition
-
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
-from mainstem.client.topics import end_offsets
+from mainstem.client.reader import CommittedReader
+from mainstem.client.topics import start_offsets
 
 
 def read_compacted(connection: Connection | str, topic: str, *, timeout_seconds: float = 75.0) -> dict[bytes, bytes]:
@@ -22,42 +20,16 @@ def read_compacted(connection: Connection | str, topic: str, *, timeout_seconds:
         BrokerUnavailable: the end was not reached in time.
     """
     connection = Connection(connection) if isinstance(connection, str) else connection
-    targets = {partition: end for partition, end in end_offsets(connection, topic).items() if end > 0}
     state: dict[bytes, bytes | None] = {}
-    deadline = time.monotonic() + timeout_seconds
-    consumer = _reader(connection)
-    try:
-        consumer.assign([ConfluentPartition(topic, partition, 0) for partition in targets])
-        while targets:
-            if time.monotonic() > deadline:
+    # What was deleted is no state any more: what is left is read from its start.
+    with CommittedReader(connection, topic, start_offsets(connection, topic), deleted="earliest") as reader:
+        deadline = time.monotonic() + timeout_seconds
+        for messages in reader:
+            for message in messages:
+                state[message.key() or b""] = message.value()
+            if reader.missing and time.monotonic() > deadline:
                 raise BrokerUnavailable(
-                    f"{topic}: not decided within {timeout_seconds:.0f} s up to {targets} (partition: offset)",
+                    f"{topic}: not decided within {timeout_seconds:.0f} s up to {reader.missing} (partition: offset)",
                     hint="a transaction is open; the broker aborts it when its timeout has passed: try again then",
                 )
-            for message in consumer.consume(1000, 0.2):
-                error = message.error()
-                if error is None:
-                    state[message.key() or b""] = message.value()
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    partition, reached = message.partition(), message.offset()
-                    if partition in targets and reached is not None and reached >= targets[partition]:
-                        del targets[partition]
-                else:
-                    raise BrokerUnavailable(f"{topic}: {error.str()}")
-    finally:
-        consumer.close()
     return {key: value for key, value in state.items() if value is not None}
-
-
-def _reader(connection: Connection) -> Consumer:
-    settings = connection.confluent(
-        isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True
-    )
-    # `earliest`: a topic whose first records were deleted is read from what is left.
-    settings |= {
-        "auto.offset.reset": "earliest",
-        "fetch.wait.max.ms": 20,
-        "group.id": "mainstem.reader",
-        "log_level": 2,
-    }
-    return Consumer(settings)

@@ -1,7 +1,7 @@
 """What can go wrong between us and a broker.
 
 MainstemError
-├── UserError ── UnknownTopic, TopicMismatch
+├── UserError ── UnknownTopic, TopicMismatch, RecordRefused, RecordsDeleted
 └── Retriable
 ├── BrokerUnavailable    nobody answers, or not in time
 └── TransactionFailed    the transaction was or must be aborted; nothing of it is visible
@@ -21,6 +21,10 @@ class TopicMismatch(UserError):
 
 class RecordRefused(UserError):
     """The broker will never take this record: too large, no key in a compacted topic, not allowed."""
+
+
+class RecordsDeleted(UserError):
+    """What was to be read is not there any more: retention was shorter than the reader was late."""
 
 
 class BrokerUnavailable(Retriable):

@@ -9,13 +9,11 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError
-from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.internal import SCHEMAS
+from mainstem.client.reader import CommittedReader
 from mainstem.client.topics import end_offsets, start_offsets
 from mainstem.core import CorruptData
 from mainstem.registry import avro
@@ -66,27 +64,15 @@ class TypedReader:
     ) -> None:
         self._connection = connection
         self._topic = topic
-        self._follow = follow
         self._raw = raw
         self._schemas: dict[int, str] = {}
-        starts, ends = start_offsets(connection, topic), end_offsets(connection, topic)
         self._first = int(start) if start.isdigit() else 0
         if start == "end":
-            begin = ends
-        else:  # the broker refuses an offset that is not there
-            begin = {partition: max(starts[partition], min(self._first, end)) for partition, end in ends.items()}
-        self._open = {partition for partition, end in ends.items() if end > begin[partition]}
-        self._ends = ends
-        settings = connection.confluent(isolation_level="read_committed", enable_auto_commit=False)
-        settings |= {
-            "group.id": "mainstem.reader",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",  # records may be deleted between our look and our read
-            "fetch.wait.max.ms": 50,
-            "log_level": 2,
-        }
-        self._consumer = Consumer(settings)
-        self._consumer.assign([ConfluentPartition(topic, p, offset) for p, offset in begin.items()])
+            starts = end_offsets(connection, topic)
+        else:
+            starts = {each: max(first, self._first) for each, first in start_offsets(connection, topic).items()}
+        # What was deleted between our look and our read is left out like what was deleted before.
+        self._reader = CommittedReader(connection, topic, starts, deleted="earliest", follow=follow)
 
     def __enter__(self) -> "TypedReader":
         return self
@@ -95,20 +81,13 @@ class TypedReader:
         self.close()
 
     def close(self) -> None:
-        self._consumer.close()
+        self._reader.close()
 
     def __iter__(self) -> Iterator[TypedRecord]:
-        while self._follow or self._open:
-            messages: list[Any] = self._consumer.consume(1000, 0.2)
+        for messages in self._reader:
             for message in messages:
-                error = message.error()
-                if error is None:
-                    if message.offset() >= self._first:
-                        yield self._decoded(message)
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    raise BrokerUnavailable(f"{self._topic}: {error.str()}")
-                elif message.offset() >= self._ends[message.partition()]:
-                    self._open.discard(message.partition())
+                if message.offset() >= self._first:
+                    yield self._decoded(message)
 
     def _decoded(self, message: Any) -> TypedRecord:
         key, value = message.key(), message.value()
