@@ -1,9 +1,11 @@
 """`docs/unsupported.md` says what the handlers do: no more and no less."""
 
 import re
+from fnmatch import fnmatch
 
 from mainstem.broker.handlers import load_handlers
-from tests.support.repository import ROOT
+from mainstem.log import TopicConfig
+from tests.support.repository import PACKAGE, ROOT
 
 TEXT = (ROOT / "docs" / "unsupported.md").read_text()
 SERVED, _, NOT_SERVED = TEXT.partition("## APIs that are not served")
@@ -31,3 +33,16 @@ def test_no_handled_api_is_listed_as_unsupported():
     refused = numbers(NOT_SERVED.partition("## Limits")[0])
     assert refused & load_handlers().keys() == set()
     assert refused | load_handlers().keys() == set(range(93))
+
+
+def test_a_topic_setting_has_an_effect_or_is_listed_as_one_that_has_none():
+    code = "\n".join(path.read_text() for path in sorted((PACKAGE / "log").glob("*.py")) if path.name != "config.py")
+    limits = TEXT.partition("## Limits")[2]
+    patterns = [name for name in re.findall(r"`([a-z.*]+)`", limits) if "." in name or name == "preallocate"]
+    without_effect = {
+        name.replace("_", ".")
+        for name in TopicConfig.__struct_fields__
+        if not re.search(rf"config\.{name}\b", code) and name not in ("cleanup_policy", "flush_ms")
+    }
+    listed = {name for name in without_effect if any(fnmatch(name, pattern) for pattern in patterns)}
+    assert without_effect == listed

@@ -43,6 +43,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log import AppendResult, PartitionLog
 from mainstem.log.errors import StorageError
 from mainstem.records import Record, build_batch
+from mainstem.records.batch import MAX_SEQUENCE
 from mainstem.wire.errors import Code
 
 if TYPE_CHECKING:
@@ -84,7 +85,6 @@ class GroupCoordinator:
         self._clock = broker.clock
         self._loop = asyncio.get_running_loop()
         self._logs = list(logs)
-        self._sequences: dict[tuple[int, int], tuple[int, int]] = {}  # (log, producer id): epoch, its last sequence
         self._deadlines: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}  # group: the earliest of its entries in the heap
         self._timer: asyncio.TimerHandle | None = None
@@ -508,8 +508,6 @@ class GroupCoordinator:
         except StorageError as error:
             done.set_exception(CoordinatorUnavailable(group_id, error))
             return done
-        if producer_id >= 0:
-            self._sequences[number, producer_id] = (producer_epoch, sequence + len(records) - 1)
 
         def durable(future: "asyncio.Future[AppendResult]") -> None:
             if future.cancelled():
@@ -523,19 +521,14 @@ class GroupCoordinator:
         return done
 
     def _next_sequence(self, number: int, producer_id: int, producer_epoch: int) -> int:
-        """The log checks sequences of every producer, so commits inside a transaction have them too."""
-        known = self._sequences.get((number, producer_id))
-        if known is None:
-            known = next(
-                (
-                    (producer.producer_epoch, producer.last_sequence)
-                    for producer in self._logs[number].producers()
-                    if producer.producer_id == producer_id
-                ),
-                (-1, -1),
-            )
-        epoch, sequence = known
-        return sequence + 1 if epoch == producer_epoch else 0
+        """The log checks sequences of every producer, so commits inside a transaction have them too.
+
+        It remembers them as well: also of what is queued, and as long as there is something to check.
+        """
+        known = self._logs[number].producer(producer_id)
+        if known is None or known.producer_epoch != producer_epoch:
+            return 0
+        return 0 if known.last_sequence == MAX_SEQUENCE else known.last_sequence + 1
 
     async def _recover(self) -> None:
         """Read every record; what was in an open transaction stays pending until its marker is written.
