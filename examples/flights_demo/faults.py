@@ -51,7 +51,7 @@ class Faults(threading.Thread):
         for name in ("log", "gateway", "connect", "spark"):
             if name in self._children():
                 yield name, lambda name=name: self._children()[name]  # type: ignore[misc]
-        yield "the JVM of Spark", lambda: self._below_spark("java")
+        yield "the JVM of Spark", self._java
         yield "a Python worker of Spark", self._worker
         yield "mainstem up itself", lambda: self._state().pid
 
@@ -84,12 +84,12 @@ class Faults(threading.Thread):
     def _children(self) -> dict[str, int | None]:
         return {child.name: child.pid for child in self._state().children}
 
-    def _below_spark(self, executable: str) -> int | None:
-        """A process below the Spark driver whose command has this name."""
+    def _java(self) -> int | None:
+        """The JVM that the Spark driver has started; not one that it only asks for its version."""
         driver = self._children()["spark"]
         try:
             for process in psutil.Process(driver).children(recursive=True):
-                if process.name() == executable:
+                if "org.apache.spark.deploy.SparkSubmit" in process.cmdline():
                     return int(process.pid)
         except psutil.NoSuchProcess:
             pass
@@ -97,7 +97,7 @@ class Faults(threading.Thread):
 
     def _worker(self) -> int | None:
         """A worker: a child of the daemon that the JVM starts, which is itself a Python."""
-        java = self._below_spark("java")
+        java = self._java()
         try:
             for daemon in psutil.Process(java).children() if java is not None else []:
                 for worker in daemon.children():

@@ -180,6 +180,23 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
     assert not alive(pid)
 
 
+async def test_what_a_killed_child_had_started_ends_with_it(tmp_path):
+    """A JVM went on after its driver was killed, and the driver was not seen to have ended before that."""
+    code = f"import subprocess, sys; other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); print(other.pid, flush=True); {SERVE}"
+    supervisor = Supervisor([child("a", code)], tmp_path, first_delay_s=0.01)
+
+    async def kill():
+        await supervisor.ready()
+        state = supervisor.states[0]
+        first, started = state.pid, int(state.ready_line)
+        os.kill(first, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while state.pid in (first, None) or alive(started):
+                await asyncio.sleep(0.01)
+
+    await run(supervisor, kill)
+
+
 async def test_a_silent_child_is_ended_and_tried_again(tmp_path):
     supervisor = Supervisor(
         [child("a", "import time; time.sleep(600)", ready_within_s=0.2)], tmp_path, first_delay_s=0.01

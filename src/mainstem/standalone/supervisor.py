@@ -10,6 +10,7 @@ killed supervisor leaves nothing behind.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -201,6 +202,7 @@ class Supervisor:
                 env={**os.environ, **spec.environment, PARENT: str(os.getpid())},
                 start_new_session=True,  # Ctrl-C reaches only us: we stop the children in order
             )
+            _end_with(process.pid)
             self._change(state, "starting", pid=process.pid)
             try:
                 await self._watch(spec, state, process, unfailing(log_file.write))
@@ -304,6 +306,24 @@ def unfailing(report: Callable[Arguments, object]) -> Callable[Arguments, None]:
             failing = False
 
     return call
+
+
+def _end_with(leader: int) -> None:
+    """When the process `leader` ends, however it ends, kill what is left of its group.
+
+    A JVM outlives the killed Python that started it for a while: it would work on checkpoints that the next one has
+    open already, and hold the pipe by whose end asyncio knows that a process is gone.
+    """
+    loop = asyncio.get_running_loop()
+    ended = os.pidfd_open(leader)
+
+    def kill_group() -> None:
+        loop.remove_reader(ended)
+        os.close(ended)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+
+    loop.add_reader(ended, kill_group)
 
 
 def last_line(path: Path) -> str:
