@@ -7,9 +7,12 @@ import uuid
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
+
+import mainstem
+from mainstem.log import LogConfig
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -233,3 +236,57 @@ def test_librdkafka_admin(bootstrap, name):
         gone.result(30)
     with pytest.raises(KafkaException):
         client.create_topics([NewTopic("no/slash", 1, 1)])["no/slash"].result(30)
+
+
+@pytest.fixture(scope="module")
+def tidy():
+    """A log that looks for what may go all the time."""
+    with mainstem.embedded(log=LogConfig(housekeeping_interval_ms=20)) as log:
+        yield log.bootstrap
+
+
+def write(bootstrap, name, records, *, ms_ago=0):
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    for key, value in records:
+        producer.produce(name, key=key, value=value, timestamp=int(time.time() * 1000) - ms_ago)
+        producer.flush(30)
+
+
+def wait_for(condition, what, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+def kept(bootstrap, name):
+    """Offset, key and value of all that a consumer from the earliest offset finds."""
+    reading = consumer(bootstrap, **{"enable.partition.eof": True})
+    reading.assign([Place(name, 0, OFFSET_BEGINNING)])
+    found = []
+    while True:
+        for message in reading.consume(1000, 1):
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                reading.close()
+                return found
+            found.append((message.offset(), message.key(), message.value()))
+
+
+def first_offset(bootstrap, name):
+    reading = consumer(bootstrap)
+    low, _ = reading.get_watermark_offsets(Place(name, 0), timeout=30)
+    reading.close()
+    return low
+
+
+@pytest.mark.parametrize("limit", [{"retention_bytes": "1000"}, {"retention_ms": "600000"}])
+def test_what_retention_removes_is_gone_for_a_client_and_the_rest_is_not(tidy, name, limit):
+    create(tidy, name, segment_bytes="500", **limit)
+    write(tidy, name, [(b"k", b"%03d" % number * 30) for number in range(40)], ms_ago=3_600_000)
+    write(tidy, name, [(b"k", b"last")])
+    wait_for(lambda: first_offset(tidy, name) >= 30, "retention has removed the first segments")
+    found = kept(tidy, name)
+    assert found[-1] == (40, b"k", b"last")
+    assert [offset for offset, _, _ in found] == list(range(found[0][0], 41))
+    assert all(value == b"%03d" % offset * 30 for offset, _, value in found[:-1])
