@@ -28,7 +28,7 @@ import httpx
 import psycopg2
 from check import Line, compare, delta_rows, print_lines, table_of, topic_rows
 from faults import Faults
-from truth import COLUMNS, HERE, Truth, access_lines, access_sessions, data_files
+from truth import COLUMNS, HERE, Truth, access_lines, access_requests, access_sessions, data_files
 from watch import Watch
 
 from mainstem.client.connection import Connection
@@ -126,7 +126,7 @@ class Demo:
         transfers.join()
         end = mark_position(self.fleet)
         self.waited("the log has every change", watch, lambda: watch.sources.get("fleet", {}).get("lsn", -1) >= end)
-        outputs = ("flights_enriched", "delays_hourly", "aircraft_days", "access_sessions")
+        outputs = ("flights_enriched", "delays_hourly", "aircraft_days", "access_requests", "access_sessions")
         self.timed("every window and session is closed", lambda: self.wait_for_ends(outputs))
         topics = ("flights", "weather", "access_log", *outputs, *(f"fleet.{t}" for t in (*TABLES, *STOCK)))
         ends = watch.data_ends(*topics)
@@ -247,6 +247,7 @@ class Demo:
             "flights_enriched": (COLUMNS["flights_enriched"], truth.flights_enriched(), count),
             "delays_hourly": (COLUMNS["delays_hourly"], truth.delays_hourly(), count),
             "aircraft_days": (COLUMNS["aircraft_days"], truth.aircraft_days(), count),
+            "access_requests": (COLUMNS["access_requests"], access_requests(lines), len(lines)),
             "access_sessions": (COLUMNS["access_sessions"], access_sessions(lines), len(lines)),
         }
         found: list[Line] = []

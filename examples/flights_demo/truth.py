@@ -19,10 +19,12 @@ HERE = Path(__file__).parent
 COLUMNS = {
     "flights_enriched": (
         "scheduled_at, origin, dest, carrier, flight, tailnum, dep_delay, arr_delay, distance, "
-        "airline, plane_year, manufacturer, model, seats, origin_name, dest_name"
+        "airline, plane_year, manufacturer, model, seats, origin_name, dest_name, "
+        "cancelled"
     ),
     "delays_hourly": "origin, hour, flights, cancelled, mean_dep_delay, max_dep_delay, p95_dep_delay",
     "aircraft_days": "tailnum, first_departure, last_departure, flights, miles, minutes_in_air",
+    "access_requests": "client, at, request, status, bytes, unparsed",
     "access_sessions": "client, started_at, ended_at, requests, bytes, errors",
 }
 
@@ -91,7 +93,7 @@ class Truth:
             all_airports AS (SELECT *, true AS early FROM airports_before UNION ALL SELECT *, false FROM airports)
             SELECT f.scheduled_at, f.origin, f.dest, f.carrier, f.flight, f.tailnum, f.dep_delay, f.arr_delay, f.distance,
               a.name AS airline, p.year AS plane_year, p.manufacturer, p.model, p.seats,
-              o.name AS origin_name, d.name AS dest_name
+              o.name AS origin_name, d.name AS dest_name, f.dep_time IS NULL AS cancelled
             FROM stamped f
               LEFT JOIN airlines a ON a.carrier = f.carrier
               LEFT JOIN all_planes p ON p.tailnum = f.tailnum AND p.early = f.early
@@ -134,12 +136,28 @@ class Truth:
 LINE = re.compile(
     r'(?P<client>\S+) \S+ \S+ \[(?P<at>[^\]]+)\] "(?P<request>(?:[^"\\]|\\.)*)" (?P<status>\d{3}) (?P<bytes>\d+|-)'
 )
+TIME = "%d/%b/%Y:%H:%M:%S %z"
 GAP = timedelta(minutes=30)
 
 
 def access_lines() -> list[str]:
     with gzip.open(HERE / "data" / "access.log.gz", "rt", encoding="utf-8", newline="\n") as file:
         return [line.rstrip("\n") for line in file]
+
+
+def access_requests(lines: Iterable[str]) -> list[tuple[object, ...]]:
+    """A row for every line; one that is no request has its text in the last column and nothing else."""
+    rows: list[tuple[object, ...]] = []
+    for line in lines:
+        found = LINE.match(line)
+        if found is None:
+            rows.append((None, None, None, None, None, line))
+        else:
+            at, size = datetime.strptime(found["at"], TIME), found["bytes"]
+            rows.append(
+                (found["client"], at, found["request"], int(found["status"]), int(size.replace("-", "0")), None)
+            )
+    return rows
 
 
 def access_sessions(lines: Iterable[str]) -> list[tuple[object, ...]]:
@@ -149,7 +167,7 @@ def access_sessions(lines: Iterable[str]) -> list[tuple[object, ...]]:
         found = LINE.match(line)
         if found is None:
             continue
-        at = datetime.strptime(found["at"], "%d/%b/%Y:%H:%M:%S %z").astimezone(UTC)
+        at = datetime.strptime(found["at"], TIME).astimezone(UTC)
         size = 0 if found["bytes"] == "-" else int(found["bytes"])
         by_client[found["client"]].append((at, size, int(found["status"]) >= 400))
     sessions: list[tuple[object, ...]] = []
