@@ -176,3 +176,29 @@ def test_confluents_own_client_works_unchanged(registry_url, log_connection):
         client.delete_subject(f"{topic}-user", permanent=True)
         assert client.delete_version(subject, 1) == 1
         assert client.get_versions(subject) == [2]
+
+
+@pytest.mark.parametrize("level", [[], {}, 7, True])
+def test_a_level_that_is_no_text_is_refused(api, path, level):
+    answer = api.put("/config" + path.removeprefix("/subjects"), json={"compatibility": level})
+    assert (answer.status_code, answer.json()["error_code"]) == (422, 42203)
+    assert "Invalid compatibility level" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "where"),
+    [("PUT", "/config"), ("PUT", "/mode"), ("POST", "/subjects/deep/versions"), ("POST", "/subjects/deep")],
+)
+def test_a_body_that_is_nested_too_deeply_is_refused(api, method, where):
+    deep = "[" * 100_000 + "]" * 100_000
+    answer = api.request(method, where, content=f'{{"compatibility": {deep}, "mode": {deep}, "schema": {deep}}}')
+    assert answer.status_code == 422
+    assert "nested too deeply" in answer.json()["message"] or "Expected `str`" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("depth", [300, 900, 20_000])
+def test_a_schema_that_is_nested_too_deeply_is_refused(api, depth):
+    text = '{"type": "array", "items": ' * depth + '"int"' + "}" * depth
+    for where in ("/subjects/deep/versions", "/compatibility/subjects/deep/versions/latest"):
+        answer = api.post(where, json={"schema": text})
+        assert answer.status_code == 422

@@ -307,6 +307,8 @@ async def _body(request: Request, kind: Any) -> Any:
         return msgspec.json.decode(b"".join(parts), type=kind)
     except msgspec.DecodeError as error:
         raise RegistryError(f"the body is not what this request takes: {error}") from None
+    except RecursionError:
+        raise RegistryError("the body is not what this request takes: it is nested too deeply") from None
 
 
 async def _new_schema(request: Request) -> NewSchema:

@@ -13,6 +13,7 @@ import msgspec
 
 from mainstem.registry.errors import InvalidSchema
 
+DEEPEST = 200  # levels of JSON; what people write has 20
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 
@@ -113,14 +114,26 @@ def load(text: str) -> Any:
     """The JSON of a schema; a bare type name (`string`) is a schema too, as Confluent's registry has it.
 
     Raises:
-        InvalidSchema: not JSON.
+        InvalidSchema: not JSON, or nested so deeply that walking through it could end in Python's recursion limit.
     """
     if text.strip() in PRIMITIVES:
         return text.strip()
     try:
-        return json.loads(text)
+        tree = json.loads(text)
     except ValueError as error:
         raise InvalidSchema(f"not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidSchema(f"nested more than {DEEPEST} levels deep") from None
+    level, depth = [tree], 0
+    while level := [child for node in level for child in _children(node)]:
+        depth += 1
+        if depth > DEEPEST:
+            raise InvalidSchema(f"nested more than {DEEPEST} levels deep")
+    return tree
+
+
+def _children(node: Any) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
 def pointer_to(pointer: str, *steps: str | int) -> str:

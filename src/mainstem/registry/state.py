@@ -392,7 +392,7 @@ class State:
         if "compatibility" in changes:  # PUT says `compatibility`, GET and the topic `compatibilityLevel`
             changes["compatibilityLevel"] = changes.pop("compatibility")
         level = changes.get("compatibilityLevel")
-        if level is not None and level not in Level.__members__:
+        if level is not None and (not isinstance(level, str) or level not in Level.__members__):
             known = ", ".join(Level)
             raise NotPermitted(f"Invalid compatibility level {level!r}. Valid values are {known}", code=42203)
         settings = {**(self.configs.get(subject) or {}), **{k: v for k, v in changes.items() if v is not None}}
