@@ -1,9 +1,11 @@
 import uuid
 
 from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mainstem.client.topics import ensure_topic
-from mainstem.connect.sources.http_window import ID_HEADER, Seen, Window, content_hash, read_tail
+from mainstem.connect.sources.http_window import ID_HEADER, Seen, Window, content_hash, fill, read_tail
 
 
 def test_the_oldest_id_leaves_when_the_window_is_full():
@@ -12,6 +14,23 @@ def test_the_oldest_id_leaves_when_the_window_is_full():
         window.add(f"id{number}", Seen(0, number, 0))
     assert [window.get(f"id{number}") is not None for number in range(3)] == [False, True, True]
     assert len(window) == 2
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 20), st.permutations(range(4)))
+def test_the_window_is_the_same_after_a_restart(partitions, size, order):
+    """It was filled partition by partition: the newest ids of those that were read first fell out."""
+    before, lanes = Window(size), {partition: [] for partition in range(4)}
+    for number, partition in enumerate(partitions):
+        seen = Seen(partition, len(lanes[partition]), number)
+        before.add(f"id{number}", seen)
+        lanes[partition].append((1000 + number, f"id{number}", seen))
+    after = fill(size, [one for partition in order for one in lanes[partition]])
+    assert list(after._seen.items()) == list(before._seen.items())
+
+
+def test_a_clock_that_was_set_back_keeps_the_order_of_a_partition():
+    window = fill(2, [(time_ms, f"id{n}", Seen(0, n, 0)) for n, time_ms in enumerate([9, 8, 1, 2])])
+    assert [window.get(f"id{n}") is not None for n in range(4)] == [False, False, True, True]
 
 
 def test_the_content_is_what_follows_the_schema_id():

@@ -4,8 +4,11 @@ An id travels in its record, as the header `mainstem.id`; what stands here in me
 a retry is known for a duplicate by any gateway, also after a crash, as long as its record is among the last `size` ones.
 """
 
+import heapq
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -61,13 +64,32 @@ def read_tail(connection: Connection, topic: str, size: int) -> Window:
         UnknownTopic: there is no such topic.
         BrokerUnavailable: the log does not answer.
     """
+    return fill(size, _taken(tail(connection, topic, size)))
+
+
+def fill(size: int, taken: Iterable[tuple[int, str, Seen]]) -> Window:
+    """The window that holds the last `size` of what was taken: its time (ms), its id, its place.
+
+    Each partition's are in their order; between partitions the time of the append decides. One partition after the
+    other would push the newest ids of the first ones out.
+    """
+    lanes: dict[int, deque[tuple[int, int, str, Seen]]] = {}
+    for time_ms, event_id, seen in taken:
+        lane = lanes.setdefault(seen.partition, deque(maxlen=size))
+        latest = max(time_ms, lane[-1][0]) if lane else time_ms  # a clock that was set back does not change the order
+        lane.append((latest, seen.partition, event_id, seen))
     window = Window(size)
-    for message in tail(connection, topic, size):
-        event_id = dict(message.headers() or ()).get(ID_HEADER)
-        value = message.value()
-        if event_id is not None and value is not None:
-            window.add(event_id.decode(), Seen(message.partition(), message.offset(), content_hash(value[5:])))
+    for _, _, event_id, seen in heapq.merge(*lanes.values(), key=itemgetter(0, 1)):
+        window.add(event_id, seen)
     return window
+
+
+def _taken(messages: Iterable[Any]) -> Iterator[tuple[int, str, Seen]]:
+    for message in messages:
+        event_id, value = dict(message.headers() or ()).get(ID_HEADER), message.value()
+        if event_id is not None and value is not None:
+            seen = Seen(message.partition(), message.offset(), content_hash(value[5:]))
+            yield message.timestamp()[1], event_id.decode(), seen
 
 
 def tail(connection: Connection, topic: str, count: int, *, timeout_seconds: float = 60.0) -> Iterator[Any]:
