@@ -158,6 +158,21 @@ def test_the_books_balance(pipeline):
     assert reported(pipeline) == written(pipeline)
 
 
+def test_reports_that_a_crash_left_unsent_are_sent_at_the_next_start(pipeline):
+    """They used to wait for the next change: on a quiet system the audit said "in flight" for ever."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("a", running=sink)
+    place = "'topic', 'left', 'partition', 0, 'from', 0, 'to', 7, 'rows', 7, 'tombstones', 0, 'hash', 1"
+    pipeline.target.run(
+        "INSERT INTO mainstem_reports (sink, report) "
+        f"SELECT '{pipeline.name}-replica', jsonb_build_object('reader', '{pipeline.name}-replica', {place})"
+    )
+    with running(pipeline.make_replica(report_interval_ms=3_600_000)) as sink:
+        wait_until(lambda: reported(pipeline).get(("left", 0)) == (7, 1), "the audit has it", sink)
+        wait_until(lambda: pipeline.target.run("SELECT FROM mainstem_reports") == [], "it is forgotten", sink)
+
+
 def written(pipeline):
     state = read_source(pipeline.connection, pipeline.name)
     return {(topic, p): (w.count, w.hash) for topic, ps in state.written.items() for p, w in ps.items()}

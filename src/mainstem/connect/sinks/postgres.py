@@ -168,6 +168,8 @@ class _Run:
             self._lock(cursor)
             cursor.execute(_TABLES)
             saved = self._read_offsets(cursor)
+            self._producer = Producer(self._connection.confluent(enable_idempotence=True, linger_ms=0, log_level=2))
+            self._send_reports(cursor)  # what a crash left unsent; this commits, so nothing may be changed before it
             self._new = not any(saved.values())
             self._prepare_tables(cursor, rebuild=rebuild)
             if not rebuild:
@@ -176,7 +178,6 @@ class _Run:
         offsets = self._starts() if rebuild else saved
         self._order = TransactionOrder(self._transactions, offsets, barrier=self._log_ends() if rebuild else None)
         self._consumer = self._consume(offsets)
-        self._producer = Producer(self._connection.confluent(enable_idempotence=True, linger_ms=0, log_level=2))
         log.info("replica_follows", sink=sink.name, topics=len(topics), resumed=not self._new, rebuild=rebuild)
 
     def close(self) -> None:
