@@ -1,10 +1,14 @@
 """What the database's catalog says, and what its errors become."""
 
+import traceback
+
 import psycopg2
 import pytest
 
+from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources import postgres_catalog as catalog
 from mainstem.connect.sources.postgres_catalog import DatabaseRefused, DatabaseUnavailable
+from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from tests.support.postgres import Database
 
 
@@ -143,6 +147,42 @@ def test_errors_are_one_line_and_say_whether_they_may_pass(connection, statement
 def test_a_statement_that_was_cancelled_may_pass():
     error = psycopg2.errors.QueryCanceled("canceling statement")
     assert isinstance(catalog.translate(error, "x"), DatabaseUnavailable)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgress://app:S3cret@127.0.0.1:1/shop",
+        "app:S3cret@127.0.0.1:1/shop",
+        "postgresql://app:S3cret/x@127.0.0.1:1/shop",
+        "postgresql://app:x@S3cret@127.0.0.1:1/shop",
+        "postgresql://app:S3cret%@127.0.0.1:1/shop",
+        "postgresql://app:x@127.0.0.1:1/shop?S3cret=1",
+        "host=127.0.0.1 port=1 password='S3cret",
+    ],
+)
+def test_a_password_is_not_told_with_an_address_that_is_wrong(url):
+    with pytest.raises(DatabaseRefused) as found:
+        catalog.connect(url)
+    shown = "".join(traceback.format_exception(found.value))
+    assert "`url` is not the address of a database" in str(found.value)
+    assert "postgresql://user:password@host" in found.value.hint
+    assert found.value.__cause__ is None
+    assert "S3cret" not in str(found.value) + shown.replace(url, "")
+
+
+def test_a_password_is_not_told_with_an_address_where_nobody_is():
+    with pytest.raises(DatabaseUnavailable) as found:
+        catalog.connect("postgresql://app:S3cret@127.0.0.1:1/shop?connect_timeout=2")
+    assert "S3cret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [PostgresSourceConfig("postgresql://a:S3cret@h/d"), PostgresReplicaConfig("postgresql://a:S3cret@h/d", "s")],
+)
+def test_settings_do_not_show_their_password(config):
+    assert "S3cret" not in f"{config!r} {config}"
 
 
 def test_names():

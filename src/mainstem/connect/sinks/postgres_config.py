@@ -22,3 +22,6 @@ class PostgresReplicaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     schema: Annotated[str, Meta(min_length=1)] = "public"
     commit_interval_ms: Annotated[int, Meta(ge=0)] = 100
     report_interval_ms: Annotated[int, Meta(ge=0)] = 1_000
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(url=…)"  # it holds a password, and a traceback or a log may show this

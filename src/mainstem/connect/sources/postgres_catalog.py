@@ -83,6 +83,7 @@ def connect(url: str, *, replication: bool = False, name: str = "mainstem") -> A
     options = " ".join(
         f"-c {setting}={value}" for setting, value in SESSION_SETTINGS.items() if setting != "client_encoding"
     )
+    _check_url(url)
     with translated("connect to PostgreSQL"):
         return psycopg2.connect(
             url,
@@ -92,6 +93,25 @@ def connect(url: str, *, replication: bool = False, name: str = "mainstem") -> A
             client_encoding=SESSION_SETTINGS["client_encoding"],
             application_name=name,
             keepalives_idle=30,
+        )
+
+
+def _check_url(url: str) -> None:
+    """Refuse what libpq would quote in its error, password and all.
+
+    Raises:
+        DatabaseRefused: it is not an address of a PostgreSQL database.
+    """
+    try:
+        parts = psycopg2.extensions.parse_dsn(url)
+    except psycopg2.Error:
+        parts = {"host": "@"}
+    # An @, : or / in a password that is not written %40, %3A or %2F shifts the rest into host and port.
+    ports = parts.get("port", "").split(",")
+    if "@" in parts.get("host", "") or not all(port.isdigit() or not port for port in ports):
+        raise DatabaseRefused(
+            "connect to PostgreSQL: `url` is not the address of a database (it is not shown: it may hold a password)",
+            hint="it looks like postgresql://user:password@host:5432/database; write @ : / in a password as %40 %3A %2F",
         )
 
 

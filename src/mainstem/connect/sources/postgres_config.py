@@ -34,3 +34,6 @@ class PostgresSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     max_transaction_rows: Annotated[int, Meta(ge=1)] = 500_000
     heartbeat_ms: Annotated[int, Meta(ge=1)] = 10_000
     heartbeat_wal_bytes: Annotated[int, Meta(ge=0)] = 1_048_576
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(url=…)"  # it holds a password, and a traceback or a log may show this
