@@ -8,13 +8,15 @@ from textwrap import dedent
 import msgspec
 import pytest
 
-from mainstem.client.catalog import read_catalog
+from mainstem.client.append import append
+from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.internal import AUDIT, PROGRESS
 from mainstem.client.progress import Progress
-from mainstem.client.topics import ensure_topic, topic_settings
+from mainstem.client.topics import ensure_internal_topics, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock, UserError
 from mainstem.process.job import JobFailed
-from mainstem.process.run import output_topic
+from mainstem.process.project import Input
+from mainstem.process.run import InputMissing, _check_sources, output_topic
 from mainstem.process.versions import assignments, retire
 from mainstem.registry.reader import TypedReader
 from tests.support.jobs import change_schema, driver_of, put_changes, put_rows, read_rows, run_until, say_end
@@ -292,6 +294,22 @@ def test_an_edited_version_runs_beside_the_first(
     assert [each.jobs for each in assignments(project, data, SystemClock())] == [(("euros", "2"),)]
     with pytest.raises(UserError, match="was never started"):
         retire(log_connection, data, "euros", "9")
+
+
+def test_an_empty_table_is_waited_for_only_where_a_database_feeds_it(log_connection, shop):
+    """A table that somebody else feeds may stay empty for ever, and so would its job wait."""
+    ensure_internal_topics(log_connection)
+    table = f"{shop}.customers"
+    ensure_topic(log_connection, table, 1)
+    inputs, topics = (Input("customers", table, "changelog", None),), list_topics(log_connection)
+    _check_sources(log_connection, inputs, topics)
+    write_catalog(log_connection, {f"topic:{table}": {"kind": "changelog", "producer": f"source:{shop}"}})
+    _check_sources(log_connection, inputs, topics)
+    write_catalog(log_connection, {f"source:{shop}": {"type": "postgres", "topics": [table]}})
+    with pytest.raises(InputMissing, match="its source has not taken its snapshot"):
+        _check_sources(log_connection, inputs, topics)
+    append(log_connection, table, [(b"k", b"v")])
+    _check_sources(log_connection, inputs, topics)
 
 
 def test_the_first_version_writes_to_the_topic_itself():

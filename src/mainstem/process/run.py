@@ -201,11 +201,11 @@ def prepare(
     """
     job, inputs = project.jobs[name], project.inputs[name]
     topics = list_topics(connection)
-    _check_sources(connection, inputs, topics)
     home = data / "jobs" / f"{name}@{config.version}"
     fixed = read_fixed(home)
     _check_fixed(fixed, config, version, name)
     schemas = {each.parameter: _schema(registry, each, topics, fixed) for each in inputs}
+    _check_sources(connection, inputs, topics)  # after the schemas: a source writes the catalog, then its schemas
     session = job_session(spark, name, config)
     types = {each.parameter: input_type(session, each, schemas[each.parameter]) for each in inputs}
     event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
@@ -237,16 +237,20 @@ def prepare(
 
 
 def _check_sources(connection: Connection, inputs: tuple[Input, ...], topics: dict[str, TopicDescription]) -> None:
-    """A table is there once its source has taken its snapshot, which becomes visible as a whole.
+    """A table that a database source feeds is there once its snapshot is taken, which becomes visible as a whole.
 
-    Before that it looks empty, and rows joined with it would be without what they are joined for.
+    Before that it looks empty, and rows joined with it would be without what they are joined for. A table that somebody
+    else feeds may well be empty.
     """
     for each in inputs:
         if each.kind == "changelog" and each.job is None and each.topic in topics:
             if any(end_offsets(connection, each.topic, committed=True).values()):
                 continue
-            producer = topic_entries(read_catalog(connection)).get(each.topic, TopicEntry()).producer or ""
-            source = read_source(connection, producer.partition(":")[2]) if producer.startswith("source:") else None
+            catalog = read_catalog(connection)
+            producer = topic_entries(catalog).get(each.topic, TopicEntry()).producer or ""
+            if catalog.get(producer, {}).get("type") != "postgres":
+                continue
+            source = read_source(connection, producer.partition(":")[2])
             if source is None or source.position.get("state") == "snapshot":
                 raise InputMissing(f"table {each.topic} has no rows yet: its source has not taken its snapshot")
 
