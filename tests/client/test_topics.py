@@ -4,6 +4,8 @@ from mainstem.client import BrokerUnavailable, Connection, TopicMismatch, Unknow
 from mainstem.client.append import append
 from mainstem.client.internal import INTERNAL_TOPICS
 from mainstem.client.topics import (
+    bounds,
+    cluster_id,
     delete,
     describe,
     describe_config,
@@ -12,8 +14,10 @@ from mainstem.client.topics import (
     ensure_topic,
     list_topics,
     start_offsets,
+    topic_ids,
     topic_settings,
 )
+from mainstem.core import TopicPartition
 
 
 def test_internal_topics_are_made_once(connection):
@@ -43,6 +47,23 @@ def test_offsets_of_every_partition(connection, topic):
     append(connection, topic, [(None, b"x")] * 5)
     assert end_offsets(connection, topic) == end_offsets(connection, topic, committed=True) == {0: 5, 1: 0, 2: 0}
     assert start_offsets(connection, topic) == {0: 0, 1: 0, 2: 0}
+
+
+def test_the_bounds_of_every_partition(connection, topic):
+    append(connection, topic, [(None, b"x")] * 5)
+    assert bounds(connection, {topic: 3}) == {
+        TopicPartition(topic, 0): (0, 5), TopicPartition(topic, 1): (0, 0), TopicPartition(topic, 2): (0, 0)
+    }  # fmt: skip
+    assert bounds(connection, {}) == {}
+
+
+def test_a_topic_that_is_made_anew_has_another_id(connection, topic):
+    before = topic_ids(connection, [topic, f"{topic}.never-there"])
+    assert before.keys() == {topic}
+    delete(connection, [topic])
+    ensure_topic(connection, topic, 3)
+    assert topic_ids(connection, [topic])[topic] != before[topic]
+    assert cluster_id(connection) == cluster_id(connection) != ""
 
 
 @pytest.mark.filterwarnings("ignore")

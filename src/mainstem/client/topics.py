@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, TopicMismatch, UnknownTopic
 from mainstem.client.internal import INTERNAL_TOPICS
+from mainstem.core import TopicPartition
 
 TIMEOUT_SECONDS = 30.0
 STREAM_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -142,6 +143,46 @@ def start_offsets(connection: Connection, topic: str) -> dict[int, int]:
         OffsetSpec.earliest(),  # type: ignore[no-untyped-call]
         IsolationLevel.READ_UNCOMMITTED,
     )
+
+
+def cluster_id(connection: Connection, *, client: AdminClient | None = None) -> str:
+    """Which log this is: it stays the same for the life of its data, whatever its address."""
+    return str(_metadata(client or admin(connection)).cluster_id)
+
+
+def topic_ids(connection: Connection, names: Iterable[str], *, client: AdminClient | None = None) -> dict[str, str]:
+    """The id of every topic that exists; one that is deleted and made anew has another id."""
+    client, names = client or admin(connection), list(names)
+    found: dict[str, str] = {}
+    futures = client.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS) if names else {}
+    for name, future in futures.items():
+        try:
+            found[name] = str(future.result().topic_id)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise _translated(error, f"describe topic {name}") from error
+    return found
+
+
+def bounds(
+    connection: Connection, topics: Mapping[str, int], *, client: AdminClient | None = None
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Log start offset and high watermark of every partition: `topics` has their number. Two requests for all."""
+    client = client or admin(connection)
+    places = [ConfluentPartition(topic, number) for topic, count in topics.items() for number in range(count)]
+    try:
+        start, end = (
+            {
+                TopicPartition(place.topic, place.partition): future.result().offset
+                for place, future in client.list_offsets(
+                    dict.fromkeys(places, spec), request_timeout=TIMEOUT_SECONDS
+                ).items()
+            }
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        )
+    except KafkaException as error:
+        raise _translated(error, "offsets of all topics") from error
+    return {place: (start[place], end[place]) for place in start}
 
 
 def _offsets(connection: Connection, topic: str, spec: Any, level: IsolationLevel) -> dict[int, int]:

@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,10 +15,6 @@ from mainstem.standalone.config import load_config
 from mainstem.standalone.supervisor import unfailing
 
 log = get_logger()
-
-
-class LakehouseFailed(Retriable):
-    """The query that keeps the tables ended; the process ends, and its supervisor starts it again."""
 
 
 class JavaEnded(Retriable):
@@ -99,11 +94,11 @@ def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str
     settings = load_project(project).job_configs
     frozen = load_project(version.directory)  # the last to be loaded: its modules are those that are shipped to workers
     spark = start_session(frozen.name, config.spark, directory=data / "spark" / version.sha)
-    queries = []
+    lakehouses = []  # a bad destination lags only itself: it is started again by itself, and the jobs go on
     for name, lakehouse in config.lakehouses.items() if tables else ():
-        place = Path(lakehouse.path) if lakehouse.path else data / "tables"
-        query = Lakehouse(spark.newSession(), connection, place, data / "lakehouse" / name, lakehouse).start()
-        queries.append((name, query))
+        place, checkpoint = Path(lakehouse.path) if lakehouse.path else data / "tables", data / "lakehouse" / name
+        lakehouses.append(Lakehouse(spark.newSession(), connection, place, checkpoint, lakehouse, name=name))
+        lakehouses[-1].start()
     driver = JobDriver(
         spark, frozen, version, connection, Registry(f"http://{gateway}"), data, jobs=jobs, settings=settings
     )
@@ -112,18 +107,12 @@ def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str
         say_ready(f"{len(driver.running)} jobs running, {len(driver.waiting)} waiting for their inputs")
         while not (stop.wait(0.25) or has_ended(spark)):
             driver.step()
-            for name, query in queries:
-                _check(name, query)
+            for each in lakehouses:
+                each.step()
     finally:
         if has_ended(spark):  # whatever else failed meanwhile failed for that reason
             raise JavaEnded("Spark: its Java process has ended")
         driver.stop()
-        for _, query in queries:
-            query.stop()
+        for each in lakehouses:
+            each.stop()
         spark.stop()
-
-
-def _check(name: str, query: Any) -> None:
-    if not query.isActive:
-        cause = str(query.exception() or "ended").splitlines()[0]
-        raise LakehouseFailed(f"sink {name}: {cause}", hint="the lines above say more")

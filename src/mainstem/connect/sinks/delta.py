@@ -1,18 +1,23 @@
 """Lakehouse: every topic becomes a Delta table with the columns of its schema; one query serves all topics.
 
 Exactly once by the table itself: each commit's user metadata holds, per partition, the offset up to which the table
-has its topic, and the books of all that came before:
+has its topic, the books of all that came before, and of which log and which topic that is:
 
-    {"mainstem": 1, "topic": "flights", "partitions": {"0": {"next": 41, "rows": 40, "tombstones": 0,
-     "quarantined": 0, "hash": 1234}}}
+    {"mainstem": 1, "topic": "flights", "cluster": "pXk…", "topic_id": "T3a…", "partitions": {"0": {"next": 41,
+     "rows": 40, "tombstones": 0, "quarantined": 0, "hash": 1234}}}
 
-A batch leaves out what the table already has, so a batch that runs again, a checkpoint that is lost or one that was
-rolled back changes nothing. Spark's batch numbers, which start over with a new checkpoint, play no part.
+The query always starts where the tables are, with a new checkpoint. So a batch that was cut off, a checkpoint that is
+lost or rolled back, and a topic that is gone change nothing; Spark's batch numbers play no part.
+
+What a table cannot take holds up that table only: its position stays, one line says why, and it is left out until the
+query starts again from where the tables are, which it does with back-off while a table is held.
 
 A stream is appended. A changelog is merged by its key: the table shows the rows as they are now.
 """
 
 import re
+import shutil
+import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +30,9 @@ from mainstem.client.append import append
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT
+from mainstem.client.topics import admin, bounds, cluster_id, list_topics, topic_ids
+from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
+from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
 from mainstem.registry.reader import read_schemas
@@ -33,15 +41,27 @@ from mainstem.registry.spark import SENTINEL, with_sentinel
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 log = get_logger()
 
 READER = "lakehouse"
 QUARANTINE = "_quarantine"
 USER_TOPICS = r"^[^_].*"  # internal topics start with an underscore, in Kafka and here
+EARLIEST, LATEST = -2, -1  # Spark's names for offsets
 NO_SCHEMA = -1  # a value without Confluent's first byte
 METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
+KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
 WRITERS = 4  # tables written at the same time: a commit is mostly waiting
+LONGEST_DELAY_SECONDS = 60
+SETTINGS = {
+    # The books of a batch that changes no row must be kept too: only bad records, an insert and its delete.
+    "spark.databricks.delta.skipRecordingEmptyCommits": "false",
+    "spark.databricks.delta.typeWidening.allowAutomaticWidening": "always",
+}
+"""Settings of the lakehouse's own sessions."""
+WIDENINGS = {("integer", "long"), ("integer", "double"), ("float", "double")}
+"""What a column's type may become while its table stays: those of Avro's promotions that Delta can do."""
 
 
 class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,24 +80,6 @@ class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"topics = {self.topics!r}: no regular expression: {error}") from None
 
 
-class PartitionBooks(msgspec.Struct):
-    """What a table holds of one partition: everything below offset `next`."""
-
-    next: int = 0
-    rows: int = 0
-    tombstones: int = 0
-    quarantined: int = 0
-    hash: int = 0
-
-
-class TableCommit(msgspec.Struct):
-    """The user metadata of a commit."""
-
-    topic: str
-    partitions: dict[int, PartitionBooks]
-    mainstem: int = 1
-
-
 class Slice(msgspec.Struct, frozen=True):
     """What a batch holds of one partition with one schema id; None for null values."""
 
@@ -93,47 +95,173 @@ def ids_of(slices: Iterable[Slice]) -> set[int]:
     return {each.schema_id for each in slices if each.schema_id is not None and each.schema_id != NO_SCHEMA}
 
 
+class TableHeld(UserError):
+    """A table cannot take its topic's records; the hint says what a person can do."""
+
+
+class TopicChanged(Retriable):
+    """A topic was deleted and made anew while the query ran: the query starts again."""
+
+
 class Lakehouse:
     """The tables below `directory`, one for each topic, and the query that keeps them.
 
+    `start`, then `step` now and then from one thread: a query that fails is started again with back-off, and so is one
+    that had to leave a table out. `stop` ends it.
+
     Args:
-        spark: a session with the Kafka, Avro and Delta jars.
+        spark: a session of its own, with the Kafka, Avro and Delta jars.
         connection: the log.
         directory: one directory per topic appears in it.
-        checkpoint: the query's own; it may be deleted at any time.
+        checkpoint: the query's own; every start makes it anew.
         config: which topics, how often.
+        name: of the sink, for the log.
     """
 
     def __init__(
-        self, spark: "SparkSession", connection: Connection, directory: Path, checkpoint: Path, config: LakehouseConfig
+        self,
+        spark: "SparkSession",
+        connection: Connection,
+        directory: Path,
+        checkpoint: Path,
+        config: LakehouseConfig,
+        *,
+        name: str = READER,
+        clock: Clock | None = None,
     ) -> None:
-        self._spark = spark
+        self.query: StreamingQuery | None = None
+        self.held: dict[str, str] = {}  # the tables that are left out, each with its reason
+        self._spark = _with_settings(spark)
         self._connection = connection
         self._directory = directory
         self._checkpoint = checkpoint
         self._config = config
+        self._name = name
+        self._clock = clock or SystemClock()
         self._schemas: dict[int, str] = {}
         self._catalog: dict[str, TopicEntry] = {}
+        self._cluster = ""
+        self._ids: dict[str, str] = {}
         self._commits: dict[str, TableCommit] = {}
+        self._told: dict[str, TableCommit] = {}  # to the audit
+        self._complained: dict[str, str] = {}  # to the log, by table
+        self._shapes: dict[str, StructType] = {}  # what the tables took last
+        self._failures = 0
+        self._again_at = 0.0
+        self._lock = threading.Lock()  # of what the writers share
 
-    def start(self) -> "StreamingQuery":
-        """Announce what the tables read and hold, then follow the log."""
+    def start(self) -> None:
+        """Announce what the tables hold, then follow the log; what goes wrong is tried again by `step`."""
+        self.stop()
+        try:
+            self._follow()
+        except _failures() as error:
+            self._failed(error)
+
+    def step(self) -> None:
+        """Start the query again where that is due."""
+        query = self.query
+        if query is not None and not query.isActive:
+            self.query = None
+            self._failed(query.exception())
+        if (self.query is None or self.held) and self._clock.monotonic() >= self._again_at:
+            self.start()
+
+    def stop(self) -> None:
+        """Return when the batch under way is done."""
+        if self.query is not None:
+            self.query.stop()
+            self.query = None
+
+    def _failed(self, error: BaseException | None) -> None:
+        reason = one_line(error) if error is not None else "it ended"
+        log.warning("lakehouse_failed", sink=self._name, reason=reason, again_in_seconds=self._back_off())
+
+    def _back_off(self) -> float:
+        delay = float(min(2**self._failures, LONGEST_DELAY_SECONDS))
+        self._failures += 1
+        self._again_at = self._clock.monotonic() + delay
+        return delay
+
+    def _follow(self) -> None:
         announce(self._connection, self._config)
         self._directory.mkdir(parents=True, exist_ok=True)
-        for table in sorted(self._directory.iterdir()):
-            if (table / "_delta_log").is_dir() and table.name != QUARANTINE:
-                self._commit_of(table.name)
-        self._report(self._commits.values())
+        self.held.clear()
+        starts = self._starts()
+        self._report(self._commits[topic] for topic in self._commits.keys() - self.held.keys())
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
         source = self._spark.readStream.format("kafka").options(**self._connection.spark())
         source = source.option("kafka.isolation.level", "read_committed").option("includeHeaders", "false")
-        source = source.option("subscribePattern", self._config.topics).option("startingOffsets", "earliest")
+        source = source.option("subscribePattern", self._config.topics)
+        if starts:
+            source = source.option("startingOffsets", msgspec.json.encode(starts).decode())
+        else:
+            source = source.option("startingOffsets", "earliest")
         source = source.option("maxOffsetsPerTrigger", str(self._config.max_records))
-        writer = source.load().writeStream.foreachBatch(self._write).queryName(READER)
+        writer = source.load().writeStream.foreachBatch(self._write).queryName(self._name)
         writer = writer.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=self._config.every)
-        return writer.start()
+        self.query = writer.start()
+
+    def _starts(self) -> dict[str, dict[str, int]]:
+        """Where the tables are, for every partition of every topic that is there now; later ones start at their first."""
+        client = admin(self._connection)
+        matches = self._spark._jvm.java.util.regex.Pattern.matches  # type: ignore[union-attr]
+        found = list_topics(self._connection, client=client)
+        topics = {
+            name: topic.partitions
+            for name, topic in found.items()
+            if name not in KAFKA_INTERNAL and matches(self._config.topics, name)
+        }
+        self._cluster = cluster_id(self._connection, client=client)
+        self._ids = topic_ids(self._connection, topics, client=client)
+        places = bounds(self._connection, topics, client=client)
+        self._commits = {}
+        for table in sorted(self._directory.iterdir()):
+            if is_table(table) and table.name != QUARANTINE:
+                self._open(table.name, places)
+        starts: dict[str, dict[str, int]] = {}
+        for topic, partitions in topics.items():
+            positions = self._commit_of(topic).positions
+            for number in range(partitions):
+                place = TopicPartition(topic, number)
+                start = LATEST if topic in self.held else _start(positions.get(place), places[place][0])
+                starts.setdefault(topic, {})[str(number)] = start
+        return starts
+
+    def _open(self, topic: str, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Know the position of a table, if it is one of this log's topic."""
+        path = self._directory / topic
+        try:
+            commit = self._commits[topic] = last_commit(path) or TableCommit(topic)
+            if commit.cluster and topic in self._ids:
+                expected, here = (commit.cluster, commit.topic_id), (self._cluster, self._ids[topic])
+                beyond = [str(p) for p, offset in commit.positions.items() if offset > places.get(p, (0, 0))[1]]
+                if expected != here or beyond:
+                    raise TableHeld(
+                        f"{path}: the table is of topic {commit.topic_id} of log {commit.cluster}, found topic "
+                        f"{here[1]} of log {here[0]}" + (f", which ends before {', '.join(beyond)}" if beyond else ""),
+                        hint="remove or move the directory: the table is filled anew from the log",
+                    )
+            for place, offset in commit.positions.items():
+                if place in places and offset < places[place][0]:
+                    log.warning(
+                        "records_gone", topic=topic, partition=place.partition, next=offset, start=places[place][0]
+                    )
+        except (MainstemError, msgspec.DecodeError) as error:
+            self._hold(topic, error)
+
+    def _hold(self, topic: str, error: BaseException) -> None:
+        """Leave a table out until the query starts again; the log hears of each reason once."""
+        with self._lock:
+            reason = self.held[topic] = one_line(error)
+            if self._clock.monotonic() >= self._again_at:
+                self._back_off()
+            if self._complained.get(topic) != reason:
+                log.warning("table_held", topic=topic, reason=reason, hint=getattr(error, "hint", ""))
+            self._complained[topic] = reason
 
     def _write(self, batch: "DataFrame", number: int) -> None:
-        """One batch: 1. leave out what the tables have, 2. count it, 3. write each topic's table, 4. report."""
+        """One batch: 1. leave out what is held, 2. count it, 3. write each topic's table, 4. report."""
         from pyspark.sql import functions as F
 
         schema_id = F.when(
@@ -141,35 +269,75 @@ class Lakehouse:
             F.expr("CAST(conv(hex(substring(value, 2, 4)), 16, 10) AS INT)"),
         ).otherwise(NO_SCHEMA)
         rows = batch.withColumn("schema_id", F.when(F.col("value").isNotNull(), schema_id))
-        rows = rows.filter(~self._known()).persist()
+        if self.held:
+            rows = rows.filter(~F.col("topic").isin(*self.held))
+        rows = rows.persist()
         try:
             slices = self._count(rows)
+            self._recognise(slices)
             self._learn(slices)
-            bad = self._undecodable(rows, slices).persist()
-            wrong = {
-                (r["topic"], r["partition"]): r["count"] for r in bad.groupBy("topic", "partition").count().collect()
-            }
-            commits = [self._next_commit(topic, mine, wrong) for topic, mine in sorted(slices.items())]
-            if wrong:
-                self._quarantine(bad)
+            wrong = self._set_aside(rows, slices)
+            commits = [
+                self._next_commit(topic, mine, wrong)
+                for topic, mine in sorted(slices.items())
+                if topic not in self.held
+            ]
             with ThreadPoolExecutor(WRITERS) as pool:
-                list(pool.map(lambda commit: self._write_topic(rows, commit, slices[commit.topic]), commits))
-            bad.unpersist()
+                done = list(pool.map(lambda commit: self._try_topic(rows, commit, slices[commit.topic]), commits))
         finally:
             rows.unpersist()
-        self._commits |= {commit.topic: commit for commit in commits}
-        self._report(self._commits[commit.topic] for commit in commits)
+        written = [commit for commit, success in zip(commits, done, strict=True) if success]
+        self._commits |= {commit.topic: commit for commit in written}
+        self._report(written)
+        if not self.held:
+            self._failures = 0
 
-    def _known(self) -> "Column":
-        """True for the records that the tables have already."""
-        from pyspark.sql import functions as F
+    def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice]) -> bool:
+        """Write one table; what goes wrong holds up this one only."""
+        try:
+            self._write_topic(rows, commit, slices)
+        except _failures() as error:
+            self._hold(commit.topic, error)
+            return False
+        self._complained.pop(commit.topic, None)
+        return True
 
-        known = F.lit(False)
-        for topic, commit in self._commits.items():
-            for partition, books in commit.partitions.items():
-                place = (F.col("topic") == topic) & (F.col("partition") == partition)
-                known |= place & (F.col("offset") < books.next)
-        return known
+    def _set_aside(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> dict[tuple[str, int], int]:
+        """Put what does not decode into quarantine; returns how many by topic and partition.
+
+        All topics are looked at together. If that fails, each by itself, to find the one that it fails for.
+        """
+        try:
+            return self._set_aside_together(rows, slices)
+        except _failures() as error:
+            if len(slices) == 1:
+                self._hold(next(iter(slices)), error)
+                return {}
+        wrong: dict[tuple[str, int], int] = {}
+        for topic, mine in slices.items():
+            wrong |= self._set_aside(rows.filter(rows["topic"] == topic), {topic: mine})
+        return wrong
+
+    def _set_aside_together(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> dict[tuple[str, int], int]:
+        bad = self._undecodable(rows, slices).persist()
+        try:
+            counts = bad.groupBy("topic", "partition").count().collect()
+            if counts:
+                self._quarantine(bad)
+        finally:
+            bad.unpersist()
+        return {(row["topic"], row["partition"]): row["count"] for row in counts}
+
+    def _recognise(self, topics: Iterable[str]) -> None:
+        """Know the ids of this batch's topics.
+
+        Raises:
+            TopicChanged: one is no longer the topic that it was when the query started.
+        """
+        now = topic_ids(self._connection, topics)
+        for topic in topics:
+            if self._ids.setdefault(topic, now.get(topic, "")) != now.get(topic, ""):
+                raise TopicChanged(f"topic {topic} was deleted or made anew")
 
     @staticmethod
     def _count(rows: "DataFrame") -> dict[str, list[Slice]]:
@@ -235,7 +403,7 @@ class Lakehouse:
             if of == topic:
                 partitions[partition].rows -= count
                 partitions[partition].quarantined += count
-        return TableCommit(topic, partitions)
+        return TableCommit(topic, partitions, self._cluster, self._ids[topic])
 
     def _write_topic(self, batch: "DataFrame", commit: TableCommit, slices: list[Slice]) -> None:
         """Bring one topic's table up to this batch, in one commit that says so."""
@@ -244,13 +412,12 @@ class Lakehouse:
         topic, metadata = commit.topic, msgspec.json.encode(commit).decode()
         # The batch has a task for every partition of every topic, and nearly all hold nothing of this one.
         mine = batch.filter(F.col("topic") == topic).coalesce(len({each.partition for each in slices}))
-        typed = self._typed(mine, topic, slices)
+        typed = self._fit(topic, self._typed(mine, topic, slices))
         if self._is_changelog(topic, slices):
             self._merge(typed, topic, slices, metadata)
         else:
-            columns = [name for name in typed.columns if name not in ("_op", "_deleted")]
-            writer = typed.select(columns).write.format("delta").mode("append").option("mergeSchema", "true")
-            writer.option("userMetadata", metadata).save(str(self._directory / topic))
+            self._append(typed, topic, metadata)
+        self._shapes[topic] = typed.schema
         log.info("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
 
     def _typed(self, rows: "DataFrame", topic: str, slices: list[Slice]) -> "DataFrame":
@@ -293,6 +460,36 @@ class Lakehouse:
     def _is_typed(self, topic: str, slices: Iterable[Slice]) -> bool:
         return self._catalog.get(topic, TopicEntry()).subject is not None or bool(ids_of(slices))
 
+    def _fit(self, topic: str, typed: "DataFrame") -> "DataFrame":
+        """Rows as the table can take them: a column keeps its type, or becomes wider where a schema now says so.
+
+        Raises:
+            TableHeld: a column has another type now.
+        """
+        path = self._directory / topic
+        if self._shapes.get(topic) == typed.schema or not is_table(path):
+            return typed
+        has = {field.name.lower(): field.dataType for field in self._spark.read.format("delta").load(str(path)).schema}
+        wider = False
+        for field in typed.schema:
+            old, new = has.get(field.name.lower(), field.dataType), field.dataType
+            if (new.typeName(), old.typeName()) in WIDENINGS:  # from a producer that has the older schema
+                typed = typed.withColumn(field.name, typed[field.name].cast(old))
+            elif (old.typeName(), new.typeName()) in WIDENINGS:
+                wider = True
+            elif old.typeName() != new.typeName():
+                raise TableHeld(
+                    f"{path}: column {field.name}: expected {old.simpleString()}, found {new.simpleString()}",
+                    hint="remove or move the directory: the table is filled anew, with the types of the newest schema",
+                )
+        if wider:
+            self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+        return typed
+
+    def _append(self, rows: "DataFrame", topic: str, metadata: str) -> None:
+        writer = rows.drop("_op", "_deleted").write.format("delta").mode("append").option("mergeSchema", "true")
+        writer.option("userMetadata", metadata).save(str(self._directory / topic))
+
     def _merge(self, typed: "DataFrame", topic: str, slices: list[Slice], metadata: str) -> None:
         """Apply the last record of every key: 1. truncations, 2. the rows."""
         from pyspark.sql import functions as F
@@ -307,9 +504,10 @@ class Lakehouse:
             typed = typed.filter((F.col("_partition") != partition) | (F.col("_offset") > offset))
         last = typed.groupBy("_key").agg(F.max_by(F.struct(*columns, "_deleted"), "_offset").alias("last"))
         source = last.select("last.*")
-        if not (self._directory / topic / "_delta_log").is_dir():
-            source.select(columns).filter("false").write.format("delta").mode("append").save(path)
-        session = typed.sparkSession.newSession()  # the commit's metadata is a setting of the session
+        if not is_table(self._directory / topic):  # nothing to merge with
+            self._append(source.filter("NOT _deleted"), topic, metadata)
+            return
+        session = _with_settings(typed.sparkSession.newSession())  # the commit's metadata is a setting of the session
         session.conf.set(METADATA_CONF, metadata)
         view = "merge_" + re.sub(r"\W", "_", topic)
         source.createOrReplaceGlobalTempView(view)
@@ -329,35 +527,54 @@ class Lakehouse:
         """Keep what does not decode, with its reason; once, however often the batch runs."""
         path = str(self._directory / QUARANTINE)
         rows = bad.select("topic", "partition", "offset", "timestamp", "reason", "key", "value")
-        if not (self._directory / QUARANTINE / "_delta_log").is_dir():
+        if not is_table(self._directory / QUARANTINE):
             rows.filter("false").write.format("delta").mode("append").save(path)
         rows.createOrReplaceTempView("undecodable")
         rows.sparkSession.sql(
             f"MERGE INTO delta.`{path}` t USING undecodable s ON t.topic = s.topic AND t.partition = s.partition "
-            "AND t.offset = s.offset WHEN NOT MATCHED THEN INSERT *"
+            "AND t.offset = s.offset AND t.timestamp = s.timestamp WHEN NOT MATCHED THEN INSERT *"
         )
 
     def _commit_of(self, topic: str) -> TableCommit:
-        """The last commit of ours in the table's history; nothing where there is no table."""
-        if topic not in self._commits:
-            self._commits[topic] = TableCommit(topic, {})
-            if (self._directory / topic / "_delta_log").is_dir():
-                history = self._spark.sql(f"DESCRIBE HISTORY delta.`{self._directory / topic}`")
-                ours = history.filter("userMetadata LIKE '{%\"mainstem\"%'").orderBy("version", ascending=False)
-                newest = ours.select("userMetadata").first()
-                if newest is not None:
-                    self._commits[topic] = msgspec.json.decode(newest[0], type=TableCommit, strict=False)
-        return self._commits[topic]
+        """Our last commit to the topic's table; nothing where there is no table."""
+        return self._commits.get(topic) or TableCommit(topic)
 
     def _report(self, commits: Iterable[TableCommit]) -> None:
         """Tell the audit what the tables hold, from offset 0 on."""
+        news = {commit.topic: commit for commit in commits if self._told.get(commit.topic) != commit}
         statements = [
             (READER.encode(), msgspec.json.encode(statement))
-            for commit in commits
+            for commit in news.values()
             for statement in statements_of(commit)
         ]
         if statements:
             append(self._connection, AUDIT, statements)
+        self._told |= news
+
+
+def one_line(error: BaseException) -> str:
+    """The first line that says something, of Spark's pages too."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:500]
+
+
+def _start(position: int | None, log_start: int) -> int:
+    """Where the query starts in a partition; records below the log's start are gone."""
+    return EARLIEST if position is None else max(position, log_start)
+
+
+def _with_settings(spark: "SparkSession") -> "SparkSession":
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    return spark
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What another try may mend; not the loss of Spark's JVM, which ends the process."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    return MainstemError, OSError, PySparkException, Py4JJavaError
 
 
 def announce(connection: Connection, config: LakehouseConfig) -> None:

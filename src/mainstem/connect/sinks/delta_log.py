@@ -1,0 +1,78 @@
+"""What a Delta table says of itself: the user metadata of our newest commit, read from the table's own log.
+
+Read in Python: Spark's DESCRIBE HISTORY takes about 0.6 s a table, and longer the longer the history is.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from mainstem.core import CorruptData, TopicPartition
+
+
+class PartitionBooks(msgspec.Struct):
+    """What a table holds of one partition: everything below offset `next`."""
+
+    next: int = 0
+    rows: int = 0
+    tombstones: int = 0
+    quarantined: int = 0
+    hash: int = 0
+
+
+class TableCommit(msgspec.Struct):
+    """The user metadata of a commit: `topic` with id `topic_id` of the log `cluster`."""
+
+    topic: str
+    partitions: dict[int, PartitionBooks] = {}
+    cluster: str = ""
+    topic_id: str = ""
+    mainstem: int = 1
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        return {TopicPartition(self.topic, number): books.next for number, books in self.partitions.items()}
+
+
+class _CommitInfo(msgspec.Struct):
+    userMetadata: str | None = None  # noqa: N815  Delta's name
+
+
+class _Action(msgspec.Struct):
+    commitInfo: _CommitInfo | None = None  # noqa: N815  Delta's name
+
+
+def is_table(directory: Path) -> bool:
+    return (directory / "_delta_log").is_dir()
+
+
+def last_commit(table: Path) -> TableCommit | None:
+    """Our newest commit in the log of `table`; None where the table has none yet.
+
+    Others may have committed since (OPTIMIZE, VACUUM), so the files are read from the newest one backwards. Delta keeps
+    them for 30 days at least, and always those since its last checkpoint.
+
+    Raises:
+        CorruptData: Delta has cleaned up our last commit. Its history would not have it either: it reads the same files.
+    """
+    versions = sorted(file.name for file in (table / "_delta_log").glob("*.json") if file.stem.isdigit())
+    for name in reversed(versions):
+        with (table / "_delta_log" / name).open("rb") as lines:
+            for line in lines:
+                metadata = _metadata(line) if line.startswith(b'{"commitInfo"') else None
+                if metadata is not None:
+                    return metadata
+    if versions and int(versions[0].removesuffix(".json")) > 0:
+        raise CorruptData(
+            f"{table}: expected a commit that says up to where the table has its topic, found none since {versions[0]}",
+            hint="remove or move the directory: the table is filled anew from the log",
+        )
+    return None
+
+
+def _metadata(line: bytes) -> TableCommit | None:
+    info = msgspec.json.decode(line, type=_Action).commitInfo
+    text = info.userMetadata if info is not None else None
+    if text is None or '"mainstem"' not in text:
+        return None
+    return msgspec.json.decode(text, type=TableCommit, strict=False)

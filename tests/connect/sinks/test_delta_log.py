@@ -1,0 +1,51 @@
+import json
+
+import msgspec
+import pytest
+
+from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
+from mainstem.core import CorruptData, TopicPartition
+
+COMMIT = TableCommit("flights", {0: PartitionBooks(next=41, rows=40, hash=2**63)}, "cluster", "id")
+
+
+def write(table, version, metadata=None, *, rows=3):
+    directory = table / "_delta_log"
+    directory.mkdir(parents=True, exist_ok=True)
+    info = {"timestamp": 1, "operation": "WRITE"} | ({"userMetadata": metadata} if metadata is not None else {})
+    actions = [{"commitInfo": info}, *({"add": {"path": f"{n}.parquet"}} for n in range(rows))]
+    lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
+    (directory / f"{version:020}.json").write_text(lines + "\n")
+
+
+def encoded(commit):
+    return msgspec.json.encode(commit).decode()
+
+
+def test_our_newest_commit_is_found_below_those_of_others(tmp_path):
+    write(tmp_path, 0)
+    write(tmp_path, 1, encoded(TableCommit("flights", {0: PartitionBooks(next=7)})))
+    write(tmp_path, 2, encoded(COMMIT))
+    write(tmp_path, 3)
+    write(tmp_path, 4, "somebody's own words")
+    assert is_table(tmp_path)
+    assert last_commit(tmp_path) == COMMIT
+    assert COMMIT.positions == {TopicPartition("flights", 0): 41}
+
+
+def test_a_table_without_a_commit_of_ours_has_nothing(tmp_path):
+    assert last_commit(tmp_path) is None
+    write(tmp_path, 0)
+    assert last_commit(tmp_path) is None
+
+
+def test_a_position_that_was_cleaned_up_is_told_not_guessed(tmp_path):
+    """To start at offset 0 would write every row twice."""
+    write(tmp_path, 12)
+    with pytest.raises(CorruptData, match=r"none since 00000000000000000012\.json") as error:
+        last_commit(tmp_path)
+    assert "filled anew" in error.value.hint
+
+
+def test_the_metadata_of_a_commit_say_whose_they_are():
+    assert '"mainstem":1' in encoded(TableCommit("flights"))
