@@ -1,6 +1,8 @@
 """A project's jobs on a real log: rows in, rows out, what is said about them, and what happens when things change."""
 
 import json
+import shutil
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from textwrap import dedent
@@ -14,7 +16,7 @@ from mainstem.client.internal import AUDIT, PROGRESS
 from mainstem.client.progress import Progress
 from mainstem.client.topics import ensure_internal_topics, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock, UserError
-from mainstem.process.job import JobFailed
+from mainstem.process.job import JobFailed, JobRefused
 from mainstem.process.project import Input
 from mainstem.process.run import InputMissing, _check_sources, output_topic
 from mainstem.process.versions import assignments, retire
@@ -214,6 +216,86 @@ def test_late_rows_are_counted_exactly_and_a_restart_goes_on(
     assert audit_of(log_connection, "visits@1", topic) == {
         "rows": 4, "late": 3, "tombstones": 0, "quarantined": 0, "filtered": 0,
     }  # fmt: skip
+
+
+@pytest.mark.spark
+def test_a_damaged_checkpoint_is_refused_with_its_repair_or_does_no_harm(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """Each ended in a failure that was tried again for ever, and named no repair."""
+    jobs = """
+        @table(to="SHOP.visits", key=["customer", "since"], watermark=("at", "10 minutes"))
+        def visits(orders):
+            grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
+            return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
+    """
+    project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
+    topic, checkpoint = f"{shop}.orders", data / "jobs" / "visits@1" / "checkpoint"
+
+    def start():
+        driver = driver_of(spark, project, log_connection, registry_url, data)
+        drivers.append(driver)
+        driver.start()
+        return driver
+
+    def stop(driver):
+        drivers.remove(driver)
+        driver.stop()
+
+    def processed(driver, rows):
+        return lambda: sum(driver.running["visits@1"].processed.get(topic, {}).values()) >= rows
+
+    driver = start()
+    for number in range(3):
+        rows = [order(number, "ann", 200 * number)]
+        put_rows(log_connection, live_registry, topic, ORDERS, rows, ("customer",))
+        run_until(driver, processed(driver, number + 1))
+    stop(driver)
+    last = max(int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(4, "ann", 600)], ("customer",))
+    copy = shutil.copytree(checkpoint, tmp_path / "copy")
+
+    def refusal(name, cut):
+        """What a start says about a checkpoint of which one file was cut; then it is as it was."""
+        path = checkpoint / name
+        path.write_bytes(cut(path.read_bytes()))
+        try:
+            driver = driver_of(spark, project, log_connection, registry_url, data)
+            drivers.append(driver)
+            with pytest.raises(JobRefused) as caught:
+                driver.run(threading.Event())
+            driver.stop()
+            drivers.remove(driver)
+        finally:
+            shutil.rmtree(checkpoint)
+            shutil.copytree(copy, checkpoint)
+        assert "visits@1" in str(caught.value)
+        named = checkpoint / "state" if name.startswith("state") else path
+        assert str(named) in str(caught.value) + caught.value.hint, str(caught.value)
+        return caught.value.hint
+
+    unchanged = "bring back an unchanged copy of the checkpoint"
+    assert unchanged in refusal("metadata", lambda data: data[:10])
+    assert unchanged in refusal(f"offsets/{last}", lambda data: data[:20])
+    assert f"batch {last} is run again" in refusal(f"commits/{last}", lambda data: b"")
+    changelogs = sorted(
+        (checkpoint / "state").rglob("*.changelog"), key=lambda file: int(file.name.partition(".")[0].partition("_")[0])
+    )
+    largest = max(
+        (file for file in changelogs if file.name.startswith(f"{last + 1}")), key=lambda file: file.stat().st_size
+    )
+    assert unchanged in refusal(str(largest.relative_to(checkpoint)), lambda data: data[: len(data) // 2])
+
+    # the repair that was named for commits/N, tried
+    for name in (f"commits/{last}", f"commits/.{last}.crc"):
+        (checkpoint / name).unlink(missing_ok=True)
+    driver = start()
+    run_until(driver, processed(driver, 4))
+    say_end(log_connection, topic, int((NOON + timedelta(minutes=600)).timestamp() * 1000))
+    run_until(driver, lambda: ended(driver, f"{shop}.visits"))
+    assert sorted(row["since"] for row in read_rows(log_connection, f"{shop}.visits")) == [
+        NOON + timedelta(minutes=minutes) for minutes in (0, 200, 400, 600)
+    ]
 
 
 @pytest.mark.spark

@@ -49,7 +49,8 @@ from mainstem.process.reading import (
     with_late,
 )
 from mainstem.process.session import job_session
-from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic
+from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
+from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.process.tables import PinnedTable, RangeReader
 from mainstem.process.versions import Fixed
 from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, unknown_id, with_id
@@ -133,6 +134,7 @@ class RunningJob:
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._sink: BatchSink | None = None
+        self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
         self._batches = 0
         self._lock = threading.Lock()
@@ -161,6 +163,11 @@ class RunningJob:
         marker = self._sink.open(session)
         if marker is not None:
             self._remember(marker.end_offsets)
+        self._committed = marker.batch if marker is not None else -1
+        try:
+            Checkpoint(spec.checkpoint).check(self._committed)
+        except SinkRefused as error:
+            raise JobRefused(spec.key, None, str(error), hint=error.hint) from error
         stream = self._stateful_rows(session) if spec.analysis.stateful else self._tagged_rows(session)
         mode = "update" if spec.analysis.stateful and spec.job.emit == "changes" else "append"
         writer = stream.writeStream.queryName(spec.key).outputMode(mode).foreachBatch(self._batch)
@@ -197,6 +204,7 @@ class RunningJob:
         if unknown is not None and self._attempts < _ATTEMPTS:
             self._learn(*unknown)
             return
+        self._refuse_damage(query)
         location = place_of(error, self.spec.directory) or (
             place_of(failure, self.spec.directory) if failure is not None else None
         )
@@ -205,6 +213,17 @@ class RunningJob:
         place = self._in_project(location or self.spec.job.location)
         kind = JobRefused if isinstance(error, UserError) else JobFailed
         raise kind(self.spec.name, place, reason, hint=hint) from error
+
+    def _refuse_damage(self, query: "StreamingQuery") -> None:
+        """A file of the checkpoint that was cut or changed fails every time: no other try can mend it."""
+        jvm: Any = self._root._jvm
+        failure = query._jsq.exception()
+        checkpoint = Checkpoint(self.spec.checkpoint)
+        text = str(jvm.org.apache.spark.util.Utils.exceptionString(failure.get())) if failure.isDefined() else ""
+        path = checkpoint.damaged(text)
+        if path is not None:
+            reason, hint = f"{path}: cut or changed since it was written", checkpoint.repair(path, self._committed)
+            raise JobRefused(self.spec.key, None, reason, hint=hint)
 
     def _in_project(self, location: Location) -> Location:
         """The place in the project's own file, unless that has been edited since it was frozen."""
