@@ -146,6 +146,7 @@ class Lakehouse:
         self._told: dict[str, TableCommit] = {}  # to the audit
         self._complained: dict[str, str] = {}  # to the log, by table
         self._shapes: dict[str, StructType] = {}  # what the tables took last
+        self._error: BaseException | None = None  # of the last batch, as it was: Spark has only its text
         self._failures = 0
         self._again_at = 0.0
         self._lock = threading.Lock()  # of what the writers share
@@ -163,7 +164,7 @@ class Lakehouse:
         query = self.query
         if query is not None and not query.isActive:
             self.query = None
-            self._failed(query.exception())
+            self._failed(self._error or query.exception())
         if (self.query is None or self.held) and self._clock.monotonic() >= self._again_at:
             self.start()
 
@@ -187,6 +188,7 @@ class Lakehouse:
         announce(self._connection, self._config)
         self._directory.mkdir(parents=True, exist_ok=True)
         self.held.clear()
+        self._error = None
         starts = self._starts()
         self._report(self._commits[topic] for topic in self._commits.keys() - self.held.keys())
         shutil.rmtree(self._checkpoint, ignore_errors=True)
@@ -198,7 +200,7 @@ class Lakehouse:
         else:
             source = source.option("startingOffsets", "earliest")
         source = source.option("maxOffsetsPerTrigger", str(self._config.max_records))
-        writer = source.load().writeStream.foreachBatch(self._write).queryName(self._name)
+        writer = source.load().writeStream.foreachBatch(self._batch).queryName(self._name)
         writer = writer.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=self._config.every)
         self.query = writer.start()
 
@@ -260,7 +262,14 @@ class Lakehouse:
                 log.warning("table_held", topic=topic, reason=reason, hint=getattr(error, "hint", ""))
             self._complained[topic] = reason
 
-    def _write(self, batch: "DataFrame", number: int) -> None:
+    def _batch(self, batch: "DataFrame", number: int) -> None:
+        try:
+            self._write(batch)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _write(self, batch: "DataFrame") -> None:
         """One batch: 1. leave out what is held, 2. count it, 3. write each topic's table, 4. report."""
         from pyspark.sql import functions as F
 
@@ -336,8 +345,11 @@ class Lakehouse:
         """
         now = topic_ids(self._connection, topics)
         for topic in topics:
-            if self._ids.setdefault(topic, now.get(topic, "")) != now.get(topic, ""):
-                raise TopicChanged(f"topic {topic} was deleted or made anew")
+            found = now.get(topic, "")
+            known = self._ids.get(topic) or self._commit_of(topic).topic_id  # it may have come since the query started
+            if known not in ("", found):
+                raise TopicChanged(f"topic {topic} was deleted or made anew since")
+            self._ids[topic] = found
 
     @staticmethod
     def _count(rows: "DataFrame") -> dict[str, list[Slice]]:
