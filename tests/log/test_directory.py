@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 import time
 from uuid import UUID
 
@@ -121,6 +122,79 @@ def test_a_topic_may_come_back_with_another_id(tmp_path):
             assert partition.topic_id == UUID(int=99)
             assert await values(partition) == [b"new"]
             abandon(again)
+
+    run(test())
+
+
+@pytest.mark.parametrize("name", ["short", "n" * 249])
+def test_a_deleted_topic_stays_deleted_after_a_kill_whatever_was_written_since_the_checkpoint(tmp_path, name):
+    """The journal's batches went to a directory that was gone, and the log did not start; a name too long for
+    `<name>.<id>-delete` left the directory where it was."""
+    topic = TopicPartition(name, 0)
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(topic, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"before the checkpoint"))
+        await log.checkpoint()
+        await partition.append(batch(b"1"))
+        await partition.append(batch(b"2"))
+        await log.delete_partition(topic)
+        assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+        abandon(log)
+        again = await open_log(tmp_path)
+        assert dict(again.partitions) == {}
+        await again.close()
+
+    run(test())
+
+
+def test_records_of_a_deleted_topic_do_not_come_back_in_the_next_one_of_its_name(tmp_path):
+    """Replaying the old topic's batches put them behind the new one's: NEW0 NEW1 NEW2 OLD3 OLD4."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        old = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        for n in range(3):
+            await old.append(batch(b"OLD%d" % n))
+        await log.checkpoint()
+        for n in range(3, 5):
+            await old.append(batch(b"OLD%d" % n))
+        await log.delete_partition(TP)
+        new = await log.create_partition(TP, UUID(int=99), TopicConfig())
+        for n in range(3):
+            await new.append(batch(b"NEW%d" % n))
+        abandon(log)
+        for after in (disk.after_kill(), disk.after_power_cut(lambda most: 0), disk.after_power_cut(lambda most: most)):
+            again = await open_log(tmp_path, disk=after)
+            assert await values(again.partitions[TP]) == [b"NEW0", b"NEW1", b"NEW2"]
+            abandon(again)
+
+    run(test())
+
+
+def test_a_reader_of_a_topic_that_is_deleted_gets_an_error(tmp_path):
+    """It asked for the same segment over and over, and the event loop never turned again."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        await (await log.create_partition(TP, TOPIC_ID, TopicConfig())).append(batch(b"v"))
+        await log.close()
+        log = await open_log(tmp_path)
+        release = threading.Event()
+        busy = log._threads.run(release.wait)  # the reader's look at the index waits behind it
+        reading = asyncio.ensure_future(log.partitions[TP].read(0, 1_000))
+        await asyncio.sleep(0)
+        deleting = asyncio.ensure_future(log.delete_partition(TP))
+        async with asyncio.timeout(30):
+            while TP in log.partitions:
+                await asyncio.sleep(0.005)
+            release.set()
+            with pytest.raises(StorageError, match="deleted"):
+                await reading
+            await asyncio.gather(busy, deleting)
+        await log.close()
 
     run(test())
 

@@ -5,6 +5,7 @@ import errno
 import shutil
 import tempfile
 from pathlib import Path
+from uuid import UUID
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
@@ -115,6 +116,13 @@ class LogMachine(RuleBasedStateMachine):
         assert self.run(self.partition.delete_records(before)) == before
         self.records = self.records[before - self.start :]
         self.start = before
+
+    @rule(seed=st.integers(0, 2**32))
+    def delete_the_topic_and_create_it_anew(self, seed) -> None:
+        self.run(self.log.delete_partition(TP))
+        self.start, self.records, self.sequences = 0, [], {1: 0, 2: 0}
+        self.open, self.aborted, self.retries = {}, set(), {}
+        self.partition = self.run(self.log.create_partition(TP, UUID(int=seed + 8), TOPIC))
 
     # -- restarts and faults
 

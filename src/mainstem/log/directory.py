@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
@@ -141,6 +142,8 @@ class LogDirectory:
         """Remove a partition; on return it stays removed after a crash of the machine."""
         partition = self._partitions[topic_partition]
         partition.go_offline(StorageError(f"{topic_partition}: deleted"))
+        # A name of its own, below the 255 bytes that a file system allows.
+        doomed = self.path / f"{str(topic_partition)[:200]}.{uuid.uuid4().hex}{DELETED}"
 
         def apply() -> None:
             for segment in partition.segments:
@@ -148,14 +151,15 @@ class LogDirectory:
             del self._partitions[topic_partition]
             self._keys.discard((partition.topic_id, partition.number))
             self._raws.pop(topic_partition, None)
+            # On the loop: a rename is quick, and the next topic of that name must find no directory.
+            with suppress(FileNotFoundError):
+                self._disk.rename(partition.directory, doomed)
 
         await self._writer.note(Entry(DELETE, partition.topic_id, partition.number), apply)
-        await self._threads.run(self._remove_files, partition)
-
-    def _remove_files(self, partition: PartitionLog) -> None:
-        doomed = self.path / f"{partition.topic_partition}.{uuid.uuid4().hex}{DELETED}"
-        self._disk.rename(partition.directory, doomed)
-        self._disk.remove_tree(doomed)
+        try:
+            await self._threads.run(self._disk.remove_tree, doomed)
+        except OSError as error:
+            log.warning("deleted_files_left", path=str(doomed), error=str(error), until="the next start")
 
     async def close(self) -> None:
         """Let what is queued reach the disk, write a checkpoint that says so, and let go of the directory."""

@@ -545,6 +545,7 @@ class PartitionLog:
             try:
                 records = await self._read_segment(segment, offset, limit, end, max_bytes, at_least_one=at_least_one)
             except _Replaced:
+                self._check_usable()  # the whole partition may be gone: then there is no other segment to go on with
                 segment = self._segment_of(offset)
                 continue
             # Nothing at or after the offset here: compaction took it out, the next segment goes on.

@@ -73,7 +73,8 @@ class _Recovery:
         self.saved = saved
         self.partitions: dict[Key, PartitionLog] = {}
         self.kept: dict[TopicPartition, msgspec.Raw] = {}
-        self.deleted: set[Key] = set()
+        self.deleted_by: dict[Key, int] = {}
+        """Sequence of the frame with the partition's last DELETE: what the journal says of it before that is moot."""
         self.touched: dict[Segment, None] = {}
         self.frames: list[Frame] = []
         self.log_starts: dict[Key, int] = {}
@@ -91,14 +92,14 @@ class _Recovery:
             except FileNotFoundError:
                 contents.append(b"")
         self.frames = read_frames(contents, generation=self.generation, sequence=self.sequence)
-        for entry in (entry for frame in self.frames for entry in frame.entries):
+        for sequence, entry in [(frame.sequence, entry) for frame in self.frames for entry in frame.entries]:
             key = (entry.topic_id, entry.partition)
             if entry.kind == LOG_START:
                 self.log_starts[key] = max(self.log_starts.get(key, 0), entry.number)
             elif entry.kind == REPLACE:
                 self.replaced.setdefault(key, set()).update(_replacement(entry).base_offsets)
             elif entry.kind == DELETE:
-                self.deleted.add(key)
+                self.deleted_by[key] = sequence
 
     # 2. what the checkpoint says
 
@@ -125,7 +126,7 @@ class _Recovery:
     def check_files(self, partition: PartitionLog, state: PartitionState) -> None:
         """Every segment is there, with the bytes that were durable, unless the journal says that it went."""
         key = (partition.topic_id, partition.number)
-        if key in self.deleted:
+        if key in self.deleted_by:
             return
         replaced = self.replaced.get(key, set())
         log_start = max(state.log_start_offset, self.log_starts.get(key, 0))
@@ -145,7 +146,10 @@ class _Recovery:
     def replay_journal(self) -> None:
         for frame in self.frames:
             for entry in frame.entries:
-                self.replay_entry(entry)
+                # A deleted partition's directory is gone, or belongs to another topic of the same name by now.
+                moot = frame.sequence <= self.deleted_by.get((entry.topic_id, entry.partition), 0)
+                if not moot or entry.kind == DELETE:
+                    self.replay_entry(entry)
             self.generation = max(self.generation, frame.generation)
             self.sequence = frame.sequence + 1
 
@@ -156,7 +160,7 @@ class _Recovery:
             return
         partition = self.partitions.get(key)
         if partition is None:
-            if key not in self.deleted:
+            if key not in self.deleted_by:
                 raise CorruptFile(f"journal: a change of partition {key[1]} of topic id {key[0]}, which is not there")
         elif entry.kind == DATA:
             self.replay_data(partition, entry)
@@ -172,6 +176,8 @@ class _Recovery:
     def create(self, key: Key, topic: str) -> None:
         topic_partition = TopicPartition(topic, key[1])
         partition = self.make_partition(topic_partition, key[0])
+        if read_topic_id(self.disk, partition.directory) not in (None, key[0]):  # an earlier topic's of the same name
+            self.disk.remove_tree(partition.directory)
         create_files(self.disk, partition)
         sync_files(self.disk, partition.directory)
         self.partitions[key] = partition
@@ -298,7 +304,8 @@ class _Recovery:
             topic_id = read_topic_id(self.disk, entry)
             has_batches = any(path.suffix == LOG and self.disk.file_size(path) for path in self.disk.list(entry))
             never_promised = topic_id is not None and not has_batches and self.saved is not None
-            if entry.name.endswith(DELETED) or never_promised:
+            deleted = topic_id is not None and number.isdigit() and (topic_id, int(number)) in self.deleted_by
+            if entry.name.endswith(DELETED) or never_promised or deleted:
                 self.disk.remove_tree(entry)
             elif not topic or not number.isdigit() or topic_id is None:
                 log.warning("directory_ignored", path=str(entry), reason="not a partition")
