@@ -177,6 +177,129 @@ def test_a_producers_last_batch_leaves_its_header(tmp_path):
     run(test())
 
 
+def test_a_deleted_key_does_not_come_back_where_a_file_gained_nothing(tmp_path):
+    """The first segment lost one small record and gained a longer header for its tombstone: its new file was larger,
+    and thrown away. The second one's was used, and the tombstone of the record in the first went in time."""
+
+    async def test():
+        async with Topic(tmp_path, segment_bytes=2_100, delete_retention_ms=1_000) as topic:
+            names = [b"K", *(b"u%03d" % n for n in range(150)), b"T"]
+            await topic.partition.append(batch(b"secret", *[b"x"] * 150, None, keys=names))
+            topic.partition.roll()
+            await topic.put(b"K", None)
+            for _ in range(10):
+                await topic.put(b"hot", b"y" * 100)
+            await topic.compact()
+            for _ in range(2):
+                topic.clock.advance_ms(5_000)
+                await topic.log.housekeep()
+                assert b"K" not in {key for _, key, value in await topic.records() if value is not None}
+
+    run(test())
+
+
+def test_an_aborted_record_does_not_become_visible_where_a_file_gained_nothing(tmp_path):
+    """As above: the marker that hid it went with the second segment, the record stayed in the first."""
+
+    async def test():
+        async with Topic(tmp_path, segment_bytes=2_300, delete_retention_ms=1_000) as topic:
+            names = [*(b"u%03d" % n for n in range(150)), b"T"]
+            await topic.partition.append(batch(*[b"x"] * 150, None, keys=names))
+            await topic.put(b"K", b"aborted", producer=1, transactional=True)
+            topic.partition.roll()
+            await topic.end(1, commit=False)
+            for _ in range(10):
+                await topic.put(b"hot", b"y" * 100)
+            await topic.put(b"other", b"q", producer=1)
+            await topic.compact()
+            for _ in range(2):
+                topic.clock.advance_ms(5_000)
+                await topic.log.housekeep()
+                assert b"K" not in {key for _, key, _ in await topic.records()}
+
+    run(test())
+
+
+def test_records_deleted_meanwhile_end_a_pass_and_the_next_one_does_it_all(tmp_path):
+    async def test():
+        async with Topic(tmp_path, segment_bytes=200) as topic:
+            for n in range(4):
+                await topic.put(b"a", b"%d" % n)
+                topic.partition.roll()
+            await topic.log.checkpoint()
+            cleaner = FileThreads(1)
+            cleaning = asyncio.ensure_future(topic.partition.compact(cleaner, threading.Event(), most_keys=10))
+            await asyncio.sleep(0)
+            await topic.partition.delete_records(1)
+            assert not await cleaning
+            assert topic.partition.cleaned_offset == 0
+            assert not list(topic.partition.directory.glob("*.cleaned"))
+            await topic.log.housekeep()
+            assert (await topic.records(), topic.partition.cleaned_offset) == ([(3, b"a", b"3")], 4)
+            cleaner.close()
+
+    run(test())
+
+
+def test_compaction_goes_on_after_it_left_nothing_of_a_segment(tmp_path):
+    """No checkpoint ever covered the empty file, and compaction waited for one from then on."""
+
+    async def test():
+        async with Topic(tmp_path, segment_bytes=1_000) as topic:
+            for _ in range(4):
+                for n in range(60):
+                    await topic.put(b"%d" % (n % 3), b"v" * 50)
+                await topic.compact()
+                await topic.log.housekeep()
+                assert topic.partition.cleaned_offset == topic.partition.log_end_offset
+                assert len(await topic.records()) == 3
+            assert not topic.partition.waits_for_checkpoint()
+
+    run(test())
+
+
+def test_an_expired_tombstone_is_looked_for_once(tmp_path):
+    """Its horizon stayed with the record beside it, and every housekeeping compacted the partition again."""
+
+    async def test():
+        async with Topic(tmp_path) as topic:
+            await topic.partition.append(batch(b"stays", None, keys=[b"a", b"b"]))
+            await topic.compact()
+            topic.clock.advance_ms(10_001)
+            await topic.log.housekeep()
+            assert await topic.records() == [(0, b"a", b"stays")]
+            assert topic.partition.tombstones_expire_ms == 0
+
+    run(test())
+
+
+def test_nothing_is_appended_to_a_compacted_segment(tmp_path):
+    """A full disk undid the first append after it, and the compacted segment was the last that held anything."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        clock = ManualClock()
+        log = await open_log(tmp_path, disk=disk, clock=clock)
+        topic = TopicConfig(**COMPACT)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        for n in range(20):
+            await partition.append(batch(b"%d" % n, key=b"%d" % (n % 2)))
+        partition.roll()
+        await log.housekeep()
+        disk.refuse("write", 28, ".log")
+        with pytest.raises(StorageError, match="nothing was appended"):
+            await partition.append(batch(b"full", key=b"a"))
+        await partition.append(batch(b"new", key=b"b"))
+        assert [segment.is_dense for segment in partition.segments] == [False, True]
+        await log.close()
+        log = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: most), clock=clock)
+        log.partitions[TP].config = topic
+        assert [record.value for record in await read_all(log.partitions[TP])] == [b"18", b"19", b"new"]
+        await log.close()
+
+    run(test())
+
+
 def test_young_records_wait(tmp_path):
     async def test():
         async with Topic(tmp_path, min_compaction_lag_ms=5_000) as topic:

@@ -186,6 +186,29 @@ def test_a_new_partition_that_trusts_the_page_cache_survives_a_kill(tmp_path):
     run(test())
 
 
+@pytest.mark.parametrize("flush_messages", [1, 100])
+def test_segments_that_were_deleted_after_the_checkpoint_are_not_missed(tmp_path, flush_messages):
+    """The journal goes on in the next segment, and the size of the one before it was asked for."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        topic = TopicConfig(segment_bytes=1_000, flush_messages=flush_messages)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        await partition.append(batch(b"a" * 500))
+        await log.checkpoint()
+        for n in range(5):
+            await partition.append(batch(b"%d" % n + b"b" * 500))
+        partition.config = TopicConfig(segment_bytes=1_000)
+        await partition.append(batch(b"last"))
+        await partition.delete_records(5)
+        abandon(log)
+        again = await open_log(tmp_path)
+        assert await values(again.partitions[TP]) == [b"4" + b"b" * 500, b"last"]
+        await again.close()
+
+    run(test())
+
+
 def test_an_unfinished_creation_leaves_nothing(tmp_path):
     disk = SimulatedDisk(tmp_path)
 

@@ -30,6 +30,13 @@ def test_old_segments_go_from_the_beginning():
     assert expired_before(made, 0, 30, TopicConfig(retention_ms=100, cleanup_policy="compact"), NOW) == 0
 
 
+def test_a_segment_of_which_compaction_left_nothing_holds_up_nothing():
+    made = segments((10, 0, -1), (10, 100, NOW - 900), (10, 0, -1), (10, 100, NOW))
+    assert expired_before(made, 0, 40, TopicConfig(retention_ms=500, cleanup_policy="compact,delete"), NOW) == 30
+    made = segments((10, 100, NOW - 900), (0, 0, -1))
+    assert expired_before(made, 0, 10, TopicConfig(retention_ms=500), NOW) == 10
+
+
 def test_what_is_too_much_goes_but_never_the_active_segment():
     made = segments((10, 100, NOW), (10, 100, NOW), (10, 100, NOW))
     forever = {"retention_ms": -1}

@@ -64,6 +64,11 @@ class Cleaned(msgspec.Struct, frozen=True):
     segment: Segment
     path: Path
 
+    @property
+    def gain(self) -> int:
+        """Bytes that are no longer there; negative where there are more (a delete horizon makes records longer)."""
+        return sum(segment.size for segment in self.replaces) - self.segment.size
+
 
 class Replacement(msgspec.Struct, frozen=True, array_like=True):
     """What the journal says of an exchange: `state` in place of the segments with these base offsets."""
@@ -208,19 +213,25 @@ class _Pass:
         self.horizon_ms = 0
 
     def rewrite(self, group: list[Segment]) -> None:
-        """Copy a group to one file, without what goes."""
+        """Copy a group to one file, without what goes; no file is left where that changed nothing."""
         target = Segment(group[0].directory, group[0].base_offset, self.files)
         path = target.path.with_name(target.path.name + CLEANED)
         self.files.disk.unlink(path)
         self.results.append(Cleaned(group, target, path))
         output = _Output(self.files.disk.open(path, create=True), target, self.plan.index_interval_bytes)
         kept_markers: set[int] = set()
+        changed = len(group) > 1
         for segment in group:
             for _, header, batch in segment.scan():
                 kept = self.clean(header, batch)
+                changed = changed or kept is not batch
                 if kept is not None:
-                    self.count(output.write(kept), kept_markers)
+                    self.count(output.write(kept), kept_markers, expired=self.is_expired(header))
                 _breathe(self.stop)
+        if not changed:
+            self.files.disk.unlink(path)
+            self.results.pop()
+            return
         output.finish()
         for aborted in (aborted for segment in group for aborted in segment.aborted):
             if aborted.last_offset in kept_markers:
@@ -228,20 +239,26 @@ class _Pass:
         target.next_offset = group[-1].next_offset
         target.first_append_ms = group[0].first_append_ms
         target.seal()
+        target.unsaved = True  # also an empty one: compaction waits until a checkpoint covers it
         target.restored_size = target.size
 
-    def count(self, written: BatchHeader, kept_markers: set[int]) -> None:
+    def is_expired(self, header: BatchHeader) -> bool:
+        """Its tombstones go in this pass; records beside them stay, and the horizon with them."""
+        expired = header.has_delete_horizon and header.base_timestamp <= self.plan.now_ms
+        return expired and header.base_offset < self.end_offset
+
+    def count(self, written: BatchHeader, kept_markers: set[int], *, expired: bool) -> None:
         if written.is_control:
             kept_markers.add(written.base_offset)
         self.transactions.kept(written)
-        if written.has_delete_horizon:
+        if written.has_delete_horizon and not expired:
             self.horizon_ms = min(self.horizon_ms or written.base_timestamp, written.base_timestamp)
 
     def clean(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
         """The batch as it is, without what goes, as a bare header, or None: nothing of it stays."""
         if header.base_offset >= self.end_offset:
             return batch
-        expired = header.has_delete_horizon and header.base_timestamp <= self.plan.now_ms
+        expired = self.is_expired(header)
         if header.is_control:
             return self.clean_marker(header, batch, expired=expired)
         last_of_producer = header.producer_id >= 0 and header.last_offset in self.plan.last_offsets_of_producers

@@ -371,9 +371,11 @@ class PartitionLog:
         return active
 
     def roll(self) -> Segment:
-        """Start a new segment at the log end offset."""
-        if self._segments:
-            self._segments[-1].seal()
+        """Start a new segment at the log end offset; an active one that is empty is that already."""
+        active = self._segments[-1]
+        if active.size == 0:
+            return active
+        active.seal()
         self.changed = True
         return self._add_segment(self.log_end_offset)
 
@@ -475,11 +477,12 @@ class PartitionLog:
         """Forget every append that is not acknowledged; the disk had no room for them."""
         if batch.end_offset <= self.high_watermark:
             return
-        base_offset, position = self._high_watermark_place
-        while self._segments and self._segments[-1].base_offset > base_offset:
+        while self._segments[-1].base_offset > self.high_watermark:
             self._drop_last_segment()
-        if self._segments and self._segments[-1].base_offset == base_offset:
-            self._segments[-1].cut(position, self.high_watermark)
+        # One that begins at the high watermark stays, empty: what is before it is sealed, and compacted perhaps.
+        base_offset, position = self._high_watermark_place
+        active = self._segments[-1]
+        active.cut(position if active.base_offset == base_offset else 0, self.high_watermark)
         self.epochs.truncate_after(self.high_watermark)
         for pending in reversed(self._pending):
             for producer_id, before in pending.producers_before:
@@ -707,11 +710,19 @@ class PartitionLog:
         async with self._maintenance:
             entry = Entry(LOG_START, self.topic_id, self.number, target)
             await self._writer.note(entry, lambda: self._move_log_start(target))
+            await self._create_active()
             dropped = self._drop_segments()
             await self._threads.run(_unlink, dropped, self.files)
         freed = sum(segment.size for segment in dropped)
         log.info("log_start_advanced", partition=str(self.topic_partition), offset=target, bytes_freed=freed)
         return freed
+
+    async def _create_active(self) -> None:
+        """Let the active segment's file be there before anything before it goes: its name says where the log ends."""
+        try:
+            await self._threads.run(self.files.open, self._segments[-1])
+        except OSError as error:
+            raise StorageError(f"{self.topic_partition}: {error}") from error
 
     def _move_log_start(self, offset: int) -> None:
         if offset <= self.log_start_offset:
@@ -753,6 +764,7 @@ class PartitionLog:
         if plan is None:
             return False
         try:
+            await self._create_active()
             result = await cleaner.run(compaction.run, plan, self.files, stop)
         except CorruptData as error:
             raise self._broken(plan.segments[0], error) from error
@@ -761,8 +773,12 @@ class PartitionLog:
         if result is None:
             return False
         before = sum(segment.size for segment in plan.segments)
-        for cleaned in result.files:
-            await self._exchange(cleaned)
+        for number, cleaned in enumerate(result.files):
+            if not await self._exchange(cleaned):
+                # What comes later was written without what this one replaces: a tombstone gone from there would let
+                # the value that is still here come back. The next pass does it all anew.
+                await cleaner.run(compaction.discard, result.files[number:], self.files.disk)
+                return False
         self.cleaned_offset = result.end_offset
         self.tombstones_expire_ms = result.horizon_ms
         self.changed = True
@@ -771,7 +787,7 @@ class PartitionLog:
             partition=str(self.topic_partition),
             end_offset=result.end_offset,
             bytes_before=before,
-            bytes_after=sum(cleaned.segment.size for cleaned in result.files),
+            bytes_after=before - sum(cleaned.gain for cleaned in result.files),
         )
         return True
 
@@ -809,23 +825,22 @@ class PartitionLog:
             most_keys=most_keys,
         )
 
-    async def _exchange(self, cleaned: compaction.Cleaned) -> None:
-        """Put the cleaned file in the place of what it replaces.
+    async def _exchange(self, cleaned: compaction.Cleaned) -> bool:
+        """Put the cleaned file in the place of what it replaces; False where some of that is gone meanwhile.
 
         1. say so in the journal, 2. rename the file, 3. forget the old segments, 4. delete the others' files.
         After a crash the journal decides: with its word the exchange is completed, without it the file is removed.
         """
         async with self._maintenance:
-            gained = sum(segment.size for segment in cleaned.replaces) > cleaned.segment.size
-            if not gained or any(segment.retired for segment in cleaned.replaces):
-                await self._threads.run(compaction.discard, [cleaned], self.files.disk)
-                return
+            if any(segment.retired for segment in cleaned.replaces):
+                return False
             replacement = compaction.Replacement(
                 cleaned.segment.state(), [segment.base_offset for segment in cleaned.replaces]
             )
             entry = Entry(REPLACE, self.topic_id, self.number, payload=(msgspec.msgpack.encode(replacement),))
             await self._writer.note(entry, lambda: self._replace(cleaned))
             await self._threads.run(_unlink, cleaned.replaces[1:], self.files)
+            return True
 
     def _replace(self, cleaned: compaction.Cleaned) -> None:
         if any(segment.retired for segment in cleaned.replaces):  # the partition was deleted meanwhile
@@ -927,6 +942,8 @@ class PartitionLog:
         """Everything that was found (nothing, in a new partition) is durable: take appends."""
         if not self._segments:
             self._add_segment(self.log_end_offset)
+        if not self._segments[-1].is_dense:  # nothing is appended to what compaction wrote
+            self.roll()
         _unlink(self._drop_segments(), self.files)
         last = self._segments[-1]
         self._high_watermark_place = (last.base_offset, last.size)

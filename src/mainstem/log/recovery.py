@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+from crc32c import crc32c
 
 from mainstem.core import CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
@@ -24,7 +25,7 @@ from mainstem.log.metadata import PARTITION_METADATA, decode_topic_id, encode_to
 from mainstem.log.partition import PartitionLog
 from mainstem.log.segment import LOG, SUFFIXES, BadBatch, Segment, file_name
 from mainstem.records import CorruptBatch, decode_header, iter_headers
-from mainstem.records.batch import HEADER
+from mainstem.records.batch import HEADER, PREFIX
 
 log = get_logger()
 
@@ -129,11 +130,15 @@ class _Recovery:
         if key in self.deleted_by:
             return
         replaced = self.replaced.get(key, set())
-        log_start = max(state.log_start_offset, self.log_starts.get(key, 0))
+        log_start = self.log_start_of(partition)
         for segment in state.segments:
             if segment.base_offset in replaced or segment.size == 0 or segment.next_offset <= log_start:
                 continue
             self.check_size(partition.directory / file_name(segment.base_offset, LOG), segment.size)
+
+    def log_start_of(self, partition: PartitionLog) -> int:
+        """Where the partition will begin once the whole journal is replayed."""
+        return max(partition.log_start_offset, self.log_starts.get((partition.topic_id, partition.number), 0))
 
     def check_size(self, path: Path, expected: int) -> None:
         size = self.disk.file_size(path) if self.disk.exists(path) else -1
@@ -210,13 +215,17 @@ class _Recovery:
         def write_and_count(partition: PartitionLog) -> None:
             self.catch_up(partition, entry.number, entry.position)
             segment = partition.replay_segment(entry.number)
+            if self.disk.exists(segment.path):  # what its topic trusted the page cache with
+                self.count_batches(partition, segment, entry.position)
             if segment.size != entry.position:
                 raise CorruptSegment(f"{segment.path}: {segment.size} bytes, the journal goes on at {entry.position}")
-            if segment.file.read(len(data), entry.position) != data:
+            headers = list(iter_headers(data))
+            gone = headers[-1].next_offset <= self.log_start_of(partition) and not self.disk.exists(segment.path)
+            if not gone and segment.file.read(len(data), entry.position) != data:
                 segment.file.write([data], entry.position)
                 self.touched[segment] = None
             position = 0
-            for header in iter_headers(data):
+            for header in headers:
                 partition.replay(header, data[position : position + header.size])
                 position += header.size
 
@@ -229,7 +238,10 @@ class _Recovery:
             if segment.base_offset == base_offset:
                 self.count_batches(partition, segment, position)
                 return
-            self.count_batches(partition, segment, self.disk.file_size(segment.path))
+            if self.disk.exists(segment.path):  # else it went with the log start offset
+                self.count_batches(partition, segment, self.disk.file_size(segment.path))
+            if base_offset <= self.log_start_of(partition):  # nothing before it counts, whether it is there or not
+                partition.log_end_offset = base_offset
             if partition.log_end_offset == base_offset:
                 return
             following = partition.directory / file_name(partition.log_end_offset, LOG)
@@ -244,15 +256,22 @@ class _Recovery:
         """Check and count in what the segment holds up to `end`."""
         if segment.size >= end:
             return
-        for position, header, batch in segment.scan(segment.size, end):
-            if header.base_offset < partition.log_end_offset:
-                raise BadBatch(
-                    f"{segment.path}: position {position}: offset {header.base_offset},"
-                    f" expected {partition.log_end_offset} or later",
-                    position,
-                )
-            partition.replay(header, batch)
-            self.touched[segment] = None
+        whole, offsets_crc, dense = segment.size == 0, 0, True
+        try:
+            for position, header, batch in segment.scan(segment.size, end):
+                dense = dense and header.base_offset == segment.next_offset
+                offsets_crc = crc32c(batch[: PREFIX.size], offsets_crc)
+                if header.base_offset < partition.log_end_offset:
+                    raise BadBatch(
+                        f"{segment.path}: position {position}: offset {header.base_offset},"
+                        f" expected {partition.log_end_offset} or later",
+                        position,
+                    )
+                partition.replay(header, batch)
+                self.touched[segment] = None
+        finally:
+            if whole and not dense:  # compaction wrote it, and without a checkpoint nothing else says so
+                segment.offsets_crc = offsets_crc or 1
 
     # 4. what lies behind both
 

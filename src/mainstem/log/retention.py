@@ -18,7 +18,8 @@ def expired_before(
         return start
     kept = list(segments)
     if config.retention_ms >= 0:
-        while kept and _is_old(kept[0], now_ms - config.retention_ms) and kept[0].next_offset <= high_watermark:
+        before_ms = now_ms - config.retention_ms
+        while kept and _is_old(kept[0], before_ms, segments[-1]) and kept[0].next_offset <= high_watermark:
             start = max(start, kept.pop(0).next_offset)
     if config.retention_bytes >= 0:
         surplus = sum(segment.size for segment in kept) - config.retention_bytes
@@ -28,5 +29,7 @@ def expired_before(
     return start
 
 
-def _is_old(segment: Segment, before_ms: int) -> bool:
-    return segment.size > 0 and 0 <= segment.max_timestamp < before_ms
+def _is_old(segment: Segment, before_ms: int, active: Segment) -> bool:
+    if segment.size == 0:  # compaction left nothing of it, so it holds up nothing behind it
+        return segment is not active
+    return 0 <= segment.max_timestamp < before_ms
