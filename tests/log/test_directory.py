@@ -261,14 +261,16 @@ def test_a_checkpoint_on_demand(tmp_path):
     run(test())
 
 
-def test_a_checkpoint_that_fails_to_sync_takes_the_directory_offline_and_loses_nothing(tmp_path):
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_checkpoint_that_fails_to_sync_takes_the_directory_offline_and_loses_nothing(tmp_path, error):
+    """Where the error was "no space" the sync was tried again, and believed the second time."""
     disk = SimulatedDisk(tmp_path)
 
     async def test():
         log = await open_log(tmp_path, disk=disk)
         partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
         await partition.append(batch(b"v"))
-        disk.refuse("sync", errno.EIO, ".log")
+        disk.refuse("sync", error, ".log")
         with pytest.raises(StorageError):
             await log.checkpoint()
         assert log.offline
@@ -278,6 +280,58 @@ def test_a_checkpoint_that_fails_to_sync_takes_the_directory_offline_and_loses_n
 
     run(test())
     run(with_partition(tmp_path, lambda p: _holds(p, [b"v"]), disk=disk.after_power_cut(lambda most: 0)))
+
+
+def test_a_checkpoint_waits_for_room_and_the_log_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("mainstem.log.directory._RETRY_SECONDS", 0.01)
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        for _ in range(3):
+            disk.refuse("write", errno.ENOSPC, "checkpoint.new")
+        syncs = len(disk.syncs)
+        checkpoint = asyncio.ensure_future(log.checkpoint())
+        await partition.append(batch(b"meanwhile"))
+        await checkpoint
+        assert [path.suffix for path in disk.syncs[syncs:]].count(".log") == 1
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits already", "begins to wait"])
+def test_a_full_disk_holds_up_no_close(tmp_path, waits):
+    """The log waited for its checkpoint, the checkpoint for room, and SIGTERM stopped neither."""
+    disk = SimulatedDisk(tmp_path)
+    config = LogConfig(read_threads=1, sync_threads=1, journal_bytes=4_096)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk, config=config)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"acknowledged"))
+        for _ in range(1_000):
+            disk.refuse("write", errno.ENOSPC, "checkpoint.new")
+        checkpoint = asyncio.ensure_future(log.checkpoint())
+        if waits:
+            async with asyncio.timeout(10):
+                while log._waiting_for_room is None:
+                    await asyncio.sleep(0.005)
+            futures = [partition.append(batch(b"x" * 50_000)) for _ in range(3)]
+        else:
+            await asyncio.sleep(0)
+            futures = []
+        async with asyncio.timeout(10):
+            await log.close()
+        answers = await asyncio.gather(checkpoint, *futures, return_exceptions=True)
+        assert all(isinstance(answer, StorageError) for answer in answers[:1])
+        again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert (await values(again.partitions[TP]))[0] == b"acknowledged"
+        await again.close()
+
+    run(test())
 
 
 async def _holds(partition, expected):

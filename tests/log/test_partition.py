@@ -14,6 +14,7 @@ from mainstem.log import (
     InvalidRecord,
     OffsetOutOfRange,
     OutOfOrderSequence,
+    StorageError,
     SystemDisk,
     TopicConfig,
 )
@@ -220,6 +221,30 @@ def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path):
         assert await values(partition) == [b"%d" % n for n in range(20)]
 
     run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+@pytest.mark.parametrize("how", ["cut", "gone"])
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_segment_that_lost_bytes_meanwhile_is_damage(tmp_path, how, cold):
+    """A read that came back short was tried again for ever; a missing file was made anew, empty."""
+
+    async def test(partition):
+        for _ in range(5):
+            await partition.append(batch(b"v" * 200))
+        path = partition.segments[0].path
+        if how == "cut":
+            with path.open("r+b") as file:
+                file.truncate(path.stat().st_size - 50)
+        else:
+            path.unlink()
+            partition.segments[0].opened = None
+        async with asyncio.timeout(10):
+            with pytest.raises(StorageError, match=r"were written|No such file"):
+                await partition.read(4, 1_000)
+        assert partition.error is not None
+        assert path.exists() == (how == "cut")
+
+    run(with_partition(tmp_path, test, disk=ColdDisk() if cold else SystemDisk()))
 
 
 def test_segments_roll_by_size_and_by_the_records_time(tmp_path):

@@ -109,7 +109,8 @@ def segment(times) -> Segment:
     result = Segment(ROOT, 0, OpenFiles(SimulatedDisk(ROOT), 2))
     for offset, time in enumerate(times):
         data = batch(b"v", base_offset=offset, timestamp=time, leader_epoch=3)
-        result.file.write([data], result.append(decode_header(data), 100))
+        position = result.append(decode_header(data), 100)
+        result.file_to_write(position).write([data], position)
     return result
 
 

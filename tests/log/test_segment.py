@@ -23,7 +23,7 @@ def filled(opened: OpenFiles, directory, given_sizes, *, interval=300, base_offs
     for number, size in enumerate(given_sizes):
         data = batch(b"v" * size, b"w", base_offset=offset, timestamp=1_000 + number)
         position = segment.append(decode_header(data), interval)
-        segment.file.write([data], position)
+        segment.file_to_write(position).write([data], position)
         offset += 2
     return segment
 
@@ -103,9 +103,9 @@ def test_a_rebuild_does_not_hide_damage(tmp_path):
 def test_only_so_many_files_are_open(tmp_path):
     opened = OpenFiles(SystemDisk(), 2)
     segments = [Segment(tmp_path, n, opened) for n in range(5)]
-    first = segments[0].file
+    first = segments[0].file_to_write(0)
     for segment in segments[1:]:
-        segment.file.write([b"x"], 0)
+        segment.file_to_write(0).write([b"x"], 0)
     assert sum(segment.opened is not None for segment in segments) == 2
     first.write([b"still open for whoever has it"], 0)
     assert segments[0].file.read(5, 0) == b"still"

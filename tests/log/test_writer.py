@@ -8,7 +8,7 @@ import pytest
 from mainstem.core import TopicPartition
 from mainstem.log import LogConfig, StorageError, TopicConfig
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import CONFIG, TOPIC_ID, TP, batch, open_log, run, values, with_partition
+from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, values, with_partition
 
 
 def journal_syncs(disk: SimulatedDisk) -> int:
@@ -94,6 +94,85 @@ def test_a_full_disk_refuses_and_the_log_goes_on(tmp_path):
             tmp_path, lambda p: check_values(p, [b"before", b"after"]), disk=disk.after_power_cut(lambda m: 0)
         )
     )
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_sync_that_fails_is_never_taken_for_a_full_disk(tmp_path, error):
+    """The append was undone, but its frame was in the journal: the next one got the same offset, and after a kill the
+    partition was offline with acknowledged records in it."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"before"))
+        disk.refuse("sync", error, "journal")
+        with pytest.raises(StorageError, match="offline"):
+            await partition.append(batch(b"in doubt"))
+        assert log.offline
+        with pytest.raises(StorageError, match="offline"):
+            partition.append(batch(b"refused"))
+        abandon(log)
+        for after in (disk.after_kill(), disk.after_power_cut(lambda most: 0)):
+            again = await open_log(tmp_path, disk=after)
+            partition = again.partitions[TP]
+            await partition.append(batch(b"acknowledged"))
+            found = await values(partition)
+            assert found in ([b"before", b"acknowledged"], [b"before", b"in doubt", b"acknowledged"])
+            abandon(again)
+
+    run(test())
+
+
+def test_what_was_refused_for_want_of_room_is_not_in_the_journal(tmp_path):
+    """All of its frame was there but the padding, and a start takes such a frame for whole."""
+
+    class AlmostFull(SimulatedDisk):
+        full = False
+
+        def open(self, path, *, create=False):
+            file = super().open(path, create=create)
+            if path.name.startswith("journal"):
+                write = file.write
+
+                def almost(pieces, position):
+                    if self.full:
+                        self.full = False
+                        write(pieces[:-1], position)
+                        raise OSError(errno.ENOSPC, "no room for the padding")
+                    write(pieces, position)
+
+                file.write = almost
+            return file
+
+    disk = AlmostFull(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        disk.full = True
+        with pytest.raises(StorageError, match="nothing was appended"):
+            await partition.append(batch(b"refused"))
+        abandon(log)
+        again = await open_log(tmp_path, disk=disk.after_kill())
+        assert await values(again.partitions[TP]) == []
+        abandon(again)
+
+    run(test())
+
+
+@pytest.mark.parametrize("flush_messages", [1, 100])
+def test_a_full_disk_that_has_no_room_for_a_files_name(tmp_path, flush_messages):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        disk.refuse("create", errno.ENOSPC, ".log")
+        with pytest.raises(StorageError, match="nothing was appended"):
+            await partition.append(batch(b"refused"))
+        await partition.append(batch(b"v"))
+        assert await values(partition) == [b"v"]
+
+    run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=flush_messages)))
 
 
 async def check_values(partition, expected):

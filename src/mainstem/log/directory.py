@@ -5,7 +5,7 @@ import fcntl
 import os
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +51,10 @@ class _Snapshot(msgspec.Struct, frozen=True):
     sequence: int
 
 
+class _NoRoom(Exception):
+    """Everything is synced but the checkpoint's own file, for which the disk has no room."""
+
+
 class LogDirectory:
     """The partitions in one directory."""
 
@@ -84,6 +88,7 @@ class LogDirectory:
         self._checkpoint_waiters: list[asyncio.Future[None]] = []
         self._checkpoint_answers: list[asyncio.Future[None]] = []  # of the one that runs
         self._checkpoint: asyncio.Future[dict[TopicPartition, msgspec.Raw]] | None = None
+        self._waiting_for_room: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(cls, path: Path, config: LogConfig, *, clock: Clock, disk: Disk | None = None) -> "LogDirectory":
@@ -166,6 +171,8 @@ class LogDirectory:
         self._stop.set()
         if self._housekeeping_timer is not None:
             self._housekeeping_timer.cancel()
+        if self._waiting_for_room is not None:
+            self._give_up_checkpoint()
         closed = StorageError(f"{self.path}: the log is closed")
         for partition in self._partitions.values():
             partition.append_error = partition.append_error or closed
@@ -181,7 +188,10 @@ class LogDirectory:
         if self.error is None and self._journal is not None:
             self._journal.switch()
             snapshot = self._take_snapshot(self._journal.generation)
-            await self._threads.run(self._write_checkpoint, snapshot, _index_writes(snapshot), True)
+            try:
+                await self._threads.run(self._write_checkpoint, snapshot, _index_writes(snapshot), True)
+            except (OSError, _NoRoom) as error:  # the next start reads the journal, as after a crash
+                log.warning("closed_without_checkpoint", path=str(self.path), error=str(error))
         for partition in self._partitions.values():
             partition.go_offline(closed)
         self._let_go()
@@ -205,7 +215,10 @@ class LogDirectory:
         self._journal = Journal(self.path, self._disk, generation=found.generation, sequence=found.sequence)
         self._disk.sync_directory(self.path)
         snapshot = self._take_snapshot(found.generation)
-        self._raws = self._write_checkpoint(snapshot, _index_writes(snapshot), False)
+        try:
+            self._raws = self._write_checkpoint(snapshot, _index_writes(snapshot), False)
+        except _NoRoom as error:
+            raise StorageError(f"{self.path}: {error}", hint="free disk space, then start again") from error
         self._writer.start(self._journal, self.config.journal_bytes)
 
     def _make_partition(self, topic_partition: TopicPartition, topic_id: UUID) -> PartitionLog:
@@ -265,12 +278,16 @@ class LogDirectory:
                 f"{self.path}: {error}: the log directory is offline",
                 hint="look at the disk, then start again: what was acknowledged is in the journal",
             )
-        self._writer.stop(self.error)
+        self._stop_appends(self.error)
+
+    def _stop_appends(self, error: StorageError) -> None:
+        self.error = self.error or error
+        self._writer.stop(error)
         for waiter in (*self._checkpoint_waiters, *self._checkpoint_answers):
             if not waiter.done():
-                waiter.set_exception(self.error)
+                waiter.set_exception(error)
         for partition in self._partitions.values():
-            partition.refuse_appends(self.error)
+            partition.refuse_appends(error)
 
     @property
     def checkpointing(self) -> bool:
@@ -286,10 +303,9 @@ class LogDirectory:
     def cancel_checkpoint(self) -> None:
         assert self._snapshot is not None
         for partition, _ in self._snapshot.partitions:
-            partition.changed = True
+            partition.changed = partition.files_changed = True
         for segment, _ in self._snapshot.segments:
             segment.unsaved = True
-            partition.files_changed = True
         self._created += self._snapshot.created
         self._snapshot = None
         if self._checkpoint_waiters:
@@ -302,7 +318,7 @@ class LogDirectory:
         self._checkpoint_answers, self._checkpoint_waiters = self._checkpoint_waiters, []
         # The round itself was still to be counted when the snapshot was taken.
         snapshot = msgspec.structs.replace(snapshot, sequence=self._journal.sequence)
-        self._run_checkpoint(snapshot, _index_writes(snapshot))
+        self._run_checkpoint(self._write_checkpoint, snapshot, _index_writes(snapshot), False)
 
     async def checkpoint(self) -> None:
         """Bring everything that was appended so far to its segments, and say so.
@@ -343,15 +359,32 @@ class LogDirectory:
         raws = {tp: raw for tp, raw in self._raws.items() if tp not in changed}
         return _Snapshot(partitions, raws, segments, created, directories, generation, self._journal.sequence)
 
-    def _run_checkpoint(self, snapshot: _Snapshot, index_writes: list[IndexWrite]) -> None:
-        self._checkpoint = self._threads.run(self._write_checkpoint, snapshot, index_writes, False)
+    def _run_checkpoint(
+        self, write: Callable[..., dict[TopicPartition, msgspec.Raw]], snapshot: _Snapshot, *arguments: object
+    ) -> None:
+        self._waiting_for_room = None
+        self._checkpoint = self._threads.run(write, snapshot, *arguments)
         self._checkpoint.add_done_callback(lambda done: self._end_checkpoint(snapshot, done))
+
+    def _give_up_checkpoint(self) -> None:
+        """There was no room until the log is closed: the journal has everything, and nothing may be added to it."""
+        if self._waiting_for_room is not None:
+            self._waiting_for_room.cancel()
+        self._waiting_for_room = self._checkpoint = None
+        self._stop_appends(
+            StorageError(f"{self.path}: closed without a checkpoint, the disk is full", hint="free disk space")
+        )
 
     def _end_checkpoint(self, snapshot: _Snapshot, done: "asyncio.Future[dict[TopicPartition, msgspec.Raw]]") -> None:
         error = done.exception()
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, _NoRoom):
             log.error("checkpoint_waits_for_space", path=str(self.path), error=str(error))
-            self._loop.call_later(_RETRY_SECONDS, self._run_checkpoint, snapshot, [])
+            if self._stop.is_set():
+                self._give_up_checkpoint()
+            else:
+                self._waiting_for_room = self._loop.call_later(
+                    _RETRY_SECONDS, self._run_checkpoint, self._save_checkpoint, snapshot, False
+                )
             return
         self._checkpoint = None
         if error is not None:
@@ -381,7 +414,8 @@ class LogDirectory:
         1. sync the segments, 2. write their indexes (hints: not synced), 3. sync new partitions' directories, and
         those with new or deleted files, 4. replace the checkpoint.
         """
-        list(self._sync_threads.map(_sync_segment, [segment for segment, _ in snapshot.segments]))
+        written = [segment for segment, state in snapshot.segments if state.size]  # an empty one may have no file
+        list(self._sync_threads.map(_sync_segment, written))
         for write in index_writes:
             try:
                 write.write(self._disk)
@@ -389,11 +423,20 @@ class LogDirectory:
                 log.warning("index_not_written", path=str(write.path), error=str(error))
         list(self._sync_threads.map(self._sync_created, snapshot.created))
         list(self._sync_threads.map(self._sync_directory, [*snapshot.directories, self.path]))
+        return self._save_checkpoint(snapshot, clean)
+
+    def _save_checkpoint(self, snapshot: _Snapshot, clean: bool) -> dict[TopicPartition, msgspec.Raw]:
+        """Step 4. It alone may be tried again: each try writes a file of its own, and no sync before it is believed."""
         raws = dict(snapshot.raws)
         for partition, state in snapshot.partitions:
             raws[partition.topic_partition] = checkpoints.encode_partition(state)
         checkpoint = Checkpoint(clean, snapshot.generation, snapshot.sequence, list(raws.values()))
-        checkpoints.save(self._disk, self.path, checkpoint)
+        try:
+            checkpoints.save(self._disk, self.path, checkpoint)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise _NoRoom(str(error)) from error
         return raws
 
     def _sync_created(self, directory: Path) -> None:

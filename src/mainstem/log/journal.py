@@ -74,11 +74,18 @@ class Journal:
         """Bytes of this generation."""
 
     def append(self, entries: list[Entry]) -> None:
-        """Write one frame; durable after `sync`. Where it fails, the next frame takes its place."""
+        """Write one frame; durable after `sync`. Where it fails, `take_back` removes what is there of it."""
         frame = encode_frame(self.generation, self.sequence, entries)
         self._files[self._current].write(frame, self.size)
         self.size += sum(map(len, frame))
         self.sequence += 1
+
+    def take_back(self) -> None:
+        """Remove what `append` wrote before it failed: a frame that lacks only its padding would count at a start."""
+        file = self._files[self._current]
+        if file.size() > self.size:
+            file.truncate(self.size)
+            file.sync()
 
     def sync(self) -> None:
         self._files[self._current].sync()

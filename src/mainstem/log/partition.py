@@ -22,7 +22,7 @@ from mainstem.log import producers as producer_state
 from mainstem.log.checkpoint import PartitionState
 from mainstem.log.config import FOREVER, TopicConfig
 from mainstem.log.epochs import LeaderEpochs
-from mainstem.log.errors import InvalidRecord, OffsetOutOfRange, StorageError
+from mainstem.log.errors import CorruptSegment, InvalidRecord, OffsetOutOfRange, StorageError
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.journal import LOG_START, REPLACE, Entry
 from mainstem.log.producers import AppendedBatch, Producer, Producers
@@ -483,6 +483,8 @@ class PartitionLog:
         base_offset, position = self._high_watermark_place
         active = self._segments[-1]
         active.cut(position if active.base_offset == base_offset else 0, self.high_watermark)
+        if active.size == 0:  # there may be no file to sync
+            self._unsynced.pop(active, None)
         self.epochs.truncate_after(self.high_watermark)
         for pending in reversed(self._pending):
             for producer_id, before in pending.producers_before:
@@ -608,7 +610,10 @@ class PartitionLog:
         buffer = self._threads.buffer(size)
         if file.read_cached(buffer, position) == size:
             return buffer
-        return memoryview(await self._threads.run(file.read, size, position))
+        data = await self._threads.run(file.read, size, position)
+        if len(data) < size:
+            raise CorruptSegment(f"position {position}: {len(data)} bytes, {size} bytes were written")
+        return memoryview(data)
 
     async def _load_indexes(self, segment: Segment) -> None:
         """Bring the look-ups of a segment from before the start into memory; in doubt, build them anew."""
@@ -720,7 +725,8 @@ class PartitionLog:
     async def _create_active(self) -> None:
         """Let the active segment's file be there before anything before it goes: its name says where the log ends."""
         try:
-            await self._threads.run(self.files.open, self._segments[-1])
+            await self._threads.run(self._segments[-1].file_to_write, 0)
+            self.files_changed = True
         except OSError as error:
             raise StorageError(f"{self.topic_partition}: {error}") from error
 

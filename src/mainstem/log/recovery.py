@@ -208,7 +208,8 @@ class _Recovery:
         data = memoryview(entry.payload[0])
         if partition.error is not None:  # its state is not known, but nothing of it may get lost
             segment = Segment(partition.directory, entry.number, partition.files)
-            segment.file.write([data], entry.position)
+            file = segment.file_to_write(0)  # also where the beginning is missing: the file may be restored
+            file.write([data], entry.position)
             self.touched[segment] = None
             return
 
@@ -221,7 +222,7 @@ class _Recovery:
                 raise CorruptSegment(f"{segment.path}: {segment.size} bytes, the journal goes on at {entry.position}")
             headers = list(iter_headers(data))
             gone = headers[-1].next_offset <= self.log_start_of(partition) and not self.disk.exists(segment.path)
-            if not gone and segment.file.read(len(data), entry.position) != data:
+            if not gone and segment.file_to_write(entry.position).read(len(data), entry.position) != data:
                 segment.file.write([data], entry.position)
                 self.touched[segment] = None
             position = 0

@@ -65,12 +65,12 @@ class OpenFiles:
         self._opened: deque[Segment] = deque()
         self._lock = threading.Lock()  # the loop, the writer and the readers all ask
 
-    def open(self, segment: "Segment") -> File:
+    def open(self, segment: "Segment", *, create: bool = False) -> File:
         with self._lock:
             if segment.opened is None:
                 if segment.retired:  # its name may be another file's by now
                     raise FileNotFoundError(f"{segment.path}: deleted or replaced")
-                segment.opened = self.disk.open(segment.path, create=True)
+                segment.opened = self.disk.open(segment.path, create=create)
                 self._opened.append(segment)
             file = segment.opened
             while len(self._opened) > self._most:
@@ -121,8 +121,12 @@ class Segment:
 
     @property
     def file(self) -> File:
-        """The open file; it is created when it is missing. Keep it while it is used."""
+        """The open file; one that is missing is damage, not empty. Keep it while it is used."""
         return self.opened or self._files.open(self)
+
+    def file_to_write(self, position: int) -> File:
+        """The open file; the first write makes it."""
+        return self.opened or self._files.open(self, create=position == 0)
 
     @property
     def indexed(self) -> bool:
@@ -287,6 +291,8 @@ class Segment:
             BadBatch: at the first batch that does not check out; `position` says where.
         """
         end = self.size if end is None else end
+        if start >= end:  # nothing was appended: there may be no file
+            return
         position, file = start, self.file
         window, window_start = b"", start
         while position < end:

@@ -2,11 +2,14 @@
 
 A round, for everything that was queued when it began:
 
-1. write the batches to their segments (page cache): a full disk is found here, before anything is promised;
+1. write the batches to their segments (page cache): a full disk is found here, or in step 3, and all is taken back;
 2. partitions that trust the page cache (`flush.messages` > 1) answer now;
 3. write one frame with all the others' batches, and the notes, to the journal;
 4. one fdatasync of the journal, and of those segments whose topics sync by number or time;
 5. everybody else answers.
+
+A sync that fails is another matter, whatever its error number: what it covered may be lost or not, and a second one
+would say that all is well. The directory goes offline, and the next start finds out.
 
 Segments are synced later, by the checkpoint. docs/decisions/log-journal.md has the figures behind this.
 """
@@ -31,6 +34,10 @@ log = get_logger()
 
 _LONGEST_JOURNAL = 4  # times the limit, while a checkpoint is slow: it bounds recovery too
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _TakenBack(Exception):
+    """The disk had no room for a round; nothing of it is left in any file."""
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -159,6 +166,8 @@ class Writer:
         self._stopped = error
         for note in self._take_notes():
             _fail(note.future, error)
+        if not self._busy:  # what waited for a checkpoint waits no longer
+            self._idle.set()
 
     async def idle(self) -> None:
         """Wait until nothing is queued or in flight."""
@@ -210,19 +219,23 @@ class Writer:
             if batch.journaled
         ]
         entries += [note.entry for note in notes]
-        told = False
+        told = framed = False
         try:
             for _, run in runs:
-                run.segment.file.write(run.pieces, run.position)
+                run.segment.file_to_write(run.position).write(run.pieces, run.position)
             if relaxed := [batch for batch in batches if not batch.journaled]:
                 self._loop.call_soon_threadsafe(_tell_written, relaxed)
                 told = True
             if entries:
+                framed = True
                 self._journal.append(entries)
         except OSError as error:
-            if error.errno in FULL:
-                _cut_files([run for batch, run in runs if batch.journaled or not told])
-            raise
+            if error.errno not in FULL:
+                raise
+            if framed:
+                self._journal.take_back()
+            _cut_files([run for batch, run in runs if batch.journaled or not told])
+            raise _TakenBack(str(error)) from error
         for segment in dict.fromkeys(segment for batch in batches for segment in batch.sync):
             segment.file.sync()
         if entries:
@@ -267,17 +280,17 @@ class Writer:
 
     def _fail_round(self, batches: list[Batch], notes: list[Note], error: BaseException) -> None:
         final = any(batch.sink.fail_stop for batch in batches)
-        if isinstance(error, OSError) and error.errno in FULL and not final:
+        if isinstance(error, _TakenBack) and not final:
             refusal = StorageError(f"{error}: nothing was appended", hint="free disk space, or shorten a retention")
             log.error("disk_full", error=str(error))
             for batch in batches:
                 batch.sink.undo(batch, refusal)
         else:
             refusal = StorageError(f"{error}: the log directory is offline")
-            self._owner.fail(error if isinstance(error, OSError) else OSError(repr(error)))
+            self._owner.fail(error if isinstance(error, OSError) else OSError(str(error) or repr(error)))
         for note in notes:
             _fail(note.future, refusal)
-        if not isinstance(error, OSError):
+        if not isinstance(error, OSError | _TakenBack):
             raise error
 
 
@@ -294,8 +307,12 @@ def _runs(writes: list[Write]) -> list[Write]:
 def _cut_files(runs: list[Write]) -> None:
     """Take back what a full disk let through; synced, so that a power cut does not bring it back."""
     for run in runs:
-        run.segment.file.truncate(run.position)
-        run.segment.file.sync()
+        try:
+            file = run.segment.file
+        except FileNotFoundError:  # there was no room for its name either
+            continue
+        file.truncate(run.position)
+        file.sync()
 
 
 def _tell_written(batches: list[Batch]) -> None:
