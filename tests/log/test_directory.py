@@ -393,6 +393,31 @@ def test_producers_are_forgotten_after_a_while(tmp_path):
     run(test())
 
 
+@pytest.mark.parametrize("restart", ["none", "closed", "killed"])
+def test_the_retry_of_a_record_from_last_week_is_a_repetition_too(tmp_path, restart):
+    """Producers were forgotten by their records' timestamps: one that sends old ones was forgotten at once."""
+    clock = ManualClock()
+    topic = TopicConfig(retention_ms=-1)
+
+    async def test():
+        log = await open_log(tmp_path, clock=clock)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        week_old = clock.now_ms() - 7 * 86_400_000
+        again = batch(b"once", producer_id=1, producer_epoch=0, base_sequence=0, timestamp=week_old)
+        await partition.append(again)
+        if restart != "none":
+            abandon(log) if restart == "killed" else await log.close()
+            log = await open_log(tmp_path, clock=clock)
+            partition = log.partitions[TP]
+            partition.config = topic
+        await log.housekeep()
+        assert (await partition.append(again)).duplicate
+        assert await values(partition) == [b"once"]
+        await log.close()
+
+    run(test())
+
+
 def test_two_thousand_partitions_open_without_trouble(tmp_path):
     async def make():
         log = await LogDirectory.open(tmp_path, LogConfig(), clock=ManualClock())

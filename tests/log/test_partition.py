@@ -1,11 +1,15 @@
 """The doors of a partition; histories of many calls are in test_partition_model.py."""
 
 import asyncio
+import errno
+import os
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import hypothesis.strategies as st
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 
 from mainstem.core import ManualClock
@@ -18,7 +22,9 @@ from mainstem.log import (
     SystemDisk,
     TopicConfig,
 )
-from mainstem.records import CorruptBatch, decode_records, iter_headers
+from mainstem.log.threads import FileThreads
+from mainstem.records import CorruptBatch, CorruptRecords, decode_header, decode_records, iter_headers
+from mainstem.records.record import assemble_batch
 from tests.log.support import batch, read_all, run, values, with_partition
 
 NOW = 1_700_000_000_000
@@ -284,6 +290,105 @@ def test_lookups_by_time(tmp_path):
 
     topic = TopicConfig(segment_bytes=1_000, index_interval_bytes=200)
     run(with_partition(tmp_path, test, topic=topic, clock=clock))
+
+
+def garbage(timestamp: int) -> bytes:
+    """A batch whose CRC is right and whose records are none."""
+    header = decode_header(batch(b"a", timestamp=timestamp))
+    return assemble_batch(header, b"garbage")
+
+
+def test_a_batch_that_only_its_writer_understands_is_no_damage(tmp_path):
+    """One client's broken batch took the partition offline at the next look-up by time, or at a compaction."""
+    clock = ManualClock()
+
+    async def test(partition):
+        await partition.append(batch(b"1", key=b"k", timestamp=NOW + 5))
+        await partition.append(garbage(NOW + 10))
+        await partition.append(batch(b"2", key=b"k", timestamp=NOW + 20))
+        await partition.append(garbage(NOW + 30))
+        assert (await partition.offset_for_timestamp(NOW + 6)).offset == 2
+        assert await partition.offset_for_timestamp(NOW + 25) is None
+        assert (await partition.latest_timestamp()).offset == 2
+        partition.config = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+        partition.roll()
+        cleaner = FileThreads(1)
+        segment = partition.segments[0]
+        segment.checkpointed_size = segment.size
+        assert await partition.compact(cleaner, threading.Event(), most_keys=10)
+        cleaner.close()
+        result = await partition.read(0, 10_000)
+        assert [header.base_offset for header in iter_headers(result.records)] == [1, 2, 3]
+        assert (await partition.append(batch(b"3"))).base_offset == 4
+
+    run(with_partition(tmp_path, test, clock=clock))
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_lack_of_descriptors_or_memory_is_no_damage(tmp_path, error):
+    """Every error of a read took the partition offline until the next start."""
+
+    class Wanting(SystemDisk):
+        wanting = False
+
+        def open(self, path, *, create=False):
+            if self.wanting and path.suffix == ".log":
+                raise OSError(error, os.strerror(error))
+            return super().open(path, create=create)
+
+    disk = Wanting()
+
+    async def test(partition):
+        await partition.append(batch(b"v"))
+        partition.segments[0].opened = None
+        disk.wanting = True
+        for look in (partition.read(0, 100), partition.offset_for_timestamp(0), partition.latest_timestamp()):
+            with pytest.raises(StorageError, match=os.strerror(error)):
+                await look
+        disk.wanting = False
+        assert partition.error is None
+        assert await values(partition) == [b"v"]
+
+    run(with_partition(tmp_path, test, disk=disk))
+
+
+def test_damage_found_by_a_lookup_by_time_is_told(tmp_path):
+    """The look-ups of a segment from before the start were loaded outside any guard."""
+
+    async def fill(partition):
+        for n in range(20):
+            await partition.append(batch(b"v" * 100, timestamp=NOW + n))
+
+    async def look(partition):
+        path = partition.segments[0].path
+        data = bytearray(path.read_bytes())
+        data[30] ^= 1
+        path.write_bytes(data)
+        for index in partition.directory.glob("*index"):
+            index.unlink()
+        with pytest.raises(StorageError, match="bad CRC"):
+            await partition.offset_for_timestamp(NOW + 3)
+        assert partition.error is not None
+
+    topic = TopicConfig(index_interval_bytes=200)
+    run(with_partition(tmp_path, fill, topic=topic))
+    run(with_partition(tmp_path, look, topic=topic))
+
+
+def test_a_batch_that_cannot_be_put_in_the_topics_form_changes_nothing(tmp_path):
+    async def test(partition):
+        with pytest.raises(CorruptRecords):
+            partition.append(batch(b"good") + bad_lz4())
+        assert (partition.log_end_offset, partition.size_bytes) == (0, 0)
+        assert (await partition.append(batch(b"next"))).base_offset == 0
+
+    def bad_lz4():
+        data = bytearray(batch(b"v"))
+        data[22] |= 3
+        data[17:21] = crc32c(memoryview(data)[21:]).to_bytes(4, "big")
+        return bytes(data)
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="zstd")))
 
 
 def test_deleted_records_are_gone_for_good_and_their_segments_too(tmp_path):

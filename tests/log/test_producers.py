@@ -35,7 +35,7 @@ def header(sequence: int, *, count: int = 1, epoch: int = 0, transactional: bool
 def appended(*headers, start: Producer | None = None) -> Producer:
     producer, offset = start, 0
     for each in headers:
-        producer = after_batch(producer, each, offset, "here")
+        producer = after_batch(producer, each, offset, 7_000, "here")
         offset += each.count
     assert producer is not None
     return producer
@@ -46,7 +46,7 @@ def test_sequences_follow_each_other():
     assert producer.last_sequence == 5
     assert producer.last_offset == 5
     with pytest.raises(OutOfOrderSequence, match="here: producer 1 sent sequence 8 of epoch 0, expected 6"):
-        after_batch(producer, header(8), 6, "here")
+        after_batch(producer, header(8), 6, 7_000, "here")
 
 
 def test_an_unknown_producer_may_begin_anywhere():
@@ -57,9 +57,9 @@ def test_an_unknown_producer_may_begin_anywhere():
 def test_sequences_wrap():
     producer = appended(header(MAX_SEQUENCE - 1, count=2))
     assert producer.last_sequence == MAX_SEQUENCE
-    assert after_batch(producer, header(0), 2, "here").last_sequence == 0
+    assert after_batch(producer, header(0), 2, 7_000, "here").last_sequence == 0
     across = appended(header(MAX_SEQUENCE, count=2))
-    assert after_batch(across, header(1), 2, "here").last_sequence == 1
+    assert after_batch(across, header(1), 2, 7_000, "here").last_sequence == 1
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12))
@@ -87,21 +87,21 @@ def test_a_part_of_a_batch_is_no_duplicate():
 def test_a_new_epoch_starts_at_zero_and_fences_the_old_one():
     producer = appended(header(0), header(1))
     with pytest.raises(OutOfOrderSequence, match="expected 0"):
-        after_batch(producer, header(2, epoch=1), 2, "here")
-    newer = after_batch(producer, header(0, epoch=1), 2, "here")
+        after_batch(producer, header(2, epoch=1), 2, 7_000, "here")
+    newer = after_batch(producer, header(0, epoch=1), 2, 7_000, "here")
     assert len(newer.batches) == 1
     with pytest.raises(InvalidProducerEpoch, match="sent epoch 0, expected 1 or later"):
-        after_batch(newer, header(1), 3, "here")
+        after_batch(newer, header(1), 3, 7_000, "here")
 
 
 def test_a_transaction_begins_with_its_first_batch_and_ends_with_the_marker():
     producer = appended(header(0, transactional=True), header(1, transactional=True))
     assert producer.transaction_first_offset == 0
     with pytest.raises(InvalidTransactionState, match="open since offset 0"):
-        after_batch(producer, header(2), 2, "here")
+        after_batch(producer, header(2), 2, 7_000, "here")
     ended = after_marker(producer, Marker(1, 0, True, 3), 9_000, "here")
     assert (ended.transaction_first_offset, ended.coordinator_epoch, ended.last_sequence) == (-1, 3, 1)
-    assert after_batch(ended, header(2, transactional=True), 5, "here").transaction_first_offset == 5
+    assert after_batch(ended, header(2, transactional=True), 5, 7_000, "here").transaction_first_offset == 5
 
 
 def test_a_marker_with_a_raised_epoch_fences_and_forgets_the_batches():
@@ -110,8 +110,8 @@ def test_a_marker_with_a_raised_epoch_fences_and_forgets_the_batches():
     ended = after_marker(producer, Marker(1, 1, True, 0), 9_000, "here")
     assert (ended.producer_epoch, ended.batches) == (1, ())
     with pytest.raises(InvalidProducerEpoch):
-        after_batch(ended, header(1, transactional=True), 2, "here")
-    assert after_batch(ended, header(0, epoch=1, transactional=True), 2, "here").last_sequence == 0
+        after_batch(ended, header(1, transactional=True), 2, 7_000, "here")
+    assert after_batch(ended, header(0, epoch=1, transactional=True), 2, 7_000, "here").last_sequence == 0
 
 
 def test_old_markers_are_refused():
@@ -123,9 +123,9 @@ def test_old_markers_are_refused():
 
 
 def test_a_replay_refuses_nothing():
-    producer = replay_batch(appended(header(0, epoch=2)), header(9, epoch=2, offset=7))
+    producer = replay_batch(appended(header(0, epoch=2)), header(9, epoch=2, offset=7), 7_000)
     assert (producer.last_sequence, producer.last_offset) == (9, 7)
-    assert replay_marker(None, Marker(1, 0, False, 0), 1).producer_epoch == 0
+    assert replay_marker(None, Marker(1, 0, False, 0), 1, 2).producer_epoch == 0
 
 
 def test_the_oldest_open_transaction():
@@ -146,8 +146,10 @@ def test_the_oldest_open_transaction():
 
 def test_a_producer_is_forgotten_unless_its_transaction_is_open():
     producers = Producers()
-    producers.put(Producer(1, 0, last_timestamp=100))
-    producers.put(Producer(2, 0, last_timestamp=100, transaction_first_offset=5))
-    producers.put(Producer(3, 0, last_timestamp=300))
-    assert producers.expire(200) == 1
-    assert [producer.producer_id for producer in producers] == [2, 3]
+    producers.put(Producer(1, 0, last_timestamp=900, last_append_ms=100))
+    producers.put(Producer(2, 0, last_append_ms=100, transaction_first_offset=5))
+    producers.put(Producer(3, 0, last_timestamp=1, last_append_ms=300))
+    producers.put(Producer(4, 0, last_timestamp=300))  # from a checkpoint that did not say when
+    producers.put(Producer(5, 0, last_timestamp=100))
+    assert producers.expire(200) == 2
+    assert [producer.producer_id for producer in producers] == [2, 3, 4]

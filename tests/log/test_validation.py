@@ -1,4 +1,5 @@
 import pytest
+from crc32c import crc32c
 
 from mainstem.log import BatchTooLarge, InvalidRecord, InvalidTimestamp, TopicConfig
 from mainstem.log.validation import check_batch, rewrite, rewrites
@@ -13,6 +14,13 @@ def check(data: bytes, **settings) -> None:
     check_batch(decode_header(data), data, TopicConfig(**settings), NOW, "orders-0")
 
 
+def with_codec(codec: int) -> bytes:
+    data = bytearray(batch(b"v"))
+    data[22] |= codec
+    data[17:21] = crc32c(memoryview(data)[21:]).to_bytes(4, "big")
+    return bytes(data)
+
+
 def test_a_plain_batch_passes():
     check(batch(b"v"))
     check(batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
@@ -25,6 +33,8 @@ def test_a_plain_batch_passes():
         (batch(b"v", producer_id=1, producer_epoch=0), "sent sequence -1, epoch 0"),
         (batch(b"v", producer_id=1, base_sequence=0), "sent sequence 0, epoch -1"),
         (batch(b"v", transactional=True), "without a producer id"),
+        (with_codec(5), "codec 5, the record format defines 0 to 4"),
+        (with_codec(7), "codec 7, "),
     ],
 )
 def test_what_no_topic_takes(data, message):

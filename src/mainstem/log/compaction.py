@@ -19,12 +19,13 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
+from mainstem.core.logging import get_logger
 from mainstem.log.checkpoint import SegmentState
 from mainstem.log.config import TopicConfig
 from mainstem.log.disk import Disk, File
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.segment import OpenFiles, Segment
-from mainstem.records import BatchHeader, decode_marker
+from mainstem.records import BatchHeader, CorruptRecords, UnknownCompression, decode_marker
 from mainstem.records.batch import COMPRESSION_MASK, HAS_DELETE_HORIZON, PREFIX, decode_header
 from mainstem.records.record import (
     assemble_batch,
@@ -33,6 +34,8 @@ from mainstem.records.record import (
     record_bytes,
     varint,
 )
+
+log = get_logger()
 
 CLEANED = ".cleaned"
 _WRITE_BYTES = 1 << 20
@@ -159,8 +162,7 @@ def last_offsets(plan: Plan, stop: threading.Event) -> tuple[dict[bytes, int], i
                 continue
             if len(latest) >= plan.most_keys:
                 return latest, header.base_offset
-            data = record_bytes(header, batch)
-            for record in _raw_records(header, data):
+            for record in _records_of(header, batch)[1]:
                 if record.key is not None:
                     latest[record.key] = record.offset
             _breathe(stop)
@@ -265,8 +267,9 @@ class _Pass:
         nothing = _bare(header) if last_of_producer else None
         if self.transactions.is_aborted(header):
             return nothing
-        data = record_bytes(header, batch)
-        records = list(_raw_records(header, data))
+        data, records = _records_of(header, batch)
+        if not records and header.count:
+            return batch  # who wrote it may know what it is
         kept = [record for record in records if self.stays(record, expired=expired)]
         if not kept:
             return nothing
@@ -334,6 +337,16 @@ class _Raw(msgspec.Struct, gc=False):
     """Position behind the timestamp delta, where the offset delta begins."""
     key: bytes | None
     has_value: bool
+
+
+def _records_of(header: BatchHeader, batch: memoryview) -> tuple[bytes, list[_Raw]]:
+    """A batch's records, also encoded; none where its CRC is right and it holds something else."""
+    try:
+        data = record_bytes(header, batch)
+        return data, list(_raw_records(header, data))
+    except (CorruptRecords, UnknownCompression) as error:
+        log.warning("batch_without_records", offset=header.base_offset, error=str(error))
+        return b"", []
 
 
 def _raw_records(header: BatchHeader, data: bytes) -> Iterator[_Raw]:

@@ -5,10 +5,12 @@ offsets and is queued; the writer brings it to the disk, and then the high water
 """
 
 import asyncio
+import errno
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
@@ -39,6 +41,7 @@ log = get_logger()
 
 Verify = Callable[[BatchHeader], None]
 
+_WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _INT32_MAX = 2**31 - 1
 _READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
 _TRUSTED_BYTES = 32 * 2**20  # what this process appended last is in the page cache: reads need not check it again
@@ -258,7 +261,7 @@ class PartitionLog:
             check_batch(header, batch, self._config, now, self.topic_partition, keys_checked=keys_checked)
             start += header.size
             if header.producer_id >= 0:
-                repeated = self._stage(header, next_offset, append_time, staged, verify)
+                repeated = self._stage(header, next_offset, now, append_time, staged, verify)
                 if repeated is not None:
                     return self._answer_again(repeated)
             next_offset += header.last_offset - header.base_offset + 1
@@ -278,6 +281,7 @@ class PartitionLog:
         self,
         header: BatchHeader,
         base_offset: int,
+        now: int,
         append_time: int,
         staged: dict[int, Producer],
         verify: Verify | None,
@@ -290,7 +294,9 @@ class PartitionLog:
                 verify(header)
             if append_time >= 0:
                 header = msgspec.structs.replace(header, max_timestamp=append_time)
-            staged[header.producer_id] = producer_state.after_batch(before, header, base_offset, self.topic_partition)
+            staged[header.producer_id] = producer_state.after_batch(
+                before, header, base_offset, now, self.topic_partition
+            )
         return repeated
 
     def append_marker(
@@ -601,7 +607,7 @@ class PartitionLog:
         except (OSError, CorruptData) as error:
             if segment.retired:
                 raise _Replaced from error
-            raise self._broken(segment, error) from error
+            raise self._unreadable(segment, error) from error
         return b""
 
     async def _read_bytes(self, segment: Segment, position: int, size: int) -> memoryview:
@@ -625,6 +631,12 @@ class PartitionLog:
         if not segment.indexed:  # another reader may have been faster
             segment.fill_indexes(entries, rebuilt=rebuilt)
             self.changed = self.changed or rebuilt
+
+    def _unreadable(self, segment: Segment, error: Exception) -> StorageError:
+        """What a reader is told; only damage takes the partition offline, not a lack of memory or descriptors."""
+        if isinstance(error, OSError) and error.errno in _WANTING:
+            return StorageError(f"{segment.path}: {error}", hint="the machine or the process is short of it: try again")
+        return self._broken(segment, error)
 
     def _broken(self, segment: Segment, error: Exception) -> StorageError:
         """The segment cannot be read, or its bytes do not check out: the partition goes offline."""
@@ -656,10 +668,7 @@ class PartitionLog:
         for segment in tuple(self._segments):
             if segment.max_timestamp < timestamp:
                 continue
-            if not segment.indexed:
-                await self._load_indexes(segment)
-            start = segment.position_of(segment.time_index.lookup(timestamp))
-            found = await self._search(find_timestamp, segment, start, self._readable_end(segment), timestamp)
+            found = await self._search(segment, partial(self._find_timestamp, segment, timestamp))
             if found is not None:
                 return found
         return None
@@ -668,20 +677,31 @@ class PartitionLog:
         """The first record below the high watermark that has the latest timestamp of all."""
         self._check_usable()
         for segment in sorted(self._segments, key=lambda s: s.max_timestamp, reverse=True):
-            found = await self._search(find_latest, segment, self._readable_end(segment))
+            found = await self._search(segment, partial(self._find_latest, segment))
             if found is not None:
                 return found
         return None
 
+    async def _find_timestamp(self, segment: Segment, timestamp: int) -> OffsetAndTimestamp | None:
+        if not segment.indexed:
+            await self._load_indexes(segment)
+        start = segment.position_of(segment.time_index.lookup(timestamp))
+        end, low, high = self._readable_end(segment), self.log_start_offset, self.high_watermark
+        return await self._threads.run(find_timestamp, segment, start, end, timestamp, low, high)
+
+    async def _find_latest(self, segment: Segment) -> OffsetAndTimestamp | None:
+        end = self._readable_end(segment)
+        return await self._threads.run(find_latest, segment, end, self.log_start_offset, self.high_watermark)
+
     async def _search(
-        self, search: Callable[..., OffsetAndTimestamp | None], segment: Segment, *arguments: int
+        self, segment: Segment, search: Callable[[], Awaitable[OffsetAndTimestamp | None]]
     ) -> OffsetAndTimestamp | None:
         try:
-            return await self._threads.run(search, segment, *arguments, self.log_start_offset, self.high_watermark)
+            return await search()
         except (OSError, CorruptData) as error:
             if segment.retired:
                 raise StorageError(f"{segment.path}: deleted while it was searched") from error
-            raise self._broken(segment, error) from error
+            raise self._unreadable(segment, error) from error
 
     # -- delete -------------------------------------------------------------------------------------------------------
 
@@ -925,8 +945,10 @@ class PartitionLog:
             self.changed = True
         return self._segments[-1]
 
-    def replay(self, header: BatchHeader, batch: memoryview) -> None:
-        """Count in a batch that the active segment's file holds."""
+    def replay(self, header: BatchHeader, batch: memoryview, *, append_ms: int | None = None) -> None:
+        """Count in a batch that the active segment's file holds; it was appended now at the latest, if nothing says when."""
+        if append_ms is None:
+            append_ms = self._clock.now_ms()
         self._segments[-1].append(header, self._config.index_interval_bytes)
         self.files_changed = True
         self.epochs.assign(header.leader_epoch, header.base_offset)
@@ -938,11 +960,11 @@ class PartitionLog:
         before = self._producers.get(header.producer_id)
         if header.is_control:
             marker = decode_marker(batch)
-            self._producers.put(producer_state.replay_marker(before, marker, header.max_timestamp))
+            self._producers.put(producer_state.replay_marker(before, marker, header.max_timestamp, append_ms))
             if before is not None:
                 self._end_transaction(before, marker, header.base_offset)
         else:
-            self._producers.put(producer_state.replay_batch(before, header))
+            self._producers.put(producer_state.replay_batch(before, header, append_ms))
 
     def start(self, *, bump_epoch: bool = False) -> None:
         """Everything that was found (nothing, in a new partition) is durable: take appends."""

@@ -40,6 +40,8 @@ class Producer(msgspec.Struct, frozen=True, array_like=True):
     transaction_first_offset: int = -1
     """Where its open transaction begins; -1 without one."""
     last_timestamp: int = -1
+    last_append_ms: int = -1
+    """When its last batch or marker was appended, by the log's clock: the producer's own timestamps may be of any age."""
 
     @property
     def last_sequence(self) -> int:
@@ -61,7 +63,9 @@ def find_duplicate(producer: Producer | None, header: BatchHeader) -> AppendedBa
     return None
 
 
-def after_batch(producer: Producer | None, header: BatchHeader, base_offset: int, where: object) -> Producer:
+def after_batch(
+    producer: Producer | None, header: BatchHeader, base_offset: int, now_ms: int, where: object
+) -> Producer:
     """The producer's state once the batch is appended at `base_offset`.
 
     Raises:
@@ -77,15 +81,15 @@ def after_batch(producer: Producer | None, header: BatchHeader, base_offset: int
                 f"{where}: producer {header.producer_id} has a transaction open since offset"
                 f" {producer.transaction_first_offset} and sent a batch outside it"
             )
-    return _appended(producer, header, base_offset)
+    return _appended(producer, header, base_offset, now_ms)
 
 
-def replay_batch(producer: Producer | None, header: BatchHeader) -> Producer:
+def replay_batch(producer: Producer | None, header: BatchHeader, append_ms: int) -> Producer:
     """The producer's state after a batch that the log holds: nothing is refused."""
-    return _appended(producer, header, header.base_offset)
+    return _appended(producer, header, header.base_offset, append_ms)
 
 
-def after_marker(producer: Producer | None, marker: Marker, timestamp: int, where: object) -> Producer:
+def after_marker(producer: Producer | None, marker: Marker, now_ms: int, where: object) -> Producer:
     """The producer's state once the marker is appended: no open transaction, epochs as the marker has them.
 
     Raises:
@@ -98,29 +102,29 @@ def after_marker(producer: Producer | None, marker: Marker, timestamp: int, wher
                 f"{where}: marker of producer {marker.producer_id} from coordinator epoch {marker.coordinator_epoch},"
                 f" expected {producer.coordinator_epoch} or later"
             )
-    return replay_marker(producer, marker, timestamp)
+    return replay_marker(producer, marker, now_ms, now_ms)
 
 
-def replay_marker(producer: Producer | None, marker: Marker, timestamp: int) -> Producer:
+def replay_marker(producer: Producer | None, marker: Marker, timestamp: int, append_ms: int) -> Producer:
     """The producer's state after a marker that the log holds."""
     same_epoch = producer is not None and producer.producer_epoch == marker.producer_epoch
     batches = producer.batches if same_epoch and producer is not None else ()
-    return Producer(marker.producer_id, marker.producer_epoch, batches, marker.coordinator_epoch, -1, timestamp)
+    return Producer(
+        marker.producer_id, marker.producer_epoch, batches, marker.coordinator_epoch, -1, timestamp, append_ms
+    )
 
 
-def _appended(producer: Producer | None, header: BatchHeader, base_offset: int) -> Producer:
+def _appended(producer: Producer | None, header: BatchHeader, base_offset: int, append_ms: int) -> Producer:
     last_offset = base_offset + header.last_offset - header.base_offset
     batch = AppendedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset, header.max_timestamp)
     epoch = header.producer_epoch
     first_offset = base_offset if header.is_transactional else -1
     if producer is None:
-        return Producer(header.producer_id, epoch, (batch,), -1, first_offset, header.max_timestamp)
+        return Producer(header.producer_id, epoch, (batch,), -1, first_offset, header.max_timestamp, append_ms)
     if producer.transaction_first_offset >= 0:
         first_offset = producer.transaction_first_offset
     kept = producer.batches[1 - REMEMBERED_BATCHES :] if producer.producer_epoch == epoch else ()
-    return Producer(
-        header.producer_id, epoch, (*kept, batch), producer.coordinator_epoch, first_offset, header.max_timestamp
-    )
+    return Producer(header.producer_id, epoch, (*kept, batch), producer.coordinator_epoch, first_offset, append_ms)
 
 
 def _check_epoch(producer: Producer, producer_epoch: int, where: object) -> None:
@@ -188,11 +192,12 @@ class Producers:
         return None
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers whose last batch is older and who have no open transaction; how many."""
+        """Forget producers whose last batch was appended earlier and who have no open transaction; how many."""
         expired = [
             p.producer_id
             for p in self._by_id.values()
-            if p.last_timestamp < before_ms and p.transaction_first_offset < 0
+            if (p.last_timestamp if p.last_append_ms < 0 else p.last_append_ms) < before_ms
+            and p.transaction_first_offset < 0
         ]
         for producer_id in expired:
             del self._by_id[producer_id]

@@ -1,14 +1,18 @@
 """Finding batches and records in bytes and segments: the blocking and the pure half of reads."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from struct import Struct
 
 import msgspec
 from crc32c import crc32c
 
+from mainstem.core.logging import get_logger
 from mainstem.log.segment import Segment
-from mainstem.records import CorruptBatch, Span, decode_records, iter_spans
+from mainstem.records import CorruptBatch, CorruptRecords, Record, Span, UnknownCompression, decode_records, iter_spans
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, CRC_FROM, HEADER, OFFSET_AND_LENGTH, decode_header
+
+log = get_logger()
 
 READ_SLACK = 64 * 1024
 """Bytes read beyond what was asked, to get past the batches between an index entry and the offset."""
@@ -111,6 +115,19 @@ def rest(part: Part, offset: int, available: int) -> tuple[int, int, int] | None
     return position, min(left, max(size, READ_SLACK)), next_offset
 
 
+def records_of(batch: memoryview | bytes, path: Path) -> list[Record]:
+    """The records of a batch; none where its CRC is right and it holds something else: its writer's fault, no damage.
+
+    Raises:
+        CorruptBatch: its CRC does not match.
+    """
+    try:
+        return decode_records(batch)
+    except (CorruptRecords, UnknownCompression) as error:
+        log.warning("batch_without_records", path=str(path), offset=decode_header(batch).base_offset, error=str(error))
+        return []
+
+
 def find_timestamp(
     segment: Segment, start: int, end: int, timestamp: int, low: int, high: int
 ) -> OffsetAndTimestamp | None:
@@ -120,7 +137,7 @@ def find_timestamp(
             return None
         if header.max_timestamp < timestamp or header.last_offset < low:
             continue
-        for record in decode_records(batch):
+        for record in records_of(batch, segment.path):
             if record.timestamp >= timestamp and low <= record.offset < high:
                 return OffsetAndTimestamp(record.offset, record.timestamp, header.leader_epoch)
     return None
@@ -128,16 +145,23 @@ def find_timestamp(
 
 def find_latest(segment: Segment, end: int, low: int, high: int) -> OffsetAndTimestamp | None:
     """The first record with an offset in [low, high) and the latest timestamp of them (blocking)."""
-    best: tuple[int, bytes] | None = None
-    for _, header, batch in segment.scan(0, end):
-        if header.base_offset >= high:
+    unreadable: set[int] = set()
+    while True:
+        best: tuple[int, bytes] | None = None
+        for _, header, batch in segment.scan(0, end):
+            if header.base_offset >= high:
+                break
+            wanted = header.last_offset >= low and header.count and header.base_offset not in unreadable
+            if wanted and (best is None or header.max_timestamp > best[0]):
+                best = (header.max_timestamp, bytes(batch))
+        if best is None:
+            return None
+        records = records_of(best[1], segment.path)
+        if records:
             break
-        if header.last_offset >= low and header.count and (best is None or header.max_timestamp > best[0]):
-            best = (header.max_timestamp, bytes(batch))
-    if best is None:
-        return None
+        unreadable.add(decode_header(best[1]).base_offset)
     found = None
-    for record in decode_records(best[1]):
+    for record in records:
         if low <= record.offset < high and (found is None or record.timestamp > found.timestamp):
             found = OffsetAndTimestamp(record.offset, record.timestamp, decode_header(best[1]).leader_epoch)
     return found

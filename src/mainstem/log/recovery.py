@@ -268,7 +268,8 @@ class _Recovery:
                         f" expected {partition.log_end_offset} or later",
                         position,
                     )
-                partition.replay(header, batch)
+                # Without a checkpoint a batch may be of any age, and only its producer's own timestamp says which.
+                partition.replay(header, batch, append_ms=header.max_timestamp if self.saved is None else None)
                 self.touched[segment] = None
         finally:
             if whole and not dense:  # compaction wrote it, and without a checkpoint nothing else says so

@@ -38,6 +38,8 @@ def check_batch(
         raise InvalidRecord(
             f"{where}: a batch of {header.count} records with last offset delta {header.last_offset_delta}"
         )
+    if header.compression >= len(COMPRESSIONS):
+        raise InvalidRecord(f"{where}: compression codec {header.compression}, the record format defines 0 to 4")
     if header.producer_id >= 0:
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise InvalidRecord(
