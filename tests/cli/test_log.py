@@ -1,6 +1,7 @@
 """`mainstem log start`: one line when it serves, one line when it cannot, and a clean stop."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -76,6 +77,42 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path):
     with started(tmp_path) as (_, bootstrap), RawClient(bootstrap) as raw:
         asked = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
         assert raw.call(2, 5, replica_id=-1, topics=asked).topics[0].partitions[0].offset == 20
+
+
+def test_a_failed_disk_ends_it_so_that_a_supervisor_starts_it_again(tmp_path):
+    """The process lived on, and answered every request with an error. A file size limit fails writes as a disk does."""
+    argv = [*COMMAND, "--data", str(tmp_path), "--listen", "127.0.0.1:0"]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+
+    with subprocess.Popen(
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=limit,  # noqa: PLW1509 - no threads here
+    ) as process:
+        try:
+            bootstrap = process.stdout.readline().split()[-1]
+            with RawClient(bootstrap) as raw:
+                raw.create_topic("t")
+                acknowledged = 0
+                while raw.produce("t", b"x" * 200_000) == 0:
+                    acknowledged += 1
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 75
+    lines = [line for line in errors.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, errors
+    assert "the log directory is offline" in lines[0]
+    with started(tmp_path) as (_, bootstrap), RawClient(bootstrap) as raw:
+        asked = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+        assert raw.call(2, 5, replica_id=-1, topics=asked).topics[0].partitions[0].offset in (
+            acknowledged,
+            acknowledged + 1,
+        )
 
 
 def test_a_port_in_use(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from mainstem.cli import TEMPORARY
 from mainstem.core import UserError
 from mainstem.core.config import convert, overlay_environment, read_toml
 from mainstem.core.process import die_with_parent, say_ready
@@ -37,7 +38,10 @@ def log() -> None:
 )
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
 def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> None:
-    """Serve the log in directory DATA until SIGTERM or Ctrl-C."""
+    """Serve the log in directory DATA until SIGTERM or Ctrl-C.
+
+    Where the disk fails it ends with exit code 75: what was acknowledged is safe, and a supervisor may start it again.
+    """
     _skip_slow_imports()
     from mainstem.core.logging import configure
 
@@ -51,13 +55,13 @@ def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> 
     host, port = parse_address(listen)
     tree = overlay_environment(read_toml(config_file) if config_file is not None else {})
     from mainstem.broker.config import BrokerConfig
-    from mainstem.log import LogConfig
+    from mainstem.log import LogConfig, StorageError
 
     where = str(config_file or "environment")
     broker_config = convert({**tree.get("broker", {}), "host": host, "port": port}, BrokerConfig, where=where)
     log_config = convert(tree.get("log", {}), LogConfig, where=where)
 
-    async def serve() -> None:
+    async def serve() -> StorageError | None:
         from mainstem.broker.node import serving
 
         stop = asyncio.Event()
@@ -68,12 +72,20 @@ def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> 
             gc.freeze()  # what was imported stays; what requests leave behind is young and goes at once
             gc.set_threshold(10_000, 20, 50)
             say_ready(f"listening on {broker.host}:{broker.port}")
-            await stop.wait()
+            async with asyncio.TaskGroup() as group:
+                ends = [group.create_task(event.wait()) for event in (stop, broker.log.failed)]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for task in ends:
+                    task.cancel()
+            return broker.log.error
 
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve())
+        failure = runner.run(serve())
+    if failure is not None:
+        click.echo(f"mainstem: {failure} ({failure.hint})", err=True)
+        raise click.exceptions.Exit(TEMPORARY)
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -63,6 +63,8 @@ class LogDirectory:
         self.config = config
         self.error: StorageError | None = None
         """Why the directory takes no more appends; None while all is well."""
+        self.failed = asyncio.Event()
+        """Set when the disk failed: only opening the directory again helps."""
         self.metadata = DirectoryMetadata("", "")
         """The cluster id, made with the directory."""
         self.recovered_cleanly = True
@@ -278,6 +280,7 @@ class LogDirectory:
                 f"{self.path}: {error}: the log directory is offline",
                 hint="look at the disk, then start again: what was acknowledged is in the journal",
             )
+        self.failed.set()
         self._stop_appends(self.error)
 
     def _stop_appends(self, error: StorageError) -> None:
