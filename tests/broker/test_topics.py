@@ -13,6 +13,7 @@ from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import InvalidTopicConfig, StorageError, TopicConfig
 from mainstem.wire.errors import Code
 from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import batch
 from tests.support.broker import Client, crashed, restarted, running, start, stop
 
 
@@ -218,5 +219,25 @@ def test_internal_topics_are_made_when_missing(tmp_path):
             assert [each.config.compacts for each in logs] == [True] * 3
             assert broker.topics.by_name("__inside").internal
             assert await broker.ensure_internal_topic("__inside", 3, {}) == logs
+
+    run(check())
+
+
+def test_records_that_no_metadata_names_are_kept(tmp_path):
+    """The metadata may be what is lost: a start deleted every partition that it did not name."""
+    lost = tmp_path / "lost"
+
+    async def check() -> None:
+        async with running(tmp_path / "whole", ManualClock()) as broker:
+            topic = await broker.topics.create("t", 1, {})
+            await topic.logs[0].append(batch(b"precious"))
+        lost.mkdir()
+        shutil.copytree(tmp_path / "whole" / "t-0", lost / "t-0")
+        for _ in range(2):
+            async with running(lost, ManualClock()) as broker:
+                assert broker.topics.get("t") is None
+                with pytest.raises(TopicAlreadyExists, match="records of a topic 't' are there"):
+                    await broker.topics.create("t", 1, {})
+            assert next((lost / "t-0").glob("*.log")).stat().st_size > 0
 
     run(check())

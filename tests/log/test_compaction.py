@@ -13,7 +13,7 @@ from mainstem.log.compaction import cleanable, dirty_ratio
 from mainstem.log.threads import FileThreads
 from mainstem.records import decode_records, iter_headers
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import TOPIC_ID, TP, batch, open_log, read_all, run
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run
 
 COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 10_000}
 
@@ -295,6 +295,29 @@ def test_nothing_is_appended_to_a_compacted_segment(tmp_path):
         log = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: most), clock=clock)
         log.partitions[TP].config = topic
         assert [record.value for record in await read_all(log.partitions[TP])] == [b"18", b"19", b"new"]
+        await log.close()
+
+    run(test())
+
+
+def test_a_kill_after_a_segment_became_longer(tmp_path):
+    """A delete horizon makes a batch longer: the start took the new file's end for batches that it did not know."""
+
+    async def test():
+        clock = ManualClock()
+        log = await open_log(tmp_path, clock=clock)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(**COMPACT))
+        await partition.append(batch(None, None, keys=[b"a", b"b"]))
+        partition.roll()
+        await log.checkpoint()
+        size = partition.segments[0].size
+        await partition.append(batch(b"1", key=b"c"))
+        await log.housekeep()
+        assert partition.segments[0].size > size
+        abandon(log)
+        log = await open_log(tmp_path, clock=clock)
+        found = await read_all(log.partitions[TP])
+        assert [(r.offset, r.key, r.value) for r in found] == [(0, b"a", None), (1, b"b", None), (2, b"c", b"1")]
         await log.close()
 
     run(test())

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import structlog
 
-from mainstem.core import MainstemError, TopicPartition
+from mainstem.core import MainstemError, ManualClock, TopicPartition
 from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, TopicConfig
 from tests.log.simulated_disk import FileNode, SimulatedDisk
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
@@ -246,6 +246,68 @@ def test_a_damaged_checkpoint_is_refused_with_the_way_out(tmp_path):
     assert "move it away" in caught.value.hint
     path.unlink()
     assert run(try_to_read(tmp_path)) == written
+
+
+@pytest.mark.parametrize("after", ["closed", "killed", "power cut"])
+def test_the_way_out_of_a_damaged_checkpoint_works_in_an_old_directory_too(tmp_path, after):
+    """Whoever followed the hint was told that round 1 of the journal is missing, as soon as there was more than one."""
+    disk = SimulatedDisk(tmp_path)
+    config = LogConfig(read_threads=1, sync_threads=1, journal_bytes=8_000)
+    other, gone = TopicPartition("other", 0), TopicPartition("gone", 0)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk, config=config)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        deleted = await log.create_partition(gone, UUID(int=8), TOPIC)
+        for n in range(60):
+            await partition.append(batch(b"%d" % n + b"v" * 200))
+            await deleted.append(batch(b"gone"))
+        await log.checkpoint()
+        assert log._journal.generation > 3
+        await log.delete_partition(gone)
+        late = await log.create_partition(other, UUID(int=9), TOPIC)
+        await late.append(batch(b"late"))
+        await partition.append(batch(b"60"))
+        await partition.delete_records(5)
+        await log.close() if after == "closed" else abandon(log)
+        found = disk.after_power_cut(lambda most: 0) if after == "power cut" else disk.after_kill()
+        found.unlink(tmp_path / "checkpoint")
+        log = await open_log(tmp_path, disk=found, config=config)
+        assert set(log.partitions) == {TP, other}
+        for each in log.partitions.values():
+            each.config = TOPIC
+        assert await values(log.partitions[other]) == [b"late"]
+        assert [v[:2] for v in await values(log.partitions[TP])] == [b"%d" % n + b"v" * (n < 10) for n in range(5, 61)]
+        assert (await log.partitions[TP].append(batch(b"goes on"))).base_offset == 61
+        await log.close()
+        log = await open_log(tmp_path, disk=found.after_kill(), config=config)
+        assert log.recovered_cleanly
+        await log.close()
+
+    run(test())
+
+
+def test_offsets_go_on_where_nothing_is_left_of_a_partition_but_its_name(tmp_path):
+    """All its records were deleted, then the checkpoint was lost: the next record must not get offset 0 again."""
+
+    async def test():
+        clock = ManualClock()
+        log = await open_log(tmp_path, clock=clock)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(retention_ms=1))
+        for _ in range(7):
+            await partition.append(batch(b"v"))
+        clock.advance_ms(5)
+        await log.housekeep()
+        assert (partition.log_start_offset, partition.size_bytes) == (7, 0)
+        await log.close()
+        for name in ("checkpoint", "journal-0", "journal-1"):
+            (tmp_path / name).unlink()
+        log = await open_log(tmp_path)
+        assert (log.partitions[TP].log_start_offset, log.partitions[TP].log_end_offset) == (7, 7)
+        assert (await log.partitions[TP].append(batch(b"next"))).base_offset == 7
+        await log.close()
+
+    run(test())
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "crashed"])

@@ -8,7 +8,7 @@ so that one promise of durability covers it: a create, alter or delete is durabl
     topic:<name>       {"id": "uuid", "partitions": n, "config": {name: value}, "internal": bool}; null: deleted
 
 Creating a topic: 1. its partitions, 2. the record. Deleting: 1. the record's tombstone, 2. the partitions. A crash in
-between leaves partitions that no record names; `load` removes them.
+between leaves partitions that no record names; `load` removes those that are empty, or whose tombstone it finds.
 """
 
 import asyncio
@@ -69,6 +69,7 @@ class Topics:
         self._by_id: dict[UUID, Topic] = {}
         self._by_id_bytes: dict[bytes, Topic] = {}
         self._store: PartitionLog
+        self._kept: set[str] = set()  # names of topics whose records are there, and no metadata
         self._changing = asyncio.Lock()  # one change at a time: names, ids and collisions are checked against the rest
 
     @classmethod
@@ -82,15 +83,16 @@ class Topics:
         store.fail_stop = False  # memory follows the record, never the other way round: a full disk may undo it
         store.config = TopicConfig.from_kafka(_METADATA_CONFIG)
         facts = await _read_facts(store)
+        deleted = {key.removeprefix("topic:") for key, fact in facts.items() if fact is None}
         cluster = facts.get("cluster")
         if cluster is None:
             cluster = {"id": base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")}
             await self._put("cluster", cluster)
         self.cluster_id = cluster["id"]
         for key, fact in facts.items():
-            if key.startswith("topic:"):
+            if key.startswith("topic:") and fact is not None:
                 await self._open(key.removeprefix("topic:"), fact)
-        await self._remove_orphans()
+        await self._remove_orphans(deleted)
         return self
 
     def __len__(self) -> int:
@@ -165,6 +167,8 @@ class Topics:
         """
         if name in self._by_name:
             raise TopicAlreadyExists(f"topic {name!r} already exists")
+        if name in self._kept:
+            raise TopicAlreadyExists(f"records of a topic {name!r} are there that the metadata does not know")
         self.check_name(name)
         if not internal and ("." in name or "_" in name):
             alike = name.replace(".", "_")
@@ -218,6 +222,8 @@ class Topics:
         present = len(topic.logs)
         if not present < count <= MAX_PARTITIONS:
             raise InvalidPartitions(f"topic {topic.name!r} has {present} partitions, {count} were asked for")
+        if topic.name in self._kept:
+            raise InvalidPartitions(f"topic {topic.name!r} has more partitions with records than the metadata knows")
 
     async def add_partitions(self, topic: Topic, count: int) -> None:
         """Grow a topic to `count` partitions.
@@ -306,12 +312,24 @@ class Topics:
         self._by_id[topic.topic_id] = topic
         self._by_id_bytes[topic.topic_id.bytes] = topic
 
-    async def _remove_orphans(self) -> None:
+    async def _remove_orphans(self, deleted: set[str]) -> None:
+        """Remove what a crash left of a creation (empty) or of a deletion (its tombstone is there).
+
+        Records that nobody asked to delete stay where they are: the metadata may be what is damaged.
+        """
         known = {METADATA} | {each.topic_partition for topic in self._by_name.values() for each in topic.logs}
-        orphans = set(self._directory.partitions) - known
-        for topic_partition in orphans:
-            log.warning("orphan_removed", topic=topic_partition.topic, partition=topic_partition.partition)
-        await self._remove(orphans)
+        removed = []
+        for topic_partition in set(self._directory.partitions) - known:
+            found = self._directory.partitions[topic_partition]
+            facts = {"topic": topic_partition.topic, "partition": topic_partition.partition}
+            if topic_partition.topic in deleted or (found.error is None and found.log_end_offset == 0):
+                log.warning("orphan_removed", **facts)
+                removed.append(topic_partition)
+            else:
+                hint = f"restore {METADATA}, or move {found.directory} away"
+                log.error("orphan_kept", **facts, log_end_offset=found.log_end_offset, hint=hint)
+                self._kept.add(topic_partition.topic)
+        await self._remove(removed)
 
 
 def _fact(topic: Topic, *, partitions: int | None = None, config: dict[str, str] | None = None) -> dict[str, Any]:
@@ -321,7 +339,7 @@ def _fact(topic: Topic, *, partitions: int | None = None, config: dict[str, str]
 
 
 async def _read_facts(store: PartitionLog) -> dict[str, Any]:
-    """The last fact per key."""
+    """The last fact per key; None where it was deleted not long ago."""
     facts: dict[str, Any] = {}
     offset = store.log_start_offset
     while offset < store.high_watermark:
@@ -329,9 +347,6 @@ async def _read_facts(store: PartitionLog) -> dict[str, Any]:
         for span in iter_spans(found.records):
             for record in decode_records(found.records[span.position : span.end]):
                 key = (record.key or b"").decode()
-                if record.value is None:
-                    facts.pop(key, None)
-                else:
-                    facts[key] = msgspec.json.decode(record.value)
+                facts[key] = None if record.value is None else msgspec.json.decode(record.value)
             offset = span.last_offset + 1
     return facts

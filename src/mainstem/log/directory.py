@@ -7,7 +7,6 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
@@ -158,15 +157,17 @@ class LogDirectory:
             del self._partitions[topic_partition]
             self._keys.discard((partition.topic_id, partition.number))
             self._raws.pop(topic_partition, None)
-            # On the loop: a rename is quick, and the next topic of that name must find no directory.
-            with suppress(FileNotFoundError):
+            # On the loop: a rename is quick, and the next topic of that name should find no directory.
+            try:
                 self._disk.rename(partition.directory, doomed)
+            except OSError as error:  # whoever creates that topic, or the next start, tries again
+                log.warning("deleted_files_left", path=str(partition.directory), error=str(error))
 
         await self._writer.note(Entry(DELETE, partition.topic_id, partition.number), apply)
         try:
             await self._threads.run(self._disk.remove_tree, doomed)
         except OSError as error:
-            log.warning("deleted_files_left", path=str(doomed), error=str(error), until="the next start")
+            log.warning("deleted_files_left", path=str(doomed), error=str(error))
 
     async def close(self) -> None:
         """Let what is queued reach the disk, write a checkpoint that says so, and let go of the directory."""

@@ -133,8 +133,10 @@ def decode_frame(data: memoryview, position: int) -> Frame | None:
     return Frame(generation, sequence, entries, length + (-length % PAGE))
 
 
-def read_frames(contents: Sequence[bytes], *, generation: int, sequence: int) -> list[Frame]:
+def read_frames(contents: Sequence[bytes], *, generation: int, sequence: int | None) -> list[Frame]:
     """The rounds from `sequence` on, in order, found in the journal files of `generation` or later.
+
+    Without a sequence (the checkpoint is gone) the longest row of rounds that ends with the last one.
 
     Raises:
         CorruptFile: a round is missing or damaged that a later one proves to have been durable.
@@ -143,13 +145,23 @@ def read_frames(contents: Sequence[bytes], *, generation: int, sequence: int) ->
     for content in contents:
         frames += _frames_of(memoryview(content), generation)
     frames.sort(key=lambda frame: frame.sequence)
+    if sequence is None:
+        return _last_row(frames)
     for expected, frame in enumerate(frames, sequence):
         if frame.sequence != expected:
             raise CorruptFile(
                 f"journal: round {expected} is missing or damaged, round {frame.sequence} is there",
-                hint="acknowledged records are damaged: restore the data directory, or run the repair command",
+                hint="acknowledged records are damaged: restore the data directory; without the checkpoint (move it"
+                " away) every batch of every partition is read and checked at start, and what is damaged is named",
             )
     return frames
+
+
+def _last_row(frames: list[Frame]) -> list[Frame]:
+    start = len(frames)
+    while start > 0 and (start == len(frames) or frames[start - 1].sequence == frames[start].sequence - 1):
+        start -= 1
+    return frames[start:]
 
 
 def _frames_of(data: memoryview, generation: int) -> list[Frame]:

@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -506,6 +507,8 @@ class PartitionLog:
         segment = self._segments.pop()
         segment.retired = True
         self._unsynced.pop(segment, None)
+        with suppress(OSError):  # its name would say that the log ends there
+            self.files.disk.unlink(segment.path)
 
     def refuse_appends(self, error: StorageError) -> None:
         """The directory's disk failed: what is not acknowledged fails, and so does every later append."""

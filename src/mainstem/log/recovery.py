@@ -18,7 +18,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log import checkpoint as checkpoints
 from mainstem.log.checkpoint import Checkpoint, PartitionState
 from mainstem.log.compaction import CLEANED, Replacement
-from mainstem.log.disk import Disk
+from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptFile, CorruptSegment, StorageError
 from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, NAMES, REPLACE, Entry, Frame, read_frames
 from mainstem.log.metadata import PARTITION_METADATA, decode_topic_id, encode_topic_id
@@ -57,8 +57,11 @@ def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
     saved = checkpoints.load(disk, path)
     recovery = _Recovery(path, disk, make_partition, saved)
     recovery.read_journal()
-    recovery.restore()
-    recovery.replay_journal()
+    if saved is not None:
+        recovery.restore()
+        recovery.replay_journal()
+    else:
+        recovery.redo_journal()
     recovery.adopt_unknown()
     for partition in recovery.partitions.values():
         if partition.error is None:
@@ -76,8 +79,11 @@ class _Recovery:
         self.kept: dict[TopicPartition, msgspec.Raw] = {}
         self.deleted_by: dict[Key, int] = {}
         """Sequence of the frame with the partition's last DELETE: what the journal says of it before that is moot."""
+        self.gone: set[Key] = set()
+        """Deleted, and not created again."""
         self.touched: dict[Segment, None] = {}
         self.frames: list[Frame] = []
+        self.redone: dict[Path, File] = {}
         self.log_starts: dict[Key, int] = {}
         self.replaced: dict[Key, set[int]] = {}
         self.generation = saved.generation if saved else 1
@@ -92,7 +98,8 @@ class _Recovery:
                 contents.append(self.disk.read_file(self.path / name))
             except FileNotFoundError:
                 contents.append(b"")
-        self.frames = read_frames(contents, generation=self.generation, sequence=self.sequence)
+        sequence = self.sequence if self.saved is not None else None
+        self.frames = read_frames(contents, generation=self.generation, sequence=sequence)
         for sequence, entry in [(frame.sequence, entry) for frame in self.frames for entry in frame.entries]:
             key = (entry.topic_id, entry.partition)
             if entry.kind == LOG_START:
@@ -101,6 +108,9 @@ class _Recovery:
                 self.replaced.setdefault(key, set()).update(_replacement(entry).base_offsets)
             elif entry.kind == DELETE:
                 self.deleted_by[key] = sequence
+                self.gone.add(key)
+            elif entry.kind == CREATE:
+                self.gone.discard(key)
 
     # 2. what the checkpoint says
 
@@ -178,11 +188,60 @@ class _Recovery:
         else:
             raise CorruptFile(f"journal: an entry of kind {entry.kind}", hint="use the newer program")
 
+    # or, without a checkpoint: bring the files to where the journal says they are, and read them afterwards
+
+    def redo_journal(self) -> None:
+        """Do with files only what the journal says; much of it was done long ago, and is found done."""
+        directories: dict[Key, Path] = {}
+        for path in self.disk.list(self.path):
+            number = path.name.rpartition("-")[2]
+            topic_id = read_topic_id(self.disk, path) if self.disk.is_directory(path) and number.isdigit() else None
+            if topic_id is not None:
+                directories[topic_id, int(number)] = path
+        for frame in self.frames:
+            for entry in frame.entries:
+                key = (entry.topic_id, entry.partition)
+                if frame.sequence > self.deleted_by.get(key, 0):
+                    self.redo_entry(entry, directories)
+            self.generation = max(self.generation, frame.generation)
+            self.sequence = frame.sequence + 1
+        for file in self.redone.values():
+            file.sync()
+
+    def redo_entry(self, entry: Entry, directories: dict[Key, Path]) -> None:
+        key = (entry.topic_id, entry.partition)
+        if entry.kind == CREATE and key not in directories:
+            self.create(key, bytes(entry.payload[0]).decode())
+            directories[key] = self.partitions.pop(key).directory
+        directory = directories.get(key)
+        if directory is None:
+            log.error("journal_entry_without_partition", topic_id=str(key[0]), partition=key[1], kind=entry.kind)
+        elif entry.kind == REPLACE:
+            base_offset, *others = _replacement(entry).base_offsets
+            path = directory / file_name(base_offset, LOG)
+            cleaned = path.with_name(path.name + CLEANED)
+            if self.disk.exists(cleaned):
+                self.disk.rename(cleaned, path)
+            for other in others:
+                self.disk.unlink(directory / file_name(other, LOG))
+        elif entry.kind == DATA:
+            self.redo_data(directory / file_name(entry.number, LOG), entry)
+
+    def redo_data(self, path: Path, entry: Entry) -> None:
+        key = (entry.topic_id, entry.partition)
+        data = memoryview(entry.payload[0])
+        last = max(header.last_offset for header in iter_headers(data))
+        gone = last < self.log_starts.get(key, 0) and not self.disk.exists(path)
+        if gone or entry.number in self.replaced.get(key, ()):
+            return
+        file = self.redone.get(path) or self.disk.open(path, create=True)
+        if file.read(len(data), entry.position) != data:
+            file.write([data], entry.position)
+            self.redone[path] = file
+
     def create(self, key: Key, topic: str) -> None:
         topic_partition = TopicPartition(topic, key[1])
         partition = self.make_partition(topic_partition, key[0])
-        if read_topic_id(self.disk, partition.directory) not in (None, key[0]):  # an earlier topic's of the same name
-            self.disk.remove_tree(partition.directory)
         create_files(self.disk, partition)
         sync_files(self.disk, partition.directory)
         self.partitions[key] = partition
@@ -234,12 +293,14 @@ class _Recovery:
 
     def catch_up(self, partition: PartitionLog, base_offset: int, position: int) -> None:
         """Count in what lies before `position`: its topic trusted the page cache for a while, then it was synced."""
+        replaced = self.replaced.get((partition.topic_id, partition.number), set())
         while partition.segments:
             segment = partition.segments[-1]
             if segment.base_offset == base_offset:
                 self.count_batches(partition, segment, position)
                 return
-            if self.disk.exists(segment.path):  # else it went with the log start offset
+            # It may have gone with the log start offset, or be the one that compaction wrote: then all of it is known.
+            if self.disk.exists(segment.path) and segment.base_offset not in replaced:
                 self.count_batches(partition, segment, self.disk.file_size(segment.path))
             if base_offset <= self.log_start_of(partition):  # nothing before it counts, whether it is there or not
                 partition.log_end_offset = base_offset
@@ -325,7 +386,7 @@ class _Recovery:
             topic_id = read_topic_id(self.disk, entry)
             has_batches = any(path.suffix == LOG and self.disk.file_size(path) for path in self.disk.list(entry))
             never_promised = topic_id is not None and not has_batches and self.saved is not None
-            deleted = topic_id is not None and number.isdigit() and (topic_id, int(number)) in self.deleted_by
+            deleted = topic_id is not None and number.isdigit() and (topic_id, int(number)) in self.gone
             if entry.name.endswith(DELETED) or never_promised or deleted:
                 self.disk.remove_tree(entry)
             elif not topic or not number.isdigit() or topic_id is None:
@@ -343,6 +404,8 @@ class _Recovery:
         """Read and check every batch; only the end of the last segment may be torn."""
         paths = [path for path in self.disk.list(partition.directory) if path.suffix == LOG and path.stem.isdigit()]
         for path in paths:
+            if int(path.stem) < partition.log_end_offset and not self.disk.file_size(path):
+                continue  # a full disk let nothing but its name through, and later there was room elsewhere
             partition.log_end_offset = max(partition.log_end_offset, int(path.stem))
             segment = partition.replay_segment(int(path.stem))
             if path is paths[0]:
@@ -351,6 +414,11 @@ class _Recovery:
                 self.read_segment_tail(partition, segment)
             else:
                 self.count_batches(partition, segment, self.disk.file_size(path))
+        log_start = self.log_start_of(partition)
+        if partition.log_end_offset < log_start:  # nothing that counts is left, but its offsets are not given again
+            partition.log_end_offset = log_start
+            partition.replay_segment(log_start)
+        partition.replay_log_start(log_start)
 
     # 5. make it durable
 
@@ -361,7 +429,7 @@ class _Recovery:
             segment.file.sync()
         for partition in self.partitions.values():
             if partition.error is None:
-                partition.start(bump_epoch=not clean and self.saved is not None)
+                partition.start(bump_epoch=not clean)
                 if not clean:
                     self.disk.sync_directory(partition.directory)
         if not clean:
@@ -393,6 +461,8 @@ def _valid_batch_after(segment: Segment, position: int, size: int) -> bool:
 
 def create_files(disk: Disk, partition: PartitionLog) -> None:
     """The partition's directory and its topic id, in Kafka's form (not synced)."""
+    if read_topic_id(disk, partition.directory) not in (None, partition.topic_id):  # a deleted topic's of the same name
+        disk.remove_tree(partition.directory)
     disk.make_directory(partition.directory)
     content = f"version: 0\ntopic_id: {encode_topic_id(partition.topic_id)}\n"
     disk.write_file(partition.directory / PARTITION_METADATA, content.encode())
