@@ -68,13 +68,18 @@ def test_partitions_that_no_record_names_are_removed(tmp_path):
     run(check())
 
 
-def test_a_partition_whose_directory_was_removed_by_hand_comes_back_empty(tmp_path):
+def test_a_partition_whose_directory_was_removed_by_hand_is_offline_and_not_empty(tmp_path):
     async def check() -> None:
         async with running(tmp_path, ManualClock()) as broker:
-            await broker.topics.create("t", 2, {})
+            topic = await broker.topics.create("t", 2, {})
+            await topic.logs[1].append(batch(b"v"))
         shutil.rmtree(tmp_path / "t-1")
         async with running(tmp_path, ManualClock()) as broker:
-            assert broker.partition(TopicPartition("t", 1)).log_end_offset == 0
+            found = broker.partition(TopicPartition("t", 1))
+            assert found.error is not None
+            with pytest.raises(StorageError, match="t-1"):
+                await found.read(0, 100)
+            assert broker.partition(TopicPartition("t", 0)).error is None
 
     run(check())
 

@@ -20,7 +20,6 @@ from mainstem.log import errors
         (errors.InvalidProducerEpoch, MainstemError),
         (errors.InvalidTransactionState, MainstemError),
         (errors.CoordinatorFenced, MainstemError),
-        (errors.UnknownProducer, MainstemError),
     ],
 )
 def test_the_type_carries_the_policy(error, policy):

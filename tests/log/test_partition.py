@@ -22,6 +22,7 @@ from mainstem.log import (
     SystemDisk,
     TopicConfig,
 )
+from mainstem.log.disk import SystemFile
 from mainstem.log.threads import FileThreads
 from mainstem.records import CorruptBatch, CorruptRecords, decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch
@@ -215,18 +216,34 @@ def test_large_batches_that_the_index_names_are_found(sizes, most):
 class ColdDisk(SystemDisk):
     """Nothing is in the page cache."""
 
+    def __init__(self):
+        self.readers = set()
+
     def open(self, path, *, create=False):
-        file = super().open(path, create=create)
-        file._nowait = False
-        return file
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        return ColdFile(path, descriptor, self.readers)
+
+
+class ColdFile(SystemFile):
+    def __init__(self, path, descriptor, readers):
+        super().__init__(path, descriptor)
+        self._nowait = False
+        self.readers = readers
+
+    def read(self, size, position):
+        self.readers.add(threading.get_ident())
+        return super().read(size, position)
 
 
 def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path):
     async def test(partition):
         await asyncio.gather(*(partition.append(batch(b"%d" % n)) for n in range(20)))
         assert await values(partition) == [b"%d" % n for n in range(20)]
+        assert disk.readers
+        assert threading.get_ident() not in disk.readers
 
-    run(with_partition(tmp_path, test, disk=ColdDisk()))
+    disk = ColdDisk()
+    run(with_partition(tmp_path, test, disk=disk))
 
 
 @pytest.mark.parametrize("how", ["cut", "gone"])

@@ -1,6 +1,7 @@
 """What a start finds: torn ends are cut, damage is told, never skipped. Whole histories are in the model tests."""
 
 import contextlib
+import os
 import shutil
 from pathlib import Path
 from random import Random
@@ -10,7 +11,8 @@ import pytest
 import structlog
 
 from mainstem.core import MainstemError, ManualClock, TopicPartition
-from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, TopicConfig
+from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, SystemDisk, TopicConfig
+from mainstem.log.disk import SystemFile
 from tests.log.simulated_disk import FileNode, SimulatedDisk
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
 
@@ -335,23 +337,45 @@ def test_damage_anywhere_is_never_silent(tmp_path, how, close):
                     assert run(try_to_read(tmp_path, disk=copy)) == written, f"{name}: {how} at {place}"
 
 
-def test_a_long_tail_is_found_quickly(tmp_path):
-    """Recovery is bounded by the journal, not by the log: 40 MB above the checkpoint."""
-    config = LogConfig(read_threads=1)
+def test_a_start_reads_what_the_journal_holds_and_no_more(tmp_path):
+    """Recovery is bounded by the journal, not by the log."""
+    config = LogConfig(read_threads=1, journal_bytes=1_000_000)
+    read = 0
+
+    class CountingFile(SystemFile):
+        def read(self, size, position):
+            nonlocal read
+            data = super().read(size, position)
+            read += len(data)
+            return data
+
+    class CountingDisk(SystemDisk):
+        def open(self, path, *, create=False):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+            return CountingFile(path, descriptor)
+
+        def read_file(self, path):
+            nonlocal read
+            data = super().read_file(path)
+            read += len(data)
+            return data
 
     async def fill():
         log = await open_log(tmp_path, config=config)
         partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
         content = batch(b"v" * 100_000)
-        futures = [partition.append(content) for _ in range(400)]
-        for future in futures:
-            await future
+        for _ in range(400):
+            await partition.append(content)
         abandon(log)
 
     async def check():
-        log = await open_log(tmp_path, config=config)
+        log = await open_log(tmp_path, config=config, disk=CountingDisk())
+        found = read
+        assert log.partitions[TP].log_end_offset == 400
         assert len(await read_all(log.partitions[TP])) == 400
         await log.close()
+        return found
 
     run(fill())
-    run(check())
+    journal = sum((tmp_path / name).stat().st_size for name in ("journal-0", "journal-1"))
+    assert run(check()) <= 2 * journal + 100_000 < 20_000_000  # the journal, and the same bytes in the segment

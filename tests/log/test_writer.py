@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 
 import pytest
 
@@ -275,14 +276,31 @@ def test_trust_that_is_taken_back_makes_the_earlier_records_durable_too(tmp_path
 
 def test_a_slow_checkpoint_holds_the_journal_at_a_few_times_its_size(tmp_path):
     config = LogConfig(read_threads=1, sync_threads=1, journal_bytes=20_000)
-    disk = SimulatedDisk(tmp_path)
+    goes_on = threading.Event()
+
+    class SlowDisk(SimulatedDisk):
+        def open(self, path, *, create=False):
+            file = super().open(path, create=create)
+            if path.suffix == ".log":
+                sync = file.sync
+                file.sync = lambda: goes_on.wait(60) and sync()
+            return file
+
+    disk = SlowDisk(tmp_path)
 
     async def test(partition):
         for _ in range(60):
-            await partition.append(batch(b"v" * 3_000))
-        return max(disk.file_size(tmp_path / name) for name in ("journal-0", "journal-1"))
+            future = partition.append(batch(b"v" * 3_000))
+            await asyncio.wait([future], timeout=1)
+            if not future.done():
+                break
+        assert not future.done(), "the journal grew and grew"
+        sizes = [disk.file_size(tmp_path / name) for name in ("journal-0", "journal-1")]
+        assert 4 * 20_000 <= max(sizes) <= 5 * 20_000
+        goes_on.set()
+        await future
 
-    assert run(with_partition(tmp_path, test, disk=disk, config=config)) <= 5 * 20_000
+    run(with_partition(tmp_path, test, disk=disk, config=config))
 
 
 def test_a_caller_that_is_gone_disturbs_nobody(tmp_path):

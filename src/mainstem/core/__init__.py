@@ -2,10 +2,9 @@
 
 from mainstem.core.clock import Clock, ManualClock, SystemClock
 from mainstem.core.errors import CorruptData, MainstemError, Retriable, UserError
-from mainstem.core.types import NO_OFFSET, Offset, Position, TopicPartition, is_topic_name
+from mainstem.core.types import Offset, Position, TopicPartition, is_topic_name
 
 __all__ = [
-    "NO_OFFSET",
     "Clock",
     "CorruptData",
     "MainstemError",

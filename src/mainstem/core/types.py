@@ -11,9 +11,6 @@ Offset = NewType("Offset", int)
 Position = NewType("Position", int)
 """A byte in a file."""
 
-NO_OFFSET = Offset(-1)
-"""What the Kafka protocol says where there is no offset."""
-
 
 def is_topic_name(text: object) -> bool:
     """Whether `text` is what Kafka takes for a topic's name."""

@@ -17,7 +17,6 @@ from mainstem.log.errors import (
     OffsetOutOfRange,
     OutOfOrderSequence,
     StorageError,
-    UnknownProducer,
 )
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.partition import AppendResult, PartitionLog, ReadResult
@@ -49,5 +48,4 @@ __all__ = [
     "StorageError",
     "SystemDisk",
     "TopicConfig",
-    "UnknownProducer",
 ]

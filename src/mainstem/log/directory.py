@@ -1,8 +1,6 @@
 """A log directory: all partitions of a node, their one writer, their checkpoint, their lock."""
 
 import asyncio
-import fcntl
-import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -14,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from mainstem.core import Clock, TopicPartition
+from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.log import checkpoint as checkpoints
 from mainstem.log.checkpoint import Checkpoint, PartitionState, SegmentState
@@ -57,7 +56,7 @@ class _NoRoom(Exception):
 class LogDirectory:
     """The partitions in one directory."""
 
-    def __init__(self, path: Path, config: LogConfig, clock: Clock, disk: Disk, lock: int) -> None:
+    def __init__(self, path: Path, config: LogConfig, clock: Clock, disk: Disk, lock: DirectoryLock) -> None:
         self.path = path
         self.config = config
         self.error: StorageError | None = None
@@ -100,7 +99,10 @@ class LogDirectory:
             CorruptFile: its checkpoint or journal is damaged.
             UnsupportedFormat: a later version of the program wrote it.
         """
-        lock = _take_lock(path)
+        try:
+            lock = DirectoryLock(path, LOCK)
+        except DirectoryInUse as error:
+            raise LogDirectoryInUse(str(error), hint=error.hint) from None
         directory = cls(path, config, clock, disk or SystemDisk(), lock)
         try:
             await directory._threads.run(directory._recover)
@@ -204,7 +206,7 @@ class LogDirectory:
         self._cleaner.close()
         self._threads.close()
         self._sync_threads.shutdown()
-        os.close(self._lock)
+        self._lock.release()
 
     def _recover(self) -> None:
         """In a thread; nobody else has the directory yet."""
@@ -468,16 +470,3 @@ def _index_writes(snapshot: _Snapshot) -> list[IndexWrite]:
     return [
         write for segment, state in snapshot.segments if not segment.retired for write in segment.index_writes(state)
     ]
-
-
-def _take_lock(path: Path) -> int:
-    path.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise LogDirectoryInUse(
-            f"{path}: in use by another process", hint="stop the other `mainstem`, or give another --data directory"
-        ) from None
-    return descriptor

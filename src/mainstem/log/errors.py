@@ -11,8 +11,7 @@ Fencing and order (no policy of their own: the producer's protocol says what fol
 ├── OutOfOrderSequence       a batch of this producer is missing before this one
 ├── InvalidProducerEpoch     a newer instance of this producer has written
 ├── InvalidTransactionState  a plain batch inside the producer's transaction
-├── CoordinatorFenced        a marker of an older transaction coordinator
-└── UnknownProducer          the partition has nothing of this producer
+└── CoordinatorFenced        a marker of an older transaction coordinator
 Retriable
 └── StorageError             the disk failed, or the partition is offline: nothing was acknowledged
 CorruptData
@@ -61,10 +60,6 @@ class InvalidTransactionState(MainstemError):
 
 class CoordinatorFenced(MainstemError):
     """A marker from a transaction coordinator that has been replaced."""
-
-
-class UnknownProducer(MainstemError):
-    """The partition has no state of this producer."""
 
 
 class StorageError(Retriable):

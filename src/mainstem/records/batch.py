@@ -88,10 +88,6 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return bool(self.attributes & HAS_DELETE_HORIZON)
 
     @property
-    def has_producer(self) -> bool:
-        return self.producer_id >= 0
-
-    @property
     def last_sequence(self) -> int:
         """Sequence of the last record; sequences start again at 0 after 2**31 - 1. -1 without a sequence."""
         if self.base_sequence < 0:

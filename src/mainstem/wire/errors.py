@@ -33,7 +33,6 @@ CODES: Final[dict[str, Code]] = {
     "OffsetOutOfRange": Code.offset_out_of_range,
     "OutOfOrderSequence": Code.out_of_order_sequence_number,
     "InvalidProducerEpoch": Code.invalid_producer_epoch,
-    "UnknownProducer": Code.unknown_producer_id,
     "InvalidRecord": Code.invalid_record,
     "InvalidTimestamp": Code.invalid_timestamp,
     "BatchTooLarge": Code.message_too_large,
