@@ -64,6 +64,7 @@ def main() -> int:
     options.add_argument("--listen", default="127.0.0.1:0", help="address of the log")
     options.add_argument("--gateway", default="127.0.0.1:0", help="address of registry and collector")
     chosen = options.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: what was started is stopped
     shutil.rmtree(chosen.work, ignore_errors=True)
     chosen.work.mkdir(parents=True)
     with LocalPostgres(chosen.work / "postgres") as postgres:

@@ -39,6 +39,14 @@ def test_a_table_without_a_commit_of_ours_has_nothing(tmp_path):
     assert last_commit(tmp_path) is None
 
 
+def test_a_log_without_a_commit_is_no_table_yet(tmp_path):
+    """A driver killed while it made its first table could not be started again: "is not a Delta table"."""
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / ".00000000000000000000.json.tmp").write_text("{}")
+    assert not is_table(tmp_path)
+    assert last_commit(tmp_path) is None
+
+
 def test_a_position_that_was_cleaned_up_is_told_not_guessed(tmp_path):
     """To start at offset 0 would write every row twice."""
     write(tmp_path, 12)

@@ -43,7 +43,13 @@ class _Action(msgspec.Struct):
 
 
 def is_table(directory: Path) -> bool:
-    return (directory / "_delta_log").is_dir()
+    """Whether `directory` holds a table: its first commit is there. A crash may leave a log without any."""
+    return bool(_versions(directory))
+
+
+def _versions(table: Path) -> list[str]:
+    """Names of the commits that are there, the oldest first."""
+    return sorted(file.name for file in (table / "_delta_log").glob("*.json") if file.stem.isdigit())
 
 
 def last_commit(table: Path) -> TableCommit | None:
@@ -55,7 +61,7 @@ def last_commit(table: Path) -> TableCommit | None:
     Raises:
         CorruptData: Delta has cleaned up our last commit. Its history would not have it either: it reads the same files.
     """
-    versions = sorted(file.name for file in (table / "_delta_log").glob("*.json") if file.stem.isdigit())
+    versions = _versions(table)
     for name in reversed(versions):
         with (table / "_delta_log" / name).open("rb") as lines:
             for line in lines:
