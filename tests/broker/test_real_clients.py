@@ -290,3 +290,22 @@ def test_what_retention_removes_is_gone_for_a_client_and_the_rest_is_not(tidy, n
     assert found[-1] == (40, b"k", b"last")
     assert [offset for offset, _, _ in found] == list(range(found[0][0], 41))
     assert all(value == b"%03d" % offset * 30 for offset, _, value in found[:-1])
+
+
+def test_what_compaction_leaves_is_the_last_value_of_each_key_for_a_client(tidy, name):
+    create(tidy, name, cleanup_policy="compact", segment_bytes="500", min_cleanable_dirty_ratio="0.0",
+           delete_retention_ms="0")  # fmt: skip
+    records = [(b"%d" % (number % 3), b"%03d" % number * 10) for number in range(60)]
+    records += [(b"1", None), *[(b"filler", b"%02d" % number * 20) for number in range(10)]]
+    write(tidy, name, records)
+    wait_for(lambda: len(kept(tidy, name)) < 25, "compaction has removed most")
+    found = kept(tidy, name)
+    assert all(records[offset] == (key, value) for offset, key, value in found), "every record keeps its offset"
+    state = {key: value for _, key, value in found if value is not None}
+    assert {key: state.get(key) for key in (b"0", b"2", b"filler")} == {
+        b"0": b"057" * 10,
+        b"2": b"059" * 10,
+        b"filler": b"09" * 20,
+    }
+    last = {key: value for _, key, value in found}
+    assert last.get(b"1") is None

@@ -3,10 +3,13 @@
 import time
 import uuid
 
+import msgspec
 import pytest
+from crc32c import crc32c
 
 from mainstem.records import Record, build_batch, decode_header, decode_records
 from mainstem.records.batch import HEADER
+from mainstem.records.record import assemble_batch
 from mainstem.wire.errors import Code
 from tests.support.raw import RawClient
 
@@ -195,8 +198,6 @@ def test_g11_damaged_batches_are_refused(raw, topic, damage, code):
 
 def test_g11_the_count_must_fit_the_offsets(raw, topic):
     lying = bytearray(batch(b"a", b"b"))
-    from crc32c import crc32c
-
     lying[57:61] = (5).to_bytes(4, "big")
     lying[17:21] = crc32c(bytes(lying[21:])).to_bytes(4, "big")
     assert produce(raw, topic, bytes(lying)).error_code is Code.invalid_record
@@ -222,3 +223,35 @@ def test_a_long_look_into_a_compacted_topics_batches_keeps_their_order(raw):
         {"name": topic, "partition_data": parts}]).responses[0].partition_responses  # fmt: skip
     assert (refused.error_code, good.error_code) == (Code.invalid_record, Code.none)
     assert produce(raw, topic, unpacked).error_code is Code.message_too_large
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_what_cannot_be_decoded_is_refused_and_takes_nothing_offline(raw, policy):
+    """A codec that nobody has, and garbage under a good CRC: the one who sends it is told, all others go on."""
+    topic = f"garbage-{uuid.uuid4().hex[:8]}"
+    configs = [{"name": "cleanup.policy", "value": policy}]
+    raw.call(19, 5, topics=[{"name": topic, "num_partitions": 1, "replication_factor": 1, "configs": configs}])
+    assert produce(raw, topic, batch(b"x")).error_code is Code.none
+    header = decode_header(batch(b"x"))
+    refusals = (Code.corrupt_message, Code.invalid_record)
+    garbage = assemble_batch(msgspec.structs.replace(header, max_timestamp=NOW + 1), b"\xffgarbage")
+    for codec in (5, 6, 7):
+        assert produce(raw, topic, with_codec(garbage, codec)).error_code in refusals
+    for codec in range(5):  # only a compacted topic looks inside
+        code = produce(raw, topic, with_codec(garbage, codec)).error_code
+        assert code in refusals if policy == "compact" else code is Code.none
+    good = produce(raw, topic, build_batch([Record(0, NOW + 2, b"k", b"y")]))
+    assert good.error_code is Code.none
+    asked = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": NOW + 1}]}]
+    found = raw.call(2, 5, replica_id=-1, topics=asked).topics[0].partitions[0]
+    assert (found.error_code, found.offset) == (Code.none, good.base_offset)
+    assert produce(raw, topic, batch(b"z")).error_code is Code.none
+    assert fetched(raw, topic)
+
+
+def with_codec(sent, codec):
+    """The same bytes under another codec's name, with a CRC that fits."""
+    changed = bytearray(sent)
+    changed[22] = codec
+    changed[17:21] = crc32c(bytes(changed[21:])).to_bytes(4, "big")
+    return bytes(changed)
