@@ -115,6 +115,53 @@ def test_a_failed_disk_ends_it_so_that_a_supervisor_starts_it_again(tmp_path):
         )
 
 
+def test_repair_says_what_is_lost_before_it_cuts(tmp_path):
+    with started(tmp_path) as (process, bootstrap):
+        with RawClient(bootstrap) as raw:
+            raw.create_topic("t")
+            for n in range(4):
+                assert raw.produce("t", b"%d" % n * 100) == 0
+        busy = repair(tmp_path, "t", "0")
+        assert busy.returncode == 2
+        assert f"in use by process {process.pid}" in busy.stderr
+        process.terminate()
+        process.wait()
+    whole = repair(tmp_path, "t", "0")
+    assert (whole.returncode, whole.stdout) == (0, "t-0: no damage found\n")
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    batch = len(data) // 4
+    data[2 * batch + 70] ^= 1
+    path.write_bytes(data)
+    told = repair(tmp_path, "t", "0")
+    assert told.returncode == 1
+    assert f"{path}: damaged at byte {2 * batch}" in told.stdout
+    assert f"would be lost: offsets 2 to 3 (2), {2 * batch} bytes; nothing was changed" in told.stdout
+    assert path.read_bytes() == data
+    done = repair(tmp_path, "t", "0", "--yes")
+    kept = tmp_path / "t-0" / f"{2:020d}.lost"
+    assert done.returncode == 0
+    assert f"lost: offsets 2 to 3 (2), {2 * batch} bytes, kept in {kept}" in done.stdout
+    assert kept.read_bytes() == data[2 * batch :]
+    with started(tmp_path) as (_, bootstrap), RawClient(bootstrap) as raw:
+        asked = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+        assert raw.call(2, 5, replica_id=-1, topics=asked).topics[0].partitions[0].offset == 4
+        assert raw.produce("t", b"next") == 0
+
+
+@pytest.mark.parametrize(("arguments", "said"), [(("t", "0"), "meta.properties"), (("t", "x"), "integer")])
+def test_repair_of_what_is_no_log(tmp_path, arguments, said):
+    done = repair(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def repair(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "mainstem", "log", "repair", "--data", str(data), *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+
+
 def test_a_port_in_use(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

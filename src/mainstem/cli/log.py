@@ -88,6 +88,38 @@ def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> 
         raise click.exceptions.Exit(TEMPORARY)
 
 
+@log.command()
+@click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory of the log.")
+@click.option("--yes", is_flag=True, help="Cut the partition; without it only what would be lost is told.")
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+def repair(data: Path, yes: bool, topic: str, partition: int) -> None:
+    """Cut PARTITION of TOPIC at its first damaged batch; the log has to be stopped.
+
+    What is cut off is kept in a file beside the segments, and its offsets are not given to other records.
+    """
+    from mainstem.core import SystemClock, TopicPartition
+    from mainstem.core.logging import configure
+    from mainstem.log.repair import repair as repair_partition
+
+    configure("log", level="error")
+    if not (data / "meta.properties").is_file():
+        raise UserError(f"--data {data}: expected the directory of a log", hint="it holds a file meta.properties")
+    where = TopicPartition(topic, partition)
+    damage = asyncio.run(repair_partition(data, where, clock=SystemClock(), cut=yes))
+    if damage is None:
+        click.echo(f"{where}: no damage found")
+        return
+    click.echo(f"{where}: {damage.path}: damaged at byte {damage.position}: {damage.reason}")
+    count = damage.end_offset - damage.first_offset
+    offsets = f"offsets {damage.first_offset} to {damage.end_offset - 1} ({count})" if count else "no offsets"
+    if yes:
+        click.echo(f"lost: {offsets}, {damage.lost_bytes} bytes, kept in {damage.kept_in}")
+    else:
+        click.echo(f"would be lost: {offsets}, {damage.lost_bytes} bytes; nothing was changed, --yes cuts them off")
+        raise click.exceptions.Exit(1)
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """`HOST:PORT` as its parts; an IPv6 address stands in brackets.
 

@@ -171,6 +171,15 @@ class LogDirectory:
         except OSError as error:
             log.warning("deleted_files_left", path=str(doomed), error=str(error))
 
+    def forget_partition(self, topic_partition: TopicPartition) -> None:
+        """Leave it to the next start to read the partition from its segments, which a repair has changed."""
+        partition = self._partitions.pop(topic_partition)
+        partition.go_offline(StorageError(f"{topic_partition}: repaired"))
+        for segment in partition.segments:
+            segment.retired = True
+        self._keys.discard((partition.topic_id, partition.number))
+        self._raws.pop(topic_partition, None)
+
     async def close(self) -> None:
         """Let what is queued reach the disk, write a checkpoint that says so, and let go of the directory."""
         self._stop.set()

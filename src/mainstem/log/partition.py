@@ -6,6 +6,7 @@ offsets and is queued; the writer brings it to the disk, and then the high water
 
 import asyncio
 import errno
+import shlex
 import threading
 from bisect import bisect_right
 from collections import deque
@@ -171,6 +172,13 @@ class PartitionLog:
         self._config = config
         self._rewrites = rewrites(config)
         self.configured = True
+
+    @property
+    def repair_hint(self) -> str:
+        """What a person can do about damaged files."""
+        data = shlex.quote(str(self.directory.parent))
+        command = f"mainstem log repair --data {data} {self.topic_partition.topic} {self.number}"
+        return f"acknowledged records are damaged: stop the log, then restore the file from a copy, or see: {command}"
 
     @property
     def open_transactions(self) -> Mapping[int, int]:
@@ -645,7 +653,7 @@ class PartitionLog:
         """The segment cannot be read, or its bytes do not check out: the partition goes offline."""
         failure = StorageError(
             f"{segment.path}: {error}",
-            hint="acknowledged records are damaged: restore the file from a copy, or run the repair command",
+            hint=self.repair_hint,
         )
         log.error("partition_offline", partition=str(self.topic_partition), error=str(failure))
         self.go_offline(failure)
@@ -982,10 +990,14 @@ class PartitionLog:
         for segment in self._segments:
             segment.restored_size = segment.checkpointed_size = segment.size
         if bump_epoch:
-            self.leader_epoch += 1
-            self.epochs.assign(self.leader_epoch, self.log_end_offset)
-            self.changed = True
+            self.raise_leader_epoch(self.leader_epoch + 1)
         self._update_last_stable_offset()
+
+    def raise_leader_epoch(self, epoch: int) -> None:
+        """What is appended from now on is of `epoch` or a later one: readers notice that something was cut off (KIP-320)."""
+        self.leader_epoch = max(self.leader_epoch, epoch)
+        self.epochs.assign(self.leader_epoch, self.log_end_offset)
+        self.changed = True
 
 
 def _resolve(pending: _Pending) -> None:

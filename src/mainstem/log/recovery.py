@@ -29,7 +29,6 @@ from mainstem.records.batch import HEADER, PREFIX
 
 log = get_logger()
 
-REPAIR_HINT = "acknowledged records are damaged: restore the file from a copy, or run the repair command"
 DELETED = "-delete"
 
 MakePartition = Callable[[TopicPartition, UUID], PartitionLog]
@@ -129,7 +128,7 @@ class _Recovery:
         try:
             step(partition)
         except (CorruptData, OSError) as error:
-            failure = StorageError(f"{partition.topic_partition}: {error}", hint=REPAIR_HINT)
+            failure = StorageError(f"{partition.topic_partition}: {error}", hint=partition.repair_hint)
             log.error("partition_offline", partition=str(partition.topic_partition), error=str(error))  # noqa: TRY400 - damage is told in one line, no traceback
             partition.go_offline(failure)
             partition.changed = False  # what is known of it is not the truth: the checkpoint keeps its words
@@ -384,8 +383,12 @@ class _Recovery:
                 continue
             topic, _, number = entry.name.rpartition("-")
             topic_id = read_topic_id(self.disk, entry)
-            has_batches = any(path.suffix == LOG and self.disk.file_size(path) for path in self.disk.list(entry))
-            never_promised = topic_id is not None and not has_batches and self.saved is not None
+            # An empty segment's name says where the log ends, too; a creation that was not finished has none.
+            has_segments = any(
+                path.suffix == LOG and (self.disk.file_size(path) or path.stem != file_name(0, ""))
+                for path in self.disk.list(entry)
+            )
+            never_promised = topic_id is not None and not has_segments and self.saved is not None
             deleted = topic_id is not None and number.isdigit() and (topic_id, int(number)) in self.gone
             if entry.name.endswith(DELETED) or never_promised or deleted:
                 self.disk.remove_tree(entry)

@@ -1,0 +1,119 @@
+"""A damaged partition is cut at its first damaged batch: what is before stays, what is behind is kept aside."""
+
+import pytest
+
+from mainstem.core import ManualClock, TopicPartition
+from mainstem.log import LogDirectoryInUse, StorageError, TopicConfig
+from mainstem.log.repair import UnknownPartition, repair
+from tests.log.support import TOPIC_ID, TP, batch, open_log, run, values
+
+TOPIC = TopicConfig(segment_bytes=1_000)
+
+
+async def fill(path, *, deleted=0):
+    """Twelve records, three to a segment; the last segment is the active one."""
+    log = await open_log(path)
+    partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+    for n in range(12):
+        await partition.append(batch(b"%02d" % n + b"v" * 200, producer_id=1, producer_epoch=0, base_sequence=n))
+    if deleted:
+        await partition.delete_records(deleted)
+    starts = [segment.base_offset for segment in partition.segments]
+    await log.close()
+    return starts
+
+
+def damage(path, base, how):
+    file = path / "orders-0" / f"{base:020d}.log"
+    data = bytearray(file.read_bytes())
+    if how == "gone":
+        file.unlink()
+    elif how == "cut":
+        file.write_bytes(data[:-10])
+    else:
+        data[{"first batch": 100, "second batch": 400, "offset": 300}[how]] ^= 1
+        file.write_bytes(data)
+
+
+async def offsets_and_end(path):
+    log = await open_log(path)
+    partition = log.partitions[TP]
+    partition.config = TOPIC
+    assert partition.error is None
+    found = [int(value[:2]) for value in await values(partition)]
+    end = partition.log_end_offset
+    result = await partition.append(batch(b"99next"))
+    assert result.base_offset == end
+    assert (await values(partition))[-1] == b"99next"
+    await log.close()
+    return found, end
+
+
+def test_nothing_is_done_without_damage(tmp_path):
+    async def test():
+        await fill(tmp_path)
+        assert await repair(tmp_path, TP, clock=ManualClock(), cut=True) is None
+        assert await offsets_and_end(tmp_path) == (list(range(12)), 12)
+
+    run(test())
+
+
+@pytest.mark.parametrize(("place", "how", "first_lost"), [
+    (1, "first batch", 3), (1, "second batch", 4), (1, "gone", 3), (1, "cut", 5), (0, "first batch", 0),
+    (3, "second batch", 10), (3, "cut", 11), (3, "gone", 9),
+])  # fmt: skip
+def test_a_partition_is_cut_at_the_first_damaged_batch(tmp_path, place, how, first_lost):
+    async def test():
+        starts = await fill(tmp_path)
+        assert starts == [0, 3, 6, 9]
+        damage(tmp_path, starts[place], how)
+        before = {path.name: path.read_bytes() for path in (tmp_path / "orders-0").glob("*.log")}
+        told = await repair(tmp_path, TP, clock=ManualClock(), cut=False)
+        assert {path.name: path.read_bytes() for path in (tmp_path / "orders-0").glob("*.log")} == before
+        done = await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        assert done == told
+        assert (done.first_offset, done.end_offset) == (first_lost, 12)
+        kept = done.kept_in.read_bytes()
+        assert len(kept) == done.lost_bytes
+        whole = b"".join(before[name] for name in sorted(before))
+        assert whole.endswith(kept)
+        assert await offsets_and_end(tmp_path) == (list(range(first_lost)), 12)
+        assert await repair(tmp_path, TP, clock=ManualClock(), cut=False) is None
+
+    run(test())
+
+
+def test_deleted_records_stay_deleted_and_the_leader_epoch_rises(tmp_path):
+    async def test():
+        await fill(tmp_path, deleted=4)
+        damage(tmp_path, 6, "second batch")
+        log = await open_log(tmp_path)
+        epoch = log.partitions[TP].leader_epoch
+        await log.close()
+        await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        log = await open_log(tmp_path)
+        partition = log.partitions[TP]
+        assert (partition.log_start_offset, partition.log_end_offset) == (4, 12)
+        assert partition.leader_epoch > epoch
+        assert partition.producer(1).last_sequence == 6
+        await log.close()
+        assert await offsets_and_end(tmp_path) == ([4, 5, 6], 12)
+
+    run(test())
+
+
+def test_damage_names_the_command(tmp_path):
+    async def test():
+        await fill(tmp_path)
+        damage(tmp_path, 3, "gone")
+        log = await open_log(tmp_path)
+        with pytest.raises(StorageError) as caught:
+            await log.partitions[TP].read(0, 100)
+        assert f"mainstem log repair --data {tmp_path} orders 0" in caught.value.hint
+        with pytest.raises(LogDirectoryInUse):
+            await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        await log.close()
+        with pytest.raises(UnknownPartition, match="no partition orders-7"):
+            await repair(tmp_path, TopicPartition("orders", 7), clock=ManualClock(), cut=True)
+
+    run(test())
