@@ -37,7 +37,7 @@ setup: $(VENV)/installed
 	    $(PY) -m mainstem.process.java; }
 	@$(PY) -m mainstem.process.jars
 	@$(PY) -m mainstem.process.jars tests/support/kafka.lock
-	@$(PY) -m mainstem.standalone.class_archive
+	@$(PY) -m mainstem.standalone.class_archive || echo "setup: going on without it; Spark takes longer to start"
 
 $(VENV)/pip: requirements/build.txt
 	@python=$$(for name in $(PYTHON) python3 python3.11 python3.12 python3.13 python3.14 python3.15; do \

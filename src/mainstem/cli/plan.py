@@ -52,7 +52,7 @@ def planned_now(project: Path, data: Path) -> "Plan":
     from mainstem.client.topics import list_topics
     from mainstem.process import load_project
     from mainstem.process.plan import plan as make
-    from mainstem.process.session import SparkConfig, start_session
+    from mainstem.process.session import SparkConfig, start_session, stop_session
     from mainstem.registry.client import Registry
     from mainstem.standalone.state import is_up, load
 
@@ -66,4 +66,4 @@ def planned_now(project: Path, data: Path) -> "Plan":
             topics = list_topics(Connection(state.bootstrap, load_security(project)))
             return make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data)
         finally:
-            spark.stop()
+            stop_session(spark)

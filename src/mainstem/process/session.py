@@ -150,6 +150,15 @@ def has_ended(spark: "SparkSession") -> bool:
     return gateway.proc.poll() is not None
 
 
+def stop_session(spark: "SparkSession") -> None:
+    """Stop the session and its JVM, and wait until it has ended: it works on files of ours until then."""
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM ends when nobody holds the other end
+    gateway.proc.wait()
+
+
 def is_local(master: str) -> bool:
     """Whether Spark runs within one process of this machine."""
     return master == "local" or master.startswith("local[")

@@ -82,7 +82,7 @@ def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str
     from mainstem.connect.sinks.delta import Lakehouse
     from mainstem.process import load_project
     from mainstem.process.run import JobDriver
-    from mainstem.process.session import has_ended, start_session
+    from mainstem.process.session import has_ended, start_session, stop_session
     from mainstem.process.versions import assignments, open_version
     from mainstem.registry.client import Registry
 
@@ -115,4 +115,4 @@ def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str
         driver.stop()
         for each in lakehouses:
             each.stop()
-        spark.stop()
+        stop_session(spark)
