@@ -45,6 +45,8 @@ def test_a_change_record_is_told_by_its_attribute():
 def test_an_error_of_spark_is_told_in_one_line():
     assert one_line(ValueError("\n[DELTA_X] no such column\n at org.apache…")) == "[DELTA_X] no such column"
     assert one_line(ValueError()) == "ValueError"
+    wrapped = "An error occurred while calling o4.sql.\n: org.apache.spark.SparkException: disk full\n\tat org…"
+    assert one_line(ValueError(wrapped)) == "org.apache.spark.SparkException: disk full"
 
 
 def test_a_tables_statement_covers_all_from_offset_0():

@@ -566,7 +566,9 @@ class Lakehouse:
 
 def one_line(error: BaseException) -> str:
     """The first line that says something, of Spark's pages too."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):  # of the call, not of what failed
+        lines.pop(0)
     return (lines[0] if lines else type(error).__name__)[:500]
 
 
