@@ -14,7 +14,14 @@ from mainstem.client.append import append
 from mainstem.client.catalog import write_catalog
 from mainstem.client.internal import AUDIT, SCHEMAS
 from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic
-from mainstem.connect.sinks.delta import Lakehouse, LakehouseConfig, is_change, one_line, statements_of
+from mainstem.connect.sinks.delta import (
+    Lakehouse,
+    LakehouseConfig,
+    compile_settings,
+    is_change,
+    one_line,
+    statements_of,
+)
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit
 from mainstem.core.clock import ManualClock
 from mainstem.records.fingerprint import fingerprint
@@ -47,6 +54,13 @@ def test_an_error_of_spark_is_told_in_one_line():
     assert one_line(ValueError()) == "ValueError"
     wrapped = "An error occurred while calling o4.sql.\n: org.apache.spark.SparkException: disk full\n\tat org…"
     assert one_line(ValueError(wrapped)) == "org.apache.spark.SparkException: disk full"
+
+
+def test_plans_are_compiled_for_large_batches_only():
+    assert compile_settings(50_000)["spark.sql.codegen.wholeStage"] == "false"
+    assert compile_settings(50_001) == {
+        "spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"
+    }  # fmt: skip
 
 
 def test_a_tables_statement_covers_all_from_offset_0():

@@ -60,6 +60,7 @@ SETTINGS = {
     "spark.databricks.delta.typeWidening.allowAutomaticWidening": "always",
 }
 """Settings of the lakehouse's own sessions."""
+SMALL_BATCH = 50_000  # records
 WIDENINGS = {("integer", "long"), ("integer", "double"), ("float", "double")}
 """What a column's type may become while its table stays: those of Avro's promotions that Delta can do."""
 
@@ -131,7 +132,7 @@ class Lakehouse:
     ) -> None:
         self.query: StreamingQuery | None = None
         self.held: dict[str, str] = {}  # the tables that are left out, each with its reason
-        self._spark = _with_settings(spark)
+        self._spark = _with_settings(spark, SETTINGS)
         self._connection = connection
         self._directory = directory
         self._checkpoint = checkpoint
@@ -143,6 +144,7 @@ class Lakehouse:
         self._cluster = ""
         self._ids: dict[str, str] = {}
         self._commits: dict[str, TableCommit] = {}
+        self._compile: dict[str, str] = {}
         self._told: dict[str, TableCommit] = {}  # to the audit
         self._complained: dict[str, str] = {}  # to the log, by table
         self._shapes: dict[str, StructType] = {}  # what the tables took last
@@ -283,6 +285,8 @@ class Lakehouse:
         rows = rows.persist()
         try:
             slices = self._count(rows)
+            self._compile = compile_settings(sum(each.records for mine in slices.values() for each in mine))
+            _with_settings(batch.sparkSession, self._compile)
             self._recognise(slices)
             self._learn(slices)
             wrong = self._set_aside(rows, slices)
@@ -519,8 +523,8 @@ class Lakehouse:
         if not is_table(self._directory / topic):  # nothing to merge with
             self._append(source.filter("NOT _deleted"), topic, metadata)
             return
-        session = _with_settings(typed.sparkSession.newSession())  # the commit's metadata is a setting of the session
-        session.conf.set(METADATA_CONF, metadata)
+        own = SETTINGS | self._compile | {METADATA_CONF: metadata}  # the commit's metadata is a setting of the session
+        session = _with_settings(typed.sparkSession.newSession(), own)
         view = "merge_" + re.sub(r"\W", "_", topic)
         source.createOrReplaceGlobalTempView(view)
         values = ", ".join(f"`{name}` = s.`{name}`" for name in columns)
@@ -577,8 +581,15 @@ def _start(position: int | None, log_start: int) -> int:
     return EARLIEST if position is None else max(position, log_start)
 
 
-def _with_settings(spark: "SparkSession") -> "SparkSession":
-    for name, value in SETTINGS.items():
+def compile_settings(records: int) -> dict[str, str]:
+    """Java is generated and compiled for the plans of large batches only: for a small one that is most of its time."""
+    if records > SMALL_BATCH:
+        return {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    return {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
+def _with_settings(spark: "SparkSession", settings: Mapping[str, str]) -> "SparkSession":
+    for name, value in settings.items():
         spark.conf.set(name, value)
     return spark
 
