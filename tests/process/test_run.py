@@ -225,12 +225,12 @@ def test_a_damaged_checkpoint_is_refused_with_its_repair_or_does_no_harm(
     """Each ended in a failure that was tried again for ever, and named no repair."""
     jobs = """
         @table(to="SHOP.visits", key=["customer", "since"], watermark=("at", "10 minutes"))
-        def visits(orders):
+        def damaged(orders):
             grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
             return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
     """
     project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
-    topic, checkpoint = f"{shop}.orders", data / "jobs" / "visits@1" / "checkpoint"
+    topic, checkpoint = f"{shop}.orders", data / "jobs" / "damaged@1" / "checkpoint"
 
     def start():
         driver = driver_of(spark, project, log_connection, registry_url, data)
@@ -243,7 +243,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_repair_or_does_no_harm(
         driver.stop()
 
     def processed(driver, rows):
-        return lambda: sum(driver.running["visits@1"].processed.get(topic, {}).values()) >= rows
+        return lambda: sum(driver.running["damaged@1"].processed.get(topic, {}).values()) >= rows
 
     driver = start()
     for number in range(3):
@@ -269,7 +269,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_repair_or_does_no_harm(
         finally:
             shutil.rmtree(checkpoint)
             shutil.copytree(copy, checkpoint)
-        assert "visits@1" in str(caught.value)
+        assert "damaged@1" in str(caught.value)
         named = checkpoint / "state" if name.startswith("state") else path
         assert str(named) in str(caught.value) + caught.value.hint, str(caught.value)
         return caught.value.hint
