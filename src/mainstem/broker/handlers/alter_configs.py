@@ -3,6 +3,7 @@
 Behaviour: durable when answered, in effect at once. The broker's own settings come from its start.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mainstem.broker import configs
@@ -15,24 +16,33 @@ from mainstem.wire.errors import Code, RequestError, code_of
 
 @handler(33, 0, 2, failure=lambda _request, _code: {"responses": []})
 async def alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    return {"responses": [await _alter(ctx, each, validate_only=request.validate_only) for each in request.resources]}
+    return await alter_topics(request, ctx, lambda asked, _: read_configs(asked.configs))
 
 
-async def _alter(ctx: RequestContext, asked: Any, *, validate_only: bool) -> dict[str, Any]:
+async def alter_topics(
+    request: Any, ctx: RequestContext, change: Callable[[Any, Mapping[str, str]], dict[str, str]]
+) -> dict[str, Any]:
+    """The answer, each resource for itself; `change(resource, present settings)` gives the settings to have."""
+    return {"responses": [await _alter(ctx, each, change, request.validate_only) for each in request.resources]}
+
+
+async def _alter(
+    ctx: RequestContext, asked: Any, change: Callable[[Any, Mapping[str, str]], dict[str, str]], validate_only: bool
+) -> dict[str, Any]:
     which = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
-        check_is_topic(asked.resource_type)
+        _check_is_topic(asked.resource_type)
         topic = ctx.broker.topics.by_name(asked.resource_name)
-        config = read_configs(asked.configs)
-        TopicConfig.from_kafka(config)
-        if not validate_only:
-            await ctx.broker.topics.set_config(topic, config)
+        if validate_only:
+            TopicConfig.from_kafka(change(asked, topic.config))
+        else:
+            await ctx.broker.topics.set_config(topic, lambda present: change(asked, present))
     except MainstemError as error:
         return {**which, "error_code": code_of(error), "error_message": str(error)}
     return which
 
 
-def check_is_topic(kind: int) -> None:
+def _check_is_topic(kind: int) -> None:
     """Raise RequestError unless the resource is a topic."""
     if kind == configs.BROKER:
         raise RequestError(

@@ -19,6 +19,21 @@ from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code
 
 
+def check_offset(ctx: RequestContext, partition: TopicPartition, asked: Any) -> Code:
+    """Whether an offset may be committed, as far as the partition and the metadata go."""
+    if not partition_exists(ctx.broker.topics, partition):
+        return Code.unknown_topic_or_partition
+    if len(asked.committed_metadata or "") > ctx.broker.config.offset_metadata_max_bytes:
+        return Code.offset_metadata_too_large
+    return Code.none
+
+
+def offset_value(asked: Any, now_ms: int, expires_ms: int = -1) -> OffsetValue:
+    """What is kept of an offset in a request."""
+    leader_epoch = getattr(asked, "committed_leader_epoch", -1)
+    return OffsetValue(asked.committed_offset, leader_epoch, asked.committed_metadata or "", now_ms, expires_ms)
+
+
 @handler(8, 2, 10)
 def offset_commit(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
     now = ctx.broker.clock.now_ms()
@@ -27,15 +42,9 @@ def offset_commit(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] 
     codes: dict[TopicPartition, Code] = {}
     offsets: dict[TopicPartition, OffsetValue] = {}
     for partition, each in _partitions(request, ctx):
-        metadata = each.committed_metadata or ""
-        if not partition_exists(ctx.broker.topics, partition):
-            codes[partition] = Code.unknown_topic_or_partition
-        elif len(metadata) > ctx.broker.config.offset_metadata_max_bytes:
-            codes[partition] = Code.offset_metadata_too_large
-        else:
-            codes[partition] = Code.none
-            leader_epoch = getattr(each, "committed_leader_epoch", -1)
-            offsets[partition] = OffsetValue(each.committed_offset, leader_epoch, metadata, now, expires_ms)
+        codes[partition] = check_offset(ctx, partition, each)
+        if codes[partition] is Code.none:
+            offsets[partition] = offset_value(each, now, expires_ms)
     try:
         committed = ctx.broker.groups.commit(
             request.group_id,

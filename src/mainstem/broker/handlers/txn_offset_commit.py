@@ -10,9 +10,10 @@ drops them. Member and generation are checked as in OffsetCommit (KIP-447), but 
 import asyncio
 from typing import Any
 
-from mainstem.broker.answers import by_topic, partition_exists
+from mainstem.broker.answers import by_topic
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.handlers.offset_commit import check_offset, offset_value
 from mainstem.core import MainstemError, TopicPartition
 from mainstem.wire.errors import Code, code_of
 
@@ -35,15 +36,9 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> dict[str, Any]
     for topic in request.topics:
         for each in topic.partitions:
             partition = TopicPartition(topic.name, each.partition_index)
-            metadata = each.committed_metadata or ""
-            if not partition_exists(ctx.broker.topics, partition):
-                codes[partition] = Code.unknown_topic_or_partition
-            elif len(metadata) > ctx.broker.config.offset_metadata_max_bytes:
-                codes[partition] = Code.offset_metadata_too_large
-            else:
-                codes[partition] = Code.none
-                leader_epoch = getattr(each, "committed_leader_epoch", -1)
-                offsets[partition] = OffsetValue(each.committed_offset, leader_epoch, metadata, now)
+            codes[partition] = check_offset(ctx, partition, each)
+            if codes[partition] is Code.none:
+                offsets[partition] = offset_value(each, now)
     if not request.group_id:
         return _failure(request, Code.invalid_group_id)
     if offsets:
