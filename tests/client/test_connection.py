@@ -1,15 +1,15 @@
-import shutil
-import subprocess
 import time
 
 import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from mainstem.client import BrokerUnavailable, Connection, Security
 from mainstem.client.compacted import read_compacted
 from mainstem.client.topics import ensure_topic
 from mainstem.client.transaction import SharedTransaction
 from mainstem.core import TopicPartition, UserError
+from tests.support.certificates import self_signed
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.ports import free_port
 
@@ -61,16 +61,11 @@ def test_half_of_a_security_setting_is_refused(settings):
 @pytest.fixture(scope="module")
 def secure_kafka(tmp_path_factory):
     """A broker with a second listener that takes TLS and SASL only; its address and the file of its authority."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate; it is not installed")
     directory, port = tmp_path_factory.mktemp("secure"), free_port()
-    certificate, key, both = (directory / name for name in ("server.crt", "server.key", "server.pem"))
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    both.write_text(key.read_text() + certificate.read_text())
+    made, key = self_signed()
+    certificate, both = directory / "server.crt", directory / "server.pem"
+    certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    both.write_bytes(key + certificate.read_bytes())
     cluster = KafkaCluster(1, directory / "kafka")
     plain = f"PLAINTEXT://127.0.0.1:{cluster.ports[1]}"
     login = "org.apache.kafka.common.security"

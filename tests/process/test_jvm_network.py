@@ -1,12 +1,13 @@
 import ssl
 import struct
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from mainstem.process.java import find_java
 from mainstem.process.jvm_network import machine_certificates, proxy_options, trust_options
+from tests.support.certificates import self_signed
 
 
 def test_no_proxy_in_the_environment_means_no_option() -> None:
@@ -45,23 +46,16 @@ def test_the_store_has_every_certificate(tmp_path: Path) -> None:
     assert b"\x00\x00\x00\x02de" in data
 
 
-def test_java_reads_the_store(tmp_path: Path) -> None:
-    certificates = machine_certificates()
-    if not certificates:
-        pytest.skip("this machine has no list of trusted certificates")
+def test_java_reads_the_store(tmp_path: Path, spark: Any) -> None:
+    """The certificates of this machine, if it has any, and one more."""
+    own = self_signed()[0].public_bytes(Encoding.DER)
+    certificates = [*machine_certificates(), own]
     store = tmp_path / "trusted.jks"
     trust_options(certificates, store)
-    program = tmp_path / "Read.java"
-    program.write_text(
-        "import java.io.*; import java.security.*;\n"
-        "public class Read { public static void main(String[] a) throws Exception {\n"
-        '  KeyStore s = KeyStore.getInstance("jks");\n'
-        '  try (var in = new FileInputStream(a[0])) { s.load(in, "changeit".toCharArray()); }\n'
-        "  System.out.print(s.size()); } }\n"
-    )
-    java = str(find_java().executable)
-    modules = subprocess.run([java, "--list-modules"], check=True, capture_output=True, text=True).stdout
-    if "jdk.compiler" not in modules:
-        pytest.skip("this Java cannot compile; the fetch in make setup proves the same")
-    done = subprocess.run([java, str(program), str(store)], check=True, capture_output=True, text=True)
-    assert int(done.stdout) == len(certificates)
+    java, password = spark._jvm.java, spark.sparkContext._gateway.new_array(spark._jvm.char, len("changeit"))
+    for place, letter in enumerate("changeit"):
+        password[place] = letter
+    found = java.security.KeyStore.getInstance("jks")
+    found.load(java.io.FileInputStream(str(store)), password)
+    read = [bytes(found.getCertificate(name).getEncoded()) for name in found.aliases()]
+    assert sorted(read) == sorted(certificates)
