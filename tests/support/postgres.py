@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client import Connection
-from mainstem.client.topics import describe, ensure_internal_topics
+from mainstem.client.topics import describe, end_offsets, ensure_internal_topics
 from mainstem.client.writer import read_source
 from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sinks.postgres import PostgresReplica
@@ -126,7 +126,24 @@ class Pipeline:
             except psycopg2.errors.UndefinedTable:
                 return False
 
-        wait_until(equal, "source and replica are equal", running)
+        wait_until(equal, "source and replica are equal", running, describe=lambda: self._differences(tables))
+
+    def _differences(self, tables: tuple[str, ...]) -> str:
+        """What a person needs who was not there: rows that one side lacks, and how far the replica says it is."""
+        lines = []
+        for table in tables:
+            source, target = set(self.source.rows(table)), set(self.target.rows(table))
+            lines += [
+                f"{table}: only in the {side}: {row}"
+                for side, rows in (("source", source - target), ("replica", target - source))
+                for row in sorted(rows)[:5]
+            ]
+        offsets = self.target.run("SELECT topic, partition, next_offset, position FROM mainstem_offsets")
+        ends = {topic: end_offsets(self.connection, topic, committed=True) for topic, *_ in offsets}
+        lines += [
+            f"{t}-{p}: next {offset} of {ends[t].get(p)}, position {position}" for t, p, offset, position in offsets
+        ]
+        return "\n".join(lines)
 
     def read(self, topic: str) -> list[Any]:
         """Every committed record of a topic, by partition: (key, decoded value or None, headers, partition, offset)."""
@@ -196,13 +213,17 @@ def run_until_it_fails(task: Task) -> BaseException:
 
 
 def wait_until(
-    reached: Callable[[], bool], what: str, running: Running | None = None, seconds: float = WAIT_SECONDS
+    reached: Callable[[], bool],
+    what: str,
+    running: Running | None = None,
+    seconds: float = WAIT_SECONDS,
+    describe: Callable[[], str] = lambda: "",
 ) -> None:
     deadline = time.monotonic() + seconds
     while not reached():
         if running is not None and running.error is not None:
             raise running.error
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{describe()}"
         time.sleep(0.02)
 
 

@@ -3,7 +3,9 @@
 import json
 import random
 import threading
+import time
 from collections import Counter
+from contextlib import contextmanager
 
 import psycopg2
 import pytest
@@ -148,6 +150,41 @@ def test_large_values_that_did_not_change_are_never_lost(pipeline):
         assert (value["op"], value["after"]["n"]) == ("u", 2)
         assert pipeline.source.run(f"SELECT t FROM {table}") == [(value["after"]["t"],)]
         assert found == headers
+
+
+def test_a_large_value_is_not_read_before_its_transaction_is_visible(pipeline):
+    """The stream has a commit before other sessions see it: the row with the new key is not there yet."""
+    pipeline.source.run("CREATE TABLE d (id int PRIMARY KEY, t text)", "ALTER TABLE d ALTER t SET STORAGE EXTERNAL")
+    pipeline.source.run("INSERT INTO d VALUES (1, repeat('large', 1000))")
+    pipeline.source.run(f'ALTER DATABASE "{pipeline.name}" SET synchronous_commit = local')
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        with no_synchronous_standby(pipeline):
+            waiting = pipeline.source.connect()
+            with waiting.cursor() as cursor:
+                cursor.execute("SET synchronous_commit = on")
+                change = threading.Thread(target=cursor.execute, args=("UPDATE d SET id = 2",))
+                change.start()
+                time.sleep(1)  # an early read would be done by now
+                assert change.is_alive()
+                assert len(pipeline.read(pipeline.topic("d"))) == 1
+                waiting.cancel()  # the commit stands, only its session waits no longer
+                change.join()
+            waiting.close()
+        pipeline.wait_until_written(source)
+    assert pipeline.read(pipeline.topic("d"))[-1][1]["after"] == {"id": 2, "t": "large" * 1000}
+
+
+@contextmanager
+def no_synchronous_standby(pipeline):
+    """A commit waits for a standby that there is not."""
+    pipeline.source.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+    wait_until(lambda: pipeline.source.run("SHOW synchronous_standby_names") == [("nobody",)], "the setting is read")
+    try:
+        yield
+    finally:
+        pipeline.source.run("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        wait_until(lambda: pipeline.source.run("SHOW synchronous_standby_names") == [("",)], "the setting is read")
 
 
 def test_a_transaction_that_is_too_large_is_committed_in_parts(pipeline):

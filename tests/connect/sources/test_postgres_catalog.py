@@ -99,6 +99,20 @@ def test_the_present_values_of_a_row(database, connection):
     assert catalog.read_columns(connection, relation, key | {"50% a": "2"}, ["c"]) is None
 
 
+def test_a_transaction_is_visible_when_it_has_ended(database, connection):
+    other = database.connect()
+    other.autocommit = False
+    with other.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id()::text::bigint")
+        (xid,) = cursor.fetchone()
+    assert not catalog.is_visible(connection, xid)
+    ((above,),) = database.run("SELECT pg_current_xact_id()::text::bigint + 1")
+    assert [catalog.is_visible(connection, each) for each in (xid, xid + 1, above)] == [False, True, False]
+    other.commit()
+    other.close()
+    assert [catalog.is_visible(connection, each) for each in (xid, above + 7)] == [True, False]
+
+
 def test_a_slot_is_read_and_dropped(database, connection):
     assert catalog.read_slot(connection, "catalog_slot") is None
     database.run("SELECT pg_create_logical_replication_slot('catalog_slot', 'pgoutput')")

@@ -49,7 +49,7 @@ class Log:
             describe=lambda relation: (
                 TABLES[relation.oid].with_schema_id(relation.oid) if relation.oid in TABLES else None
             ),
-            read_columns=lambda table, row, places: list(self.present),
+            read_columns=lambda xid, table, row, places: list(self.present),
         )
         for relation in (*RELATIONS.values(), FOREIGN):
             self.translator.handle(relation)

@@ -9,6 +9,7 @@ and a sink that promises whole transactions waits for END.
 """
 
 import threading
+import time
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from mainstem.client.topics import (
 )
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sources import postgres_catalog as catalog
-from mainstem.connect.sources.postgres_catalog import TableInfo, translate
+from mainstem.connect.sources.postgres_catalog import DatabaseUnavailable, TableInfo, translate
 from mainstem.connect.sources.postgres_changes import ChangeTranslator
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.connect.sources.postgres_pgoutput import Relation, Row, decode, format_lsn
@@ -52,6 +53,8 @@ TRANSACTION_TIMEOUT_MS = 60_000
 HEARTBEAT_PREFIX = "mainstem"
 _IDLE_WAIT_SECONDS = 0.5
 _COMMIT_ROWS = 50_000
+_VISIBLE_SECONDS = 10  # well below the Kafka transaction's timeout
+_VISIBLE_PAUSE_SECONDS = 0.005
 
 
 class Stopped(MainstemError):
@@ -279,6 +282,7 @@ class _Stream:
         self._tables = {tuple(name.split(".", 1)) for name in position.tables}
         self._open = False
         self._opened_at = 0.0
+        self._visible_xid: int | None = None
         self._changes = ChangeTranslator(
             position,
             transactions=(transactions_topic(source.name), source.transactions_schema()),
@@ -377,7 +381,8 @@ class _Stream:
         missing = catalog.missing_values(self._database, relation.oid)
         return self._source.encoder(TableInfo(relation, types, key, missing))
 
-    def _read_columns(self, table: TableEncoder, row: Row, places: list[int]) -> Row:
+    def _read_columns(self, xid: int, table: TableEncoder, row: Row, places: list[int]) -> Row:
+        self._wait_until_visible(xid)
         relation = table.table.relation
         key: dict[str, str] = {}
         for place in table.table.key:
@@ -386,3 +391,19 @@ class _Stream:
             key[relation.columns[place].name] = value.decode()
         found = catalog.read_columns(self._database, relation, key, [relation.columns[place].name for place in places])
         return [None] * len(places) if found is None else list(found)
+
+    def _wait_until_visible(self, xid: int) -> None:
+        """Raises:
+        DatabaseUnavailable: the transaction's commit still waits for something, most likely a synchronous standby.
+        """
+        deadline = self._clock.monotonic() + _VISIBLE_SECONDS
+        while xid != self._visible_xid:
+            if catalog.is_visible(self._database, xid):
+                self._visible_xid = xid
+            elif self._clock.monotonic() > deadline:
+                raise DatabaseUnavailable(
+                    f"source {self._source.name}: transaction {xid} is in the WAL, and not visible {_VISIBLE_SECONDS} s later",
+                    hint="see whether its session waits for a synchronous standby (pg_stat_activity); this one tries again",
+                )
+            else:
+                time.sleep(_VISIBLE_PAUSE_SECONDS)

@@ -301,6 +301,19 @@ def read_columns(
     return None if found is None else [None if value is None else value.encode() for value in found]
 
 
+def is_visible(connection: Any, xid: int) -> bool:
+    """Whether new statements see what a transaction has committed; `xid` has 32 bits, as in the stream.
+
+    The stream may be ahead: a commit is sent as soon as it is in the WAL, and shows to others a moment later, or much
+    later where the commit waits for a synchronous standby.
+    """
+    with translated("read the snapshot"), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_snapshot()::text")
+        _, above, running = cursor.fetchone()[0].split(":")
+    age = (int(above) - xid) % (1 << 32)  # transaction ids go round; half of them are in the past
+    return 0 < age < 1 << 31 and xid not in {int(each) % (1 << 32) for each in running.split(",") if each}
+
+
 def emit_message(connection: Any, prefix: str, content: str) -> int:
     """Put a message into the WAL, in a transaction of its own; the LSN where it stands, which its commit follows."""
     with translated("emit a heartbeat"), connection.cursor() as cursor:

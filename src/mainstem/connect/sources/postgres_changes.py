@@ -54,8 +54,10 @@ class Send(Protocol):
 
 Describe = Callable[[Relation], TableEncoder | None]
 """A relation's encoder; None for a table that the source does not have."""
-ReadColumns = Callable[[TableEncoder, Row, list[int]], Row]
-"""The present values of some columns of the row with this key; nulls where the row is gone."""
+ReadColumns = Callable[[int, TableEncoder, Row, list[int]], Row]
+"""The values of some columns of the row with this key, as transaction `xid` or a later one left them; nulls where the
+row is gone since. Never those from before: the record that comes of it may be the last one of its row.
+"""
 
 
 class ChangeTranslator:
@@ -90,6 +92,7 @@ class ChangeTranslator:
         self._read_columns = read_columns
         self._tables: dict[int, TableEncoder | None] = {}
         self._transaction: Transaction | None = None
+        self._xid = 0
         self._prefix = self._suffix = b""
         self._announced = False
         self._changes = 0  # of this source transaction, as the server counts them
@@ -139,6 +142,7 @@ class ChangeTranslator:
             raise CorruptReplicationMessage("a transaction began inside of another")
         identity = f"{message.xid}:{message.commit_lsn}"
         self._transaction = Transaction(identity, message.commit_lsn, message.committed_at_us)
+        self._xid = message.xid
         self._prefix, self._suffix = self._transaction.prefix(), self._transaction.suffix()
         self._announced, self._changes, self._skip, self._order, self._counts = False, 0, 0, 0, {}
         part = self.position.part
@@ -259,7 +263,7 @@ class ChangeTranslator:
             for place in missing:
                 after[place] = message.before[place]
             return after, []
-        present = self._read_columns(table, after, missing)
+        present = self._read_columns(self._xid, table, after, missing)
         for place, value in zip(missing, present, strict=True):
             after[place] = value
         names = [table.field_names[place] for place in missing]
