@@ -79,7 +79,7 @@ class CommittedReader:
         """
         while self._follow or self.missing:
             records = []
-            for message in self._consumer.consume(1000, 0.2):
+            for message in arrived(self._consumer, 0.2):
                 error = message.error()
                 if error is None:
                     records.append(message)
@@ -98,3 +98,11 @@ class CommittedReader:
     def _reached(self, end: Any) -> None:
         if end.offset() >= self.missing.get(end.partition(), end.offset() + 1):
             del self.missing[end.partition()]
+
+
+def arrived(consumer: Consumer, seconds: float, most: int = 1000) -> list[Any]:
+    """What has come, errors included, after waiting `seconds` for the first. `consume` alone waits until there are so
+    many, or for the whole time.
+    """
+    first = consumer.consume(1, seconds)
+    return [*first, *consumer.consume(most, 0)] if first else []

@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
+from mainstem.client.reader import arrived
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 from mainstem.process.reading import Observed, Seen
@@ -191,7 +192,7 @@ class RangeReader:
         while left:
             if time.monotonic() > deadline:
                 raise BrokerUnavailable(f"{self._topic}: partitions {sorted(left)} not read to {dict(end)} in time")
-            for message in consumer.consume(10_000, 0.2):
+            for message in arrived(consumer, 0.2, 10_000):
                 error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise BrokerUnavailable(f"{self._topic}: {error.str()}")

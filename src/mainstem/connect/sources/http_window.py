@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
+from mainstem.client.reader import arrived
 from mainstem.client.topics import end_offsets, start_offsets
 
 ID_HEADER = "mainstem.id"
@@ -114,7 +115,7 @@ def tail(connection: Connection, topic: str, count: int, *, timeout_seconds: flo
         while left:
             if time.monotonic() > deadline:
                 raise BrokerUnavailable(f"{topic}: the end was not reached in {timeout_seconds:.0f} s")
-            for message in consumer.consume(2000, 0.2):
+            for message in arrived(consumer, 0.2, 2000):
                 error = message.error()
                 if error is None:
                     yield message
