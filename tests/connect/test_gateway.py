@@ -15,7 +15,8 @@ from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_topic
 from mainstem.client.writer import read_source
-from mainstem.connect.gateway import AddressInUse, GatewayConfig, bound
+from mainstem.connect.gateway import AddressInUse, bound
+from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
 from mainstem.core.config import BadSetting, convert
 from mainstem.records.fingerprint import fingerprint_sum

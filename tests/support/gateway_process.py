@@ -14,7 +14,8 @@ from tests.support.ports import free_port
 PROGRAM = """
 import sys
 from mainstem.client.connection import Connection
-from mainstem.connect.gateway import GatewayConfig, run
+from mainstem.connect.gateway import run
+from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.core import MainstemError
 from mainstem.core.config import convert
 import msgspec

@@ -22,7 +22,8 @@ from starlette.routing import Route
 
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
-from mainstem.connect.sources.http import Collector, CollectorConfig
+from mainstem.connect.gateway_config import GatewayConfig
+from mainstem.connect.sources.http import Collector
 from mainstem.connect.sources.http_append import TakenOver
 from mainstem.core import UserError
 from mainstem.core.config import BadSetting
@@ -33,18 +34,6 @@ from mainstem.registry.store import Store
 log = get_logger()
 
 GRACE_SECONDS = 10
-
-
-class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Table `[gateway]`: the registry and the collector, one process.
-
-    Attributes:
-        listen: HOST:PORT; port 0 takes a free one. There is no authentication yet: keep it on loopback.
-        collector: limits and name of the collector.
-    """
-
-    listen: str = "127.0.0.1:9600"
-    collector: CollectorConfig = CollectorConfig()
 
 
 class AddressInUse(UserError):

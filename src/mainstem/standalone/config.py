@@ -10,7 +10,7 @@ import msgspec
 
 from mainstem.broker.config import BrokerConfig
 from mainstem.client.connection import Security
-from mainstem.connect.gateway import GatewayConfig
+from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.worker import SinkConfig, SourceConfig, convert_sink, convert_source
 from mainstem.core.config import BadSetting, convert, named_tables, overlay_environment, read_toml, variable_of

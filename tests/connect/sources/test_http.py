@@ -11,9 +11,9 @@ from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.heartbeats import Statement, decode
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import end_offsets, ensure_topic
-from mainstem.connect.gateway import Gateway, GatewayConfig
+from mainstem.connect.gateway import Gateway
+from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
-from mainstem.connect.sources.http import CollectorConfig
 from mainstem.registry import Registry, avro
 from tests.support.records import committed
 from tests.support.serving import served

@@ -10,11 +10,10 @@ the others of the request are appended. All of a request is one part of one tran
 """
 
 import asyncio
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import xxhash
-from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -26,6 +25,7 @@ from mainstem.client.heartbeats import encode as encode_heartbeat
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import end_offsets
 from mainstem.connect import quarantine
+from mainstem.connect.gateway_config import CollectorConfig
 from mainstem.connect.quarantine import Quarantined, quarantine_topic
 from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, Placed, TakenOver
 from mainstem.connect.sources.http_events import BadRequest, Event, parse, unpack
@@ -44,26 +44,6 @@ log = get_logger()
 
 STAGE = "http"
 RETRY_AFTER_SECONDS = "1"
-
-
-class CollectorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the collector.
-
-    Attributes:
-        name: of the collector; two gateways of one name fence each other, the newer one wins.
-        body_bytes: largest body, after gunzip.
-        batch_events: most events in one request.
-        event_bytes: largest event; must be below the topic's `max.message.bytes`.
-        window_records: how many of a topic's last records are remembered for duplicates.
-        waiting_bytes: how much may wait for the log before clients are told to slow down (429).
-    """
-
-    name: str = "collector"
-    body_bytes: Annotated[int, Meta(ge=1)] = 16 << 20
-    batch_events: Annotated[int, Meta(ge=1)] = 10_000
-    event_bytes: Annotated[int, Meta(ge=1)] = 512 << 10
-    window_records: Annotated[int, Meta(ge=1)] = 100_000
-    waiting_bytes: Annotated[int, Meta(ge=1)] = 64 << 20
 
 
 class Result(msgspec.Struct, omit_defaults=True):
