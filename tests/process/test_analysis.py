@@ -3,9 +3,10 @@
 from pathlib import Path
 from textwrap import dedent
 
+import msgspec
 import pytest
 
-from mainstem.process.analysis import Determinism, analyse, describe, milliseconds, place_of
+from mainstem.process.analysis import Determinism, analyse, describe, milliseconds, place_of, recall, remember
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.project import load_project
 
@@ -154,6 +155,24 @@ ZeroDivisionError: division by zero
     assert str(place_of(RuntimeError(worker), Path("/project"))) == "/project/jobs.py:7"
     assert describe(ValueError("one\ntwo")) == "ValueError: one"
     assert describe(ValueError()) == "ValueError: "
+
+
+def test_an_analysis_is_remembered_until_spark_or_its_settings_change(spark, tmp_path, monkeypatch):
+    import pyspark
+
+    it = found(spark, tmp_path, """
+        @table(to="hourly", key=["customer", "start"], watermark=("at", "10 minutes"))
+        def job(orders):
+            hours = orders.groupBy("customer", F.window("at", "1 hour")).agg(F.sum("cents").alias("cents"))
+            return hours.select("customer", F.col("window.start").alias("start"), "cents")
+    """)  # fmt: skip
+    settings = {"spark.sql.ansi.enabled": "true"}
+    remembered = msgspec.json.decode(msgspec.json.encode(remember(it, settings)))
+    assert recall(remembered, settings) == it
+    assert recall(remembered, {}) is None
+    assert recall(None, settings) is None
+    monkeypatch.setattr(pyspark, "__version__", "4.2.1")
+    assert recall(remembered, settings) is None
 
 
 def test_durations():

@@ -66,6 +66,29 @@ class Analysis(msgspec.Struct, frozen=True):
     horizon: int  # the longest duration in its windows, in ms; a guess
 
 
+def remember(analysis: Analysis, settings: Mapping[str, str]) -> dict[str, Any]:
+    """The analysis as JSON has it, for `recall` to find; `settings` are those of the job's session."""
+    fields = msgspec.structs.asdict(analysis) | {"output": analysis.output.jsonValue()}
+    return {"made_with": _made_with(settings), "analysis": fields}
+
+
+def recall(remembered: Mapping[str, Any] | None, settings: Mapping[str, str]) -> Analysis | None:
+    """The analysis that `remember` was given; None where Spark or the settings are others now."""
+    from pyspark.sql.types import StructType
+
+    if remembered is None or remembered["made_with"] != _made_with(settings):
+        return None
+    fields = remembered["analysis"]
+    determinism = Determinism(fields["determinism"])
+    return Analysis(**fields | {"output": StructType.fromJson(fields["output"]), "determinism": determinism})
+
+
+def _made_with(settings: Mapping[str, str]) -> dict[str, Any]:
+    import pyspark
+
+    return {"spark": pyspark.__version__, "settings": dict(settings)}
+
+
 def analyse(
     spark: "SparkSession", job: Job, inputs: Sequence[Input], types: Mapping[str, "StructType"],
     event_times: Mapping[str, str | None], directory: Path,

@@ -157,6 +157,7 @@ class Fixed(msgspec.Struct, frozen=True):
     output: str
     output_schema: int
     state_partitions: int
+    analysis: dict[str, Any] | None = None  # what its code means, as `analysis.remember` gave it; saves a start seconds
 
 
 def read_fixed(home: Path) -> Fixed | None:
