@@ -74,6 +74,64 @@ async def test_a_killed_child_is_started_again(tmp_path):
     assert "exit -9" in supervisor.states[0].last_error
 
 
+EARLY = """
+import pathlib, sys, time
+from mainstem.core.process import wait_for_go
+pathlib.Path({prepared!r}).touch()
+if wait_for_go():
+    print('ready', flush=True)
+    time.sleep(600)
+pathlib.Path({prepared!r}).unlink()
+"""
+
+
+async def test_an_early_child_prepares_itself_and_goes_on_when_it_is_told(tmp_path):
+    prepared, may = tmp_path / "prepared", tmp_path / "may"
+    slow = f"import pathlib, time\nwhile not pathlib.Path({str(may)!r}).exists(): time.sleep(0.01)\n" + SERVE
+    early = child("early", EARLY.format(prepared=str(prepared)), early=True, ready_within_s=20)
+    supervisor = Supervisor([child("slow", slow), early], tmp_path, first_delay_s=0.01)
+
+    async def let_the_first_be_ready():
+        while not prepared.exists():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert [state.state for state in supervisor.states] == ["starting", "starting"]
+        may.touch()
+        await supervisor.ready()
+        os.kill(supervisor.states[1].pid, signal.SIGKILL)  # it is told again
+        while supervisor.states[1].restarts < 1 or supervisor.states[1].state != "running":
+            await asyncio.sleep(0.01)
+
+    await run(supervisor, let_the_first_be_ready)
+
+
+async def test_an_early_child_that_is_not_needed_any_more_ends_by_itself(tmp_path):
+    prepared = tmp_path / "prepared"
+    never = "import time; time.sleep(600)"
+    early = child(
+        "early",
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + EARLY.format(prepared=str(prepared)),
+        early=True,
+    )
+    supervisor = Supervisor([child("never", never), early], tmp_path)
+
+    async def both_started():
+        while not prepared.exists():
+            await asyncio.sleep(0.01)
+
+    started = time.monotonic()
+    await run(supervisor, both_started)
+    assert not prepared.exists()
+    assert time.monotonic() - started < early.stop_within_s / 2
+
+
+async def test_an_early_child_that_refuses_stops_everything_before_it_is_told(tmp_path):
+    refuse = "import sys; print('mainstem: Java: found none', file=sys.stderr); sys.exit(2)"
+    supervisor = Supervisor([child("never", "import time; time.sleep(600)"), child("a", refuse, early=True)], tmp_path)
+    with pytest.raises(ChildFailed, match=r"^a: Java: found none"):
+        await supervisor.run()
+
+
 async def test_misuse_stops_everything_and_repeats_the_childs_line(tmp_path):
     refuse = "import sys; print('mainstem: port 9092: in use', file=sys.stderr); sys.exit(2)"
     supervisor = Supervisor([child("a", SERVE), child("log", refuse)], tmp_path)

@@ -1,4 +1,4 @@
-"""What a child process owes its parent: to say when it is ready, to stop when told, to die with it."""
+"""What a child process owes its parent: to wait for what it needs, to say when it is ready, to stop when told, to die with it."""
 
 import ctypes
 import os
@@ -33,6 +33,15 @@ def die_with_parent(environment: os._Environ[str] = os.environ) -> None:
         raise OSError(number, os.strerror(number))
     if os.getppid() != int(parent):
         raise ParentGone(f"started by process {parent}, which has ended")
+
+
+def wait_for_go(environment: os._Environ[str] = os.environ) -> bool:
+    """Wait until the processes that this one needs are ready: its supervisor says so by a line on stdin.
+
+    A process that takes long to start is started early, and does here what needs nobody else before it waits. Without
+    a supervisor nobody is waited for. False: the supervisor stops, nothing is to be begun any more.
+    """
+    return PARENT not in environment or bool(sys.stdin.readline())
 
 
 def say_ready(line: str) -> None:

@@ -7,6 +7,7 @@ starts again: nothing is retried in silence.
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from mainstem.client.topics import (
 from mainstem.client.writer import read_source
 from mainstem.core import UserError
 from mainstem.core.logging import get_logger
-from mainstem.process.analysis import Analysis, analyse
+from mainstem.process.analysis import Analysis, analyse, recall, remember
 from mainstem.process.heartbeats import Follower
 from mainstem.process.job import JobFailed, JobSpec, RunningJob
 from mainstem.process.project import Input, JobConfig, Project
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 log = get_logger()
 
 _START_EVERY_SECONDS = 1.0
+_STARTS_AT_ONCE = 8
 
 
 class InputMissing(UserError):
@@ -148,6 +150,10 @@ class JobDriver:
                     ensure_topic(self._connection, spec.name, spec.partitions, settings)
 
     def _start_waiting(self) -> None:
+        """Prepare what can start, one after the other, as a job's output is the next one's input; then start it, side
+        by side: each waits for the log and for Spark in turn.
+        """
+        ready: list[RunningJob] = []
         for key in list(self.waiting):
             name, config = self._configs[key]
             try:
@@ -166,9 +172,14 @@ class JobDriver:
                     log.info("job_waiting", job=key, reason=str(reason))
                 self.waiting[key] = str(reason)
                 continue
-            self.running[key] = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
+            job = self.running[key] = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
             del self.waiting[key]
-            self.running[key].start()
+            ready.append(job)
+        if ready:
+            with ThreadPoolExecutor(min(len(ready), _STARTS_AT_ONCE)) as threads:
+                started = [threads.submit(job.start) for job in ready]
+            for each in started:
+                each.result()
         self._next_start = time.monotonic() + _START_EVERY_SECONDS
 
 
@@ -206,19 +217,24 @@ def prepare(
     _check_fixed(fixed, config, version, name)
     schemas = {each.parameter: _schema(registry, each, topics, fixed) for each in inputs}
     _check_sources(connection, inputs, topics)  # after the schemas: a source writes the catalog, then its schemas
-    session = job_session(spark, name, config)
-    types = {each.parameter: input_type(session, each, schemas[each.parameter]) for each in inputs}
-    event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
-    analysis = analyse(session, job, inputs, types, event_times, project.directory)
     output = output_topic(job.to, config.version)
-    schema = avro_schema(analysis.output, output, required=job.key if job.kind == "changelog" else ())
-    schema_id = registry.register(subject_of(output), schema)
     spec = project.topics[job.to]
-    created = ensure_topic(connection, output, spec.partitions, topic_settings(spec.kind, spec.config))
+    analysis = None if fixed is None else recall(fixed.analysis, config.spark)
+    if analysis is None:
+        session = job_session(spark, name, config)
+        types = {each.parameter: input_type(session, each, schemas[each.parameter]) for each in inputs}
+        event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
+        analysis = analyse(session, job, inputs, types, event_times, project.directory)
     if fixed is None:
+        schema = avro_schema(analysis.output, output, required=job.key if job.kind == "changelog" else ())
+        schema_id = registry.register(subject_of(output), schema)
         readers = {parameter: each.reader_id for parameter, each in schemas.items()}
-        fixed = Fixed(name, config.version, version.sha, readers, output, schema_id, config.state_partitions)
+        remembered = remember(analysis, config.spark)
+        fixed = Fixed(
+            name, config.version, version.sha, readers, output, schema_id, config.state_partitions, remembered
+        )
         write_fixed(home, fixed)
+    created = ensure_topic(connection, output, spec.partitions, topic_settings(spec.kind, spec.config))
     _announce(connection, fixed, spec.kind, job.key, analysis, inputs)
     return JobSpec(
         job=job,

@@ -72,6 +72,12 @@ _DEFAULTS = {
 }
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# Ten times the JVM's own thresholds: at a start on two cores its optimising compiler takes as much time as all else
+# (docs/decisions/spark-start.md), and a loop that is worth it gets there within the first long batch anyway.
+_LATE_C2 = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
+    "-XX:Tier4BackEdgeThreshold=400000"
+)
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -90,8 +96,8 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     java, jars = find_java(), spark_jars()
     settings = session_settings(config, directory, jars)
     archive = archive_path(java, jars)
-    if is_local(config.master) and archive.is_file() and not settings.get(_JAVA_OPTIONS):
-        settings[_JAVA_OPTIONS] = use_archive(archive)
+    if is_local(config.master) and not settings.get(_JAVA_OPTIONS):
+        settings[_JAVA_OPTIONS] = " ".join([_LATE_C2, *([use_archive(archive)] if archive.is_file() else [])])
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if is_local(config.master):

@@ -10,7 +10,7 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.core import Retriable, SystemClock
 from mainstem.core.logging import get_logger
-from mainstem.core.process import say_ready
+from mainstem.core.process import say_ready, wait_for_go
 from mainstem.standalone.config import load_config
 from mainstem.standalone.supervisor import unfailing
 
@@ -67,6 +67,8 @@ def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None
 def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str, *, tables: bool) -> None:
     """The jobs that run from one version of the project's code, on one Spark driver.
 
+    Spark starts while the processes that the jobs need do the same; their supervisor then says when to go on.
+
     Args:
         project: where the settings are read from, as they are now.
         bootstrap: address of the log.
@@ -94,16 +96,18 @@ def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str
     settings = load_project(project).job_configs
     frozen = load_project(version.directory)  # the last to be loaded: its modules are those that are shipped to workers
     spark = start_session(frozen.name, config.spark, directory=data / "spark" / version.sha)
-    lakehouses = []  # a bad destination lags only itself: it is started again by itself, and the jobs go on
-    for name, lakehouse in config.lakehouses.items() if tables else ():
-        place, checkpoint = Path(lakehouse.path) if lakehouse.path else data / "tables", data / "lakehouse" / name
-        lakehouses.append(Lakehouse(spark.newSession(), connection, place, checkpoint, lakehouse, name=name))
-        lakehouses[-1].start()
+    if not wait_for_go():
+        return stop_session(spark)
     driver = JobDriver(
         spark, frozen, version, connection, Registry(f"http://{gateway}"), data, jobs=jobs, settings=settings
     )
+    lakehouses = []  # a bad destination lags only itself: it is started again by itself, and the jobs go on
     try:
         driver.start()
+        for name, lakehouse in config.lakehouses.items() if tables else ():
+            place, checkpoint = Path(lakehouse.path) if lakehouse.path else data / "tables", data / "lakehouse" / name
+            lakehouses.append(Lakehouse(spark.newSession(), connection, place, checkpoint, lakehouse, name=name))
+            lakehouses[-1].start()
         say_ready(f"{len(driver.running)} jobs running, {len(driver.waiting)} waiting for their inputs")
         while not (stop.wait(0.25) or has_ended(spark)):
             driver.step()

@@ -44,6 +44,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
         environment: laid over the supervisor's own.
         ready_within_s: a child that says nothing for so long is killed and tried again.
         stop_within_s: after SIGTERM, before SIGKILL.
+        early: it is started at once and prepares itself; the line on its stdin that `core.process.wait_for_go` waits
+            for comes when the one before it is ready.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     environment: Mapping[str, str] = {}
     ready_within_s: float = 120.0
     stop_within_s: float = 20.0
+    early: bool = False
 
 
 class ChildState(msgspec.Struct):
@@ -81,7 +84,8 @@ class Supervisor:
     """Runs `specs` until `stop` is called or a signal comes.
 
     Args:
-        specs: in order: each is started when the one before it is ready, and stopped before it.
+        specs: in order: each is started (or, where it is `early`, let go) when the one before it is ready, and stopped
+            before it.
         logs: directory; `<name>.log` gets each child's stderr and what it prints after its ready line.
         on_change: called with the states of all children whenever one changes.
         after: by the name of a child, what is to be done once when it is ready, before the next one starts; it runs
@@ -151,17 +155,19 @@ class Supervisor:
         before = self._specs[index - 1].name if index else None
         after = self._specs[index + 1].name if index + 1 < len(self._specs) else None
         try:
-            if before is None or await self._unless_stopping(self._ready[before].wait()):
-                await self._restart_until_stopped(spec, state, after)
+            if before is None or spec.early or await self._unless_stopping(self._ready[before].wait()):
+                await self._restart_until_stopped(spec, state, before, after)
         finally:
             self._change(state, "stopped", pid=None)
             self._stopped[spec.name].set()
 
-    async def _restart_until_stopped(self, spec: ChildSpec, state: ChildState, after: str | None) -> None:
+    async def _restart_until_stopped(
+        self, spec: ChildSpec, state: ChildState, before: str | None, after: str | None
+    ) -> None:
         delay_s = self._first_delay_s
         while not self._stopping.is_set():
             started = time.monotonic()
-            said = await self._life(spec, state, after)
+            said = await self._life(spec, state, before, after)
             if self._stopping.is_set():
                 return
             code, state.last_error = said
@@ -180,10 +186,10 @@ class Supervisor:
             await self._unless_stopping(asyncio.sleep(delay_s))
             delay_s = min(delay_s * 2, self._longest_delay_s)
 
-    async def _life(self, spec: ChildSpec, state: ChildState, after: str | None) -> tuple[int, str]:
+    async def _life(self, spec: ChildSpec, state: ChildState, before: str | None, after: str | None) -> tuple[int, str]:
         """Run a child to its end; its exit code, and what to tell of it."""
         try:
-            code = await self._run_once(spec, state, after)
+            code = await self._run_once(spec, state, before, after)
         except OSError as error:  # no memory for a process, no room for its log file: that may pass
             return -1, f"cannot be started: {error}"
         return code, f"exit {code}: {self._said(spec)}"
@@ -191,12 +197,12 @@ class Supervisor:
     def _said(self, spec: ChildSpec) -> str:
         return last_line(self._log_file(spec)).removeprefix("mainstem: ")
 
-    async def _run_once(self, spec: ChildSpec, state: ChildState, after: str | None) -> int:
+    async def _run_once(self, spec: ChildSpec, state: ChildState, before: str | None, after: str | None) -> int:
         """One life of a child: start, wait for its ready line, then for its end or ours. Return its exit code."""
         with self._log_file(spec).open("ab", buffering=0) as log_file:
             process = await asyncio.create_subprocess_exec(
                 *spec.command,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE if spec.early else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log_file,
                 env={**os.environ, **spec.environment, PARENT: str(os.getpid())},
@@ -205,7 +211,9 @@ class Supervisor:
             _end_with(process.pid)
             self._change(state, "starting", pid=process.pid)
             try:
-                await self._watch(spec, state, process, unfailing(log_file.write))
+                first = asyncio.ensure_future(_first_line(process))
+                if await self._let_go(before, process, first):
+                    await self._watch(spec, state, process, first, unfailing(log_file.write))
             finally:
                 if process.returncode is None:
                     if after is not None and self._stopping.is_set():
@@ -213,18 +221,33 @@ class Supervisor:
                     await self._end(spec, state, process)
         return process.returncode if process.returncode is not None else -1
 
+    async def _let_go(
+        self, before: str | None, process: asyncio.subprocess.Process, first: "asyncio.Future[Any]"
+    ) -> bool:
+        """Tell a child that was started early that it may begin; False if the supervisor is told to stop first."""
+        if process.stdin is None or before is None:
+            return True
+        ready: asyncio.Future[Any] = asyncio.ensure_future(self._ready[before].wait())
+        try:
+            if not await self._unless_stopping(asyncio.wait([first, ready], return_when=asyncio.FIRST_COMPLETED)):
+                return False
+        finally:
+            ready.cancel()
+        process.stdin.write(b"go\n")  # to one that has ended, too: it will be noticed by what it said
+        return True
+
     async def _watch(
         self,
         spec: ChildSpec,
         state: ChildState,
         process: asyncio.subprocess.Process,
+        first: "asyncio.Future[bytes]",
         write: Callable[[bytes], object],
     ) -> None:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(spec.ready_within_s):
-                line = b""
-                if not await self._unless_stopping(first := asyncio.ensure_future(process.stdout.readline())):
+                if not await self._unless_stopping(first):
                     return
                 line = first.result()
         except TimeoutError:
@@ -260,6 +283,8 @@ class Supervisor:
 
     async def _end(self, spec: ChildSpec, state: ChildState, process: asyncio.subprocess.Process) -> None:
         self._change(state, "stopping", pid=process.pid)
+        if process.stdin is not None:
+            process.stdin.close()
         process.terminate()
         try:
             await asyncio.wait_for(process.wait(), spec.stop_within_s)
@@ -324,6 +349,11 @@ def _end_with(leader: int) -> None:
             os.killpg(leader, signal.SIGKILL)
 
     loop.add_reader(ended, kill_group)
+
+
+async def _first_line(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    return await process.stdout.readline()
 
 
 def last_line(path: Path) -> str:

@@ -85,7 +85,7 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
         if config.lakehouses and number == 0:
             command += ("--tables",)
         name = "spark" if sha == current else f"spark-{sha[:8]}"
-        specs.append(ChildSpec(name, command, ready_within_s=300))
+        specs.append(ChildSpec(name, command, ready_within_s=300, early=True))
     return specs
 
 
