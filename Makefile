@@ -89,6 +89,8 @@ demo: setup
 bench: setup
 	@$(PY) -m bench.log_vs_kafka
 	@$(PY) -m bench.sink_vs_spark
+	@$(PY) -m bench.sink_vs_spark --kafka
+	@$(PY) -m bench.collector
 
 wheel: $(VENV)/installed
 	@rm -rf dist && $(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -1,10 +1,10 @@
 """Real flights posted to the collector: events per second, and the gateway's CPU time per event.
 
-    python bench/collector.py [--bootstrap HOST:PORT] [--flights 60000] [--batch 1000] [--runs 3]
+    python -m bench.collector [--bootstrap HOST:PORT] [--flights 60000] [--batch 1000] [--runs 3]
 
 Each run posts the flights one batch after the other over one connection, with an Idempotency-Key, into a new topic of two
 partitions: answered when the batch is committed, with a result per event. Without `--bootstrap` the embedded log runs in
-this process. One line per run, then the median.
+this process. One line per run, then the median; kept under bench/results/.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import httpx
 import psutil
 
 import mainstem
+from bench.report import Report
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
@@ -95,19 +96,22 @@ def main() -> None:
     rows = list(flights(options.flights))
     bodies = [json.dumps(rows[at : at + options.batch]).encode() for at in range(0, len(rows), options.batch)]
     size = sum(map(len, bodies)) / len(rows)
+    report = Report("collector")
     with contextlib.ExitStack() as stack:
         bootstrap = options.bootstrap or stack.enter_context(mainstem.embedded()).bootstrap
         connection = Connection(bootstrap)
         ensure_internal_topics(connection)
         gateway = stack.enter_context(GatewayProcess(bootstrap, collector={"name": f"bench-{uuid.uuid4().hex[:8]}"}))
-        print(f"{len(rows)} events of {size:.0f} bytes in batches of {options.batch}; load {os.getloadavg()[0]:.1f}")
+        report.say(
+            f"{len(rows)} events of {size:.0f} bytes in batches of {options.batch}; load {os.getloadavg()[0]:.1f}"
+        )
         found = []
         for _ in range(options.runs):
             seconds, cpu = run(gateway, connection, bodies, len(rows), schema(rows[0]))
             found.append((seconds, cpu))
-            print(f"{len(rows) / seconds:10.0f} events/s   {cpu / len(rows) * 1e6:6.1f} us CPU per event")
+            report.say(f"{len(rows) / seconds:10.0f} events/s   {cpu / len(rows) * 1e6:6.1f} us CPU per event")
         seconds, cpu = (statistics.median(column) for column in zip(*found, strict=True))
-        print(f"median {len(rows) / seconds:8.0f} events/s   {cpu / len(rows) * 1e6:6.1f} us CPU per event")
+        report.say(f"median {len(rows) / seconds:8.0f} events/s   {cpu / len(rows) * 1e6:6.1f} us CPU per event")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ are medians; everything the programs printed is kept under bench/results/.
 """
 
 import argparse
-import os
-import platform
 import re
 import shutil
 import socket
@@ -26,14 +24,13 @@ from pathlib import Path
 from typing import TextIO
 
 import msgspec
-import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.report import RESULTS, machine
 from tests.support import kafka_tools, processes
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.ports import free_port
 
-RESULTS = Path(__file__).parent / "results"
 NAMES = ("mainstem", "kafka")
 
 # What the harness of the tests changes for speed of start and small memory, back to Kafka's own defaults.
@@ -238,16 +235,6 @@ def table(servers: list[Server]) -> str:
             f"{what:34}" + "".join(f"{c + s:>24}" for c, s in zip(cells, spread, strict=True)) + f"{ratio:8.2f}"
         )
     return "\n".join(lines)
-
-
-def machine() -> str:
-    model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    memory = psutil.virtual_memory().total / 2**30
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    return (
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; {os.cpu_count()} cores ({model[1] if model else platform.machine()}), "
-        f"{memory:.0f} GB; Linux {platform.release()}; Python {platform.python_version()}; load before the run {load}"
-    )
 
 
 def main() -> None:

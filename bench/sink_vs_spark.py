@@ -1,10 +1,11 @@
 """Our exactly-once sink beside Spark's own at-least-once sink: same session, same input, same log, interleaved runs.
 
-    python bench/sink_vs_spark.py [--bootstrap HOST:PORT] [--records 1000000] [--runs 3]
+    python -m bench.sink_vs_spark [--kafka] [--bootstrap HOST:PORT] [--records 1000000] [--runs 3]
 
 Input: 100-byte values with 10-byte keys and one header in a topic of 2 partitions, read by Spark's connector. Output: a
 topic of 2 partitions. Ours has everything on: keys, headers, murmur2, order by source offset, fingerprints, marker,
-progress, group offsets. Without `--bootstrap` it starts the embedded log. One line per run, then the medians.
+progress, group offsets. It starts the embedded log, or with `--kafka` an Apache Kafka 4.3.0, unless `--bootstrap` names
+one that runs. One line per run, then the medians; kept under bench/results/.
 """
 
 import argparse
@@ -21,12 +22,15 @@ from pathlib import Path
 
 import psutil
 
+from bench.log_vs_kafka import KAFKA_DEFAULTS
+from bench.report import Report
 from mainstem.client import Connection
 from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.transaction import SharedTransaction
 from mainstem.core import TopicPartition
 from mainstem.process.project import JobConfig
 from mainstem.process.session import SparkConfig, job_session, start_session
+from tests.support.kafka_cluster import KafkaCluster
 
 PARTITIONS = 2
 
@@ -34,14 +38,22 @@ PARTITIONS = 2
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", default="")
+    parser.add_argument("--kafka", action="store_true", help="on Apache Kafka instead of the embedded log")
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="profile a task of our sink")
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        connection = Connection(arguments.bootstrap or stack.enter_context(embedded_process()))
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        name = "Apache Kafka" if arguments.kafka else arguments.bootstrap or "embedded log"
+        report = Report(f"sink_vs_spark-{'kafka' if arguments.kafka else 'log'}")
+        report.say(f"{arguments.records:,} records of 100 bytes on {name}")
+        if arguments.kafka:
+            cluster = KafkaCluster(1, directory / "kafka", heap_mb=1024, overrides=KAFKA_DEFAULTS)
+            connection = Connection(stack.enter_context(cluster).bootstrap)
+        else:
+            connection = Connection(arguments.bootstrap or stack.enter_context(embedded_process()))
         ensure_internal_topics(connection)
         source = fill(connection, arguments.records)
         spark = start(directory)
@@ -58,13 +70,13 @@ def main() -> None:
                 seconds[name].append(took)
                 cpu[name].append(used)
                 rate = arguments.records / took
-                print(f"run {run + 1}  {name:10} {took:7.2f} s  {rate:10,.0f} records/s  {used:6.1f} CPU s", flush=True)
+                report.say(f"run {run + 1}  {name:10} {took:7.2f} s  {rate:10,.0f} records/s  {used:6.1f} CPU s")
         medians = {name: statistics.median(times) for name, times in seconds.items()}
         for name, median in medians.items():
             used = statistics.median(cpu[name]) / arguments.records * 1e6
-            print(f"median {name:10} {arguments.records / median:10,.0f} records/s  {used:.2f} CPU us per record")
+            report.say(f"median {name:10} {arguments.records / median:10,.0f} records/s  {used:.2f} CPU us per record")
         if "spark" in medians and "mainstem" in medians:
-            print(f"mainstem / spark: {medians['spark'] / medians['mainstem']:.2f}")
+            report.say(f"mainstem / spark: {medians['spark'] / medians['mainstem']:.2f}")
 
 
 @contextlib.contextmanager

@@ -1,0 +1,36 @@
+"""What every measurement tells about itself: the machine, each line that it prints, and where both are kept."""
+
+import os
+import platform
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> str:
+    """One line: when, on what, and how busy it was before."""
+    model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    memory = psutil.virtual_memory().total / 2**30
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; {os.cpu_count()} cores ({model[1] if model else platform.machine()}), "
+        f"{memory:.0f} GB; Linux {platform.release()}; Python {platform.python_version()}; load before the run {load}"
+    )
+
+
+class Report:
+    """Prints lines and keeps them in `bench/results/<name>-<time>.txt`."""
+
+    def __init__(self, name: str, directory: Path = RESULTS) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}.txt"
+        self.say(machine())
+
+    def say(self, line: str) -> None:
+        print(line, flush=True)
+        with self.path.open("a") as out:
+            out.write(line + "\n")
