@@ -9,7 +9,7 @@ import msgspec
 
 from mainstem.broker.config import BrokerConfig
 from mainstem.client.connection import Security
-from mainstem.connect.gateway import CollectorConfig, GatewayConfig
+from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig

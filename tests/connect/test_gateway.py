@@ -16,9 +16,8 @@ from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_topic
 from mainstem.client.writer import read_source
 from mainstem.connect.gateway import AddressInUse, bound
-from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
-from mainstem.core.config import BadSetting, convert
+from mainstem.core.config import BadSetting
 from mainstem.records.fingerprint import fingerprint_sum
 from mainstem.registry import Registry, avro
 from tests.support import processes
@@ -27,13 +26,6 @@ from tests.support.ports import free_port
 from tests.support.records import committed
 
 SCHEMA = '{"type":"record","name":"E","fields":[{"name":"n","type":"long"}]}'
-
-
-def test_settings_are_checked():
-    config = convert({"listen": "127.0.0.1:0", "collector": {"batch_events": 5}}, GatewayConfig, where="[gateway]")
-    assert config.collector.batch_events == 5
-    with pytest.raises(BadSetting, match="unknown field `batch`"):
-        convert({"collector": {"batch": 5}}, GatewayConfig, where="[gateway]")
 
 
 def test_an_address_that_cannot_be_bound_is_one_line():

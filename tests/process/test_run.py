@@ -1,6 +1,7 @@
 """A project's jobs on a real log: rows in, rows out, what is said about them, and what happens when things change."""
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from mainstem.client.internal import AUDIT, PROGRESS
 from mainstem.client.progress import Progress
 from mainstem.client.topics import ensure_internal_topics, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock, UserError
+from mainstem.process.declare import BadDeclaration
 from mainstem.process.job import JobFailed, JobRefused
 from mainstem.process.project import Input
 from mainstem.process.run import InputMissing, _check_sources, output_topic
@@ -338,6 +340,23 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line(
         f"{project / 'jobs.py'}:{line}: job doubled failed: ZeroDivisionError: division by zero"
     )
     assert len(read_rows(log_connection, f"{shop}.doubled")) == 2
+
+
+@pytest.mark.spark
+def test_a_job_that_cannot_run_is_told_with_the_users_line_not_that_of_the_frozen_copy(
+    spark, log_connection, registry_url, shop, tmp_path, drivers
+):
+    jobs = """
+        @stream(to="SHOP.nothing", key="customer")
+        def nothing(orders):
+            return orders.select("customer", "nobody")
+    """
+    project = write_project(tmp_path / "project", shop, jobs)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    line = (project / "jobs.py").read_text().splitlines().index('    return orders.select("customer", "nobody")') + 1
+    with pytest.raises(BadDeclaration, match=rf"^{re.escape(str(project / 'jobs.py'))}:{line}: nothing: .*`nobody`"):
+        driver.start()
 
 
 @pytest.mark.spark

@@ -5,23 +5,19 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from mainstem.client.connection import Connection
 from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.process.versions import Fixed, code_hash, write_fixed
-from mainstem.registry.reader import TypedReader
 from mainstem.standalone.config import load_config
 from mainstem.standalone.state import load
 from mainstem.standalone.up import Addresses, child_specs, choose_addresses
 from tests.standalone.project import write_project
 from tests.support.commands import mainstem
+from tests.support.node import Node, wait_for
 
 
 @pytest.fixture
@@ -85,64 +81,6 @@ def test_an_address_that_is_none_is_refused(project):
         choose_addresses(load_config(project, {}), None, "no.such.host.invalid:0", None)
 
 
-class Node:
-    """A running `mainstem up`."""
-
-    def __init__(self, project, data):
-        command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]
-        command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
-        self.data = data
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"MAINSTEM_SOURCES__ACCESS__PATH": str(project / "access.log")},
-        )
-        self.lines = []
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if " up: log " in line:
-                break
-        else:
-            raise AssertionError("".join(self.lines))
-        threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:  # the test has failed: leave nothing behind
-            self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-
-    @property
-    def state(self):
-        return json.loads((self.data / "up.json").read_text())
-
-    def child(self, name):
-        return next(child for child in self.state["children"] if child["name"] == name)
-
-    def runs(self, name):
-        return self.child(name)["state"] == "running"
-
-    def lines_of(self, topic):
-        with TypedReader(Connection(self.state["bootstrap"]), topic) as reader:
-            return [record.value["line"] for record in reader]
-
-    def stop(self):
-        self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(60) == 0
-
-
-def wait_for(done, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.05)
-
-
 def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_path):
     """Lines of a file arrive once, over kill -9 of each process in turn, of the supervisor, and over a stop."""
     data, log_file = tmp_path / "data", project / "access.log"
@@ -163,11 +101,7 @@ def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_pat
             write(50)
             wait_for(lambda name=name, pid=pid: node.runs(name) and node.child(name)["pid"] != pid)
             wait_for(lambda: node.lines_of("lines") == wanted)
-        body = b'[{"number": 1, "amount": 2.5}]'
-        request = urllib.request.Request(f"{node.state['gateway']}/v1/topics/orders/events", data=body)
-        request.add_header("content-type", "application/json")
-        with urllib.request.urlopen(request) as answer:
-            assert json.load(answer)["results"][0]["status"] == "accepted"
+        assert node.post("orders/events", [{"number": 1, "amount": 2.5}])["results"][0]["status"] == "accepted"
 
         command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]
         second = subprocess.run(command, capture_output=True, text=True, check=False)

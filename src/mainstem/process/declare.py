@@ -39,6 +39,7 @@ class BadDeclaration(UserError):
     def __init__(self, location: Location | str, message: str, *, hint: str = "") -> None:
         super().__init__(f"{location}: {message}", hint=hint)
         self.location = location
+        self.reason = message
 
 
 class Topic(msgspec.Struct, frozen=True):

@@ -52,7 +52,7 @@ from mainstem.process.session import job_session
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.process.tables import PinnedTable, RangeReader
-from mainstem.process.versions import Fixed
+from mainstem.process.versions import Fixed, Version
 from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, unknown_id, with_id
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     output_schema: str
     output_partitions: int
     partitions: dict[str, int]  # of the input topics, by topic
-    directory: Path  # of the frozen code
-    origin: Path  # of the project that it was frozen from
+    version: Version  # the frozen code
     home: Path  # of checkpoint and `job.json`
 
     @property
@@ -205,12 +204,12 @@ class RunningJob:
             self._learn(*unknown)
             return
         self._refuse_damage(query)
-        location = place_of(error, self.spec.directory) or (
-            place_of(failure, self.spec.directory) if failure is not None else None
+        location = place_of(error, self.spec.version.directory) or (
+            place_of(failure, self.spec.version.directory) if failure is not None else None
         )
         hint = error.hint if isinstance(error, MainstemError) else ""
         reason = str(error) if isinstance(error, MainstemError) else describe(error)
-        place = self._in_project(location or self.spec.job.location)
+        place = self.spec.version.in_project(location or self.spec.job.location)
         kind = JobRefused if isinstance(error, UserError) else JobFailed
         raise kind(self.spec.name, place, reason, hint=hint) from error
 
@@ -224,15 +223,6 @@ class RunningJob:
         if path is not None:
             reason, hint = f"{path}: cut or changed since it was written", checkpoint.repair(path, self._committed)
             raise JobRefused(self.spec.key, None, reason, hint=hint)
-
-    def _in_project(self, location: Location) -> Location:
-        """The place in the project's own file, unless that has been edited since it was frozen."""
-        frozen, spec = Path(location.file), self.spec
-        if frozen.is_relative_to(spec.directory):
-            file = spec.origin / frozen.relative_to(spec.directory)
-            if file.is_file() and frozen.is_file() and file.read_bytes() == frozen.read_bytes():
-                return Location(str(file), location.line)
-        return location
 
     def _learn(self, schema_id: int, topic: str) -> None:
         """A producer has registered a new schema since the query was planned: plan it again with that one too."""
@@ -277,7 +267,7 @@ class RunningJob:
             )
             for each in self.spec.streams
         }
-        return call(self.spec.job, frames, self.spec.directory)
+        return call(self.spec.job, frames, self.spec.version.directory)
 
     def _heartbeats(self, session: "SparkSession", column: str) -> "DataFrame":
         """What `_inject` has written, as rows of an event time."""
@@ -336,7 +326,7 @@ class RunningJob:
                 frames[each.parameter] = mine.select(f"{each.parameter}.*")
             else:
                 frames[each.parameter] = self._tables[each.parameter].frame(rows.sparkSession)
-        return call(self.spec.job, frames, self.spec.directory)
+        return call(self.spec.job, frames, self.spec.version.directory)
 
     def _records(self, rows: "DataFrame") -> "DataFrame":
         """Rows as the sink takes them."""

@@ -28,6 +28,7 @@ from mainstem.client.writer import read_source
 from mainstem.core import UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, analyse, recall, remember
+from mainstem.process.declare import BadDeclaration
 from mainstem.process.heartbeats import Follower
 from mainstem.process.job import JobFailed, JobSpec, RunningJob
 from mainstem.process.project import Input, JobConfig, Project
@@ -172,6 +173,10 @@ class JobDriver:
                     log.info("job_waiting", job=key, reason=str(reason))
                 self.waiting[key] = str(reason)
                 continue
+            except BadDeclaration as error:
+                if isinstance(error.location, str):
+                    raise
+                raise BadDeclaration(self._version.in_project(error.location), error.reason, hint=error.hint) from error
             job = self.running[key] = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
             del self.waiting[key]
             ready.append(job)
@@ -246,8 +251,7 @@ def prepare(
         output_schema=registry.schema(fixed.output_schema),
         output_partitions=created.partitions,
         partitions={each.topic: topics[each.topic].partitions for each in inputs},
-        directory=project.directory,
-        origin=Path(version.manifest.origin),
+        version=version,
         home=home,
     )
 

@@ -25,6 +25,7 @@ from mainstem.client.connection import Connection
 from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import read_toml
 from mainstem.core.files import sync_directory, write_atomically
+from mainstem.process.declare import Location
 from mainstem.process.jars import SPARK_LOCK
 from mainstem.process.project import FILE, load_project
 
@@ -51,6 +52,15 @@ class Version(msgspec.Struct, frozen=True):
     sha: str
     directory: Path
     manifest: Frozen
+
+    def in_project(self, location: Location) -> Location:
+        """A place in the frozen copy as one in the project's own file, unless that has been edited since."""
+        frozen = Path(location.file)
+        if frozen.is_relative_to(self.directory):
+            file = Path(self.manifest.origin) / frozen.relative_to(self.directory)
+            if file.is_file() and frozen.is_file() and file.read_bytes() == frozen.read_bytes():
+                return Location(str(file), location.line)
+        return location
 
 
 def code_hash(directory: Path) -> str:

@@ -1,0 +1,120 @@
+"""A node whose checkpoints were rolled back or cut, and whose group offsets were reset: every row once, or a refusal
+that names the repair, and every row once when that was done.
+"""
+
+import os
+import shutil
+import signal
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from mainstem.client.connection import Connection
+from mainstem.client.topics import admin
+from tests.standalone.project import write_project
+from tests.support.node import Node, wait_for
+
+JOBS = """
+from mainstem.process import stream, table, topic
+from pyspark.sql import functions as F
+
+orders = topic("orders")
+
+@stream(to="doubled", key="number")
+def doubled(orders):
+    return orders.select("number", (F.col("amount") * 2).alias("amount"), "_position")
+
+@stream(to="seen", key="number", watermark=("at", "1 hour"))
+def seen(orders):
+    return orders.dropDuplicates(["number", "at"]).select("number", "amount")
+"""
+ORDERS = """{"type": "record", "name": "Order", "fields": [
+  {"name": "number", "type": "long"}, {"name": "amount", "type": "double"},
+  {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}]}"""
+
+
+class Orders:
+    """Orders that were posted, each once, and what the jobs made of them."""
+
+    def __init__(self):
+        self.posted = 0
+
+    def post(self, node):
+        numbers = range(self.posted, self.posted + 60)
+        events = [{"number": n, "amount": n / 2, "at": f"2013-01-01T00:{n // 60:02}:{n % 60:02}Z"} for n in numbers]
+        assert {each["status"] for each in node.post("orders/events", events)["results"]} == {"accepted"}
+        self.posted += len(events)
+
+    def are_in(self, node, topic):
+        found = sorted(value["number"] for value in node.values_of(topic))
+        assert len(found) == len(set(found)), f"{topic}: some rows twice"
+        return found == list(range(self.posted))
+
+
+def reset_groups(node, topic):
+    """What `kafka-consumer-groups --reset-offsets --to-earliest` does, for every group that has read the topic."""
+    client = admin(Connection(node.state["bootstrap"]))
+    groups = [group.group_id for group in client.list_consumer_groups().result().valid]
+    places = [TopicPartition(topic, partition, 0) for partition in range(2)]
+    for group in groups:
+        if group.startswith(("mainstem.doubled", "mainstem.seen")):
+            asked = [ConsumerGroupTopicPartitions(group, places)]
+            assert client.alter_consumer_group_offsets(asked)[group].result().topic_partitions
+    return groups
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_every_row_comes_once_or_the_repair_is_named(tmp_path):
+    project, data, orders = write_project(tmp_path / "project"), tmp_path / "data", Orders()
+    (project / "jobs.py").write_text(JOBS)
+    (project / "orders.avsc").write_text(ORDERS)
+    checkpoint = data / "jobs" / "doubled@1" / "checkpoint"
+
+    def follow(node):
+        wait_for(lambda: orders.are_in(node, "doubled") and orders.are_in(node, "seen"), 120)
+
+    with Node(project, data) as node:
+        orders.post(node)
+        follow(node)
+        node.stop()
+    old = shutil.copytree(checkpoint, tmp_path / "old")
+
+    with Node(project, data) as node:
+        orders.post(node)
+        follow(node)
+        assert [group for group in reset_groups(node, "orders") if "doubled" in group]
+        before = node.child("spark")["pid"]
+        os.kill(before, signal.SIGKILL)
+        orders.post(node)
+        wait_for(lambda: node.runs("spark") and node.child("spark")["pid"] != before, 120)
+        follow(node)
+        node.stop()
+    good = shutil.copytree(checkpoint, tmp_path / "good")
+
+    replace(checkpoint, old)
+    with Node(project, data) as node:
+        wait_for(lambda: node.child("spark")["state"] == "failed", 120)
+        said = node.child("spark")["last_error"]
+        assert "the checkpoint was rolled back (bring back the checkpoint as it was at batch" in said
+        orders.post(node)  # the log and the gateway go on
+        node.stop()
+
+    replace(checkpoint, good)
+    last = max(checkpoint.glob("commits/[0-9]*"), key=lambda file: int(file.name))
+    last.write_bytes(b"")
+    with pytest.raises(AssertionError, match="mainstem: spark: job doubled@1 failed: ") as refused:
+        Node(project, data)
+    assert f"remove {last} and .{last.name}.crc beside it" in str(refused.value)
+
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    with Node(project, data) as node:
+        orders.post(node)
+        follow(node)
+        node.stop()
+
+
+def replace(directory, copy):
+    shutil.rmtree(directory)
+    shutil.copytree(copy, directory)

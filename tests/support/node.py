@@ -1,0 +1,87 @@
+"""A whole project under `mainstem up`, as a process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+from mainstem.client.connection import Connection
+from mainstem.registry.reader import TypedReader
+
+
+class Node:
+    """A running `mainstem up`; returns when everything runs, or says what it said.
+
+    Raises:
+        AssertionError: it ended before.
+    """
+
+    def __init__(self, project, data):
+        command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]
+        command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
+        self.data = data
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"MAINSTEM_SOURCES__ACCESS__PATH": str(project / "access.log")},
+        )
+        self.lines = []
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if " up: log " in line:
+                break
+        else:
+            self.__exit__()
+            raise AssertionError("".join(self.lines))
+        threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:  # the test has failed: leave nothing behind
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    @property
+    def state(self):
+        return json.loads((self.data / "up.json").read_text())
+
+    def child(self, name):
+        return next(child for child in self.state["children"] if child["name"] == name)
+
+    def runs(self, name):
+        return self.child(name)["state"] == "running"
+
+    def values_of(self, topic):
+        with TypedReader(Connection(self.state["bootstrap"]), topic) as reader:
+            return [record.value for record in reader]
+
+    def lines_of(self, topic):
+        return [value["line"] for value in self.values_of(topic)]
+
+    def post(self, path, events=None):
+        """POST to the collector below `/v1/topics/`; its answer."""
+        body = b"" if events is None else json.dumps(events).encode()
+        request = urllib.request.Request(f"{self.state['gateway']}/v1/topics/{path}", data=body)
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(60) == 0
+
+
+def wait_for(done, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
