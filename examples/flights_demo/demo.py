@@ -36,6 +36,7 @@ from mainstem.client.heartbeats import Statement, decode
 from mainstem.client.internal import HEARTBEATS
 from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sources.postgres import mark_position
+from mainstem.core.process import PARENT, start_child
 from mainstem.registry.reader import TypedReader
 
 PROJECT = HERE.parent / "flights"
@@ -146,6 +147,7 @@ class Demo:
     def start(self) -> None:
         """`mainstem up examples/flights`; returns when it says that it is up. Once more, it goes on where it was."""
         environment = os.environ | {
+            PARENT: str(os.getpid()),  # it ends with us
             "MAINSTEM_SOURCES__FLEET__URL": self.fleet,
             "MAINSTEM_SOURCES__ACCESS__PATH": str(self.access_log),
             "MAINSTEM_SINKS__REPLICA__URL": self.replica,
@@ -154,9 +156,7 @@ class Demo:
         where = ["--bootstrap", self.options.bootstrap] if self.options.bootstrap else ["--listen", self.options.listen]
         command = [sys.executable, "-m", "mainstem", "up", str(PROJECT), "--data", str(self.work / "node"), *where]
         command += ["--gateway", self.options.gateway]
-        self.node = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
+        self.node = start_child(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert self.node.stdout is not None
         for line in self.node.stdout:
             print(f"    {line.rstrip()}", flush=True)

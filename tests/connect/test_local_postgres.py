@@ -2,12 +2,15 @@
 
 import os
 import shutil
+import subprocess
+import sys
 
 import psycopg2
 import pytest
 
 from mainstem.connect import local_postgres
 from mainstem.connect.local_postgres import LocalPostgres
+from tests.support.node import wait_for
 
 
 def run(dsn: str, statement: str):
@@ -43,6 +46,36 @@ def test_without_namespaces_root_becomes_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(local_postgres, "NAMESPACE", ("false",))
     check_server(tmp_path / "pg")
     shutil.rmtree((tmp_path / "pg" / "data").resolve().parent if os.geteuid() == 0 else tmp_path / "pg")
+
+
+START = """
+import sys
+from pathlib import Path
+from mainstem.connect import local_postgres
+local_postgres.NAMESPACE = tuple(sys.argv[2:]) or local_postgres.NAMESPACE
+server = local_postgres.LocalPostgres(Path(sys.argv[1])).start()
+print(server.pid, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("namespace", [(), ("false",)], ids=["this user", "nobody"])
+def test_a_server_shuts_down_when_the_program_that_started_it_is_killed(tmp_path, namespace):
+    command = [sys.executable, "-c", START, str(tmp_path / "pg"), *namespace]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        pid = int(program.stdout.readline())
+        program.kill()
+    wait_for(lambda: not alive(pid))
+    assert (tmp_path / "pg" / "postgres.log").read_text().rstrip().endswith("database system is shut down")
+    shutil.rmtree((tmp_path / "pg" / "data").resolve().parent)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path):

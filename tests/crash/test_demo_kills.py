@@ -1,8 +1,15 @@
 """The main job while every process of it is killed once, by SIGKILL: the same truth, and balanced books."""
 
+import signal
+import subprocess
+import sys
+
+import psutil
 import pytest
 
-from tests.support.demo import run_demo
+from tests.support.demo import DEMO, run_demo
+from tests.support.node import wait_for
+from tests.support.processes import start, stop
 
 
 @pytest.mark.spark
@@ -20,3 +27,21 @@ def test_kill_9_of_each_process_in_turn_changes_nothing(tmp_path):
         "mainstem up itself",
     ]
     assert "all equal" in output.splitlines()
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_nothing_is_left_when_the_demo_itself_is_killed(tmp_path):
+    command = [sys.executable, "-u", DEMO, "--flights", "1000", "--work", tmp_path / "work"]
+    process = start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with process.stdout:
+        for line in process.stdout:
+            if "change planes and airports" in line:  # Spark has its Python workers
+                break
+        started = psutil.Process(process.pid).children(recursive=True)
+        names = " ".join(each.name() for each in started)
+        assert "java" in names
+        assert "postgres" in names
+        stop(process, signal_number=signal.SIGKILL)
+    wait_for(lambda: not any(each.is_running() for each in started))

@@ -121,6 +121,23 @@ def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_pat
         node.stop()
 
 
+def test_all_of_it_ends_with_the_program_that_started_it(project, tmp_path):
+    start = (
+        "import os, sys; from mainstem.core.process import PARENT, start_child\n"
+        "start_child(sys.argv[1:], env={**os.environ, PARENT: str(os.getpid())}).wait()"
+    )
+    command = [sys.executable, "-c", start, sys.executable, "-m", "mainstem", "up", str(project)]
+    command += ["--data", str(tmp_path / "d"), "--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        for line in program.stdout:
+            if " up: log " in line:
+                break
+        state = load(tmp_path / "d")
+        program.kill()
+    pids = [state.pid, *(child.pid for child in state.children)]
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
 def test_a_source_that_waits_and_one_that_failed_are_seen(project, tmp_path):
     with (project / "mainstem.toml").open("a") as file:
         file.write('[sources.shop]\ntype = "postgres"\nurl = "postgresql://me:s3cret@127.0.0.1:1/shop"\n')

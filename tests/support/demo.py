@@ -1,12 +1,12 @@
-"""`make demo`, as a test runs it: in a process group of its own, which never outlives the test."""
+"""`make demo`, as a test runs it: neither it nor what it starts outlives the test."""
 
-import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 
+from tests.support.processes import start, stop
 from tests.support.repository import ROOT
 
 DEMO = ROOT / "examples" / "flights_demo" / "demo.py"
@@ -14,14 +14,8 @@ DEMO = ROOT / "examples" / "flights_demo" / "demo.py"
 
 def run_demo(*options: str, seconds: float, on_line: Callable[[str], None] = lambda _: None) -> str:
     """What the demo printed; it has ended with exit code 0. `on_line` is called with each line as it comes."""
-    process = subprocess.Popen(
-        [sys.executable, "-u", str(DEMO), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    alarm = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
+    process = start([sys.executable, "-u", DEMO, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    alarm = threading.Timer(seconds, process.kill)
     alarm.start()
     lines: list[str] = []
     try:
@@ -32,9 +26,7 @@ def run_demo(*options: str, seconds: float, on_line: Callable[[str], None] = lam
         process.wait()
     finally:
         alarm.cancel()
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        stop(process, signal_number=signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()
     output = "".join(lines)

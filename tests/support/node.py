@@ -11,6 +11,7 @@ import urllib.request
 
 from mainstem.client.connection import Connection
 from mainstem.registry.reader import TypedReader
+from tests.support.processes import start
 
 
 class Node:
@@ -24,7 +25,7 @@ class Node:
         command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]
         command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
         self.data = data
-        self.process = subprocess.Popen(
+        self.process = start(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

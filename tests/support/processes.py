@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mainstem.core.process import start_child
+
 _started: set["subprocess.Popen[Any]"] = set()
 
 
 def start(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[Any]":
-    """`subprocess.Popen`, but the child is killed when this process ends, also by SIGKILL.
-
-    The kernel watches the starting *thread*: start long-lived children from a thread that lives as long.
-    """
+    """`subprocess.Popen`, but the child is killed when this process ends, also by SIGKILL."""
     options.setdefault("stdin", subprocess.DEVNULL)
     # setpriv (util-linux) asks for the signal and becomes the command; a preexec_fn could deadlock among threads.
-    process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *(str(part) for part in command)], **options)
+    process = start_child(["setpriv", "--pdeathsig", "KILL", *(str(part) for part in command)], **options)
     _started.add(process)
     return process
 

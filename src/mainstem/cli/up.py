@@ -9,6 +9,7 @@ import click
 from mainstem.cli.output import tell
 from mainstem.cli.target import data_directory
 from mainstem.core.logging import configure
+from mainstem.core.process import die_with_parent
 
 
 @click.command()
@@ -30,6 +31,7 @@ def up(
     from mainstem.standalone.supervisor import ChildState
 
     configure("up", level=log_level)
+    die_with_parent()
     directory = data_directory(project, data)
     began = time.monotonic()
     shown: dict[str, tuple[str, int | None]] = {}

@@ -5,7 +5,8 @@ is started in a user namespace in which this user is called nobody: files keep t
 readable to others. Where namespaces are forbidden (some containers) it runs as the real nobody, from a copy under
 /var/tmp, because nobody can seldom reach the home of root.
 
-The server trusts every connection of this machine and listens on 127.0.0.1 only: it is no place for secrets.
+The server trusts every connection of this machine and listens on 127.0.0.1 only: it is no place for secrets. It shuts
+down cleanly when the program that started it ends without stopping it, also by kill -9 (where there is `setpriv`).
 """
 
 import contextlib
@@ -22,11 +23,13 @@ from pathlib import Path
 from types import TracebackType
 
 from mainstem.core import MainstemError, UserError
+from mainstem.core.process import start_child
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 30.0
 VERSION = "pginstall"  # the wheel's directory of PostgreSQL 16; 18 lies in pginstall18
 NAMESPACE = ("unshare", "--user", "--map-user=nobody")
+TIED = ("setpriv", "--pdeathsig", "INT")  # asks for the signal of a clean shutdown at our end, then becomes the server
 
 
 class PostgresDidNotStart(MainstemError):
@@ -155,10 +158,10 @@ class LocalPostgres:
         self._binaries = home / package.name / VERSION / "bin"
 
     def _launch(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        user = self._user
+        user, tied = self._user, TIED if shutil.which(TIED[0]) is not None else ()
         with self.log_file.open("ab") as log:
-            return subprocess.Popen(
-                [*self._prefix, str(self._binaries / program), *arguments],
+            return start_child(
+                [*self._prefix, *tied, str(self._binaries / program), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

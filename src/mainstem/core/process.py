@@ -3,7 +3,12 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
 
 from mainstem.core.errors import MainstemError
 
@@ -33,6 +38,19 @@ def die_with_parent(environment: os._Environ[str] = os.environ) -> None:
         raise OSError(number, os.strerror(number))
     if os.getppid() != int(parent):
         raise ParentGone(f"started by process {parent}, which has ended")
+
+
+def start_child(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+    """`subprocess.Popen` from a thread that lives as long as this process, so that any thread may start a child.
+
+    A child that asks to be told of its parent's end is told when the *thread* that started it ends.
+    """
+    return _starter().submit(lambda: subprocess.Popen(command, **options)).result()
+
+
+@cache
+def _starter() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="starter")
 
 
 def wait_for_go(environment: os._Environ[str] = os.environ) -> bool:
