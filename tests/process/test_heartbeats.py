@@ -62,36 +62,69 @@ def test_a_finished_input_closes_every_window_then_the_output_is_finished():
     assert rules.next_step(end, 1, 124 * HOUR, 0) is None
 
 
-def test_a_driver_that_starts_again_does_not_repeat_its_injections():
+def test_a_query_that_was_started_again_is_woken_once():
+    """Spark runs no batch without a row then, even if the last one before has left windows to be closed."""
     rules = StatefulRules(delay=0, horizon=HOUR)
-    rules.resume(101 * HOUR)
+    rules.restart()
     end = Inputs(100 * HOUR, True)
-    assert rules.next_step(end, 1, 90 * HOUR, 4) is None  # the query has not read the old one yet
+    assert rules.next_step(end, 1, None, 1) == Inject(101 * HOUR)
+    assert rules.next_step(end, 1, None, 1) is None
     assert rules.next_step(end, 1, 101 * HOUR, 0) == State(100 * HOUR, True)
+    rules.restart()
+    idle = Inputs(100 * HOUR, False)
+    assert rules.next_step(idle, 1, None, 1) == Inject(100 * HOUR)  # not further than what was said
+    assert rules.next_step(idle, 1, 100 * HOUR, 3) is None
+
+
+class Query:
+    """What Spark does with injections: a batch for what is new, then one without rows if the watermark has moved since.
+
+    A batch closes windows by the watermark that those before it have found. What a run has done is lost with it, but for
+    the watermark; a new run starts with no batch.
+    """
+
+    def __init__(self, last, delay, window_end):
+        self.unread, self.delay, self.window_end = [], delay, window_end
+        self.next_watermark = last - delay
+        self.is_open = True
+        self.progress = None
+
+    def batch(self):
+        if not self.unread and (self.progress is None or self.progress == self.next_watermark):
+            return
+        self.progress = self.next_watermark
+        self.is_open = self.is_open and self.window_end > self.progress
+        self.next_watermark = max([self.next_watermark, *(each - self.delay for each in self.unread)])
+        self.unread = []
+
+    def restart(self):
+        self.progress = None
 
 
 @given(
     delay=st.integers(0, 10 * HOUR), guess=st.integers(1, 10 * HOUR), last=st.integers(1, 10**13),
-    length=st.integers(1, 1000 * HOUR), lag=st.integers(0, 3),
+    length=st.integers(1, 1000 * HOUR), restarts=st.sets(st.integers(0, 60)), slow=st.sets(st.integers(0, 60)),
 )  # fmt: skip
-def test_whatever_the_window_it_closes_and_the_end_is_stated_once(delay, guess, last, length, lag):
-    """A query that runs `lag` rounds behind: its watermark is the newest injection it has read, less the delay."""
-    rules = StatefulRules(delay, guess)
-    window_end, injections, stated = last + length, [], 0
-    for _ in range(200):
-        seen = injections[: len(injections) - lag] if lag and len(injections) < 3 else injections
-        watermark = max([last - delay, *(each - delay for each in seen)])
-        step = rules.next_step(Inputs(last, True), "p", watermark, int(window_end > watermark))
+def test_whatever_the_window_it_closes_and_the_end_is_stated(delay, guess, last, length, restarts, slow):
+    """A query that runs no batch in some rounds and starts again in others, also between two batches."""
+    rules, query = StatefulRules(delay, guess), Query(last, delay, last + length)
+    query.progress = query.next_watermark
+    injections = stated = 0
+    for number in range(200):
+        if number in restarts:
+            rules.restart()
+            query.restart()
+        step = rules.next_step(Inputs(last, True), "p", query.progress, int(query.is_open))
         if isinstance(step, Inject):
-            assert not injections or step.event_time > injections[-1]
-            injections.append(step.event_time)
+            injections += 1
+            query.unread.append(step.event_time)
         elif isinstance(step, State):
-            assert window_end <= watermark
+            assert not query.is_open
             stated += 1
-        elif lag:
-            lag -= 1
-    assert stated == 1
-    assert len(injections) <= 25
+        if number not in slow:
+            query.batch()
+    assert 1 <= stated <= 1 + len(restarts)
+    assert injections <= 25 + len(restarts)
 
 
 def test_the_follower_keeps_the_last_of_each():

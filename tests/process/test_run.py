@@ -19,7 +19,7 @@ from mainstem.client.topics import ensure_internal_topics, ensure_topic, list_to
 from mainstem.core import SystemClock, UserError
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.job import JobFailed, JobRefused
-from mainstem.process.project import Input
+from mainstem.process.project import Input, JobConfig
 from mainstem.process.run import InputMissing, _check_sources, output_topic
 from mainstem.process.versions import assignments, retire
 from mainstem.registry.reader import TypedReader
@@ -169,6 +169,47 @@ def read_all(connection, topic):
 def ended(driver, topic) -> bool:
     statement = driver.heartbeats.statement(topic)
     return statement is not None and statement.end
+
+
+@pytest.mark.spark
+def test_the_last_windows_close_also_when_spark_is_started_again_before_the_batch_that_closes_them(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    jobs = """
+        @table(to="SHOP.last", key=["customer", "since"], watermark=("at", "10 minutes"))
+        def last(orders):
+            grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
+            return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
+    """
+    project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
+    topic = f"{shop}.orders"
+    slow = {"last": JobConfig(every="10 seconds")}  # so long between the batch of the heartbeat and the next
+    driver = driver_of(spark, project, log_connection, registry_url, data, settings=slow)
+    drivers.append(driver)
+    driver.start()
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(1, "ann", 0)], ("customer",))
+    run_until(driver, lambda: sum(driver.running["last@1"].processed.get(topic, {}).values()) == 1)
+    say_end(log_connection, topic, int(NOON.timestamp() * 1000))
+
+    def has_read_the_heartbeat():
+        batches = driver.running["last@1"]._query.recentProgress
+        return any(
+            source["numInputRows"]
+            for batch in batches
+            for source in batch["sources"]
+            if "File" in source["description"]
+        )
+
+    run_until(driver, has_read_the_heartbeat)
+    drivers.remove(driver)
+    driver.stop()
+    assert read_rows(log_connection, f"{shop}.last") == []
+
+    driver = driver_of(spark, project, log_connection, registry_url, data)
+    drivers.append(driver)
+    driver.start()
+    run_until(driver, lambda: ended(driver, f"{shop}.last"), 120)
+    assert [(row["since"], row["orders"]) for row in read_rows(log_connection, f"{shop}.last")] == [(NOON, 1)]
 
 
 @pytest.mark.spark

@@ -4,7 +4,9 @@ A writer states of its topic: after these positions nothing older than this even
 job has processed up to those positions, it passes the news on:
 
     a job without state     states the same of its output
-    a job with windows      1. injects a row with that event time into its own query: the watermark moves
+    a job with windows      1. injects a row with that event time into its own query: the watermark moves; a query that
+                               has just been started gets one in any case, since it runs no batch without a row, even
+                               if the last one of the run before has left windows to be closed
                             2. if nothing at all follows: goes on until no window is open
                             3. then states of its output that nothing follows
 
@@ -18,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
@@ -97,22 +99,29 @@ class StatefulRules:
         self._first_horizon = max(horizon, 1)
         self._horizon = self._first_horizon
         self._injected = 0
+        self._woken = False
         self._passed_on: tuple[Inputs, Any] | None = None
 
-    def resume(self, injected: int) -> None:
-        """Tell of the last injection that an earlier run of the job wrote."""
-        self._injected = max(self._injected, injected)
+    def restart(self) -> None:
+        """A new run of the query begins: whether it has read what was injected before, or closed its windows, is unknown."""
+        self._injected = 0
+        self._woken = False
+        self._passed_on = None
 
     def is_done(self, inputs: Inputs | None, positions: Any) -> bool:
         """Whether there is nothing to do about this news any more."""
         return inputs is None or self._passed_on == (inputs, positions)
 
     def next_step(
-        self, inputs: Inputs | None, positions: Any, watermark: int, open_windows: int
+        self, inputs: Inputs | None, positions: Any, watermark: int | None, open_windows: int
     ) -> Inject | State | None:
-        """What to do now, given the watermark of the last finished batch and the windows that it left open."""
+        """What to do now, given the watermark of the last finished batch (None: there was none in this run of the query)
+        and the windows that it left open.
+        """
         if inputs is None or self._passed_on == (inputs, positions):
             return None
+        if watermark is None:
+            return self._wake(inputs)
         if not inputs.end:
             target = inputs.event_time + self._delay
             self._passed_on = (inputs, positions)
@@ -126,6 +135,12 @@ class StatefulRules:
         self._passed_on = (inputs, positions)
         self._horizon = self._first_horizon
         return State(inputs.event_time, end=True)
+
+    def _wake(self, inputs: Inputs) -> Inject | None:
+        if self._woken:
+            return None
+        self._woken = True
+        return self._inject(inputs.event_time + self._delay + (self._first_horizon if inputs.end else 0))
 
     def _inject(self, target: int) -> Inject | None:
         if target <= self._injected:
@@ -142,7 +157,6 @@ class Follower:
         self._statements: dict[str, Statement] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self.caught_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mainstem-heartbeats", daemon=True)
 
     def start(self) -> None:
@@ -167,9 +181,7 @@ class Follower:
             self._statements[statement.topic] = statement
 
     def _run(self) -> None:
-        settings = self._connection.confluent(
-            isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True
-        )
+        settings = self._connection.confluent(isolation_level="read_committed", enable_auto_commit=False)
         settings |= {"group.id": "mainstem.heartbeats", "auto.offset.reset": "earliest", "log_level": 2}
         consumer = Consumer(settings)
         try:
@@ -181,8 +193,6 @@ class Follower:
                 error = message.error()
                 if error is None:
                     self.apply(message.value() or b"")
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    self.caught_up.set()
                 else:
                     log.warning("heartbeats_unreadable", reason=error.str())
                     time.sleep(0.5)

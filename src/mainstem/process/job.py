@@ -8,6 +8,7 @@ cases a batch ends in the same steps, and what they write is one transaction of 
 """
 
 import threading
+import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -63,6 +64,7 @@ log = get_logger()
 
 INJECTION_SOURCE = "mainstem_heartbeats"
 _HEARTBEAT = "_heartbeat"
+_INJECTIONS_KEPT = 1000
 _ATTEMPTS = 5
 
 
@@ -142,7 +144,6 @@ class RunningJob:
         self._rules: StatefulRules | StatelessRules = StatelessRules()
         if spec.analysis.stateful:
             self._rules = StatefulRules(delay or 0, spec.analysis.horizon)
-            self._rules.resume(max((int(file.stem) for file in spec.injections.glob("*.txt")), default=0))
 
     # -- the query
 
@@ -150,6 +151,9 @@ class RunningJob:
         """Open the sink, then start the query: whatever an older driver of this version left open is aborted first."""
         spec = self.spec
         session = job_session(self._root, spec.name, spec.config)
+        if isinstance(self._rules, StatefulRules):
+            self._rules.restart()
+            _keep_newest(spec.injections)
         self._tables = {
             each.parameter: PinnedTable(
                 self._schemas[each.parameter], self._registry, RangeReader(self._connection, each.topic)
@@ -408,9 +412,10 @@ class RunningJob:
 
     def _inject(self, event_time: int) -> None:
         """A row for the job's own query, as a file: through a topic it would wake up the queries of all other jobs."""
-        written = self.spec.home / f"{event_time}.txt"  # outside of the directory: Spark takes whatever appears there
+        name = f"{uuid.uuid4().hex}.txt"  # Spark reads a name once
+        written = self.spec.home / name  # outside of the directory: Spark takes whatever appears there
         write_atomically(written, f"{event_time}\n".encode())
-        written.rename(self.spec.injections / written.name)
+        written.rename(self.spec.injections / name)
         sync_directory(self.spec.injections)
         log.debug("heartbeat_injected", job=self.spec.name, event_time=event_time)
 
@@ -422,15 +427,24 @@ class RunningJob:
             write_heartbeats(self._connection, [statement])
             log.info("output_idle", job=self.spec.name, topic=topic, end=step.end)
 
-    def _windows(self) -> tuple[int, int]:
-        """The watermark of the last finished batch (ms since 1970), and the rows of state that it left."""
+    def _windows(self) -> tuple[int | None, int]:
+        """The watermark of the last finished batch (ms since 1970), and the rows of state that it left; None before the
+        first one of this run.
+        """
         progress: Any = self._query.lastProgress if self._query is not None else None
         if not progress or not progress["stateOperators"]:
-            return 0, 1
+            return None, 1
         text = progress["eventTime"].get("watermark", "1970-01-01T00:00:00.000Z")
         watermark = datetime.fromisoformat(text)
         rows = sum(operator["numRowsTotal"] for operator in progress["stateOperators"])
         return int(watermark.timestamp() * 1000), rows
+
+
+def _keep_newest(injections: Path) -> None:
+    """Spark lists all of them for each batch. The last ones stay: a batch that was planned with them may be run again."""
+    files = sorted(injections.glob("*.txt"), key=lambda file: file.stat().st_mtime_ns)
+    for file in files[:-_INJECTIONS_KEPT]:
+        file.unlink()
 
 
 def with_heartbeats(rows: "DataFrame", beats: "DataFrame", column: str, delay: str, name: str) -> "DataFrame":
