@@ -1,5 +1,6 @@
 from mainstem.client.internal import (
     CATALOG,
+    HEARTBEATS,
     INTERNAL_TOPICS,
     PROGRESS,
     job_group,
@@ -12,6 +13,7 @@ from mainstem.client.internal import (
 def test_state_is_compacted_and_history_is_kept_for_ever():
     config = {topic.name: topic.config for topic in INTERNAL_TOPICS}
     assert config[CATALOG]["cleanup.policy"] == "compact"
+    assert config[HEARTBEATS]["cleanup.policy"] == "compact"  # that an input has ended holds for ever
     assert (config[PROGRESS]["cleanup.policy"], config[PROGRESS]["retention.ms"]) == ("delete", "-1")
 
 

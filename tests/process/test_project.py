@@ -6,6 +6,7 @@ import pytest
 
 from mainstem.core.config import BadSetting
 from mainstem.process import BadDeclaration, load_project
+from mainstem.process.project import load_job_configs
 
 JOBS = """
     from mainstem.process import changelog, stream, table, topic
@@ -82,6 +83,16 @@ def test_settings_say_how_topics_and_jobs_are_made(tmp_path):
 def test_the_environment_wins_over_the_file(tmp_path):
     found = load_project(project(tmp_path), environment={"MAINSTEM_JOBS__ENRICHED__EVERY": "3 seconds"})
     assert found.job_config("enriched").every == "3 seconds"
+
+
+def test_settings_of_jobs_are_read_without_the_code(tmp_path):
+    """A driver that is started again has its own code; what somebody is typing meanwhile must not stop it."""
+    (tmp_path / "mainstem.toml").write_text('[jobs.enriched]\nevery = "5 seconds"\n')
+    (tmp_path / "jobs.py").write_text("def enriched(")
+    assert load_job_configs(tmp_path)["enriched"].every == "5 seconds"
+    (tmp_path / "mainstem.toml").write_text("[jobs.enriched]\nevry = 5\n")
+    with pytest.raises(BadSetting, match=r"mainstem.toml: \[jobs.enriched\]: .*evry"):
+        load_job_configs(tmp_path)
 
 
 def test_jobs_may_be_spread_over_several_files_that_import_each_other(tmp_path):

@@ -60,7 +60,7 @@ def test_a_driver_that_is_started_again_has_the_code_it_was_started_with(project
         file.write('[sinks.lake]\ntype = "delta"\n')
     at = Addresses("127.0.0.1:1", "127.0.0.1:2")
     *_, spark = child_specs(load_project(project), load_config(project, {}), tmp_path, at, own_log=False)
-    assert spark.command[-3:] == ("--code", code_hash(project), "--tables")
+    assert spark.command[-5:] == ("--code", code_hash(project), "--job", "job@1", "--tables")
     write_fixed(tmp_path / "jobs" / "job@1", Fixed("job", "1", code_hash(project), {}, "b", 1, 4))
     (project / "jobs.py").write_text(jobs + "# edited\n")
     *_, again = child_specs(load_project(project), load_config(project, {}), tmp_path, at, own_log=False)

@@ -51,12 +51,23 @@ def connect(project: Path, bootstrap: str, gateway: str, data: Path, log_level: 
 
 @run.command()
 @click.option("--code", required=True, help="Hash of the frozen code; `mainstem job list` shows it.")
+@click.option("--job", "jobs", multiple=True, metavar="NAME@VERSION", help="A job to run; once for each.")
 @click.option("--tables", is_flag=True, help="Keep the lakehouse too.")
 @process_options
-def spark(project: Path, bootstrap: str, gateway: str, data: Path, log_level: str, code: str, tables: bool) -> None:
+def spark(
+    project: Path,
+    bootstrap: str,
+    gateway: str,
+    data: Path,
+    log_level: str,
+    code: str,
+    jobs: tuple[str, ...],
+    tables: bool,
+) -> None:
     """The jobs of PROJECT that run from one version of its code, on one Spark driver."""
     from mainstem.standalone.processes import run_spark
 
     configure("spark", level=log_level)
     die_with_parent()
-    run_spark(project, bootstrap, gateway, data, code, tables=tables)
+    named = [(name, version) for name, _, version in (job.rpartition("@") for job in jobs)]
+    run_spark(project, bootstrap, gateway, data, code, named, tables=tables)

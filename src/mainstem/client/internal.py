@@ -13,7 +13,6 @@ HEARTBEATS = "__mainstem.heartbeats"
 AUDIT = "__mainstem.audit"
 SCHEMAS = "_schemas"
 
-_WEEK_MS = 7 * 24 * 3600 * 1000
 # Small segments: the active one is never compacted, and who starts reads all of it.
 _STATE = {"cleanup.policy": "compact", "min.compaction.lag.ms": "60000", "segment.bytes": str(16 * 1024 * 1024)}
 _HISTORY = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -35,7 +34,7 @@ INTERNAL_TOPICS = (
     InternalTopic(SOURCES, _STATE),
     InternalTopic(COMMITS, _STATE),
     InternalTopic(PROGRESS, _HISTORY),
-    InternalTopic(HEARTBEATS, {"cleanup.policy": "delete", "retention.ms": str(_WEEK_MS), "retention.bytes": "-1"}),
+    InternalTopic(HEARTBEATS, _STATE),  # an end holds for ever: also for a job that reads its input years later
     InternalTopic(AUDIT, _HISTORY),
     InternalTopic(SCHEMAS, {"cleanup.policy": "compact"}),
 )

@@ -128,7 +128,7 @@ def load_project(path: Path | str, *, environment: Mapping[str, str] = os.enviro
     """
     directory = Path(path).resolve()
     where = directory / FILE
-    settings = _settings(overlay_environment(read_toml(where), environment), where)
+    settings = _read_settings(where, environment)
     named = settings.project.jobs
     names = [named] if isinstance(named, str) else named
     files = [_file(directory, name, where) for name in names]
@@ -152,7 +152,17 @@ def load_project(path: Path | str, *, environment: Mapping[str, str] = os.enviro
     )
 
 
-def _settings(tree: Mapping[str, Any], where: Path) -> _Settings:
+def load_job_configs(path: Path, *, environment: Mapping[str, str] = os.environ) -> dict[str, JobConfig]:
+    """The `[jobs]` of the project at `path`, without its code.
+
+    Raises:
+        BadSetting: `mainstem.toml` is missing or wrong.
+    """
+    return _read_settings(path.resolve() / FILE, environment).jobs
+
+
+def _read_settings(where: Path, environment: Mapping[str, str]) -> _Settings:
+    tree = overlay_environment(read_toml(where), environment)
     topics, jobs = (named_tables(tree, table, where=where) for table in ("topics", "jobs"))
     for name in topics:
         if not is_topic_name(name):

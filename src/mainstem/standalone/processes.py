@@ -3,12 +3,13 @@
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from mainstem.client.connection import Connection
-from mainstem.core import Retriable, SystemClock
+from mainstem.core import Retriable
 from mainstem.core.logging import get_logger
 from mainstem.core.process import say_ready, wait_for_go
 from mainstem.standalone.config import load_config
@@ -64,17 +65,20 @@ def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     worker.run(stop)
 
 
-def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str, *, tables: bool) -> None:
+def run_spark(
+    project: Path, bootstrap: str, gateway: str, data: Path, code: str, jobs: Sequence[tuple[str, str]], *, tables: bool
+) -> None:
     """The jobs that run from one version of the project's code, on one Spark driver.
 
     Spark starts while the processes that the jobs need do the same; their supervisor then says when to go on.
 
     Args:
-        project: where the settings are read from, as they are now.
+        project: where the settings are read from, as they are now; its code is not.
         bootstrap: address of the log.
         gateway: HOST:PORT of the registry.
         data: of the project; it has the frozen code.
-        code: hash of the code; the project may have been edited since it was frozen.
+        code: hash of the frozen code.
+        jobs: (name, version) of those to run.
         tables: keep the lakehouse too.
 
     Raises:
@@ -83,18 +87,18 @@ def run_spark(project: Path, bootstrap: str, gateway: str, data: Path, code: str
     """
     from mainstem.connect.sinks.delta import Lakehouse
     from mainstem.process import load_project
+    from mainstem.process.project import load_job_configs
     from mainstem.process.run import JobDriver
     from mainstem.process.session import has_ended, start_session, stop_session
-    from mainstem.process.versions import assignments, open_version
+    from mainstem.process.versions import open_version
     from mainstem.registry.client import Registry
 
     stop = stop_on_signals()
     config = load_config(project)
     connection = Connection(bootstrap, config.security)
     version = open_version(data, code)
-    jobs = {each.code.sha: each.jobs for each in assignments(project, data, SystemClock())}.get(version.sha, ())
-    settings = load_project(project).job_configs
-    frozen = load_project(version.directory)  # the last to be loaded: its modules are those that are shipped to workers
+    settings = load_job_configs(project)
+    frozen = load_project(version.directory)
     spark = start_session(frozen.name, config.spark, directory=data / "spark" / version.sha)
     if not wait_for_go():
         return stop_session(spark)

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from mainstem.client.connection import Connection
+from mainstem.client.internal import job_key
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
 from mainstem.core.locks import DirectoryLock
@@ -76,12 +77,13 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     if config.sources or config.connect_sinks:
         specs.append(ChildSpec("connect", python("run", "connect", directory, *common)))
     current = freeze(project.directory, data, SystemClock()).sha
-    runs = [each.code.sha for each in assignments(project.directory, data, SystemClock())] if project.jobs else []
+    runs = [(each.code.sha, each.jobs) for each in assignments(project.directory, data, SystemClock())]
     if config.lakehouses and not runs:
-        runs = [current]
-    for number, sha in enumerate(runs):
-        # Always by its hash: a driver that is started again goes on with its code, whatever was edited meanwhile.
+        runs = [(current, ())]
+    for number, (sha, jobs) in enumerate(runs):
+        # By hash and name: a driver that is started again goes on with its code and its jobs, whatever was edited meanwhile.
         command = python("run", "spark", directory, *common, "--code", sha)
+        command += tuple(option for name, version in jobs for option in ("--job", job_key(name, version)))
         if config.lakehouses and number == 0:
             command += ("--tables",)
         name = "spark" if sha == current else f"spark-{sha[:8]}"
