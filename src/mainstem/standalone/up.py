@@ -72,7 +72,7 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     if own_log:
         settings = ("--config", str(project.directory / "mainstem.toml"))
         command = python("log", "start", "--data", str(data / LAYOUT["log"]), "--listen", at.bootstrap, *settings)
-        specs.append(ChildSpec("log", command, ready_within_s=300))
+        specs.append(ChildSpec("log", command, ready_within_s=None))  # a recovery may have to read all that there is
     specs.append(ChildSpec("gateway", python("run", "gateway", directory, *common)))
     if config.sources or config.connect_sinks:
         specs.append(ChildSpec("connect", python("run", "connect", directory, *common)))
