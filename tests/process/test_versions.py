@@ -55,7 +55,9 @@ def test_freezing_again_gives_the_same_version(project, tmp_path):
 def test_only_what_can_change_a_job_changes_the_hash(project):
     before = code_hash(project)
     (project / "mainstem.toml").write_text("[project]\nname = 'x'\n[jobs.job]\nevery = '1 minute'\n")
-    (project / "notes.txt").write_text("more")
+    (project / "notes.md").write_text("more")
+    (project / "tests").mkdir()
+    (project / "tests" / "test_jobs.py").write_text("")
     assert code_hash(project) == before
     (project / "schemas" / "a.avsc").write_text("{ }")
     changed = code_hash(project)
@@ -81,6 +83,63 @@ def test_what_the_settings_say_of_topics_is_frozen_and_passwords_are_not(project
     edited = freeze(project, tmp_path / "data", ManualClock())
     assert load_project(edited.directory).topics["a"].partitions == 4
     assert load_project(version.directory).topics["a"].partitions == 3
+
+
+@pytest.mark.parametrize("name", ["codes.json", "codes.csv", "limits.toml", "words.txt", "lookup/query.sql"])
+def test_a_data_file_that_jobs_read_is_code(project, tmp_path, name):
+    """An edit of `codes.json` once left the hash as it was, and the copy stale."""
+    (project / "lookup").mkdir()
+    (project / name).write_text("1")
+    first = freeze(project, tmp_path / "data", ManualClock())
+    (project / name).write_text("2")
+    second = freeze(project, tmp_path / "data", ManualClock())
+    assert first.sha != second.sha
+    assert [(each.directory / name).read_text() for each in (first, second)] == ["1", "2"]
+
+
+def test_what_appears_while_a_project_runs_is_no_source(project, tmp_path):
+    """With its data directory in the project, each start had another hash, and its driver ran no job."""
+    settings = (project / "mainstem.toml").read_text()
+    settings += '[sources.log]\ntype = "file"\npath = "in/events.json"\n[sinks.lake]\ntype = "delta"\npath = "lake"\n'
+    (project / "mainstem.toml").write_text(settings)
+    data = project / "state"
+    data.mkdir()
+    (data / "mainstem.json").write_text('{"format": 1}')
+    first = freeze(project, data, ManualClock())
+    for place in ("tables/orders/_delta_log", "lake", "in", "venv", "state/jobs/job@1"):
+        (project / place).mkdir(parents=True)
+    (project / "tables/orders/_delta_log/0.json").write_text("{}")
+    (project / "tables/orders/more.json").write_text("{}")
+    (project / "lake/notes.json").write_text("{}")
+    (project / "in/events.json").write_text("{}")
+    (project / "venv/pyvenv.cfg").write_text("")
+    (project / "venv/module.py").write_text("")
+    (data / "jobs/job@1/job.json").write_text("{}")
+    assert freeze(project, data, ManualClock()) == first
+    assert code_hash(project) == first.sha
+    copied = {path.relative_to(first.directory).as_posix() for path in first.directory.rglob("*") if path.is_file()}
+    assert copied == {"mainstem.toml", "jobs.py", "helper.py", "schemas/a.avsc"}
+
+
+def test_a_schema_is_frozen_wherever_it_lies_in_the_project(project, tmp_path):
+    settings = (project / "mainstem.toml").read_text()
+    settings += '[topics.a]\nschema = "data/a.schema"\n[topics.b]\nschema = "./../outside.avsc"\n'
+    (project / "mainstem.toml").write_text(settings)
+    (project / "data").mkdir()
+    (project / "data" / "a.schema").write_text("{}")
+    (tmp_path / "outside.avsc").write_text("{}")
+    version = freeze(project, tmp_path / "data", ManualClock())
+    assert (version.directory / "data" / "a.schema").read_text() == "{}"
+    assert not list((tmp_path / "data").rglob("outside.avsc"))
+    (project / "data" / "a.schema").write_text("{ }")
+    assert code_hash(project) != version.sha
+
+
+def test_a_copy_is_for_nobody_who_could_not_read_the_file(project, tmp_path):
+    (project / "credentials.json").write_text("{}")
+    (project / "credentials.json").chmod(0o400)
+    version = freeze(project, tmp_path / "data", ManualClock())
+    assert (version.directory / "credentials.json").stat().st_mode & 0o777 == 0o400
 
 
 def test_an_edited_copy_is_refused(project, tmp_path):

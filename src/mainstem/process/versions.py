@@ -1,12 +1,13 @@
 """Code is data: the sources of a project are frozen before they run, and each job's version names the ones it runs from.
 
-    <data>/versions/<sha>/            a copy of the project's Python code and schemas, and of its [project] and [topics]
+    <data>/versions/<sha>/            a copy of the project's code, schemas and small data files, and of its [project] and
+                                      [topics]
     <data>/versions/<sha>.json        when it was frozen, from where, with which packages
 
-Spark ships functions of a module by its name, so a running process would pick up files that are edited under it. The hash
-covers what can change what jobs compute: Python code, schemas, SQL and what the settings say of topics. Other settings (a
-port, how often a job runs) are read from the project as it is, and start no new version; they are not copied either, since
-passwords may be among them.
+Spark ships functions of a module by its name, so a running process would pick up files that are edited under it. What is
+copied is what the hash covers: all that can change what jobs compute (`docs/decisions/jobs.md` lists it). Of the settings
+these are what is said of topics; others (a port, how often a job runs) are read from the project as it is, and start no new
+version; they are not copied either, since passwords may be among them.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,16 @@ import msgspec
 
 from mainstem.client.connection import Connection
 from mainstem.core import Clock, CorruptData, UserError
-from mainstem.core.config import read_toml
+from mainstem.core.config import named_tables, read_toml
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.process.declare import Location
 from mainstem.process.jars import SPARK_LOCK
 from mainstem.process.project import FILE, load_project
 
-_SOURCES = frozenset({".py", ".toml", ".avsc", ".json", ".sql", ".txt"})
+_SOURCES = frozenset({".py", ".avsc", ".sql", ".json", ".toml", ".csv", ".txt"})
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
-_CODE = frozenset({".py", ".avsc", ".sql"})
+_MARKERS = ("mainstem.json", "_delta_log", "pyvenv.cfg")
+"""What makes a directory none of the project's sources: a data directory, a Delta table, a virtual environment."""
 _TABLES = ("project", "topics")
 _DIGITS = 16
 
@@ -66,7 +68,7 @@ class Version(msgspec.Struct, frozen=True):
 def code_hash(directory: Path) -> str:
     """The hash of everything in `directory` that can change what its jobs compute."""
     digest = hashlib.sha256()
-    parts = [(name, path.read_bytes()) for name, path in _sources(directory) if path.suffix in _CODE]
+    parts = [(name, path.read_bytes()) for name, path in _sources(directory)]
     parts.append((FILE, _toml(_settings(directory).get("topics", {})).encode()))
     for name, content in sorted(parts):
         digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
@@ -81,7 +83,7 @@ def freeze(directory: Path, data: Path, clock: Clock) -> Version:
         copy = Path(scratch) / "copy"
         for name, path in _sources(directory):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy / name)
+            shutil.copy(path, copy / name)  # with its permissions: it may be for its owner alone
         tables = (f"{name} = {_toml(table)}\n" for name, table in _settings(directory).items())
         (copy / FILE).write_text("".join(tables))
         sha = code_hash(copy)  # of the copy: the project may be edited meanwhile
@@ -117,20 +119,47 @@ def _keep(copy: Path, place: Path) -> None:
         shutil.rmtree(place)
     for path in copy.rglob("*"):
         if path.is_file():
-            with path.open("rb+") as file:
+            with path.open("rb") as file:  # the project's own may be read-only
                 os.fsync(file.fileno())
     copy.rename(place)
     sync_directory(place.parent)
 
 
 def _sources(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Name and path of every source file, in order of the names."""
-    for path in sorted(directory.rglob("*")):
-        parts = path.relative_to(directory).parts
-        if any(part.startswith(".") or part in _LEFT_OUT for part in parts):
-            continue
-        if path.suffix in _SOURCES and path.is_file() and parts != (FILE,):
-            yield "/".join(parts), path
+    """Name and path of every file that is copied and hashed, in order of the names."""
+    directory = directory.resolve()
+    where = directory / FILE
+    tree = read_toml(where)
+    # What sources follow and sinks write changes while the project stays the same.
+    moving = set(_named(tree, ("sources", "sinks"), "path", where))
+    schemas = {path for path in _named(tree, ("topics",), "schema", where) if path.is_relative_to(directory)}
+    found = {path for path in _walk(directory, moving) if path.suffix in _SOURCES}
+    for path in sorted((found | schemas) - moving - {where}):
+        if path.is_file():
+            yield path.relative_to(directory).as_posix(), path
+
+
+def _named(tree: Mapping[str, Any], tables: Collection[str], setting: str, where: Path) -> Iterator[Path]:
+    """The paths that a setting has in each entry of `tables`."""
+    for entries in (named_tables(tree, table, where=where) for table in tables):
+        for each in entries.values():
+            if isinstance(each.get(setting), str):
+                yield Path(os.path.normpath(where.parent / each[setting]))
+
+
+def _walk(directory: Path, moving: Collection[Path]) -> Iterator[Path]:
+    """The files below `directory`, without those of directories that hold none of the project's sources."""
+    for root, folders, files in os.walk(directory):
+        here = Path(root)
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in _LEFT_OUT
+            and here / name not in moving
+            and not any((here / name / marker).exists() for marker in _MARKERS)
+        ]
+        yield from (here / name for name in files if not name.startswith("."))
 
 
 def _settings(directory: Path) -> dict[str, Any]:
