@@ -5,6 +5,7 @@ from mainstem import embedded
 from mainstem.audit.books import Verdict
 from mainstem.audit.report import audit, known_readers
 from mainstem.client.append import append
+from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT, CATALOG
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
@@ -84,6 +85,16 @@ def test_the_catalog_knows_who_reads_a_topic():
         orders: {"totals@1", "totals@2", "lakehouse"},
         items: {"lakehouse", "copy"},
     }
+
+
+def test_nothing_is_expected_of_a_retired_version(connection):
+    """It has not read all, and never will: `mainstem audit --complete` could not become true any more."""
+    write(connection, ROWS)
+    report(connection, ROWS[:4], to=4, reader="totals@1")
+    (line,) = [line for line in audit(connection) if line.tier == "reader"]
+    assert line.verdict is Verdict.IN_FLIGHT
+    write_catalog(connection, {"job:totals": {"versions": {}, "retired": ["1"]}})
+    assert [line.tier for line in audit(connection)] == ["log", "writer"]
 
 
 def test_a_reader_that_the_catalog_knows_and_that_is_silent_is_in_flight(connection):

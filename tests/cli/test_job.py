@@ -6,12 +6,14 @@ from click.testing import CliRunner
 
 from mainstem.cli import group
 from mainstem.client.append import append
-from mainstem.client.catalog import write_catalog
+from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS
 from mainstem.client.progress import Marker, Written
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.core import UserError
+from mainstem.process.versions import Fixed, write_fixed
+from mainstem.standalone.state import UpState, save
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,29 @@ def test_a_job_is_shown_with_the_code_it_runs_from(log):
         assert words in result.stdout
     document = json.loads(CliRunner().invoke(group, ["job", "show", "totals", "--json", "--bootstrap", log]).stdout)
     assert (document[0]["batch"], document[0]["lag"]) == (4, 0)
+
+
+def test_a_version_is_retired(log, tmp_path):
+    project, data = tmp_path / "project", tmp_path / "data"
+    project.mkdir()
+    jobs = (
+        'from mainstem.process import stream, topic\no = topic("orders")\n@stream(to="t")\ndef sums(o):\n    return o\n'
+    )
+    (project / "jobs.py").write_text(jobs)
+    (project / "mainstem.toml").write_text("")
+    write_fixed(data / "jobs" / "sums@1", Fixed("sums", "1", "c0de", {}, "t", 1, 4))
+    write_catalog(Connection(log), {"job:sums": {"versions": {"1": {}}, "current": "1"}})
+    save(data, UpState(1, str(project), log, "http://127.0.0.1:1", 0.0))
+    command = ["job", "retire", "sums", "1", "--data", str(data), "--bootstrap", log]
+    refused = CliRunner().invoke(group, command)
+    assert isinstance(refused.exception, UserError)
+    assert str(project / "mainstem.toml") in str(refused.exception)  # of the data directory, not of the current one
+    (project / "mainstem.toml").write_text('[jobs.sums]\nversion = "2"\n')
+    result = CliRunner().invoke(group, command)
+    assert result.stdout == "job sums@1: retired; topic t stays, and gets nothing more from it\n"
+    assert read_catalog(Connection(log))["job:sums"] == {"versions": {}, "current": "", "retired": ["1"]}
+    shown = CliRunner().invoke(group, ["job", "show", "sums", "--bootstrap", log])
+    assert isinstance(shown.exception, UserError)
 
 
 def test_a_job_that_never_ran_is_misuse(log):

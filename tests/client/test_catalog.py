@@ -1,7 +1,7 @@
 import pytest
 
 from mainstem.client.append import append
-from mainstem.client.catalog import TopicEntry, entries, read_catalog, topic_entries, write_catalog
+from mainstem.client.catalog import TopicEntry, entries, read_catalog, retired_versions, topic_entries, write_catalog
 from mainstem.client.internal import CATALOG
 from mainstem.core import CorruptData
 
@@ -21,3 +21,12 @@ def test_an_entry_that_is_no_object_is_told(connection, name):
     with pytest.raises(CorruptData, match=name):
         read_catalog(connection)
     append(connection, CATALOG, [(key, None)])
+
+
+def test_retired_versions_are_known_by_the_key_under_which_they_spoke():
+    jobs = {
+        "job:a": {"versions": {}, "retired": ["1", "2"]},
+        "job:b": {"versions": {"1": {}}},
+        "sink:c": {"retired": ["1"]},
+    }
+    assert retired_versions(jobs) == {"a@1", "a@2"}

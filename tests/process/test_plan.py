@@ -10,7 +10,7 @@ from mainstem.core import SystemClock
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.plan import plan
 from mainstem.process.project import load_project
-from mainstem.process.versions import Fixed, freeze, write_fixed
+from mainstem.process.versions import RETIRED, Fixed, freeze, write_fixed
 from mainstem.registry.client import RegisteredSchema
 from mainstem.registry.errors import NotFound
 
@@ -126,6 +126,10 @@ def test_what_would_change_against_what_runs(spark, project, tmp_path):
     (project / "jobs.py").write_text(JOBS.replace("1000", "2000"))
     edited = plan(load_project(project), spark, topics=topics, data=data)
     assert [change.split()[0] for change in edited.changes] == ["keep"] * 3
+
+    (data / "jobs" / "priced@1" / RETIRED).touch()
+    refused = "REFUSED: job priced@1 was retired; set another version under [jobs.priced]"
+    assert refused in plan(load_project(project), spark, registry=registry, topics=topics, data=data).changes
 
 
 def test_a_job_that_cannot_run_is_told_before_it_does(spark, project):

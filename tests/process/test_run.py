@@ -16,7 +16,7 @@ from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.internal import AUDIT, PROGRESS
 from mainstem.client.progress import Progress
 from mainstem.client.topics import ensure_internal_topics, ensure_topic, list_topics, topic_settings
-from mainstem.core import SystemClock, UserError
+from mainstem.core import SystemClock
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.job import JobFailed, JobRefused
 from mainstem.process.project import Input, JobConfig
@@ -430,12 +430,17 @@ def test_an_edited_version_runs_beside_the_first(
     assert [row["euros"] for row in read_rows(log_connection, f"{shop}.euros")] == [2.5, 3.5]
     assert [row["euros"] for row in read_rows(log_connection, f"{shop}.euros.v2")] == [1002.5, 1003.5]
 
-    old.stop()
-    drivers.remove(old)
-    retire(log_connection, data, "euros", "1")
+    retire(log_connection, data, "euros", "1", project)  # while it runs: its driver stops it and does not fail
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(3, "ann", 2, 450)], ("customer",))
+    run_until(new, lambda: len(read_all(log_connection, f"{shop}.euros.v2")) == 3)
+    run_until(old, lambda: not old.running)
+    assert len(read_rows(log_connection, f"{shop}.euros")) == 2
+    assert list(read_catalog(log_connection)["job:euros"]["versions"]) == ["2"]
     assert [each.jobs for each in assignments(project, data, SystemClock())] == [(("euros", "2"),)]
-    with pytest.raises(UserError, match="was never started"):
-        retire(log_connection, data, "euros", "9")
+    again = driver_of(spark, project, log_connection, registry_url, data, jobs=[("euros", "1")])
+    drivers.append(again)
+    again.start()  # it was told to run it before
+    assert (again.running, again.waiting) == ({}, {})
 
 
 def test_an_empty_table_is_waited_for_only_where_a_database_feeds_it(log_connection, shop):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mainstem.core import CorruptData, ManualClock
+from mainstem.client.catalog import read_catalog, write_catalog
+from mainstem.core import CorruptData, ManualClock, UserError
 from mainstem.process.project import load_project
 from mainstem.process.versions import (
     RETIRED,
@@ -12,6 +13,7 @@ from mainstem.process.versions import (
     freeze,
     open_version,
     read_fixed,
+    retire,
     write_fixed,
 )
 
@@ -190,4 +192,38 @@ def test_jobs_go_on_with_the_code_they_were_started_with(project, tmp_path):
 
     (project / "jobs.py").write_text(JOBS)  # reverted
     (project / "mainstem.toml").write_text("")
-    assert assignments(project, data, clock) == []
+    with pytest.raises(UserError, match=r"mainstem\.toml: job job@1 was retired and never runs again"):
+        assignments(project, data, clock)
+
+
+def test_a_version_is_retired_once_the_project_asks_for_another(project, tmp_path, log_connection):
+    data, clock = tmp_path / "data", ManualClock()
+    (only,) = assignments(project, data, clock)
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", only.code.sha, {}, "b", 1, 4))
+    about = {version: {"output": "b", "inputs": {"a": "a"}} for version in ("1", "2")}
+    write_catalog(log_connection, {"job:job": {"versions": about, "current": "1"}})
+
+    with pytest.raises(UserError, match="was never started from"):
+        retire(log_connection, data, "job", "2", project)
+    with pytest.raises(UserError, match=r"job job@1 is what .*mainstem\.toml asks for") as refused:
+        retire(log_connection, data, "job", "1", project)
+    assert "set another version under [jobs.job]" in refused.value.hint
+    assert [each.jobs for each in assignments(project, data, clock)] == [(("job", "1"),)]
+
+    (project / "mainstem.toml").write_text('[jobs.job]\nversion = "2"\n')
+    for _ in range(2):  # it can be repeated
+        assert retire(log_connection, data, "job", "1", project).output == "b"
+    assert [each.jobs for each in assignments(project, data, clock)] == [(("job", "2"),)]
+    entry = read_catalog(log_connection)["job:job"]
+    assert entry == {"versions": {"2": about["2"]}, "current": "2", "retired": ["1"]}
+
+
+def test_a_job_that_the_project_no_longer_has_is_retired(project, tmp_path, log_connection):
+    data = tmp_path / "data"
+    sha = freeze(project, data, ManualClock()).sha
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", sha, {}, "b", 1, 4))
+    (project / "jobs.py").write_text(JOBS.replace("def job", "def other"))
+    retire(log_connection, data, "job", "1", project)
+    write_fixed(data / "jobs" / "other@1", Fixed("other", "1", sha, {}, "b", 1, 4))
+    retire(log_connection, data, "other", "1", tmp_path / "the project is gone")
+    assert read_catalog(log_connection)["job:other"] == {"versions": {}, "retired": ["1"]}

@@ -9,7 +9,7 @@ import msgspec
 from mainstem.audit.books import Count, Line, ReaderStatement, WriterStatement, balance
 from mainstem.audit.scan import scan
 from mainstem.client import topics
-from mainstem.client.catalog import entries, read_catalog
+from mainstem.client.catalog import entries, read_catalog, retired_versions
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT, CATALOG, COMMITS, SOURCES, job_key
@@ -69,10 +69,16 @@ def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
         for number in range(each.partitions)
     }
     before = list(_writers(connection, existing))
-    readers = [statement for statement in _readers(connection, existing) if statement.partition in wanted]
+    catalog = read_catalog(connection) if CATALOG in existing else {}
+    retired = retired_versions(catalog)  # of a reader that reads no more, nothing is expected
+    readers = [
+        statement
+        for statement in _readers(connection, existing)
+        if statement.partition in wanted and statement.reader not in retired
+    ]
     for statement in readers:
         wanted[statement.partition].add(statement.end)
-    known = known_readers(read_catalog(connection) if CATALOG in existing else {}, wanted)
+    known = known_readers(catalog, wanted)
     books = scan(connection, wanted)
     return balance(books, before, list(_writers(connection, existing)), readers, known)
 

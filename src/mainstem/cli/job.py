@@ -1,4 +1,4 @@
-"""`mainstem job list|show`."""
+"""`mainstem job list|show|retire`."""
 
 import click
 
@@ -50,3 +50,18 @@ def show(name: str, as_json: bool, target: Target) -> None:
             ("rows written", state.rows),
         ]
         click.echo(to_table([state.job, ""], lines))
+
+
+@job.command()
+@click.argument("name")
+@click.argument("version")
+@connection_options
+def retire(name: str, version: str, target: Target) -> None:
+    """Stop VERSION of job NAME for good. What it wrote stays; what it has not read it never reads.
+
+    The log has to run; `mainstem up` may, and goes on with the others. Refused for the version that the project asks for.
+    """
+    from mainstem.process.versions import retire
+
+    fixed = retire(target.connect(), target.directory, name, version, target.project_of_data)
+    click.echo(f"job {name}@{version}: retired; topic {fixed.output} stays, and gets nothing more from it")

@@ -40,6 +40,14 @@ class Target(msgspec.Struct, frozen=True):
     def directory(self) -> Path:
         return data_directory(self.project, self.data)
 
+    @property
+    def project_of_data(self) -> Path:
+        """The project that last ran on the data directory, wherever the command is called."""
+        from mainstem.standalone.state import load
+
+        state = load(self.directory)
+        return self.project if state is None else Path(state.project)
+
     def connect(self) -> Connection:
         """The connection that the options mean, to a log that answers; its security is in the project's settings.
 

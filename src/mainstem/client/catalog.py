@@ -8,7 +8,7 @@ import msgspec
 from mainstem.client.append import append
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
-from mainstem.client.internal import CATALOG
+from mainstem.client.internal import CATALOG, job_key
 from mainstem.core import CorruptData
 
 KINDS = ("topic", "job", "source", "sink")
@@ -37,6 +37,13 @@ def entries(catalog: Mapping[str, dict[str, Any]], kind: str) -> dict[str, dict[
 
 def topic_entries(catalog: Mapping[str, dict[str, Any]]) -> dict[str, TopicEntry]:
     return {name: msgspec.convert(value, TopicEntry) for name, value in entries(catalog, "topic").items()}
+
+
+def retired_versions(catalog: Mapping[str, dict[str, Any]]) -> set[str]:
+    """The keys of all versions of jobs that never run again; `job_key` makes them."""
+    return {
+        job_key(job, version) for job, about in entries(catalog, "job").items() for version in about.get("retired", ())
+    }
 
 
 def write_catalog(connection: Connection, changes: Mapping[str, Any]) -> None:

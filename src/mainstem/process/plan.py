@@ -12,7 +12,7 @@ from mainstem.process.analysis import analyse
 from mainstem.process.project import Project
 from mainstem.process.run import input_type, output_topic
 from mainstem.process.session import job_session
-from mainstem.process.versions import code_hash, read_fixed
+from mainstem.process.versions import code_hash, is_retired, read_fixed
 from mainstem.registry.spark import SchemaSource, TopicSchema, avro_schema, subject_of, topic_schema
 
 if TYPE_CHECKING:
@@ -181,7 +181,9 @@ def _changes(
     for name in project.order:
         config, job = project.job_config(name), project.jobs[name]
         fixed = read_fixed(data / "jobs" / f"{name}@{config.version}") if data is not None else None
-        if fixed is None:
+        if data is not None and is_retired(data, name, config.version):
+            changes.append(f"REFUSED: job {name}@{config.version} was retired; set another version under [jobs.{name}]")
+        elif fixed is None:
             changes.append(f"start job {name}@{config.version} from the beginning of its inputs")
         elif fixed.sha != sha:
             changes.append(

@@ -34,7 +34,7 @@ from mainstem.process.job import JobFailed, JobSpec, RunningJob
 from mainstem.process.project import Input, JobConfig, Project
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type
-from mainstem.process.versions import Fixed, Version, read_fixed, write_fixed
+from mainstem.process.versions import Fixed, Version, is_retired, read_fixed, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
 from mainstem.registry.spark import TopicSchema, avro_schema, row_type, subject_of, topic_schema
@@ -59,7 +59,7 @@ def output_topic(to: str, version: str) -> str:
 
 
 class JobDriver:
-    """Runs jobs of `project`, whose code is frozen as `version`.
+    """Runs jobs of `project`, whose code is frozen as `version`. One that is retired meanwhile is stopped, the others go on.
 
     `start`, then `step` now and then from one thread; it raises when a job has failed. `stop` stops all in order.
     `running` and `waiting` are by `<job>@<version>`.
@@ -117,7 +117,11 @@ class JobDriver:
         """
         if self.waiting and time.monotonic() >= self._next_start:
             self._start_waiting()
-        for job in self.running.values():
+        for key, job in list(self.running.items()):
+            if self._is_retired(key):
+                self._stop_job(key)
+                log.info("job_retired", job=key)
+                continue
             job.check()
             job.beat()
 
@@ -134,11 +138,18 @@ class JobDriver:
         """Stop the jobs, those that read from others first."""
         for key in reversed(self._configs):
             if key in self.running:
-                try:
-                    self.running.pop(key).stop()
-                except Exception as error:
-                    log.warning("job_not_stopped", job=key, reason=str(error))
+                self._stop_job(key)
         self.heartbeats.stop()
+
+    def _stop_job(self, key: str) -> None:
+        try:
+            self.running.pop(key).stop()
+        except Exception as error:
+            log.warning("job_not_stopped", job=key, reason=str(error))
+
+    def _is_retired(self, key: str) -> bool:
+        name, config = self._configs[key]
+        return is_retired(self._data, name, config.version)
 
     def _create_declared(self) -> None:
         """Topics whose schema the project itself brings: nobody has to send anything first."""
@@ -157,6 +168,9 @@ class JobDriver:
         ready: list[RunningJob] = []
         for key in list(self.waiting):
             name, config = self._configs[key]
+            if self._is_retired(key):
+                del self.waiting[key]
+                continue
             try:
                 spec = prepare(
                     self._spark,
@@ -322,7 +336,7 @@ def _announce(
     catalog = read_catalog(connection)
     job = dict(catalog.get(f"job:{fixed.job}", {}))
     job["versions"] = job.get("versions", {}) | {fixed.version: version}
-    job.setdefault("current", fixed.version)
+    job["current"] = job.get("current") or fixed.version
     described = msgspec.json.decode(msgspec.json.encode(entry))
     wanted: dict[str, Any] = {f"topic:{fixed.output}": described, f"job:{fixed.job}": job}
     changes = {name: value for name, value in wanted.items() if catalog.get(name) != value}

@@ -22,7 +22,9 @@ from typing import Any
 
 import msgspec
 
+from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
+from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import named_tables, read_toml
 from mainstem.core.files import sync_directory, write_atomically
@@ -230,32 +232,72 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
 
     Raises:
         BadDeclaration, BadSetting: the project as it is now is wrong.
+        UserError: it names a version that was retired.
     """
     project = load_project(directory)
     current = freeze(directory, data, clock)
     code: dict[tuple[str, str], str] = {}
     for name in project.order:
-        code[name, project.job_config(name).version] = current.sha
+        version = project.job_config(name).version
+        if is_retired(data, name, version):
+            raise UserError(
+                f"{directory / FILE}: job {job_key(name, version)} was retired and never runs again",
+                hint=f"set another version under [jobs.{name}], or take the job out of the code",
+            )
+        code[name, version] = current.sha
     for home in sorted((data / "jobs").glob("*@*")):
         fixed = read_fixed(home)
-        if fixed is not None:
+        if fixed is not None and not is_retired(data, fixed.job, fixed.version):
             code[fixed.job, fixed.version] = fixed.sha
-            if (home / RETIRED).exists():
-                del code[fixed.job, fixed.version]
     shas = sorted(set(code.values()), key=lambda sha: (sha != current.sha, sha))
     return [Assignment(open_version(data, sha), tuple(job for job, of in code.items() if of == sha)) for sha in shas]
 
 
-def retire(connection: Connection, data: Path, job: str, version: str) -> None:
-    """Never run this version again; whatever it has open is aborted. Its output stays.
+def is_retired(data: Path, job: str, version: str) -> bool:
+    return (data / "jobs" / job_key(job, version) / RETIRED).exists()
+
+
+def retire(connection: Connection, data: Path, job: str, version: str, directory: Path) -> Fixed:
+    """Never run this version again; returns what it was. Its output stays, and so does its checkpoint.
+
+    1. Mark it: no driver starts it any more, and one that runs it stops it, 2. fence: whatever it has open is aborted,
+    3. tell the catalog. Each step can be repeated.
+
+    Args:
+        connection: the log that it ran on.
+        data: the data directory that it was started from; `mainstem up` may hold it.
+        job: its name.
+        version: its version.
+        directory: of the project. Where there is none any more, nothing is current.
 
     Raises:
-        UserError: it was never started here.
+        UserError: it was never started here, or is what the project as it is now asks for.
     """
-    home = data / "jobs" / f"{job}@{version}"
-    if read_fixed(home) is None:
-        raise UserError(f"job {job}@{version} was never started from {data}", hint="`mainstem job list` shows the jobs")
+    fixed = read_fixed(data / "jobs" / job_key(job, version))
+    if fixed is None:
+        raise UserError(
+            f"job {job_key(job, version)} was never started from {data}", hint="`mainstem job list` shows the jobs"
+        )
+    if (directory / FILE).exists():
+        project = load_project(directory)
+        if job in project.jobs and project.job_config(job).version == version:
+            raise UserError(
+                f"job {job_key(job, version)} is what {directory / FILE} asks for",
+                hint=f"first set another version under [jobs.{job}], or take the job out of the code",
+            )
     from mainstem.process.sink_commit import fence_job
 
-    write_atomically(home / RETIRED, b"")
+    write_atomically(data / "jobs" / job_key(job, version) / RETIRED, b"")
     fence_job(connection, job, version)
+    _forget(connection, job, version)
+    return fixed
+
+
+def _forget(connection: Connection, job: str, version: str) -> None:
+    """Tell the catalog that a version is retired; of those that are left the newest is current if that one was."""
+    entry = dict(read_catalog(connection).get(f"job:{job}", {}))
+    versions = {name: about for name, about in entry.get("versions", {}).items() if name != version}
+    entry |= {"versions": versions, "retired": sorted({*entry.get("retired", ()), version})}
+    if entry.get("current") == version:
+        entry["current"] = next(reversed(versions), "")
+    write_catalog(connection, {f"job:{job}": entry})

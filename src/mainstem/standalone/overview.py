@@ -1,15 +1,16 @@
 """What runs and how far it is: for `mainstem status`, `mainstem job`, and whoever shows it in another way."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mainstem.client import topics
-from mainstem.client.catalog import entries, read_catalog
+from mainstem.client.catalog import entries, read_catalog, retired_versions
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT, COMMITS, SOURCES, job_key
+from mainstem.client.internal import AUDIT, CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, Positions, merge_positions
 from mainstem.client.records import read_records
 from mainstem.connect.worker import TaskState
@@ -78,7 +79,7 @@ def overview(data: Path, connection: Connection | None) -> Overview:
         tasks,
         _sources(connection) if SOURCES in existing else [],
         job_states(connection),
-        _readers(connection) if AUDIT in existing else [],
+        _readers(connection, existing) if AUDIT in existing else [],
     )
 
 
@@ -147,10 +148,13 @@ def _sources(connection: Connection) -> list[SourceLine]:
     return lines
 
 
-def _readers(connection: Connection) -> list[ReaderLine]:
+def _readers(connection: Connection, existing: Collection[str]) -> list[ReaderLine]:
     books: dict[tuple[str, str], dict[int, dict[str, int]]] = {}
+    retired = retired_versions(read_catalog(connection)) if CATALOG in existing else ()
     for record in read_records(connection, AUDIT):
         said = msgspec.json.decode(record.value)
+        if said["reader"] in retired:
+            continue
         book = books.setdefault((said["reader"], said["topic"]), {}).setdefault(said["partition"], {})
         starts_over = said["from"] == 0
         for name in ("rows", "quarantined"):
