@@ -3,7 +3,7 @@
 #   make demo        the main job, on real input; KEEP=1 keeps it running
 #   make test        set-up, checks, tests: what CI runs
 #   make check       format, lint, types, import rule, the repository's own checks
-#   make test-long   the tests that take minutes, and more examples per property
+#   make test-long   the tests that take minutes, and every property with more examples: docs/long-runs.md
 #   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
 #   make crash       the crash tests alone
 #   make bench       side by side with Apache Kafka; raw figures go to bench/results/
@@ -75,7 +75,7 @@ test: check
 	    echo "tests/{}"; echo "$$said"; exit $$code'
 
 test-long: setup
-	@$(PYTEST) --long -m long
+	@$(PYTEST) --long --timeout 3600 -m "long or hypothesis"
 
 test-kafka: setup
 	@$(PYTEST) --kafka -m kafka

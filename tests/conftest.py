@@ -8,13 +8,15 @@ import pytest
 from hypothesis import settings
 
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.properties import MUCH, USUAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One profile on every change: the same examples each time, no deadline on a shared machine. `make test-long` draws more.
-settings.register_profile("default", deadline=None, derandomize=True, max_examples=100)
-settings.register_profile("long", deadline=None, max_examples=2000)
+# One profile on every change: the same examples each time, no deadline on a shared machine. `make test-long` draws more,
+# and others each time.
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=USUAL)
+settings.register_profile("long", deadline=None, derandomize=False, max_examples=MUCH)
 settings.load_profile("default")
 
 

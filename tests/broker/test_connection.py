@@ -16,6 +16,7 @@ from mainstem.records import Record, build_batch
 from mainstem.wire import codec
 from mainstem.wire.errors import Code
 from tests.support.broker import running, until
+from tests.support.properties import examples
 from tests.support.raw import RawClient
 
 
@@ -52,7 +53,7 @@ def is_closed(connection):
         return True
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_any_split_of_the_stream_gives_the_same_frames(mainstem_log, data):
     texts = data.draw(st.lists(st.sampled_from((1, 10, 40_000, 100_000)), min_size=1, max_size=6))
@@ -93,7 +94,7 @@ def test_what_is_no_request_closes_this_connection_only(mainstem_log, garbage):
         assert read_answer(good)[0] == 7
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.binary(max_size=100))
 def test_random_bytes_never_harm_the_broker(mainstem_log, noise):
     with connect(mainstem_log) as connection:

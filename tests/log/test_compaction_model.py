@@ -14,6 +14,7 @@ from mainstem.core import ManualClock
 from mainstem.log import LogConfig, StorageError, TopicConfig
 from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all
+from tests.support.properties import examples
 
 CONFIG = LogConfig(read_threads=1, sync_threads=1, journal_bytes=16_000, compaction_keys=4)
 TOPIC = TopicConfig(
@@ -163,5 +164,5 @@ async def _wait(future):
 
 TestCompactionMachine = CompactionMachine.TestCase
 TestCompactionMachine.settings = settings(
-    max_examples=50, stateful_step_count=30, suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=examples(50), stateful_step_count=30, suppress_health_check=list(HealthCheck), deadline=None
 )

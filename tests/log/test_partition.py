@@ -27,6 +27,7 @@ from mainstem.log.threads import FileThreads
 from mainstem.records import CorruptBatch, CorruptRecords, decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch
 from tests.log.support import batch, read_all, run, values, with_partition
+from tests.support.properties import examples
 
 NOW = 1_700_000_000_000
 
@@ -198,7 +199,7 @@ def test_a_batch_larger_than_a_read_is_read_whole(tmp_path):
 @given(
     sizes=st.lists(st.sampled_from([10, 5_000, 70_000, 300_000]), min_size=1, max_size=8), most=st.integers(0, 200_000)
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_large_batches_that_the_index_names_are_found(sizes, most):
     """A batch that was only partly within the first read was expected to begin where the segment does."""
 

@@ -16,6 +16,7 @@ from mainstem.log import LogConfig, StorageError, TopicConfig
 from mainstem.records import iter_headers
 from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all
+from tests.support.properties import examples
 
 CONFIG = LogConfig(read_threads=1, sync_threads=1, journal_bytes=9_000)
 TOPIC = TopicConfig(segment_bytes=700, index_interval_bytes=300)
@@ -256,5 +257,5 @@ async def _wait(future):
 
 TestLogMachine = LogMachine.TestCase
 TestLogMachine.settings = settings(
-    max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=examples(60), stateful_step_count=30, suppress_health_check=list(HealthCheck), deadline=None
 )

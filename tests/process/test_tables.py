@@ -16,6 +16,7 @@ from mainstem.registry import avro
 from mainstem.registry.client import Registry
 from mainstem.registry.spark import TopicSchema, row_type
 from tests.support.jobs import change_schema
+from tests.support.properties import examples
 
 FLAT = json.dumps({"type": "record", "name": "Plane", "fields": [
     {"name": "tail", "type": "string"}, {"name": "seats", "type": ["null", "int"], "default": None}]})  # fmt: skip
@@ -115,7 +116,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(operations, st.data())
 def test_any_way_to_a_position_gives_the_same_rows(done, data):
     log, model, states = Log(), {0: {}, 1: {}}, [({0: 0, 1: 0}, {})]

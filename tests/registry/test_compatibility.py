@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mainstem.registry.compatibility import Level, can_read, check
 from mainstem.registry.errors import InvalidSchema
 from mainstem.registry.schema import parse
+from tests.support.properties import examples
 
 
 def record(*fields, name="R", **attributes):
@@ -340,7 +341,7 @@ def written(tree, value):
 
 
 @settings(
-    max_examples=300,
+    max_examples=examples(300),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )

@@ -22,6 +22,7 @@ from mainstem.registry.spark import (
     unknown_id,
     with_id,
 )
+from tests.support.properties import examples
 
 pytestmark = pytest.mark.spark
 
@@ -164,7 +165,7 @@ def plain(value):
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(rows, min_size=1, max_size=30))
 def test_rows_survive_the_way_through_avro_and_python_reads_what_spark_wrote(spark, data):
     df = spark.createDataFrame(data, TYPES)
@@ -190,7 +191,7 @@ NASTY = [
 ]
 
 
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(3), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(keys, min_size=1, max_size=40))
 def test_keys_have_the_same_bytes_as_every_other_writer_gives_them(spark, data):
     data = [*data, *NASTY]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mainstem.wire import codec
 from mainstem.wire.codec import EntityType
 from mainstem.wire.errors import MalformedFrame
+from tests.support.properties import examples
 from tests.wire.messages import EVERY, as_dict, read_by_kio, values, written_by_kio
 
 
@@ -33,7 +34,7 @@ def test_a_message_without_fields_has_kafkas_defaults():
         codec.decode_request(*which, codec.encode_request(*which, {}))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(EVERY), st.binary(max_size=80))
 def test_random_bytes_are_malformed_or_a_request(which, noise):
     with contextlib.suppress(MalformedFrame):

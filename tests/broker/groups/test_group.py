@@ -30,6 +30,7 @@ from mainstem.broker.groups.group import (
 )
 from mainstem.core import ManualClock
 from mainstem.wire.errors import Code
+from tests.support.properties import examples
 
 
 def subscription(*topics):
@@ -655,4 +656,4 @@ class Groups(RuleBasedStateMachine):
 
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)

@@ -33,6 +33,7 @@ from tests.support.broker import (
     stop,
     until,
 )
+from tests.support.properties import examples
 
 TOPIC = "facts"
 A, B = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
@@ -656,6 +657,4 @@ class Transactions(RuleBasedStateMachine):
 
 
 TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(
-    max_examples=30 if settings().max_examples <= 100 else 300, stateful_step_count=25, deadline=None
-)
+TestTransactions.settings = settings(max_examples=examples(30), stateful_step_count=25, deadline=None)

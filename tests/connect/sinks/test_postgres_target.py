@@ -12,6 +12,7 @@ from mainstem.connect.sinks.postgres_target import NotEmpty, TargetTable, copy_l
 from mainstem.connect.sources.postgres_snapshot import parse_copy_line
 from mainstem.core import CorruptData
 from tests.support.postgres import Database
+from tests.support.properties import examples
 
 
 def schema(*columns, key=("id",)):
@@ -74,7 +75,7 @@ steps = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(steps)
 def test_a_table_is_what_its_changes_say(target, steps):
     table, expected = TargetTable("public", "t"), {}
