@@ -21,8 +21,7 @@ def test_every_command_is_in_the_readme() -> None:
     assert [name for name in COMMANDS if name not in inner and f"mainstem {name}" not in readme] == []
 
 
-def test_every_decision_is_dated_by_its_measurement() -> None:
-    """A decision says what was tried: a page of prose alone is an opinion."""
+def test_every_decision_is_a_page_with_a_title() -> None:
     for page in (ROOT / "docs" / "decisions").glob("*.md"):
         text = page.read_text()
         assert text.startswith("# "), page.name

@@ -1,3 +1,7 @@
+import signal
+import subprocess
+import sys
+
 import pytest
 from click.testing import CliRunner
 
@@ -25,8 +29,27 @@ def test_the_data_directory_is_deleted_and_the_project_is_not(tmp_path):
 def test_it_asks_first(tmp_path):
     (tmp_path / ".mainstem").mkdir()
     claim_directory(tmp_path / ".mainstem")
-    result = CliRunner().invoke(group, ["clean", str(tmp_path)], input="n\n")
-    assert result.exit_code == 1
+    refused = mainstem("clean", tmp_path, input="n\n")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "for good? [y/N]" in refused.stderr
+    silent = mainstem("clean", tmp_path, stdin=subprocess.DEVNULL)
+    assert silent.returncode == 2
+    assert "mainstem: expected an answer, found the end of the input (--yes does not ask)" in silent.stderr
+    assert (tmp_path / ".mainstem").exists()
+    assert mainstem("clean", tmp_path, input="y\n").returncode == 0
+    assert not (tmp_path / ".mainstem").exists()
+
+
+def test_ctrl_c_at_the_question_deletes_nothing(tmp_path):
+    (tmp_path / ".mainstem").mkdir()
+    claim_directory(tmp_path / ".mainstem")
+    command = [sys.executable, "-m", "mainstem", "clean", str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        process.stderr.read(len("delete "))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert b"Traceback" not in process.stderr.read()
     assert (tmp_path / ".mainstem").exists()
 
 

@@ -34,6 +34,18 @@ def test_a_topic_is_created_listed_described_and_deleted(run):
     assert json.loads(run("topic", "list", "--json")) == []
 
 
+def test_a_topic_that_exists_otherwise_is_refused(run, cli_log):
+    create = ("topic", "create", "kept", "--partitions", "2", "--config", "retention.ms=1000")
+    assert run(*create) == run(*create) == "topic kept: 2 partitions, 1 replicas\n"
+    line = the_line(mainstem(*create, "--config", "cleanup.policy=compact", "--bootstrap", cli_log))
+    assert "topic kept: expected cleanup.policy = compact, found delete (an existing topic keeps its settings" in line
+    line = the_line(mainstem(*create, "--config", "retenton.ms=1", "--bootstrap", cli_log))
+    assert "topic kept: expected retenton.ms = 1, found no such setting" in line
+    line = the_line(mainstem("topic", "create", "kept", "--partitions", "3", "--bootstrap", cli_log))
+    assert "topic kept: expected 3 partitions, found 2" in line
+    run("topic", "delete", "kept", "--yes")
+
+
 def test_a_malformed_setting_says_what_is_expected(run):
     from mainstem.core import UserError
 

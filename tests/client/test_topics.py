@@ -35,6 +35,10 @@ def test_a_topic_is_made_once_and_keeps_its_partitions(connection, name):
     assert describe_config(connection, name)["retention.ms"] == "1234567"
     with pytest.raises(TopicMismatch, match="expected 5 partitions, found 2"):
         ensure_topic(connection, name, 5)
+    assert ensure_topic(connection, name, 2, {"retention.ms": "1234567"}, same_settings=True) == made
+    assert ensure_topic(connection, name, 2, {"retention.ms": "7654321"}) == made
+    with pytest.raises(TopicMismatch, match=r"expected retention\.ms = 7654321, found 1234567"):
+        ensure_topic(connection, name, 2, {"retention.ms": "7654321"}, same_settings=True)
 
 
 def test_a_topic_that_is_deleted_is_unknown(connection, topic):

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import sys
 
 import click
@@ -24,6 +25,7 @@ COMMANDS = {
 }
 
 MISUSE = 2
+INTERRUPTED = 128 + signal.SIGINT
 TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: a supervised process that failed and may be started again
 
 
@@ -49,14 +51,17 @@ def group() -> None:
 
 
 def main() -> None:
-    """The `mainstem` command. Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do)."""
+    """The `mainstem` command.
+
+    Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do), 130 interrupted by Ctrl-C.
+    """
     try:
         code = group.main(standalone_mode=False)  # what `ctx.exit` was given, or what the command returned: None
     except click.ClickException as error:
         error.show()
         sys.exit(MISUSE)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone, as `head` does
         sys.exit(0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mainstem.cli.output import confirm
 from mainstem.cli.target import data_directory
 from mainstem.core.locks import DirectoryLock
 
@@ -32,6 +33,6 @@ def clean(project: Path, data: Path | None, yes: bool) -> None:
         if log.is_dir():  # a log that was started alone holds only its own lock
             held.enter_context(DirectoryLock(log, ".lock"))
         if not yes:
-            click.confirm(f"delete {directory} with the log and all tables for good?", abort=True, err=True)
+            confirm(f"delete {directory} with the log and all tables for good?")
         shutil.rmtree(directory)
     click.echo(f"{directory}: deleted")

@@ -8,6 +8,8 @@ from typing import Any
 import click
 import msgspec
 
+from mainstem.core import UserError
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document; its fields are stable.")
 
 
@@ -19,6 +21,22 @@ def tell(line: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def confirm(question: str) -> None:
+    """Ask; unless the answer is yes, the command ends here, with exit code 1.
+
+    Raises:
+        UserError: nobody answers.
+    """
+    try:
+        yes = click.confirm(question, err=True)
+    except click.Abort as abort:
+        if isinstance(abort.__context__, EOFError):
+            raise UserError("expected an answer, found the end of the input", hint="--yes does not ask") from None
+        raise
+    if not yes:
+        raise click.exceptions.Exit(1)
 
 
 def to_json(value: Any) -> str:

@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from mainstem.cli.output import json_option, to_json, to_table
+from mainstem.cli.output import confirm, json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS
@@ -88,7 +88,7 @@ def describe(name: str, as_json: bool, target: Target) -> None:
 @click.option("--config", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka topic setting; repeatable.")
 @connection_options
 def create(name: str, partitions: int, settings: tuple[str, ...], target: Target) -> None:
-    """Create topic NAME; an existing one with as many partitions is left as it is."""
+    """Create topic NAME; one that exists with these partitions and settings is left as it is, another is refused."""
     from mainstem.client import topics
 
     config = {}
@@ -97,7 +97,7 @@ def create(name: str, partitions: int, settings: tuple[str, ...], target: Target
         if not equals:
             raise UserError(f"--config: expected NAME=VALUE, found {setting!r}")
         config[key] = value
-    made = topics.ensure_topic(target.connect(), name, partitions, config)
+    made = topics.ensure_topic(target.connect(), name, partitions, config, same_settings=True)
     click.echo(f"topic {made.name}: {made.partitions} partitions, {made.replication_factor} replicas")
 
 
@@ -114,7 +114,7 @@ def delete(name: str, yes: bool, target: Target) -> None:
     connection = target.connect()
     offsets = _span(connection, name)
     if not yes:
-        click.confirm(f"delete topic {name} with {offsets:,} offsets for good?", abort=True, err=True)
+        confirm(f"delete topic {name} with {offsets:,} offsets for good?")
     topics.delete(connection, [name])
     click.echo(f"topic {name}: deleted")
 

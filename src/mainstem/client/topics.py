@@ -51,14 +51,15 @@ def ensure_topic(
     config: Mapping[str, str] | None = None,
     *,
     replication_factor: int | None = None,
+    same_settings: bool = False,
     client: AdminClient | None = None,
 ) -> TopicDescription:
     """Create topic `name` unless it exists; on return it has leaders. Replication is min(3, brokers) unless given.
 
-    An existing topic keeps its settings.
+    An existing topic keeps its settings; where `same_settings`, others than `config` are refused.
 
     Raises:
-        TopicMismatch: it exists with another number of partitions (keys would change their place).
+        TopicMismatch: it exists with another number of partitions (keys would change their place) or other settings.
         BrokerUnavailable: no answer within 30 s.
     """
     client = client or admin(connection)
@@ -69,6 +70,8 @@ def ensure_topic(
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise _translated(error, f"create topic {name}") from error
+        if same_settings:
+            _refuse_other_settings(name, config or {}, describe_config(connection, name))
     description = _wait_for_leaders(client, name)
     if description.partitions != partitions:
         raise TopicMismatch(
@@ -76,6 +79,15 @@ def ensure_topic(
             hint="a topic keeps its number of partitions; give that number, or another name",
         )
     return description
+
+
+def _refuse_other_settings(name: str, expected: Mapping[str, str], found: Mapping[str, str]) -> None:
+    for key, value in expected.items():
+        if found.get(key) != value:
+            raise TopicMismatch(
+                f"topic {name}: expected {key} = {value}, found {found.get(key, 'no such setting')}",
+                hint="an existing topic keeps its settings; give those, or change them with kafka-configs",
+            )
 
 
 def topic_settings(kind: str, own: Mapping[str, str]) -> dict[str, str]:
