@@ -1,6 +1,7 @@
 """The session's rules hold, and nobody switches them off by accident."""
 
 import pytest
+from pyspark.sql import SparkSession
 
 from mainstem.process.project import JobConfig
 from mainstem.process.session import (
@@ -10,7 +11,9 @@ from mainstem.process.session import (
     check_rules,
     is_local,
     job_session,
+    scratch_directory,
     session_settings,
+    start_session,
 )
 
 
@@ -39,6 +42,22 @@ def test_local_masters_are_told_from_clusters():
         False,
         False,
     ]
+
+
+def test_what_a_killed_jvm_left_is_deleted_by_the_next_start(tmp_path, monkeypatch):
+    left = scratch_directory(tmp_path) / "blockmgr-1" / "0c" / "shuffle_0_0_0.data"
+    left.parent.mkdir(parents=True)
+    left.touch()
+
+    def start(*_):
+        raise InterruptedError  # no JVM is needed for this
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "")  # what it sets is undone
+    with pytest.raises(InterruptedError):
+        start_session("test", SparkConfig(), directory=tmp_path)
+    assert [path.name for path in scratch_directory(tmp_path).iterdir()] == []
 
 
 @pytest.mark.spark

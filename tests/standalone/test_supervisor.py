@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from mainstem.core import UserError
+from mainstem.standalone import supervisor as supervisor_module
 from mainstem.standalone.supervisor import ChildFailed, ChildSpec, Supervisor, last_line
 
 pytestmark = pytest.mark.anyio
@@ -253,6 +254,21 @@ async def test_what_a_killed_child_had_started_ends_with_it(tmp_path):
                 await asyncio.sleep(0.01)
 
     await run(supervisor, kill)
+
+
+async def test_a_log_file_that_has_grown_large_is_put_aside_when_its_child_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "LOG_BYTES", 1000)
+    talk = "import sys; print('x' * 600, file=sys.stderr); "
+    supervisor = Supervisor([child("a", talk + "sys.exit(1)")], tmp_path, first_delay_s=0.01, longest_delay_s=0.01)
+
+    async def several_lives():
+        while supervisor.states[0].restarts < 6:
+            await asyncio.sleep(0.01)
+
+    await run(supervisor, several_lives)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1"]
+    assert all(path.stat().st_size <= 2 * 601 for path in tmp_path.iterdir())
+    assert "xxx" in supervisor.states[0].last_error
 
 
 async def test_a_silent_child_is_ended_and_tried_again(tmp_path):

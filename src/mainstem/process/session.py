@@ -1,6 +1,7 @@
 """The Spark session that jobs run in: locked jars, a Java that can run it, and the settings that correctness rests on."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,7 +87,8 @@ class BadSparkSetting(UserError):
 
 
 def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkSession":
-    """Start the JVM and the root session; scratch files go below `directory`. One per process.
+    """Start the JVM and the root session. One per process, and one at a time per `directory`: scratch files go below
+    it, and those that a killed JVM has left there are deleted.
 
     Raises:
         NoJava: no Java that can run Spark.
@@ -94,6 +96,7 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
         BadSparkSetting: a setting contradicts the rules.
     """
     java, jars = find_java(), spark_jars()
+    shutil.rmtree(scratch_directory(directory), ignore_errors=True)
     settings = session_settings(config, directory, jars)
     archive = archive_path(java, jars)
     if is_local(config.master) and not settings.get(_JAVA_OPTIONS):
@@ -121,7 +124,7 @@ def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path])
     """
     for key, value in config.settings.items():
         _refuse_contradiction(key, value, "[spark] settings")
-    scratch = directory / "scratch"
+    scratch = scratch_directory(directory)
     scratch.mkdir(parents=True, exist_ok=True)
     names = [str(jar) for jar in jars]
     # On one machine the class path is enough, and the JVM takes only what is there from its archive of classes.
@@ -132,6 +135,11 @@ def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path])
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
     return _DEFAULTS | (_LOCAL if is_local(config.master) else {}) | own | config.settings | RULES
+
+
+def scratch_directory(directory: Path) -> Path:
+    """Where the blocks and shuffles of a session that was started with `directory` lie."""
+    return directory / "scratch"
 
 
 def job_session(spark: "SparkSession", job: str, config: "JobConfig") -> "SparkSession":

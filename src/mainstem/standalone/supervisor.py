@@ -32,6 +32,7 @@ Arguments = ParamSpec("Arguments")
 
 MISUSE = 2
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
+LOG_BYTES = 16 * 1024 * 1024  # a larger log file is put aside when its child is started
 HEALTHY_AFTER_S = 60.0  # a child that ran this long starts over with the first delay
 
 
@@ -86,7 +87,8 @@ class Supervisor:
     Args:
         specs: in order: each is started (or, where it is `early`, let go) when the one before it is ready, and stopped
             before it.
-        logs: directory; `<name>.log` gets each child's stderr and what it prints after its ready line.
+        logs: directory; `<name>.log` gets each child's stderr and what it prints after its ready line. One that has
+            grown large becomes `<name>.log.1` when the child is started; one that runs keeps the file that it has.
         on_change: called with the states of all children whenever one changes.
         after: by the name of a child, what is to be done once when it is ready, before the next one starts; it runs
             in a thread. If it fails, everything is stopped and `run` raises its error.
@@ -199,6 +201,7 @@ class Supervisor:
 
     async def _run_once(self, spec: ChildSpec, state: ChildState, before: str | None, after: str | None) -> int:
         """One life of a child: start, wait for its ready line, then for its end or ours. Return its exit code."""
+        put_aside(self._log_file(spec))
         with self._log_file(spec).open("ab", buffering=0) as log_file:
             process = await asyncio.create_subprocess_exec(
                 *spec.command,
@@ -354,6 +357,12 @@ def _end_with(leader: int) -> None:
 async def _first_line(process: asyncio.subprocess.Process) -> bytes:
     assert process.stdout is not None
     return await process.stdout.readline()
+
+
+def put_aside(path: Path) -> None:
+    """Make room for a new log file where the old one is large; one old one is kept beside it."""
+    if path.exists() and path.stat().st_size > LOG_BYTES:
+        path.replace(path.with_name(f"{path.name}.1"))
 
 
 def last_line(path: Path) -> str:

@@ -434,7 +434,7 @@ class Lakehouse:
         else:
             self._append(typed, topic, metadata)
         self._shapes[topic] = typed.schema
-        log.info("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
+        log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
 
     def _typed(self, rows: "DataFrame", topic: str, slices: list[Slice]) -> "DataFrame":
         """The rows that decode, with the columns of their schemas.
