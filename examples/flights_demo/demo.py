@@ -22,36 +22,37 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import psycopg2
+import stock
 from check import Line, compare, delta_rows, print_lines, table_of, topic_rows
 from faults import Faults
+from stock import ReplicaReader, Transfers
 from truth import COLUMNS, HERE, Truth, access_lines, access_requests, access_sessions, data_files
+from waiting import LONGEST_WAIT_S, Background, Stuck, until
 from watch import Watch
 
 from mainstem.client.connection import Connection
-from mainstem.client.heartbeats import Statement, decode
-from mainstem.client.internal import HEARTBEATS
 from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sources.postgres import mark_position
+from mainstem.core import MainstemError
 from mainstem.core.process import PARENT, start_child
 from mainstem.registry.reader import TypedReader
 
 PROJECT = HERE.parent / "flights"
 ALL_FLIGHTS = 336_776
 BATCH = 1000
-TRANSFERS = 300
 BOOKS_SECONDS = 60.0  # the destinations report in their own time
 TABLES = {
     "airlines": "carrier text PRIMARY KEY, name text",
     "airports": "faa text PRIMARY KEY, name text, lat double precision, lon double precision, alt int, tz int, dst text, tzone text",
     "planes": "tailnum text PRIMARY KEY, year int, type text, manufacturer text, model text, engines int, seats int, speed int, engine text",
 }
-STOCK = ("parts_ewr", "parts_jfk")  # spare parts at two airports; transfers move them between the tables
-PARTS, EACH = 20, 1000
 SPOILED = (b"{not json", b'{"year": "MMXIII"}')  # what a bad producer sends
+
+Thread = TypeVar("Thread", bound=Background)
 
 
 def main() -> int:
@@ -68,12 +69,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: what was started is stopped
     shutil.rmtree(chosen.work, ignore_errors=True)
     chosen.work.mkdir(parents=True)
-    with LocalPostgres(chosen.work / "postgres") as postgres:
-        demo = Demo(chosen, postgres)
-        try:
-            return demo.run()
-        finally:
-            demo.stop()
+    try:
+        with LocalPostgres(chosen.work / "postgres") as postgres:
+            demo = Demo(chosen, postgres)
+            try:
+                return demo.run()
+            finally:
+                demo.stop()
+    except (Stuck, MainstemError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
 
 
 class Demo:
@@ -89,6 +94,7 @@ class Demo:
         self.sent: Counter[str] = Counter()  # events by topic: what makes the key of a batch its own
         self.node: subprocess.Popen[str] | None = None
         self.faults: Faults | None = None
+        self.threads: list[Background] = []
 
     def run(self) -> int:
         count = min(self.options.flights, ALL_FLIGHTS)
@@ -100,13 +106,10 @@ class Demo:
         self.timed("mainstem up", self.start)
         watch = Watch(self.connection)
         if self.options.kill:
-            self.faults = Faults(self.work / "node", self.start, self.progress)
-            self.faults.start()
+            self.faults = self.started(Faults(self.work / "node", self.start, self.progress, self.check))
         lines = access_lines()
-        writer = threading.Thread(target=append_slowly, args=(self.access_log, lines), daemon=True)
-        writer.start()
-        reader = ReplicaReader(self.replica)
-        reader.start()
+        writer = self.started(Background(lambda: append_slowly(self.access_log, lines)))
+        reader = self.started(ReplicaReader(self.replica))
         events = truth.flight_events()
         self.timed("post weather", lambda: self.post("weather", truth.weather_events()))
         self.timed(f"post flights 1 to {early:,}", lambda: self.post("flights", islice(events, early)))
@@ -115,29 +118,28 @@ class Demo:
         self.timed("change planes and airports", lambda: change_database(self.fleet))
         q = mark_position(self.fleet)
         self.waited("the log has the changes (q)", watch, lambda: watch.sources.get("fleet", {}).get("lsn", -1) >= q)
-        transfers = threading.Thread(target=transfer_parts, args=(self.fleet,), daemon=True)
-        transfers.start()
+        transfers = self.started(Transfers(self.fleet, reader, self.check))
         rejected = self.spoil()
         self.timed(f"post flights {early + 1:,} to {count:,}", lambda: self.post("flights", events))
         if self.faults is not None:
-            self.timed("every process has been killed once", self.faults.wait)
+            self.timed("every process has been killed once", self.faults.finish)
         self.end("flights")
         self.end("weather")
-        writer.join()
+        writer.finish()
         self.access_log.with_name("access.log.end").touch()
-        transfers.join()
+        self.timed("parts have been moved", transfers.finish)
         end = mark_position(self.fleet)
         self.waited("the log has every change", watch, lambda: watch.sources.get("fleet", {}).get("lsn", -1) >= end)
         outputs = ("flights_enriched", "delays_hourly", "aircraft_days", "access_requests", "access_sessions")
-        self.timed("every window and session is closed", lambda: self.wait_for_ends(outputs))
-        topics = ("flights", "weather", "access_log", *outputs, *(f"fleet.{t}" for t in (*TABLES, *STOCK)))
+        self.waited("every window and session is closed", watch, lambda: watch.ended.issuperset(outputs))
+        topics = ("flights", "weather", "access_log", *outputs, *(f"fleet.{t}" for t in (*TABLES, *stock.TABLES)))
         ends = watch.data_ends(*topics)
         self.waited("the tables have everything", watch, lambda: watch.read("lakehouse", ends))
-        changed = {f"fleet.{table}": ends[f"fleet.{table}"] for table in (*TABLES, *STOCK)}
+        changed = {f"fleet.{table}": ends[f"fleet.{table}"] for table in (*TABLES, *stock.TABLES)}
         self.waited("the replica has everything", watch, lambda: watch.read("replica", changed))
         reader.stop()
         results = self.timed("compare every stage with the truth", lambda: self.compare(truth, count, lines, rejected))
-        results.append(reader.line())
+        results += [*self.compare_stock(transfers.made), reader.line()]
         late = sum(watch.late.values())
         results.append(Line("audit", "rows too late for their window", len(watch.late), late, 0, late == 0))
         return self.conclude(results)
@@ -158,14 +160,16 @@ class Demo:
         command += ["--gateway", self.options.gateway]
         self.node = start_child(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert self.node.stdout is not None
+        alarm = threading.Timer(LONGEST_WAIT_S, self.node.kill)
+        alarm.daemon = True
+        alarm.start()
         for line in self.node.stdout:
             print(f"    {line.rstrip()}", flush=True)
             if " up: log " in line:
                 break
         else:
-            raise SystemExit(
-                f"mainstem up ended with exit code {self.node.wait()}; its logs: {self.work / 'node' / 'logs'}"
-            )
+            raise self.ended()
+        alarm.cancel()
         threading.Thread(target=self.node.stdout.read, daemon=True).start()
         state = json.loads((self.work / "node" / "up.json").read_text())
         self.connection = Connection(state["bootstrap"])
@@ -193,16 +197,22 @@ class Demo:
 
     def request(self, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
         """Post until it is answered: while the gateway is being started again, nobody does."""
-        while True:
+        answer: httpx.Response | None = None
+
+        def answered() -> bool:
+            nonlocal answer
             try:
                 answer = self.http.post(path, content=body, headers=headers)
             except httpx.TransportError:
-                time.sleep(0.2)
-                continue
+                return False
             if answer.status_code in (429, 503):
                 time.sleep(float(answer.headers.get("retry-after", "0.5")))
-                continue
-            return answer
+                return False
+            return True
+
+        until(f"the gateway answers {path}", answered, self.check)
+        assert answer is not None
+        return answer
 
     def events(self, topic: str, body: bytes, kind: str, key: str) -> list[dict[str, Any]]:
         """Post events; the same batch with the same key is no duplicate. What became of each of them."""
@@ -221,17 +231,6 @@ class Demo:
     def end(self, topic: str) -> None:
         """Nothing more comes: the last windows may close."""
         self.request(f"/v1/topics/{topic}/end", b"", {}).raise_for_status()
-
-    def wait_for_ends(self, topics: Iterable[str]) -> None:
-        """Until each of `topics` is said to be finished: its job has closed its last window."""
-        open_topics = set(topics)
-        with TypedReader(self.connection, HEARTBEATS, follow=True) as reader:
-            for record in reader:
-                said = decode(json.dumps(record.value).encode())
-                if isinstance(said, Statement) and said.end:
-                    open_topics.discard(said.topic)
-                if not open_topics:
-                    return
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
@@ -263,14 +262,20 @@ class Demo:
                 compare("table", f"fleet.{name}", found[-1].gave, delta_rows(tables, f"fleet.{name}", columns), rows)
             )
             found.append(compare("replica", name, found[-1].gave, database_rows(self.replica, name, columns), rows))
-        for name in STOCK:
-            rows = database_rows(self.fleet, name, "part, quantity")
-            found.append(compare("replica", name, TRANSFERS, database_rows(self.replica, name, "part, quantity"), rows))
         with TypedReader(at, "flights.quarantine") as reader:
             kept = [record.value["value"] for record in reader]
         found.append(compare("quarantine", "flights", len(SPOILED), [(k,) for k in kept], [(s,) for s in SPOILED]))
         assert rejected == len(SPOILED), f"{rejected} of {len(SPOILED)} spoiled events were rejected"
         return found
+
+    def compare_stock(self, transfers: int) -> list[Line]:
+        """The stock of parts in the replica, with what the schedule of the transfers leads to."""
+        return [
+            compare(
+                "replica", table, transfers, database_rows(self.replica, table, "part, quantity"), list(parts.items())
+            )
+            for table, parts in stock.stock().items()
+        ]
 
     def conclude(self, results: list[Line]) -> int:
         print()
@@ -314,16 +319,31 @@ class Demo:
         return result
 
     def waited(self, what: str, watch: Watch, reached: Callable[[], bool]) -> None:
-        self.timed(what, lambda: watch.wait(what, reached, alive=self.alive))
+        self.timed(what, lambda: watch.wait(what, reached, check=self.check))
 
-    def alive(self) -> bool:
-        """Whether `mainstem up` still runs; it says why where it does not."""
+    def started(self, thread: Thread) -> Thread:
+        """Start a thread; from now on its error is noticed wherever something is waited for."""
+        thread.start()
+        self.threads.append(thread)
+        return thread
+
+    def check(self) -> None:
+        """Raise what ended a thread.
+
+        Raises:
+            Stuck: `mainstem up` has ended, and nobody is starting it again.
+        """
+        for thread in self.threads:
+            thread.check()
         assert self.node is not None
-        if self.faults is not None and self.faults.restarting:
-            return True
-        if self.node.poll() is not None:
-            print(f"mainstem up ended with exit code {self.node.returncode}; its logs: {self.work / 'node' / 'logs'}")
-        return self.node.poll() is None
+        restarting = self.faults is not None and self.faults.restarting
+        if self.node.poll() is not None and not restarting:
+            raise self.ended()
+
+    def ended(self) -> Stuck:
+        """`mainstem up` has ended: what to tell of it."""
+        assert self.node is not None
+        return Stuck(f"mainstem up ended with exit code {self.node.wait()}; its logs: {self.work / 'node' / 'logs'}")
 
     def progress(self, text: str) -> None:
         print(f"{time.monotonic() - self.began:7.1f} s  {text}", flush=True)
@@ -344,9 +364,9 @@ def fill_database(dsn: str, truth: Truth) -> None:
                 rows = truth.rows(f"SELECT * FROM {table}{'_before' if table != 'airlines' else ''}")
                 places = ", ".join(["%s"] * len(rows[0]))
                 cursor.executemany(f"INSERT INTO {table} VALUES ({places})", rows)
-            for table in STOCK:
+            for table, parts in stock.stock(transfers=0).items():
                 cursor.execute(f"CREATE TABLE {table} (part text PRIMARY KEY, quantity int NOT NULL)")
-                cursor.executemany(f"INSERT INTO {table} VALUES (%s, %s)", [(f"part {n}", EACH) for n in range(PARTS)])
+                cursor.executemany(f"INSERT INTO {table} VALUES (%s, %s)", list(parts.items()))
     finally:
         connection.close()
 
@@ -359,18 +379,6 @@ def change_database(dsn: str) -> None:
     with connection.cursor() as cursor:
         for statement in filter(str.strip, text.split(";")):
             cursor.execute(statement)
-    connection.close()
-
-
-def transfer_parts(dsn: str) -> None:
-    """Move parts from one airport to the other, each time in one transaction over two tables."""
-    connection = psycopg2.connect(dsn)
-    for number in range(TRANSFERS):
-        giving, taking = STOCK if number % 3 else STOCK[::-1]
-        with connection, connection.cursor() as cursor:
-            part, moved = f"part {number % PARTS}", number % 7 + 1
-            cursor.execute(f"UPDATE {giving} SET quantity = quantity - %s WHERE part = %s", (moved, part))
-            cursor.execute(f"UPDATE {taking} SET quantity = quantity + %s WHERE part = %s", (moved, part))
     connection.close()
 
 
@@ -395,42 +403,6 @@ def append_slowly(path: Path, lines: list[str]) -> None:
             time.sleep(0.02)
             file.write(text[middle:])
             file.flush()
-
-
-class ReplicaReader(threading.Thread):
-    """Adds up both tables of the replica again and again, in one query: half a transfer would show in the sum."""
-
-    def __init__(self, dsn: str) -> None:
-        super().__init__(daemon=True)
-        self._dsn = dsn
-        self._stop_now = threading.Event()
-        self.sums: dict[int, int] = {}
-
-    def run(self) -> None:
-        connection = psycopg2.connect(self._dsn)
-        connection.autocommit = True
-        query = "SELECT " + " + ".join(f"(SELECT sum(quantity) FROM {table})" for table in STOCK)
-        with connection.cursor() as cursor:
-            while not self._stop_now.wait(0.005):
-                try:
-                    cursor.execute(query)
-                except psycopg2.errors.UndefinedTable:
-                    continue  # the initial load has not come yet
-                row = cursor.fetchone()
-                if row is not None and row[0] is not None:
-                    self.sums[row[0]] = self.sums.get(row[0], 0) + 1
-        connection.close()
-
-    def stop(self) -> None:
-        self._stop_now.set()
-        self.join()
-
-    def line(self) -> Line:
-        right = len(STOCK) * PARTS * EACH
-        reads = sum(self.sums.values())
-        wrong = reads - self.sums.get(right, 0)
-        note = f"sums seen: {self.sums}"
-        return Line("replica", "reads with half a transfer", reads, wrong, 0, wrong == 0 and reads > 0, note)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+from waiting import Background, until
 
 from mainstem.standalone.state import UpState, load
 
@@ -15,36 +15,28 @@ SETTLE_S = 3.0
 """All processes have run for so long, together, before the next one is killed."""
 
 
-class Faults(threading.Thread):
-    """Kills each process of the project in `data` once; `wait` returns when all of them have been and are back.
+class Faults(Background):
+    """Kills each process of the project in `data` once; it is finished when all of them have been and are back.
 
     Args:
         data: the data directory of `mainstem up`.
         start: runs `mainstem up` again, and returns when it is up.
         tell: called with a line for people.
+        check: raises where there is nothing to wait for any more.
     """
 
-    def __init__(self, data: Path, start: Callable[[], None], tell: Callable[[str], None]) -> None:
-        super().__init__(daemon=True)
-        self._data, self._start_again, self._tell = data, start, tell
-        self._error: BaseException | None = None
-        self.killed: list[str] = []
+    def __init__(
+        self, data: Path, start: Callable[[], None], tell: Callable[[str], None], check: Callable[[], None]
+    ) -> None:
+        super().__init__(self._kill_each)
+        self._data, self._start_again, self._tell, self._check_others = data, start, tell, check
         self.restarting = False
 
-    def run(self) -> None:
-        try:
-            for name, find in self._victims():
-                self._settle()
-                self._kill(name, find)
+    def _kill_each(self) -> None:
+        for name, find in self._victims():
             self._settle()
-        except BaseException as error:
-            self._error = error
-
-    def wait(self) -> None:
-        """Until every process has been killed and all run again."""
-        self.join()
-        if self._error is not None:
-            raise self._error
+            self._kill(name, find)
+        self._settle()
 
     def _victims(self) -> Iterator[tuple[str, Callable[[], int | None]]]:
         """Names, and what finds the process to kill; a project on somebody else's Kafka has no log of its own."""
@@ -56,25 +48,36 @@ class Faults(threading.Thread):
         yield "mainstem up itself", lambda: self._state().pid
 
     def _kill(self, name: str, find: Callable[[], int | None]) -> None:
-        while (pid := find()) is None:
-            time.sleep(0.05)
+        pid: int | None = None
+
+        def found() -> bool:
+            nonlocal pid
+            pid = find()
+            return pid is not None
+
+        until(f"{name} runs", found, self._check_others)
+        assert pid is not None
         self.restarting = is_supervisor = pid == self._state().pid
         self._tell(f"kill -9 {pid}: {name}")
         os.kill(pid, signal.SIGKILL)
-        self.killed.append(name)
         if is_supervisor:
-            self._start_again()
-            self.restarting = False
+            try:
+                self._start_again()
+            finally:
+                self.restarting = False
 
     def _settle(self) -> None:
         """Wait until everything runs, and has for a while."""
         since, last = time.monotonic(), None
-        while time.monotonic() - since < SETTLE_S:
-            time.sleep(0.1)
-            state = self._state()
-            now = [(child.pid, child.state) for child in state.children]
-            if now != last or any(child.state != "running" for child in state.children):
+
+        def settled() -> bool:
+            nonlocal since, last
+            now = [(child.pid, child.state) for child in self._state().children]
+            if now != last or any(state != "running" for _, state in now):
                 since, last = time.monotonic(), now
+            return time.monotonic() - since >= SETTLE_S
+
+        until("all processes run", settled, self._check_others)
 
     def _state(self) -> UpState:
         state = load(self._data)

@@ -128,10 +128,6 @@ class Truth:
             """
         )
 
-    def table(self, name: str) -> list[tuple[object, ...]]:
-        """The rows of `airlines`, `airports` or `planes` after the changes."""
-        return self.rows(f"SELECT * FROM {name}")
-
 
 LINE = re.compile(
     r'(?P<client>\S+) \S+ \S+ \[(?P<at>[^\]]+)\] "(?P<request>(?:[^"\\]|\\.)*)" (?P<status>\d{3}) (?P<bytes>\d+|-)'

@@ -1,12 +1,16 @@
-"""What the demo waits for, told by the log itself: the progress of jobs, the positions of sources, the books of readers."""
+"""What the demo waits for, told by the log itself: progress of jobs, positions of sources, books of readers, ends of topics."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from waiting import LONGEST_WAIT_S, Background, Stuck
+
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT, PROGRESS, SOURCES
+from mainstem.client.heartbeats import decode
+from mainstem.client.internal import AUDIT, HEARTBEATS, PROGRESS, SOURCES
 from mainstem.client.topics import end_offsets
 from mainstem.registry.reader import TypedReader
 
@@ -19,32 +23,35 @@ class Watch:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._changed = threading.Condition()
-        self._stop = threading.Event()
+        self._moved = time.monotonic()  # when a job, a reader or an end was last heard of; a source tells the time, too
         self.basis: dict[str, dict[str, Positions]] = {}  # job -> topic -> partition -> next offset
-        self.tables: dict[str, dict[str, Any]] = {}  # job -> pinned positions of its tables
         self.sources: dict[str, dict[str, Any]] = {}  # source -> its position
         self.readers: dict[tuple[str, str], Positions] = {}  # (reader, topic) -> partition -> next offset
         self.late: dict[tuple[str, str, int, int], int] = {}  # (reader, topic, partition, from) -> rows too late
+        self.ended: set[str] = set()  # topics to which nothing follows: their job has closed its last window
+        told = {PROGRESS: self._progress, SOURCES: self._source, AUDIT: self._audit, HEARTBEATS: self._end}
         self._threads = [
-            threading.Thread(target=self._follow, args=(topic, take), daemon=True)
-            for topic, take in ((PROGRESS, self._progress), (SOURCES, self._source), (AUDIT, self._audit))
+            Background(lambda topic=topic, take=take: self._follow(topic, take))  # type: ignore[misc]
+            for topic, take in told.items()
         ]
         for thread in self._threads:
             thread.start()
 
-    def wait(self, what: str, reached: Callable[[], bool], *, alive: Callable[[], bool], seconds: float = 900) -> float:
-        """Wait until `reached()`, while it is `alive`; the seconds that it took.
+    def wait(self, what: str, reached: Callable[[], bool], *, check: Callable[[], None]) -> None:
+        """Wait until `reached()`; `check` is called meanwhile, and raises where there is nothing to wait for any more.
 
         Raises:
-            TimeoutError: it says `what` was waited for.
+            Stuck: nothing has moved for `LONGEST_WAIT_S`.
         """
         began = time.monotonic()
         with self._changed:
             while not self._changed.wait_for(reached, 2):
-                waited = time.monotonic() - began
-                if waited > seconds or not alive():
-                    raise TimeoutError(f"{what}: not within {waited:.0f} s")
-        return time.monotonic() - began
+                check()
+                for thread in self._threads:
+                    thread.check()
+                still_s = time.monotonic() - max(began, self._moved)
+                if still_s > LONGEST_WAIT_S:
+                    raise Stuck(f"{what}: nothing has moved for {still_s:.0f} s")
 
     def ends(self, *topics: str) -> dict[str, Positions]:
         """The last stable offsets of now."""
@@ -98,7 +105,7 @@ class Watch:
         known = self.basis.setdefault(said["job"], {})
         for topic, positions in said["basis"].items():
             known.setdefault(topic, {}).update({int(p): offset for p, offset in positions.items()})
-        self.tables[said["job"]] = said.get("tables", {})
+        self._moved = time.monotonic()
 
     def _source(self, record: Any) -> None:
         if record.value is not None:
@@ -109,3 +116,10 @@ class Watch:
         positions = self.readers.setdefault((said["reader"], said["topic"]), {})
         positions[said["partition"]] = max(said["to"], positions.get(said["partition"], 0))
         self.late[said["reader"], said["topic"], said["partition"], said["from"]] = said.get("late", 0)
+        self._moved = time.monotonic()
+
+    def _end(self, record: Any) -> None:
+        said = decode(json.dumps(record.value).encode())
+        if said.end and said.topic not in self.ended:
+            self.ended.add(said.topic)
+            self._moved = time.monotonic()
