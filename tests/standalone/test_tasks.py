@@ -4,16 +4,19 @@ from mainstem.connect.worker import TaskState
 from mainstem.standalone.tasks import News, TasksWriter, load_tasks, tasks_file
 
 WAITS = TaskState("source fleet", "waiting", 1, "no answer", since_ms=1_000, retry_seconds=8.0)
+JOB = TaskState("job enriched@1", "failed", 1, "rolled back", "bring it back")
 
 
 def test_what_is_saved_is_loaded_while_it_is_the_same_process(tmp_path):
-    assert load_tasks(tmp_path, 7, 0) == []
+    assert load_tasks(tmp_path, [7], 0) == []
     TasksWriter(tmp_path, 7).save([WAITS])
-    assert load_tasks(tmp_path, 7, 0) == [WAITS]
-    assert load_tasks(tmp_path, 8, 0) == []
-    assert load_tasks(tmp_path, None, 0) == []
+    assert load_tasks(tmp_path, [None, 7], 0) == [WAITS]
+    assert load_tasks(tmp_path, [8], 0) == []
+    assert load_tasks(tmp_path, [None], 0) == []
+    TasksWriter(tmp_path, 8, "spark-abc").save([JOB])
+    assert load_tasks(tmp_path, [7, 8], 0) == [WAITS, JOB]
     tasks_file(tmp_path).write_text("torn")
-    assert load_tasks(tmp_path, 7, 0) == []
+    assert load_tasks(tmp_path, [7, 8], 0) == [JOB]
 
 
 def test_a_task_works_again_when_it_has_run_for_a_while():

@@ -1,7 +1,7 @@
 """The driver: one process that runs all jobs of one version of a project's code.
 
-Jobs start as soon as their inputs exist and have schemas. A query that fails ends the process, which its supervisor
-starts again: nothing is retried in silence.
+Jobs start as soon as their inputs exist and have schemas. One that fails is told and tried again by itself, the others go
+on. Only a job that has never run and cannot run stops the start: somebody has just written it.
 """
 
 import threading
@@ -25,13 +25,14 @@ from mainstem.client.topics import (
     topic_settings,
 )
 from mainstem.client.writer import read_source
-from mainstem.core import UserError
+from mainstem.core import Clock, MainstemError, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, analyse, recall, remember
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.heartbeats import Follower
 from mainstem.process.job import JobFailed, JobSpec, RunningJob
 from mainstem.process.project import Input, JobConfig, Project
+from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type
 from mainstem.process.versions import Fixed, Version, is_retired, read_fixed, write_fixed
@@ -61,8 +62,8 @@ def output_topic(to: str, version: str) -> str:
 class JobDriver:
     """Runs jobs of `project`, whose code is frozen as `version`. One that is retired meanwhile is stopped, the others go on.
 
-    `start`, then `step` now and then from one thread; it raises when a job has failed. `stop` stops all in order.
-    `running` and `waiting` are by `<job>@<version>`.
+    `start`, then `step` now and then from one thread. `stop` stops all in order. `running`, `waiting` (for an input, or to
+    be tried again) and `retries.failed` are by `<job>@<version>`.
 
     Args:
         spark: the root session.
@@ -86,9 +87,11 @@ class JobDriver:
         *,
         jobs: Sequence[tuple[str, str]] | None = None,
         settings: Mapping[str, JobConfig] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.running: dict[str, RunningJob] = {}
         self.waiting: dict[str, str] = {}
+        self.retries = Retries(clock or SystemClock())
         self._spark = spark
         self._project = project
         self._version = version
@@ -100,7 +103,11 @@ class JobDriver:
         self._next_start = 0.0
 
     def start(self) -> None:
-        """Create what the project's own code can create, and start the jobs whose inputs are there."""
+        """Create what the project's own code can create, and start the jobs whose inputs are there.
+
+        Raises:
+            BadDeclaration: a job that has never run cannot run at all; with the user's file and line.
+        """
         for module in self._project.modules:  # workers get the code itself, not its name: it may not be there
             _ship(module)
         ensure_internal_topics(self._connection)
@@ -110,11 +117,7 @@ class JobDriver:
         self._start_waiting()
 
     def step(self) -> None:
-        """Start what can start, see that all run, pass on news of idle inputs.
-
-        Raises:
-            JobFailed: a job has ended.
-        """
+        """Start what can start, see that all run, pass on news of idle inputs."""
         if self.waiting and time.monotonic() >= self._next_start:
             self._start_waiting()
         for key, job in list(self.running.items()):
@@ -122,11 +125,16 @@ class JobDriver:
                 self._stop_job(key)
                 log.info("job_retired", job=key)
                 continue
-            job.check()
-            job.beat()
+            try:
+                job.check()
+                job.beat()
+            except MainstemError as error:
+                self._fail(key, error)
+            else:
+                self.retries.see(key)
 
     def run(self, stop: threading.Event, *, every_seconds: float = 0.25) -> None:
-        """Until `stop` is set or a job fails."""
+        """Until `stop` is set."""
         self.start()
         try:
             while not stop.wait(every_seconds):
@@ -146,6 +154,16 @@ class JobDriver:
             self.running.pop(key).stop()
         except Exception as error:
             log.warning("job_not_stopped", job=key, reason=str(error))
+
+    def _fail(self, key: str, error: MainstemError) -> None:
+        """Stop what is left of the job, and tell of it; `_start_waiting` tries it again."""
+        if key in self.running:
+            self._stop_job(key)
+        failure = self.retries.fail(key, error)
+        self.waiting[key] = failure.error
+        log.error(
+            "job_failed", job=key, reason=failure.error, hint=failure.hint, retry_in_seconds=failure.retry_seconds
+        )
 
     def _is_retired(self, key: str) -> bool:
         name, config = self._configs[key]
@@ -170,6 +188,9 @@ class JobDriver:
             name, config = self._configs[key]
             if self._is_retired(key):
                 del self.waiting[key]
+                self.retries.forget(key)
+                continue
+            if not self.retries.is_due(key):
                 continue
             try:
                 spec = prepare(
@@ -188,18 +209,35 @@ class JobDriver:
                 self.waiting[key] = str(reason)
                 continue
             except BadDeclaration as error:
-                if isinstance(error.location, str):
-                    raise
-                raise BadDeclaration(self._version.in_project(error.location), error.reason, hint=error.hint) from error
+                told = self._in_project(error)
+                if not self._is_fixed(key) and key not in self.retries.failed:
+                    raise told from error
+                self._fail(key, told)
+                continue
+            except MainstemError as error:
+                self._fail(key, error)
+                continue
             job = self.running[key] = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
             del self.waiting[key]
             ready.append(job)
         if ready:
             with ThreadPoolExecutor(min(len(ready), _STARTS_AT_ONCE)) as threads:
-                started = [threads.submit(job.start) for job in ready]
-            for each in started:
-                each.result()
+                started = {job.spec.key: threads.submit(job.start) for job in ready}
+            for key, each in started.items():
+                self.retries.start(key)
+                try:
+                    each.result()
+                except MainstemError as error:
+                    self._fail(key, error)
         self._next_start = time.monotonic() + _START_EVERY_SECONDS
+
+    def _is_fixed(self, key: str) -> bool:
+        return read_fixed(self._data / "jobs" / key) is not None
+
+    def _in_project(self, error: BadDeclaration) -> BadDeclaration:
+        if isinstance(error.location, str):
+            return error
+        return BadDeclaration(self._version.in_project(error.location), error.reason, hint=error.hint)
 
 
 def _configs(

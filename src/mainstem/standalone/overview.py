@@ -58,7 +58,7 @@ class Overview(msgspec.Struct, frozen=True):
 
     up: bool
     node: UpState | None = None
-    tasks: list[TaskState] = []  # the sources and sinks that run in the connect process
+    tasks: list[TaskState] = []  # sources, sinks and jobs, as the processes that run them say
     sources: list[SourceLine] = []
     jobs: list[JobState] = []
     readers: list[ReaderLine] = []
@@ -68,8 +68,8 @@ def overview(data: Path, connection: Connection | None) -> Overview:
     """Everything at once; what the log does not know yet is left out, and all that it knows where it does not answer."""
     running = is_up(data)
     node = load(data) if running else None
-    connect = next((child for child in node.children if child.name == "connect"), None) if node else None
-    tasks = load_tasks(data, connect.pid, SystemClock().now_ms()) if connect else []
+    pids = [child.pid for child in node.children] if node else []
+    tasks = load_tasks(data, pids, SystemClock().now_ms())
     if connection is None:
         return Overview(running, node, tasks)
     existing = topics.list_topics(connection)

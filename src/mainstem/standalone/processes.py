@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,10 @@ from mainstem.core.logging import get_logger
 from mainstem.core.process import say_ready, wait_for_go
 from mainstem.standalone.config import load_config
 from mainstem.standalone.supervisor import unfailing
+
+if TYPE_CHECKING:
+    from mainstem.connect.worker import TaskState
+    from mainstem.process.run import JobDriver
 
 log = get_logger()
 
@@ -82,8 +87,8 @@ def run_spark(
         tables: keep the lakehouse too.
 
     Raises:
-        JobFailed: a job ended.
-        JavaEnded: Spark's own process did.
+        BadDeclaration: a job that has never run cannot run.
+        JavaEnded: Spark's own process ended.
     """
     from mainstem.connect.sinks.delta import Lakehouse
     from mainstem.process import load_project
@@ -92,6 +97,7 @@ def run_spark(
     from mainstem.process.session import has_ended, start_session, stop_session
     from mainstem.process.versions import open_version
     from mainstem.registry.client import Registry
+    from mainstem.standalone.tasks import TasksWriter
 
     stop = stop_on_signals()
     config = load_config(project)
@@ -105,6 +111,7 @@ def run_spark(
     driver = JobDriver(
         spark, frozen, version, connection, Registry(f"http://{gateway}"), data, jobs=jobs, settings=settings
     )
+    tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{version.sha}").save)
     lakehouses = []  # a bad destination lags only itself: it is started again by itself, and the jobs go on
     try:
         driver.start()
@@ -112,9 +119,14 @@ def run_spark(
             place, checkpoint = Path(lakehouse.path) if lakehouse.path else data / "tables", data / "lakehouse" / name
             lakehouses.append(Lakehouse(spark.newSession(), connection, place, checkpoint, lakehouse, name=name))
             lakehouses[-1].start()
-        say_ready(f"{len(driver.running)} jobs running, {len(driver.waiting)} waiting for their inputs")
+        told = task_states(driver)
+        tell(told)
+        say_ready(_how_many(driver))
         while not (stop.wait(0.25) or has_ended(spark)):
             driver.step()
+            if told != (now := task_states(driver)):
+                told = now
+                tell(told)
             for each in lakehouses:
                 each.step()
     finally:
@@ -124,3 +136,30 @@ def run_spark(
         for each in lakehouses:
             each.stop()
         stop_session(spark)
+
+
+def task_states(driver: "JobDriver") -> list["TaskState"]:
+    """How each job is. One that waits for its input is as it should be; one that failed is not, until it has run for a while."""
+    from mainstem.connect.worker import TaskState
+
+    found = [TaskState(f"job {key}") for key in driver.running if key not in driver.retries.failed]
+    for key, failure in driver.retries.failed.items():
+        state = "running" if key in driver.running else "failed" if failure.needs_a_person else "waiting"
+        found.append(
+            TaskState(
+                f"job {key}",
+                state,
+                failure.failures,
+                failure.error,
+                failure.hint,
+                failure.since_ms,
+                failure.retry_seconds,
+            )
+        )
+    return found
+
+
+def _how_many(driver: "JobDriver") -> str:
+    failed = sum(1 for key in driver.waiting if key in driver.retries.failed)
+    text = f"{len(driver.running)} jobs running, {len(driver.waiting) - failed} waiting for their inputs"
+    return f"{text}, {failed} failed" if failed else text

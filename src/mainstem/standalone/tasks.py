@@ -1,4 +1,5 @@
-"""`connect.json` in the data directory: how each source and sink is, for `mainstem up` and `mainstem status`.
+"""`connect.json` and `spark-<code>.json` in the data directory: how each source, sink and job is, for `mainstem up` and
+`mainstem status`.
 
     {"format": 1, "pid": 4713, "tasks": [{"name": "source fleet", "state": "waiting", "error": "...", ...}]}
 
@@ -6,7 +7,7 @@ The process that runs them replaces the file whenever one changes. It counts whi
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,29 +26,33 @@ class TasksFile(msgspec.Struct):
     format: int = FORMAT
 
 
-def tasks_file(data: Path) -> Path:
-    return data / "connect.json"
+def tasks_file(data: Path, process: str = "connect") -> Path:
+    return data / f"{process}.json"
 
 
 class TasksWriter:
     """Writes the file; tasks change in threads of their own."""
 
-    def __init__(self, data: Path, pid: int) -> None:
+    def __init__(self, data: Path, pid: int, process: str = "connect") -> None:
         data.mkdir(parents=True, exist_ok=True)
-        self._path, self._pid, self._lock = tasks_file(data), pid, threading.Lock()
+        self._path, self._pid, self._lock = tasks_file(data, process), pid, threading.Lock()
 
     def save(self, tasks: list[TaskState]) -> None:
         with self._lock:
             write_atomically(self._path, msgspec.json.encode(TasksFile(self._pid, tasks)))
 
 
-def load_tasks(data: Path, pid: int | None, now_ms: int) -> list[TaskState]:
-    """The tasks of the process `pid`, as people should see them at `now_ms`; none if the file is another's."""
-    try:
-        file = msgspec.json.decode(tasks_file(data).read_bytes(), type=TasksFile)
-    except (OSError, msgspec.DecodeError):
-        return []
-    return [task.seen_at(now_ms) for task in file.tasks] if file.pid == pid else []
+def load_tasks(data: Path, pids: Collection[int | None], now_ms: int) -> list[TaskState]:
+    """The tasks of these processes, as people should see them at `now_ms`; what others have left is not looked at."""
+    found: list[TaskState] = []
+    for path in (tasks_file(data), *sorted(data.glob("spark-*.json"))):
+        try:
+            file = msgspec.json.decode(path.read_bytes(), type=TasksFile)
+        except (OSError, msgspec.DecodeError):
+            continue
+        if file.pid in pids:
+            found += [task.seen_at(now_ms) for task in file.tasks]
+    return found
 
 
 class News:

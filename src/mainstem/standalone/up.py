@@ -161,7 +161,7 @@ async def _announce(supervisor: Supervisor, tell: Callable[[], None]) -> None:
 async def _follow_tasks(supervisor: Supervisor, data: Path, tell: Callable[[str], None]) -> None:
     clock, news = SystemClock(), News()
     while True:
-        pid = next((state.pid for state in supervisor.states if state.name == "connect"), None)
-        for line in news.of(load_tasks(data, pid, clock.now_ms())):
+        pids = [state.pid for state in supervisor.states]
+        for line in news.of(load_tasks(data, pids, clock.now_ms())):
             tell(line)
         await asyncio.sleep(NEWS_EVERY_S)
