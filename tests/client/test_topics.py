@@ -2,6 +2,7 @@ import pytest
 
 from mainstem.client import BrokerUnavailable, Connection, TopicMismatch, UnknownTopic
 from mainstem.client.append import append
+from mainstem.client.errors import TopicRefused
 from mainstem.client.internal import INTERNAL_TOPICS
 from mainstem.client.topics import (
     bounds,
@@ -39,6 +40,12 @@ def test_a_topic_is_made_once_and_keeps_its_partitions(connection, name):
     assert ensure_topic(connection, name, 2, {"retention.ms": "7654321"}) == made
     with pytest.raises(TopicMismatch, match=r"expected retention\.ms = 7654321, found 1234567"):
         ensure_topic(connection, name, 2, {"retention.ms": "7654321"}, same_settings=True)
+
+
+@pytest.mark.parametrize(("partitions", "config"), [(1, {"retenshun.ms": "1"}), (0, {})])
+def test_a_topic_that_cannot_be_made_is_no_broker_that_does_not_answer(connection, name, partitions, config):
+    with pytest.raises(TopicRefused, match=f"^create topic {name}: "):
+        ensure_topic(connection, name, partitions, config)
 
 
 def test_a_topic_that_is_deleted_is_unknown(connection, topic):

@@ -407,6 +407,29 @@ def test_a_job_that_cannot_run_is_told_with_the_users_line_not_that_of_the_froze
 
 
 @pytest.mark.spark
+def test_a_setting_of_its_output_that_the_log_refuses_is_named_and_can_be_mended(
+    spark, log_connection, registry_url, shop, tmp_path, drivers
+):
+    """Its driver was started again for ever, and the mended settings would have been those of another version."""
+    jobs = """
+        @stream(to="SHOP.same", key="customer")
+        def same(orders):
+            return orders
+    """
+    wrong = f'[topics."{shop}.same"]\nconfig = {{ "retenshun.ms" = "1" }}\n'
+    project, data = write_project(tmp_path / "project", shop, jobs, wrong), tmp_path / "data"
+    drivers.append(driver_of(spark, project, log_connection, registry_url, data))
+    where = f"{project / 'mainstem.toml'}: [topics.{shop}.same]: "
+    drivers[0].start()
+    assert re.match(rf"{re.escape(where)}.*retenshun\.ms", drivers[0].waiting["same@1"])
+    assert drivers[0].retries.failed["same@1"].needs_a_person
+    write_project(project, shop, jobs, wrong.replace("retenshun", "retention"))
+    drivers.append(driver_of(spark, project, log_connection, registry_url, data))
+    drivers[1].start()
+    assert list(drivers[1].running) == ["same@1"]
+
+
+@pytest.mark.spark
 def test_an_edited_version_runs_beside_the_first(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):

@@ -5,6 +5,7 @@ from mainstem.client.catalog import read_catalog, topic_entries
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch
 from mainstem.client.topics import CHANGELOG_SETTINGS, describe, describe_config
+from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.registry.client import Registry
 from mainstem.standalone.declare import declare_topics
@@ -37,6 +38,15 @@ def test_another_number_of_partitions_is_refused(at, tmp_path):
     settings = (directory / "mainstem.toml").read_text()
     (directory / "mainstem.toml").write_text(settings.replace("partitions = 2", "partitions = 3"))
     with pytest.raises(TopicMismatch, match="topic orders: expected 3 partitions, found 2"):
+        declare_topics(load_project(directory), connection, url)
+
+
+def test_a_setting_that_the_log_refuses_is_named_with_its_file(at, tmp_path):
+    connection, url = at
+    directory = write_project(tmp_path / "p")
+    with (directory / "mainstem.toml").open("a") as file:
+        file.write('[topics.wrong]\nconfig = { "retenshun.ms" = "1" }\n')
+    with pytest.raises(BadSetting, match=rf"^{directory}/mainstem\.toml: \[topics\.wrong\]: .*retenshun\.ms"):
         declare_topics(load_project(directory), connection, url)
 
 

@@ -1,7 +1,7 @@
 """What can go wrong between us and a broker.
 
 MainstemError
-├── UserError ── UnknownTopic, TopicMismatch, RecordRefused, RecordsDeleted
+├── UserError ── UnknownTopic, TopicMismatch, TopicRefused, RecordRefused, RecordsDeleted
 └── Retriable
 ├── BrokerUnavailable    nobody answers, or not in time
 └── TransactionFailed    the transaction was or must be aborted; nothing of it is visible
@@ -17,6 +17,10 @@ class UnknownTopic(UserError):
 
 class TopicMismatch(UserError):
     """A topic exists with other partitions than were asked for."""
+
+
+class TopicRefused(UserError):
+    """The broker does not create this topic: a setting it does not know, a value out of range, a rule of the cluster."""
 
 
 class RecordRefused(UserError):

@@ -10,11 +10,18 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, TopicMismatch, UnknownTopic
+from mainstem.client.errors import BrokerUnavailable, TopicMismatch, TopicRefused, UnknownTopic
 from mainstem.client.internal import INTERNAL_TOPICS
 from mainstem.core import TopicPartition
 
 TIMEOUT_SECONDS = 30.0
+_REFUSALS = (
+    KafkaError.INVALID_CONFIG,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.POLICY_VIOLATION,
+)
+"""The answers that are the same at every try."""
 STREAM_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """A project's topics are kept for ever: a week's retention by event time would delete last year's data on arrival."""
 CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
@@ -60,6 +67,7 @@ def ensure_topic(
 
     Raises:
         TopicMismatch: it exists with another number of partitions (keys would change their place) or other settings.
+        TopicRefused: the log does not take its settings, or as many partitions or replicas.
         BrokerUnavailable: no answer within 30 s.
     """
     client = client or admin(connection)
@@ -235,4 +243,6 @@ def _translated(error: KafkaException, doing: str) -> Exception:
     cause = error.args[0]
     if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return UnknownTopic(f"{doing}: no such topic")
+    if cause.code() in _REFUSALS:
+        return TopicRefused(f"{doing}: {cause.str()}")
     return BrokerUnavailable(f"{doing}: {cause.str()}")

@@ -20,9 +20,7 @@ from mainstem.client.topics import (
     TopicDescription,
     end_offsets,
     ensure_internal_topics,
-    ensure_topic,
     list_topics,
-    topic_settings,
 )
 from mainstem.client.writer import read_source
 from mainstem.core import Clock, MainstemError, SystemClock, UserError
@@ -35,6 +33,7 @@ from mainstem.process.project import Input, JobConfig, Project
 from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type
+from mainstem.process.topics import create_topic
 from mainstem.process.versions import Fixed, Version, is_retired, read_fixed, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
@@ -176,8 +175,7 @@ class JobDriver:
             if spec.producer is None and spec.schema_file is not None:
                 self._registry.register(subject_of(spec.name), spec.schema_file.read_text())
                 if spec.name not in existing:
-                    settings = topic_settings(spec.kind, spec.config)
-                    ensure_topic(self._connection, spec.name, spec.partitions, settings)
+                    create_topic(self._connection, spec, Path(self._version.manifest.origin))
 
     def _start_waiting(self) -> None:
         """Prepare what can start, one after the other, as a job's output is the next one's input; then start it, side
@@ -266,6 +264,7 @@ def prepare(
     Raises:
         InputMissing: an input has no topic or no schema yet.
         BadDeclaration: the job cannot run at all.
+        BadSetting: the log refuses what the project says of the output.
     """
     job, inputs = project.jobs[name], project.inputs[name]
     topics = list_topics(connection)
@@ -282,6 +281,8 @@ def prepare(
         types = {each.parameter: input_type(session, each, schemas[each.parameter]) for each in inputs}
         event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
         analysis = analyse(session, job, inputs, types, event_times, project.directory)
+    # Before anything is fixed: what the log refuses here is mended in the settings, and they are part of the code.
+    created = create_topic(connection, spec, Path(version.manifest.origin), output)
     if fixed is None:
         schema = avro_schema(analysis.output, output, required=job.key if job.kind == "changelog" else ())
         schema_id = registry.register(subject_of(output), schema)
@@ -291,7 +292,6 @@ def prepare(
             name, config.version, version.sha, readers, output, schema_id, config.state_partitions, remembered
         )
         write_fixed(home, fixed)
-    created = ensure_topic(connection, output, spec.partitions, topic_settings(spec.kind, spec.config))
     _announce(connection, fixed, spec.kind, job.key, analysis, inputs)
     return JobSpec(
         job=job,

@@ -7,8 +7,9 @@ import msgspec
 
 from mainstem.client.catalog import TopicEntry, read_catalog, write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.topics import ensure_internal_topics, ensure_topic, topic_settings
+from mainstem.client.topics import ensure_internal_topics
 from mainstem.process import Project
+from mainstem.process.topics import create_topic
 from mainstem.registry.client import Registry
 
 
@@ -16,6 +17,7 @@ def declare_topics(project: Project, connection: Connection, registry_url: str) 
     """Create the input topics of `project`, register their schemas, tell the catalog. Outputs are made by their jobs.
 
     Raises:
+        BadSetting: the log refuses what the project says of a topic.
         TopicMismatch: a topic exists with another number of partitions.
         IncompatibleSchema: a schema file does not fit what is registered.
     """
@@ -26,7 +28,7 @@ def declare_topics(project: Project, connection: Connection, registry_url: str) 
     for topic in project.topics.values():
         if topic.producer is not None:
             continue
-        ensure_topic(connection, topic.name, topic.partitions, topic_settings(topic.kind, topic.config))
+        create_topic(connection, topic, project.directory)
         subject = None
         if topic.schema_file is not None:
             subject = f"{topic.name}-value"

@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainstem.client.errors import TopicMismatch
+from mainstem.client.topics import describe_config
+from mainstem.core.config import BadSetting
+from mainstem.process.project import TopicSpec
+from mainstem.process.topics import create_topic
+
+SPEC = TopicSpec("made.orders", "stream", (), None, None, 2, {"retention.ms": "7000"}, None)
+
+
+def test_a_topic_is_made_as_the_project_says(log_connection):
+    for _ in range(2):
+        assert create_topic(log_connection, SPEC, Path("/p")).partitions == 2
+    assert create_topic(log_connection, SPEC, Path("/p"), "made.orders.v2").name == "made.orders.v2"
+    assert describe_config(log_connection, "made.orders.v2")["retention.ms"] == "7000"
+    with pytest.raises(TopicMismatch):
+        create_topic(log_connection, msgspec.structs.replace(SPEC, partitions=3), Path("/p"))
+
+
+@pytest.mark.parametrize("setting", [("retenshun.ms", "1"), ("retention.ms", "soon")])
+def test_a_setting_that_the_log_refuses_is_named_with_its_file(log_connection, setting):
+    """It was "no broker", and tried again for ever."""
+    wrong = msgspec.structs.replace(SPEC, name="made.not", config=dict([setting]))
+    with pytest.raises(
+        BadSetting, match=rf"^/p/mainstem\.toml: \[topics\.made\.not\]: create topic .*: .*{setting[0]}"
+    ):
+        create_topic(log_connection, wrong, Path("/p"))
