@@ -7,7 +7,7 @@ from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT, COMMITS
 from mainstem.client.progress import Marker, Written
-from mainstem.client.topics import ensure_internal_topics, ensure_topic
+from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
 from mainstem.core import UserError
 from mainstem.standalone.overview import job_state, job_states, lag_of, overview
@@ -25,6 +25,25 @@ def connection():
 
 def test_lag_counts_the_offsets_to_the_end():
     assert lag_of({"t": {0: 3, 1: 9}}, {"t": {0: 10, 1: 9}, "u": {0: 5}}) == 7
+
+
+def test_a_topic_that_was_deleted_is_left_out(connection, tmp_path):
+    """`mainstem status` and `job list` once ended for ever with "no such topic"."""
+    ensure_topic(connection, "gone", 1)
+    append(connection, "gone", [(None, b"v")] * 3)
+    inputs = {"g": "gone", "o": "orders"}
+    about = {"code": "c0de", "output": "left", "inputs": inputs, "determinism": "exact", "reason": ""}
+    write_catalog(connection, {"job:left": {"versions": {"1": about}, "current": "1"}})
+    marker = Marker("left", "1", "uuid", 0, {"g": {"gone": {0: 1}}}, {}, {})
+    append(connection, COMMITS, [(b"left@1", msgspec.json.encode(marker))])
+    said = {"reader": "left@1", "topic": "gone", "partition": 0, "from": 0, "to": 1, "rows": 1, "hash": 1}
+    append(connection, AUDIT, [(b"left@1", msgspec.json.encode(said))])
+    seen = overview(tmp_path, connection)
+    assert ([j.lag for j in seen.jobs], [r.lag for r in seen.readers]) == ([2], [2])
+    delete(connection, ["gone"])
+    seen = overview(tmp_path, connection)
+    assert ([j.lag for j in seen.jobs], seen.readers) == ([0], [])
+    write_catalog(connection, {"job:left": None})
 
 
 def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path):

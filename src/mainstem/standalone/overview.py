@@ -84,8 +84,9 @@ def overview(data: Path, connection: Connection | None) -> Overview:
 
 
 def job_states(connection: Connection) -> list[JobState]:
-    """Every version of every job that the catalog knows."""
-    if COMMITS not in topics.list_topics(connection):
+    """Every version of every job that the catalog knows; nothing is to be read of an input that was deleted."""
+    existing = topics.list_topics(connection)
+    if COMMITS not in existing:
         return []
     markers = {
         key.decode(): msgspec.json.decode(v, type=Marker) for key, v in read_compacted(connection, COMMITS).items()
@@ -96,7 +97,7 @@ def job_states(connection: Connection) -> list[JobState]:
         for version, about in sorted(entry.get("versions", {}).items()):
             marker = markers.get(job_key(job, version))
             for topic in about["inputs"].values():
-                if topic not in ends:
+                if topic not in ends and topic in existing:
                     ends[topic] = topics.end_offsets(connection, topic, committed=True)
             written = marker.written.values() if marker else []
             states.append(
@@ -153,7 +154,7 @@ def _readers(connection: Connection, existing: Collection[str]) -> list[ReaderLi
     retired = retired_versions(read_catalog(connection)) if CATALOG in existing else ()
     for record in read_records(connection, AUDIT):
         said = msgspec.json.decode(record.value)
-        if said["reader"] in retired:
+        if said["reader"] in retired or said["topic"] not in existing:
             continue
         book = books.setdefault((said["reader"], said["topic"]), {}).setdefault(said["partition"], {})
         starts_over = said["from"] == 0
