@@ -1,6 +1,8 @@
 import base64
 import gzip
 import json
+import os
+import time
 
 import pytest
 from hypothesis import given
@@ -125,6 +127,30 @@ def test_gzip_within_its_limit():
         assert error.value.status == status
     with pytest.raises(BadRequest, match="cut short"):
         unpack(packed[:-9], "gzip", 2000)
+
+
+def test_every_member_of_a_gzip_body_is_unpacked():
+    one, two = os.urandom(5000), b"y" * 5000  # the first ends within a later piece than it began in
+    body = gzip.compress(one) + gzip.compress(b"") + gzip.compress(two)
+    assert unpack(body, "gzip", 10_000) == one + two
+    with pytest.raises(BadRequest, match="larger than 9999 bytes") as error:
+        unpack(body, "gzip", 9_999)
+    assert error.value.status == 413
+    with pytest.raises(BadRequest, match="cut short"):
+        unpack(body[:-1], "gzip", 10_000)
+
+
+@pytest.mark.parametrize("garbage", [b"{}", b"\0" * 8, b"x" * 10_000, b"\x1f\x8b"])
+def test_garbage_after_a_gzip_body_is_told(garbage):
+    with pytest.raises(BadRequest) as error:
+        unpack(gzip.compress(b"x" * 1000) + garbage, "gzip", 2000)
+    assert (error.value.status, error.value.code) == (400, "not_gzip")
+
+
+def test_the_rest_of_a_body_is_not_copied_for_each_of_many_empty_members():
+    body, began = gzip.compress(b"") * 100_000, time.process_time()
+    assert unpack(body, "gzip", 10) == b""
+    assert time.process_time() - began < 5  # 0.2 s; with the copies 100 GB are moved
 
 
 @given(

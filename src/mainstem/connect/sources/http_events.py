@@ -18,6 +18,7 @@ JSON_TYPES: Final = ("application/json", "text/json")
 NDJSON_TYPES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 CLOUDEVENT: Final = "application/cloudevents+json"
 CLOUDEVENT_BATCH: Final = "application/cloudevents-batch+json"
+GZIP_PIECE_BYTES: Final = 4096
 KNOWN_TYPES: Final = (*JSON_TYPES, *NDJSON_TYPES, CLOUDEVENT, CLOUDEVENT_BATCH)
 
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
@@ -55,18 +56,33 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
         case "" | "identity":
             data = body
         case "gzip" | "x-gzip":
-            unpacker = zlib.decompressobj(wbits=31)
-            try:
-                data = unpacker.decompress(body, limit + 1)
-            except zlib.error as error:
-                raise BadRequest(400, "not_gzip", f"the body is not gzip: {error}") from None
-            if len(data) <= limit and not unpacker.eof:
-                raise BadRequest(400, "not_gzip", "the gzip body is cut short")
+            data = _gunzip(body, limit)
         case other:
             raise BadRequest(415, "unknown_encoding", f"Content-Encoding {other!r}: gzip and identity are taken")
     if len(data) > limit:
         raise BadRequest(413, "body_too_large", f"the body is larger than {limit} bytes", hint="send smaller batches")
     return data
+
+
+def _gunzip(body: bytes, limit: int) -> bytes:
+    """The data of all members of a gzip body, one after another (RFC 1952, section 2.2); more than `limit` is cut.
+
+    Unpacked in pieces: zlib copies what follows the end of a member, and a body may hold a great many empty ones.
+    """
+    data, place = bytearray(), 0
+    unpacker = zlib.decompressobj(wbits=31)
+    while place < len(body) and len(data) <= limit:
+        if unpacker.eof:
+            unpacker = zlib.decompressobj(wbits=31)
+        piece = body[place : place + GZIP_PIECE_BYTES]
+        try:
+            data += unpacker.decompress(piece, limit + 1 - len(data))
+        except zlib.error as error:
+            raise BadRequest(400, "not_gzip", f"the body is not gzip near byte {place}: {error}") from None
+        place += len(piece) - len(unpacker.unused_data)
+    if len(data) <= limit and not unpacker.eof:
+        raise BadRequest(400, "not_gzip", "the gzip body is cut short")
+    return bytes(data)
 
 
 def parse(headers: Mapping[str, str], body: bytes, limit: int) -> list[Event]:
