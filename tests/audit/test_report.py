@@ -99,8 +99,8 @@ def test_nothing_is_expected_of_a_retired_version(connection):
 
 def test_a_reader_that_the_catalog_knows_and_that_is_silent_is_in_flight(connection):
     write(connection, ROWS)
-    announce(connection, LakehouseConfig())
-    announce(connection, LakehouseConfig())  # what the catalog knows is not written again
+    announce(connection, LakehouseConfig(), "lakehouse")
+    announce(connection, LakehouseConfig(), "lakehouse")  # what the catalog knows is not written again
     assert end_offsets(connection, CATALOG) == {0: 1}
     (line,) = [line for line in audit(connection) if line.tier == "reader"]
     assert (line.name, line.verdict) == ("lakehouse", Verdict.IN_FLIGHT)

@@ -7,7 +7,7 @@ from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.core.config import BadSetting
-from mainstem.standalone.config import load_config
+from mainstem.standalone.config import load_config, table_directories
 
 FILE_SOURCE = '[sources.x]\ntype = "file"\npath = "a"\ntopic = "t"\n'
 FULL = """
@@ -104,3 +104,15 @@ def test_a_misspelt_table_gets_a_suggestion(project):
     with pytest.raises(BadSetting) as caught:
         load_config(project("[sorces.x]\n"), {})
     assert caught.value.hint == "did you mean [sources]?"
+
+
+def test_two_lakehouses_in_one_directory_are_refused_with_both_their_names(project):
+    two = '[sinks.lake]\ntype = "delta"\n[sinks.copy]\ntype = "delta"\n'
+    directory = project(two)
+    for text in (two, two + 'path = "data/../data/tables"\n'):
+        with pytest.raises(BadSetting, match=r"\[sinks.lake\] and \[sinks.copy\] .* same directory, .*data/tables"):
+            table_directories(load_config(project(text), {}), directory / "data")
+    apart = load_config(project(two + 'path = "elsewhere"\n'), {})
+    assert table_directories(apart, directory / "data") == {
+        "lake": directory / "data" / "tables", "copy": directory / "elsewhere"
+    }  # fmt: skip

@@ -16,6 +16,7 @@ from mainstem.connect.worker import SinkConfig, SourceConfig, convert_sink, conv
 from mainstem.core.config import BadSetting, convert, named_tables, overlay_environment, read_toml, variable_of
 from mainstem.log import LogConfig
 from mainstem.process.session import SparkConfig
+from mainstem.standalone.state import LAYOUT
 
 FILE = "mainstem.toml"
 Config = TypeVar("Config", bound=msgspec.Struct)
@@ -65,6 +66,24 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Node
             n: _below(convert(s, LakehouseConfig, where=f"{where}: [sinks.{n}]"), directory) for n, s in deltas.items()
         },
     )
+
+
+def table_directories(config: NodeConfig, data: Path) -> dict[str, Path]:
+    """Where each lakehouse keeps its tables, by its name: `path`, else a directory of the data directory.
+
+    Raises:
+        BadSetting: two keep them in the same place, and would both append the same records.
+    """
+    places = {name: Path(each.path or data / LAYOUT["tables"]) for name, each in config.lakehouses.items()}
+    owners: dict[Path, str] = {}
+    for name, place in places.items():
+        other = owners.setdefault(place.resolve(), name)
+        if other != name:
+            raise BadSetting(
+                f"{FILE}: [sinks.{other}] and [sinks.{name}] keep their tables in the same directory, {place}",
+                hint="give each a `path` of its own",
+            )
+    return places
 
 
 def _below(config: Config, directory: Path) -> Config:

@@ -13,7 +13,7 @@ from mainstem.client.connection import Connection
 from mainstem.core import Retriable
 from mainstem.core.logging import get_logger
 from mainstem.core.process import say_ready, wait_for_go
-from mainstem.standalone.config import load_config
+from mainstem.standalone.config import load_config, table_directories
 from mainstem.standalone.supervisor import unfailing
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def run_spark(
     lakehouses = []  # a bad destination lags only itself: it is started again by itself, and the jobs go on
     try:
         driver.start()
-        for name, lakehouse in config.lakehouses.items() if tables else ():
-            place, checkpoint = Path(lakehouse.path) if lakehouse.path else data / "tables", data / "lakehouse" / name
+        for name, place in table_directories(config, data).items() if tables else ():
+            lakehouse, checkpoint = config.lakehouses[name], data / "lakehouse" / name
             lakehouses.append(Lakehouse(spark.newSession(), connection, place, checkpoint, lakehouse, name=name))
             lakehouses[-1].start()
         told = task_states(driver)

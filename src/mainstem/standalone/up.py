@@ -23,7 +23,7 @@ from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
 from mainstem.process.versions import assignments, freeze
-from mainstem.standalone.config import NodeConfig, load_config
+from mainstem.standalone.config import NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.state import LAYOUT, UpState, claim_directory, save
 from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python, unfailing
@@ -121,6 +121,7 @@ def up(
         ChildFailed: a process refused to start.
     """
     config = load_config(path)
+    table_directories(config, data)
     project = load_project(path)
     with DirectoryLock(data):
         claim_directory(data)

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from confluent_kafka import TopicPartition as ConfluentPartition
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError, TableNotFoundError
 
+from mainstem.audit.books import Verdict
+from mainstem.audit.report import audit
 from mainstem.client.append import append
-from mainstem.client.catalog import write_catalog
+from mainstem.client.catalog import entries, read_catalog, write_catalog
 from mainstem.client.internal import AUDIT, SCHEMAS
-from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic
+from mainstem.client.topics import admin, delete, ensure_internal_topics, ensure_topic
+from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sinks.delta import (
     Lakehouse,
     LakehouseConfig,
@@ -64,8 +68,9 @@ def test_plans_are_compiled_for_large_batches_only():
 
 
 def test_a_tables_statement_covers_all_from_offset_0():
-    commit = TableCommit("t", {1: PartitionBooks(next=7, rows=4, tombstones=1, quarantined=1, hash=5)})
-    (said,) = statements_of(commit)
+    books = PartitionBooks(next=7, rows=4, tombstones=1, quarantined=1, hash=5)
+    (said,) = statements_of(TableCommit("t", {0: PartitionBooks(), 1: books}), "lake")
+    assert (said["reader"], said["partition"]) == ("lake", 1)
     assert (said["from"], said["to"], said["rows"], said["tombstones"], said["hash"]) == (0, 7, 4, 1, 5)
 
 
@@ -95,18 +100,31 @@ class Fixture:
         append(self.connection, topic, encoded)
         return encoded
 
-    def run(self):
+    def make(self, name="lakehouse"):
         config = LakehouseConfig(path="", every="200 milliseconds")
-        self.lakehouse = Lakehouse(
-            self.spark.newSession(), self.connection, self.tables, self.checkpoint, config, clock=self.clock
-        )
+        place = self.directory if name == "lakehouse" else self.directory / name
+        tables, checkpoint = place / "tables", place / "checkpoint"
+        session = self.spark.newSession()
+        return Lakehouse(session, self.connection, tables, checkpoint, config, name=name, clock=self.clock)
+
+    def run(self):
+        self.lakehouse = self.make()
         self.lakehouse.start()
         return self.lakehouse
+
+    def delete_before(self, topic, offset):
+        client, place = admin(self.connection), ConfluentPartition(topic, 0, offset)
+        client.delete_records([place])[place].result(30)
 
     def statements(self):
         """What the audit heard last, by topic and partition."""
         with TypedReader(self.connection, AUDIT) as reader:
             return {(record.value["topic"], record.value["partition"]): record.value for record in reader}
+
+    def said(self):
+        """Reader, topic and position of every statement."""
+        with TypedReader(self.connection, AUDIT) as reader:
+            return {(record.value["reader"], record.value["topic"], record.value["to"]) for record in reader}
 
     def rows(self, table, *columns):
         try:
@@ -241,7 +259,8 @@ def test_the_books_of_a_batch_that_changes_no_row_are_kept(lake):
     before = lake.statements()
 
     lake.run()
-    assert {commit["topic"]: commit for each in lake.lakehouse._commits.values() for commit in statements_of(each)} == {
+    commits = lake.lakehouse._commits.values()
+    assert {said["topic"]: said for commit in commits for said in statements_of(commit, "lakehouse")} == {
         topic: statement for (topic, _), statement in before.items()
     }
     lake.send("flights", [(b"c", flight(3))])
@@ -289,3 +308,80 @@ def test_what_one_table_cannot_take_holds_up_that_table_only(lake):
     lake.wait(lambda: "the table is of topic" in lake.lakehouse.held.get("other", ""))
     shutil.rmtree(lake.tables / "other")
     lake.wait_for("other", [(7,), (8,), (9,)], "number")
+
+
+@pytest.mark.spark
+def test_two_sinks_and_topics_of_nearly_one_name_do_not_meet(lake):
+    """`order-items` and `order_items` shared a view, with all sinks, and swapped their rows; all sinks were one reader."""
+    topics = ["order-items", "order_items"]
+    for topic in topics:
+        ensure_topic(lake.connection, topic, 1)
+        lake.send(topic, [plane("c", f"{topic} 0")], 3)
+    lake.run()
+    copy = lake.make("copy")
+    copy.start()
+    try:
+        for turn in range(3):  # the first makes the tables, the others merge
+            for topic in topics:
+                lake.wait_for(topic, [(f"{topic} {n}",) for n in range(turn + 1)], "tailnum")
+                lake.send(topic, [plane("c", f"{topic} {turn + 1}")], 3)
+        for topic in topics:
+            lake.wait_for(topic, [(f"{topic} {n}",) for n in range(4)], "tailnum")
+        lake.wait(
+            lambda: all((reader, topic, 4) in lake.said() for reader in ("lakehouse", "copy") for topic in topics)
+        )
+        assert (lake.lakehouse.held, copy.held) == ({}, {})
+    finally:
+        copy.stop()
+    lake.lakehouse.stop()
+    lake.tables = lake.directory / "copy" / "tables"
+    for topic in topics:
+        assert lake.rows(topic, "tailnum") == [(f"{topic} {n}",) for n in range(4)]
+    sinks = entries(read_catalog(lake.connection), "sink")
+    assert sinks.keys() >= {"lakehouse", "copy"}
+    lines = [line for line in audit(lake.connection, topics) if line.tier == "reader"]
+    assert {(line.partition.topic, line.name) for line in lines} == {
+        (topic, reader) for topic in topics for reader in ("lakehouse", "copy")
+    }
+    assert {line.verdict for line in lines} == {Verdict.BALANCED}
+
+
+@pytest.mark.spark
+def test_a_table_that_misses_what_the_log_no_longer_has_is_held(lake):
+    ensure_topic(lake.connection, "flights", 2)
+    ensure_topic(lake.connection, "quiet", 1)
+    lake.send("flights", [(None, flight(1)), (None, flight(2))])  # to partition 0
+    writer = TransactionalWriter(lake.connection, "planner")
+    writer.open()
+    writer.begin()
+    writer.send("quiet", 0, b"a", avro.encode(1, FLIGHT, flight(1)))
+    writer.commit({})
+    writer.close()
+    lake.run()
+    lake.wait_for("flights", [(1,), (2,)], "number")
+    lake.wait_for("quiet", [(1,)], "number")
+    lake.wait(lambda: ("lakehouse", "quiet", 2) in lake.said())
+    lake.lakehouse.stop()
+
+    # the lakehouse is down; what it had not read is removed, and of the quiet topic all that it had, the marker too
+    lake.send("flights", [(None, flight(3)), (None, flight(4))])
+    lake.send("flights", [(None, flight(5))])
+    lake.delete_before("flights", 4)
+    lake.delete_before("quiet", 2)
+    lake.run()
+    path = lake.tables / "flights"
+    assert lake.lakehouse.held == {
+        "flights": f"{path}: the table has flights-0 up to offset 2, and the log starts at offset 4: what lay between was "
+        "removed before the table had it"
+    }
+    append(lake.connection, "quiet", [(b"b", avro.encode(1, FLIGHT, flight(2)))])
+    lake.wait_for("quiet", [(1,), (2,)], "number")
+    assert lake.rows("flights", "number") == [(1,), (2,)]
+    (line,) = [line for line in audit(lake.connection, ["flights"]) if line.name == "lakehouse" and line.missing]
+    assert (line.verdict, line.detail) == (Verdict.WRONG, "offsets 2 to 4 were deleted before it read them")
+
+    # a person moves it away, and goes on with what there is
+    path.rename(lake.directory / "moved")
+    lake.wait_for("flights", [(5,)], "number")
+    lake.wait(lambda: ("lakehouse", "flights", 5) in lake.said())
+    assert [line for line in audit(lake.connection, ["flights"]) if line.verdict is Verdict.WRONG] == []

@@ -15,6 +15,7 @@ query starts again from where the tables are, which it does with back-off while 
 A stream is appended. A changelog is merged by its key: the table shows the rows as they are now.
 """
 
+import itertools
 import re
 import shutil
 import threading
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 log = get_logger()
+_views = itertools.count()  # global temporary views are shared by all sinks of a process
 
-READER = "lakehouse"
 QUARANTINE = "_quarantine"
 USER_TOPICS = r"^[^_].*"  # internal topics start with an underscore, in Kafka and here
 EARLIEST, LATEST = -2, -1  # Spark's names for offsets
@@ -87,7 +88,6 @@ class Slice(msgspec.Struct, frozen=True):
     partition: int
     schema_id: int | None
     records: int
-    last: int
     hash: int
 
 
@@ -116,7 +116,7 @@ class Lakehouse:
         directory: one directory per topic appears in it.
         checkpoint: the query's own; every start makes it anew.
         config: which topics, how often.
-        name: of the sink, for the log.
+        name: of the sink: for the log, the catalog and the audit, so every sink of a project has one of its own.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Lakehouse:
         checkpoint: Path,
         config: LakehouseConfig,
         *,
-        name: str = READER,
+        name: str = "lakehouse",
         clock: Clock | None = None,
     ) -> None:
         self.query: StreamingQuery | None = None
@@ -187,7 +187,7 @@ class Lakehouse:
         return delay
 
     def _follow(self) -> None:
-        announce(self._connection, self._config)
+        announce(self._connection, self._config, self._name)
         self._directory.mkdir(parents=True, exist_ok=True)
         self.held.clear()
         self._error = None
@@ -227,8 +227,7 @@ class Lakehouse:
         for topic, partitions in topics.items():
             positions = self._commit_of(topic).positions
             for number in range(partitions):
-                place = TopicPartition(topic, number)
-                start = LATEST if topic in self.held else _start(positions.get(place), places[place][0])
+                start = LATEST if topic in self.held else positions.get(TopicPartition(topic, number), EARLIEST)
                 starts.setdefault(topic, {})[str(number)] = start
         return starts
 
@@ -248,8 +247,11 @@ class Lakehouse:
                     )
             for place, offset in commit.positions.items():
                 if place in places and offset < places[place][0]:
-                    log.warning(
-                        "records_gone", topic=topic, partition=place.partition, next=offset, start=places[place][0]
+                    raise TableHeld(
+                        f"{path}: the table has {place} up to offset {offset}, and the log starts at offset "
+                        f"{places[place][0]}: what lay between was removed before the table had it",
+                        hint="to go on without, remove or move the directory: the table is filled anew with what the log "
+                        "has; a larger retention.ms of the topic gives the lakehouse more time",
                     )
         except (MainstemError, msgspec.DecodeError) as error:
             self._hold(topic, error)
@@ -266,13 +268,13 @@ class Lakehouse:
 
     def _batch(self, batch: "DataFrame", number: int) -> None:
         try:
-            self._write(batch)
+            self._write(batch, batch_ends(self._checkpoint, number))
         except BaseException as error:
             self._error = error
             raise
 
-    def _write(self, batch: "DataFrame") -> None:
-        """One batch: 1. leave out what is held, 2. count it, 3. write each topic's table, 4. report."""
+    def _write(self, batch: "DataFrame", ends: Mapping[str, Mapping[int, int]]) -> None:
+        """One batch, up to `ends`: 1. leave out what is held, 2. count it, 3. write each topic's table, 4. report."""
         from pyspark.sql import functions as F
 
         schema_id = F.when(
@@ -291,7 +293,7 @@ class Lakehouse:
             self._learn(slices)
             wrong = self._set_aside(rows, slices)
             commits = [
-                self._next_commit(topic, mine, wrong)
+                self._next_commit(topic, mine, wrong, ends[topic])
                 for topic, mine in sorted(slices.items())
                 if topic not in self.held
             ]
@@ -362,11 +364,11 @@ class Lakehouse:
 
         fingerprint = F.xxhash64("key", "value").cast("decimal(38,0)")  # mainstem.records.fingerprint
         counts = rows.groupBy("topic", "partition", "schema_id").agg(
-            F.count("*").alias("records"), F.max("offset").alias("last"), F.sum(fingerprint).alias("hash")
+            F.count("*").alias("records"), F.sum(fingerprint).alias("hash")
         )
         slices: dict[str, list[Slice]] = {}
         for row in counts.collect():
-            found = Slice(row["partition"], row["schema_id"], row["records"], row["last"], int(row["hash"]))
+            found = Slice(row["partition"], row["schema_id"], row["records"], int(row["hash"]))
             slices.setdefault(row["topic"], []).append(found)
         return slices
 
@@ -404,12 +406,20 @@ class Lakehouse:
         options = {"avroSchema": with_sentinel(schema, f"with schema {schema_id}"), "mode": "PERMISSIVE"}
         return from_avro(F.expr("substring(value, 6)"), schema, options)
 
-    def _next_commit(self, topic: str, slices: Iterable[Slice], wrong: Mapping[tuple[str, int], int]) -> TableCommit:
-        """The books of the table after this batch."""
+    def _next_commit(
+        self, topic: str, slices: Iterable[Slice], wrong: Mapping[tuple[str, int], int], ends: Mapping[int, int]
+    ) -> TableCommit:
+        """The books of the table after this batch.
+
+        The position is the batch's end, not the last record's: where retention takes the marker behind that too, nothing
+        is missing. It is known of partitions without records too: what they get and lose later is missing.
+        """
         partitions = {p: msgspec.structs.replace(books) for p, books in self._commit_of(topic).partitions.items()}
+        for number, end in ends.items():
+            books = partitions.setdefault(number, PartitionBooks())
+            books.next = max(books.next, end)
         for each in slices:
-            books = partitions.setdefault(each.partition, PartitionBooks())
-            books.next = max(books.next, each.last + 1)
+            books = partitions[each.partition]
             books.hash = (books.hash + each.hash) % 2**64
             if each.schema_id is None:
                 books.tombstones += each.records
@@ -525,19 +535,22 @@ class Lakehouse:
             return
         own = SETTINGS | self._compile | {METADATA_CONF: metadata}  # the commit's metadata is a setting of the session
         session = _with_settings(typed.sparkSession.newSession(), own)
-        view = "merge_" + re.sub(r"\W", "_", topic)
+        view = f"merge_{next(_views)}"  # global: the source is another session's. Other topics and sinks have theirs
         source.createOrReplaceGlobalTempView(view)
         values = ", ".join(f"`{name}` = s.`{name}`" for name in columns)
         names, taken = ", ".join(f"`{name}`" for name in columns), ", ".join(f"s.`{name}`" for name in columns)
         before_cut = " OR ".join(f"(t._partition = {p} AND t._offset < {offset})" for p, offset in cuts.items())
         truncate = f"WHEN NOT MATCHED BY SOURCE AND ({before_cut}) THEN DELETE" if cuts else ""
-        session.sql(
-            # S608: topic names hold letters, digits, dots, dashes and underscores only; columns are quoted Avro names
-            f"MERGE WITH SCHEMA EVOLUTION INTO delta.`{path}` t USING global_temp.{view} s ON t._key = s._key "  # noqa: S608
-            f"WHEN MATCHED AND s._deleted THEN DELETE WHEN MATCHED THEN UPDATE SET {values} "
-            f"WHEN NOT MATCHED AND NOT s._deleted THEN INSERT ({names}) VALUES ({taken}) {truncate}"
-        )
-        session.catalog.dropGlobalTempView(view)
+        try:
+            session.sql(
+                # S608: the path's last part is a topic's name: letters, digits, dots, dashes and underscores only;
+                # columns are quoted Avro names
+                f"MERGE WITH SCHEMA EVOLUTION INTO delta.`{path}` t USING global_temp.{view} s ON t._key = s._key "  # noqa: S608
+                f"WHEN MATCHED AND s._deleted THEN DELETE WHEN MATCHED THEN UPDATE SET {values} "
+                f"WHEN NOT MATCHED AND NOT s._deleted THEN INSERT ({names}) VALUES ({taken}) {truncate}"
+            )
+        finally:
+            session.catalog.dropGlobalTempView(view)
 
     def _quarantine(self, bad: "DataFrame") -> None:
         """Keep what does not decode, with its reason; once, however often the batch runs."""
@@ -559,9 +572,9 @@ class Lakehouse:
         """Tell the audit what the tables hold, from offset 0 on."""
         news = {commit.topic: commit for commit in commits if self._told.get(commit.topic) != commit}
         statements = [
-            (READER.encode(), msgspec.json.encode(statement))
+            (self._name.encode(), msgspec.json.encode(statement))
             for commit in news.values()
-            for statement in statements_of(commit)
+            for statement in statements_of(commit, self._name)
         ]
         if statements:
             append(self._connection, AUDIT, statements)
@@ -576,9 +589,14 @@ def one_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__)[:500]
 
 
-def _start(position: int | None, log_start: int) -> int:
-    """Where the query starts in a partition; records below the log's start are gone."""
-    return EARLIEST if position is None else max(position, log_start)
+def batch_ends(checkpoint: Path, number: int) -> dict[str, dict[int, int]]:
+    """Where batch `number` of a query of one source ends: next offset by topic and partition, past markers too.
+
+    Spark writes it to the checkpoint before it runs the batch: a line of version, one of metadata, one for each source.
+    """
+    return msgspec.json.decode(
+        (checkpoint / "offsets" / str(number)).read_text().splitlines()[2], type=dict[str, dict[int, int]]
+    )
 
 
 def compile_settings(records: int) -> dict[str, str]:
@@ -602,18 +620,18 @@ def _failures() -> tuple[type[Exception], ...]:
     return MainstemError, OSError, PySparkException, Py4JJavaError
 
 
-def announce(connection: Connection, config: LakehouseConfig) -> None:
-    """Tell the catalog which topics become tables: the audit misses what this reader does not speak of."""
-    key, entry = f"sink:{READER}", {"type": "delta", "pattern": config.topics}
+def announce(connection: Connection, config: LakehouseConfig, name: str) -> None:
+    """Tell the catalog which topics become tables: the audit misses what the sink `name` does not speak of."""
+    key, entry = f"sink:{name}", {"type": "delta", "pattern": config.topics}
     if read_catalog(connection).get(key) != entry:
         write_catalog(connection, {key: entry})
 
 
-def statements_of(commit: TableCommit) -> list[dict[str, Any]]:
-    """The audit statements of a table: all records from offset 0 up to the table's position, per partition."""
+def statements_of(commit: TableCommit, reader: str) -> list[dict[str, Any]]:
+    """The audit statements of a table of `reader`: all records from offset 0 up to the table's position, per partition."""
     return [
         {
-            "reader": READER,
+            "reader": reader,
             "topic": commit.topic,
             "partition": partition,
             "from": 0,
@@ -626,6 +644,7 @@ def statements_of(commit: TableCommit) -> list[dict[str, Any]]:
             "hash": books.hash,
         }
         for partition, books in sorted(commit.partitions.items())
+        if books.next
     ]
 
 
