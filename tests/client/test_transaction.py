@@ -133,6 +133,88 @@ def test_a_newer_holder_stops_the_driver_and_its_tasks(connection, transaction, 
     assert rows_of(connection, topic)[0] == numbers(2, 50)
 
 
+def put(transaction, topic, values):
+    """One committed transaction, by way of the driver's own writer."""
+    appended = write(transaction.begin(), transaction.join, topic, {0: values})
+    transaction.commit({partition: part.count for partition, part in appended.items()})
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a transaction"])
+@pytest.mark.parametrize("newer_version", [1, 2])
+def test_an_id_that_somebody_else_has_is_not_taken_back(connection, transaction, topic, busy, newer_version):
+    put(transaction, topic, numbers(1))
+    newer = SharedTransaction(connection, transaction.transactional_id, version=newer_version)
+    newer.fence()
+    if busy:
+        appended = write(newer.begin(), newer.join, topic, {0: numbers(2, 50)})
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            transaction.fence_again()
+        with pytest.raises(TransactionFailed, match="call fence"):
+            transaction.begin()
+    if busy:
+        newer.commit({partition: part.count for partition, part in appended.items()})
+    else:
+        put(newer, topic, numbers(2, 50))
+        with pytest.raises(Fenced):
+            transaction.fence_again()
+    put(newer, topic, numbers(2, 70))
+    newer.close()
+    assert rows_of(connection, topic)[0] == [*numbers(1), *numbers(2, 50), *numbers(2, 70)]
+
+
+def lose_the_answer(transaction, act):
+    """What `act` did is done, and its answer did not arrive."""
+    held = transaction._holder
+    act()
+    transaction._identity, transaction._holder = None, held
+
+
+@pytest.mark.parametrize("before", ["nothing", "aborted", "abort lost", "left open", "committed", "commit lost"])
+def test_an_id_that_nobody_took_is_taken_again(connection, transaction, topic, before):
+    put(transaction, topic, numbers(1))
+    committed = before.startswith("commit")
+    if before != "nothing":
+        appended = write(transaction.begin(), transaction.join, topic, {0: numbers(2, 20)})
+        end = transaction.abort
+        if committed:
+            counts = {partition: part.count for partition, part in appended.items()}
+            end = lambda: transaction.commit(counts)  # noqa: E731
+        if before.endswith("lost"):
+            lose_the_answer(transaction, end)
+        elif before != "left open":
+            end()
+    transaction.fence_again()
+    put(transaction, topic, numbers(2, 50))
+    put(transaction, topic, numbers(2, 70))
+    assert rows_of(connection, topic)[0] == [
+        *numbers(1), *(numbers(2, 20) if committed else []), *numbers(2, 50), *numbers(2, 70)
+    ]  # fmt: skip
+
+
+def test_the_first_of_all_takes_the_id(connection, name, topic):
+    transaction = SharedTransaction(connection, name)
+    transaction.fence_again()
+    put(transaction, topic, numbers(1))
+    transaction.close()
+    assert rows_of(connection, topic)[0] == numbers(1)
+
+
+def test_an_id_whose_transaction_was_aborted_for_its_age_is_taken_again(connection, name, topic):
+    """With version 2 a timeout and a newer holder differ."""
+    transaction = SharedTransaction(connection, name, timeout_ms=500, version=2)
+    transaction.fence()
+    write(transaction.begin(), transaction.join, topic, {0: numbers(1)})
+    deadline = time.monotonic() + 60
+    while end_offsets(connection, topic)[0] < 2:  # the record, and the broker's marker
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    transaction.fence_again()
+    put(transaction, topic, numbers(1, 50))
+    transaction.close()
+    assert rows_of(connection, topic)[0] == numbers(1, 50)
+
+
 def transaction_partitions(transaction):
     return {partition.partition for partition in transaction._joined}
 

@@ -14,6 +14,7 @@ transaction to the next, so the driver remembers them.
 """
 
 import asyncio
+import contextlib
 import struct
 import threading
 import time
@@ -130,6 +131,7 @@ class SharedTransaction:
         self._link = _Link(connection)
         self._link.open()
         self._identity: tuple[int, int] | None = None  # producer id and epoch; None until fenced, and after an error
+        self._holder: tuple[int, int] | None = None  # the last identity that was given to us
         self._joined: set[TopicPartition] = set()
         self._offsets_joined = False
         self._sequences: dict[TopicPartition, int] = {}
@@ -149,12 +151,41 @@ class SharedTransaction:
         Raises:
             BrokerUnavailable: no verdict within the transaction timeout.
         """
+        self._initialize(-1, -1)
+
+    def fence_again(self) -> None:
+        """Take the transactional id again after an error, unless somebody else has taken it since.
+
+        What may be open is ended in the name of the last identity, which is refused to whoever was fenced.
+        InitProducerId with that identity (KIP-360) does not tell before: Apache Kafka aborts the open transaction of the
+        newer holder for it. Version 1: an id whose transaction was aborted for its age is taken for a lost one.
+
+        Raises:
+            Fenced: a newer holder has the id; it keeps it.
+            BrokerUnavailable: no verdict within the transaction timeout; try again.
+        """
+        if self._holder is None:
+            self.fence()
+            return
+        self._began_at = 0.0
+        outcomes = (False, True) if self.implicit else (False,)  # it may be committed, and the answer was lost
+        for committed in outcomes:
+            self._identity = self._holder
+            with contextlib.suppress(_NothingToEnd):
+                self._end(committed=committed)
+                break
+        if not self.implicit:
+            self._initialize(*self._holder)
+        elif self._identity is None:
+            raise Fenced(f"{self.transactional_id}: a newer holder of the transactional id took over")
+
+    def _initialize(self, producer_id: int, producer_epoch: int) -> None:
         self._identity, self._began_at = None, 0.0
         timeout = timedelta(milliseconds=self.timeout_ms)
-        fields = {"transaction_timeout": timeout, "producer_id": -1, "producer_epoch": -1}
+        fields = {"transaction_timeout": timeout, "producer_id": producer_id, "producer_epoch": producer_epoch}
         fields["transactional_id"] = self.transactional_id
         answer = self._ask_coordinator(Api.INIT_PRODUCER_ID, 5 if self.implicit else 4, fields)
-        self._identity = (answer.producer_id, answer.producer_epoch)
+        self._identity = self._holder = (answer.producer_id, answer.producer_epoch)
         self._sequences.clear()
         self._joined.clear()
         self._offsets_joined = False
@@ -267,7 +298,7 @@ class SharedTransaction:
             self._identity = None
             raise
         if self.implicit:
-            self._identity = (answer.producer_id, answer.producer_epoch)
+            self._identity = self._holder = (answer.producer_id, answer.producer_epoch)
             self._sequences.clear()
         with self._lock:
             self._joined.clear()
@@ -619,6 +650,10 @@ class _GaveUp(BrokerUnavailable):
     pass
 
 
+class _NothingToEnd(TransactionFailed):
+    """No transaction is open, or it had the other outcome."""
+
+
 class _Refused(Exception):
     """A coordinator's or leader's final no."""
 
@@ -644,4 +679,5 @@ def _verdict(code: ErrorCode, where: str) -> Exception:
         return Fenced(f"{where}: {code.name}: a newer holder of the transactional id took over, or it timed out")
     if code in REFUSED:
         return RecordRefused(f"{where}: {code.name}", hint="the topic's settings do not allow this record")
-    return TransactionFailed(f"{where}: {code.name}")
+    kind = _NothingToEnd if code is ErrorCode.invalid_txn_state else TransactionFailed
+    return kind(f"{where}: {code.name}")

@@ -112,6 +112,53 @@ def test_a_zombie_can_append_nothing(log_connection, topic):
     assert texts(log_connection, topic) == ["after", "before"]
 
 
+def test_a_zombie_does_not_take_the_id_back_after_an_error(log_connection, topic):
+    """After any failed commit it took the id unasked, and the newer gateway ended."""
+
+    async def scenario():
+        async with running(log_connection, topic) as zombie:
+            await zombie.append([record(topic, "before")])
+            async with running(log_connection, topic) as heir:
+                await heir.append([record(topic, "heir")])
+                zombie._holds_id = False  # its last commit has failed while the heir started
+                with pytest.raises(TakenOver):
+                    await zombie.append([record(topic, "zombie")])
+                assert zombie.fenced
+                await heir.append([record(topic, "after")])
+                assert not heir.fenced
+
+    asyncio.run(scenario())
+    assert texts(log_connection, topic) == ["after", "before", "heir"]
+
+
+def test_an_appender_that_nobody_replaced_goes_on_after_an_error(log_connection, topic):
+    async def scenario():
+        async with running(log_connection, topic) as appender:
+            await appender.append([record(topic, "before", "1")])
+            with pytest.raises(UserError):
+                await appender.append([record(f"{topic}-gone", "lost")])
+            await appender.append([record(topic, "after", "2")])
+
+    asyncio.run(scenario())
+    assert texts(log_connection, topic) == ["after", "before"]
+
+
+def test_a_group_of_which_one_is_refused_ends_where_the_id_is_gone(log_connection, topic):
+    """The requests of such a group are tried one by one: the first that finds the id gone speaks for all."""
+
+    async def scenario():
+        async with running(log_connection, topic) as zombie, running(log_connection, topic) as heir:
+            answers = await asyncio.gather(
+                *(zombie.append([record(name, "x")]) for name in (f"{topic}-gone", topic, topic)),
+                return_exceptions=True,
+            )
+            assert [type(answer) for answer in answers[1:]] == [TakenOver, TakenOver]
+            await heir.append([record(topic, "after")])
+
+    asyncio.run(scenario())
+    assert texts(log_connection, topic) == ["after"]
+
+
 def test_one_request_that_cannot_be_appended_does_not_spoil_the_others(log_connection, topic):
     gone, small = f"{topic}-gone", f"{topic}-small"
     ensure_topic(log_connection, small, 1, {"max.message.bytes": "1000"})

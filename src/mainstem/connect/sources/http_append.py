@@ -127,7 +127,7 @@ class Appender:
             UserError: the topic's settings do not allow one of them, or it is gone; nothing of this call is appended.
         """
         if self.fenced:
-            raise TakenOver(f"collector {self.name}: a newer gateway took over", hint="send it there")
+            raise self._taken_over()
         size = sum(len(record.value) + len(record.key or b"") + 64 for record in records)
         if self._waiting and self._waiting + size > self._waiting_bytes:
             raise Overloaded(f"{self._waiting} bytes are waiting for the log", hint="try again in a second")
@@ -168,7 +168,7 @@ class Appender:
             while self._queue:
                 await self._commit_group(self._take_group())
                 if self.fenced:
-                    raise TakenOver(f"collector {self.name}: a newer gateway took over")
+                    raise self._taken_over()
             self._idle.set()
 
     def _take_group(self) -> list[_Request]:
@@ -188,12 +188,15 @@ class Appender:
                 self._fail(requests[0], error)
                 return
             for request in requests:  # one of them spoils the group: each gets a transaction of its own
-                await self._commit_group([request])
+                if self.fenced:
+                    self._fail(request, self._taken_over())
+                else:
+                    await self._commit_group([request])
         except Fenced as error:
             self.fenced = True
             log.warning("collector_taken_over", name=self.name, error=str(error))
             for request in (*requests, *self._queue):
-                self._fail(request, TakenOver(f"collector {self.name}: a newer gateway took over"))
+                self._fail(request, self._taken_over())
             self._queue.clear()
         except (BrokerUnavailable, TransactionFailed) as error:
             log.warning("collector_append_failed", name=self.name, error=str(error))
@@ -211,6 +214,9 @@ class Appender:
                 if not request.answer.done():
                     request.answer.set_result(places)
 
+    def _taken_over(self) -> TakenOver:
+        return TakenOver(f"collector {self.name}: a newer gateway took over", hint="send it there")
+
     def _fail(self, request: _Request, error: Exception) -> None:
         if not request.answer.done():
             request.answer.set_exception(error)
@@ -221,11 +227,14 @@ class Appender:
     # -- in its thread
 
     def _fence(self) -> None:
-        """1. take the id, 2. read the books, which nobody else can change any more; the tails are read when needed."""
+        """1. take the id, 2. read the books, which nobody else can change any more; the tails are read when needed.
+
+        Only a start takes it from others: an older gateway that went on after an error would fence the newer one.
+        """
+        self._windows.clear()
         if self._transaction is None:
             self._transaction = SharedTransaction(self._connection, source_transactional_id(self.name))
-        self._windows.clear()
-        self._transaction.fence()
+        self._transaction.fence_again()
         self._books = read_source(self._connection, self.name) or SourceState({})
         self._holds_id = True
 
