@@ -1,10 +1,12 @@
 """A file source against a real log: every line once, whatever happens to the file or to the source."""
 
+import errno
 import os
 import threading
 import time
 import uuid
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +16,15 @@ from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import ensure_topic
 from mainstem.client.writer import read_source
 from mainstem.connect.quarantine import quarantine_topic
-from mainstem.connect.sources.file import LINE_SCHEMA, FileSource, GrewAfterItsEnd, UnfitPath, UnfitTopic
+from mainstem.connect.sources.file import (
+    LINE_SCHEMA,
+    BytesGone,
+    FileSource,
+    GrewAfterItsEnd,
+    UnfitPath,
+    UnfitTopic,
+    Unreadable,
+)
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.registry import avro
 from mainstem.registry.schema import canonical
@@ -203,6 +213,88 @@ def test_a_path_that_is_no_file_is_a_persons_to_mend(world):
     world.path.mkdir()
     with pytest.raises(UnfitPath, match=r"access\.log: expected a file: Is a directory"):
         world.source().run(threading.Event())
+
+
+def rotate(world, rest, new):
+    """The file gets `rest`, is renamed, and another one with `new` takes its place."""
+    world.append(rest)
+    world.path.rename(world.path.with_name("access.log.1"))
+    world.append(new)
+    return world.path.with_name("access.log.1")
+
+
+def test_a_rest_that_is_gone_is_refused_until_a_person_says_what_to_do(world):
+    with world.running():
+        world.append(text(numbered(0, 300)))
+        world.wait_for(numbered(0, 300))
+    rotated = rotate(world, b"unread\n", b"new\n")
+    packed = rotated.rename(rotated.with_suffix(".1.gz"))
+    with pytest.raises(BytesGone) as found:
+        world.source().run(threading.Event())
+    read_to = len(text(numbered(0, 300)))
+    assert str(found.value) == (
+        f"source file-{world.topic}: {world.path}: expected the file that was read up to byte {read_to}, found another "
+        "one, and beside it none that is its rest"
+    )
+    assert 'on_gap = "skip"' in found.value.hint
+    assert world.lines() == numbered(0, 300)
+
+    rotated.write_bytes(packed.read_bytes())  # unpacked: another inode
+    with world.running():
+        world.wait_for([*numbered(0, 300), "unread", "new"])
+
+    rotated.unlink()
+    rotate(world, b"unread again\n", b"newer\n").unlink()
+    world.config = msgspec.structs.replace(world.config, on_gap="skip")
+    with world.running():
+        world.wait_for([*numbered(0, 300), "unread", "new", "newer"])
+
+
+def test_a_file_that_was_read_to_its_end_may_go(world):
+    """Also before the first line of the one that came after it, and over a restart."""
+    with world.running() as errors:
+        world.append(text(numbered(0, 10)))
+        world.wait_for(numbered(0, 10))
+        before = world.position()["inode"]
+        rotate(world, b"last\n", b"").unlink()
+        world.wait_for([*numbered(0, 10), "last"])
+        world.wait_until(lambda: world.position()["inode"] not in (before, None))
+        assert not errors
+    with world.running():
+        world.append(b"new\n")
+        world.wait_for([*numbered(0, 10), "last", "new"])
+
+
+def test_a_file_that_is_gone_is_waited_for(world):
+    with world.running():
+        world.append(b"one\n")
+        world.wait_for(["one"])
+    away = world.path.rename(world.path.with_name("elsewhere"))
+    with world.running() as errors:
+        time.sleep(0.2)
+        away.rename(world.path)
+        world.append(b"two\n")
+        world.wait_for(["one", "two"])
+        assert not errors
+
+
+def test_a_forerunner_that_cannot_be_read_is_named(world, monkeypatch):
+    with world.running():
+        world.append(b"one\n")
+        world.wait_for(["one"])
+    rotated, open_path = rotate(world, b"two\n", b"three\n"), Path.open
+
+    def denied(path, *arguments):  # its mode would not keep root out
+        if path == rotated:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_path(path, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", denied)
+        with pytest.raises(Unreadable, match=r"^source file-lines-\w+: /.*/access\.log\.1: Permission denied$"):
+            world.source().run(threading.Event())
+    with world.running():
+        world.wait_for(["one", "two", "three"])
 
 
 def test_our_schema_is_canonical_and_positions_are_plain(world):

@@ -4,8 +4,9 @@
           3. read lines, commit them with the new position, again and again
           4. when `<path>.end` is there and all is read: state that nothing follows
 
-Rotation by rename: the old file is read to its end, then the new one. Rotation by truncation: reading starts over at the
-new beginning; what was written and cut away between two looks is gone, as for every reader of such a file.
+Rotation by rename: the old file is read to its end, then the new one. Where it is gone before that, the source refuses to go
+on, or goes on without (`on_gap`). Rotation by truncation: reading starts over at the new beginning; what was written and cut
+away between two looks is gone, as for every reader of such a file.
 """
 
 import contextlib
@@ -58,12 +59,16 @@ class GrewAfterItsEnd(UserError):
     """The end of the input was stated, and then more was written."""
 
 
+class BytesGone(UserError):
+    """The file that was being read is not there any more, and nobody knows whether it was read to its end."""
+
+
 class UnfitPath(UserError):
     """There is something else than a file at the source's path."""
 
 
 class Unreadable(Retriable):
-    """The file is there, and this process may not read it."""
+    """The file, or one that may be its forerunner, is there, and this process cannot read it."""
 
 
 class FileSource:
@@ -97,22 +102,28 @@ class FileSource:
             state = writer.open()
             position = self._decode(state.position) if state is not None else None
             self._follow(writer, position, stop)
+        except OSError as error:
+            place = error.filename or self.path
+            raise Unreadable(f"source {self.name}: {place}: {error.strerror or error}") from error
         finally:
             writer.close()
 
     # -- which file
 
     def _follow(self, writer: TransactionalWriter, position: FilePosition | None, stop: threading.Event) -> None:
+        all_read = False  # the file of `position` was read until nobody wrote to it any more
         while not stop.is_set():
-            opened = self._open(position)
+            opened = self._open(position, all_read)
             if opened is None:
                 stop.wait(self.config.poll_ms / 1000)
                 continue
-            file, position = opened
+            file, begin = opened
             with file:
-                position = self._read(writer, file, position, stop)
+                if position is not None and begin != position:
+                    self._commit_position(writer, begin)  # that the one before is done is known for as long as it runs
+                position, all_read = self._read(writer, file, begin, stop)
 
-    def _open(self, position: FilePosition | None) -> tuple[BinaryIO, FilePosition] | None:
+    def _open(self, position: FilePosition | None, all_read: bool) -> tuple[BinaryIO, FilePosition] | None:
         """The file to read now, and from where; None while there is none."""
         with contextlib.ExitStack() as opened:
             try:
@@ -123,29 +134,36 @@ class FileSource:
                 raise UnfitPath(
                     f"source {self.name}: {self.path}: expected a file: {error.strerror}", hint="mend its `path`"
                 ) from None
-            except OSError as error:
-                raise Unreadable(f"source {self.name}: {self.path}: {error.strerror}") from error
             if file is not None and position is not None and is_same(file, position):
                 opened.pop_all()
                 return file, position
-            if position is not None:
-                old = self._forerunner(position)
+            names = [] if position is None else list(forerunners(self.path, position))
+            if position is not None and names:
+                old = self._forerunner(names, position)
                 if old is not None:
                     return old
             if file is None:
                 return None
             begin = start(file, position)
             if position is not None:
+                if not (names or all_read or position.ended or begin.inode == position.inode):
+                    self._check_gap(position)
                 log.info("file_starts_over", source=self.name, path=str(self.path), read_before=position.position)
             opened.pop_all()
             return file, begin
 
-    def _forerunner(self, position: FilePosition) -> tuple[BinaryIO, FilePosition] | None:
+    def _check_gap(self, position: FilePosition) -> None:
+        if self.config.on_gap == "refuse":
+            raise BytesGone(
+                f"source {self.name}: {self.path}: expected the file that was read up to byte {position.position}, found "
+                "another one, and beside it none that is its rest",
+                hint="put it back beside it, unpacked, under a name such as "
+                f'{self.path.name}.1; or set on_gap = "skip" for this source: it goes on without what followed that byte',
+            )
+        log.warning("file_gap_skipped", source=self.name, path=str(self.path), read_to=position.position)
+
+    def _forerunner(self, names: list[Path], position: FilePosition) -> tuple[BinaryIO, FilePosition] | None:
         """The file of `position` under its new name while it has unread bytes, else the one that came after it."""
-        names = list(forerunners(self.path, position))
-        if not names:
-            log.warning("file_gone", source=self.name, path=str(self.path), read_to=position.position)
-            return None
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(names[0].open("rb"))
             if os.fstat(file.fileno()).st_size > position.position:
@@ -161,13 +179,13 @@ class FileSource:
 
     def _read(
         self, writer: TransactionalWriter, file: BinaryIO, position: FilePosition, stop: threading.Event
-    ) -> FilePosition:
-        """Read `file` until another one takes its place or `stop` is set; the position where that was."""
+    ) -> tuple[FilePosition, bool]:
+        """Read `file` until another one takes its place or `stop` is set; the position, and whether all of it was read."""
         quiet_since: float | None = None  # nothing new since then, and the file is no longer the one at `path`
         log.info("file_follows", source=self.name, path=file.name, position=position.position)
         while not stop.is_set():
             if not is_same(file, position):
-                return position  # truncated
+                return position, False  # truncated
             replaced = self._is_replaced(position)
             waited = (
                 quiet_since is not None
@@ -185,12 +203,12 @@ class FileSource:
             elif finished:
                 position = self._state_end(writer, position)
             elif waited:
-                return position
+                return position, True
             else:
                 if replaced and quiet_since is None:
                     quiet_since = self._clock.monotonic()
                 stop.wait(self.config.poll_ms / 1000)
-        return position
+        return position, False
 
     def _is_replaced(self, position: FilePosition) -> bool:
         try:
@@ -226,6 +244,10 @@ class FileSource:
                 writer.send(quarantine_topic(self.config.topic), 0, None, self._refused(line, *refused), headers)
         writer.commit(msgspec.to_builtins(after))
         return after
+
+    def _commit_position(self, writer: TransactionalWriter, position: FilePosition) -> None:
+        writer.begin()
+        writer.commit(msgspec.to_builtins(position))
 
     def _encode(self, line: Line) -> tuple[bytes | None, tuple[str, str]]:
         """The record of a line, or the code and reason why there is none."""

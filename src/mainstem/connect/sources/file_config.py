@@ -1,6 +1,6 @@
 """The settings of a file source; apart from it, so that reading settings needs nothing else."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,7 @@ class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         max_line_bytes: a longer line goes to the quarantine, in pieces; below the topic's `max.message.bytes`.
         poll_ms: how often the file is looked at when nothing new was there.
         rotation_wait_ms: how long a renamed file may still be written to.
+        on_gap: what to do when the file that was being read is gone, and with it what may have been unread of it.
     """
 
     path: Annotated[str, Meta(min_length=1)]
@@ -32,6 +33,7 @@ class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     max_line_bytes: Annotated[int, Meta(ge=1)] = 512 << 10
     poll_ms: Annotated[int, Meta(ge=1)] = 200
     rotation_wait_ms: Annotated[int, Meta(ge=0)] = 2_000
+    on_gap: Literal["refuse", "skip"] = "refuse"
 
     def __post_init__(self) -> None:
         if not is_topic_name(self.topic):

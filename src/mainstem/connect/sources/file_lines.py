@@ -138,8 +138,12 @@ def forerunners(path: Path, since: FilePosition) -> Iterator[Path]:
 
     The file of `since` has its inode; or it is a copy, made before the original was cut (logrotate's `copytruncate`):
     then the first 1024 bytes must agree. Compressed files are left out: a position in them means nothing.
+
+    Raises:
+        OSError: one of the files beside it, or their directory, cannot be read.
     """
-    names = [each for pattern in (f"{path.name}.*", f"{path.name}-*") for each in path.parent.glob(pattern)]
+    beside = path.parent.iterdir()  # Path.glob passes over a directory that it may not list
+    names = [each for each in beside if each.name.startswith((f"{path.name}.", f"{path.name}-"))]
     found = sorted(
         (each.stat().st_mtime_ns, each) for each in names if each.is_file() and each.suffix not in NOT_FORERUNNERS
     )
