@@ -64,8 +64,10 @@ def test_what_may_pass_is_tried_again_with_growing_pauses_and_one_line_each():
     assert [(line["event"], line["error"], line["retry_in_seconds"]) for line in logs] == [
         ("task_waits", "down", 0.001),
         ("task_waits", "down", 0.002),
-        ("task_has_a_bug", "ValueError('a bug')", 0.002),
+        ("task_has_a_bug", "ValueError: a bug", 0.002),
     ]
+    assert logs[2]["exception"].startswith("Traceback")
+    assert "raise self.errors.pop(0)" in logs[2]["exception"]
     assert worker.states[0].error == "ValueError: a bug"
     assert worker.states[0].failures == 3
 
@@ -96,11 +98,18 @@ def test_no_secret_is_in_what_is_told_of_an_error():
         PostgresSourceConfig(url="postgresql://me@db/shop"),
     ]
     told = [config.url for config in configs[:2]]
-    task = Script(Retriable(f"{told[0]} and {told[1]}, hunt!er2 and s3cret\nDETAIL: more"))
+    text = f"{told[0]} and {told[1]}, hunt!er2 and s3cret"
+    bug = ValueError(f"{text}\nand {text}")
+    bug.__cause__ = KeyError(text)
+    task = Script(Retriable(f"{text}\nDETAIL: more"), bug)
     worker = Worker({"source a": task}, secrets=secrets_of(configs), first_delay_seconds=0.001)
     with structlog.testing.capture_logs() as logs:
         run_until(worker, task.working)
-    assert worker.states[0].error == logs[0]["error"] == "*** and ***, *** and ***"
+    assert logs[0]["error"] == "*** and ***, *** and ***"
+    assert worker.states[0].error == logs[1]["error"] == "ValueError: *** and ***, *** and ***"
+    assert logs[1]["exception"].endswith("ValueError: *** and ***, *** and ***\nand *** and ***, *** and ***")
+    for secret in secrets_of(configs):
+        assert not [line for line in logs if secret in str(line)]
     assert secrets_of(configs[2:]) == set()
 
 

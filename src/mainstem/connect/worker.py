@@ -13,6 +13,7 @@ One line per failure; `failed` stays until the process is started again, and the
 
 import re
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote
@@ -185,12 +186,15 @@ class Worker:
         if isinstance(error, MainstemError):
             log.warning("task_waits", task=name, error=self._text(error), hint=error.hint, retry_in_seconds=delay)
         else:
-            log.error("task_has_a_bug", task=name, error=repr(error), retry_in_seconds=delay, exc_info=error)
+            stack = self._redacted("".join(traceback.format_exception(error)).rstrip())
+            log.error("task_has_a_bug", task=name, error=self._text(error), retry_in_seconds=delay, exception=stack)
 
     def _text(self, error: Exception) -> str:
         """What is told of an error: one line, without secrets."""
         lines = str(error).strip().splitlines() or [""]
-        text = lines[0] if isinstance(error, MainstemError) else f"{type(error).__name__}: {lines[0]}"
+        return self._redacted(lines[0] if isinstance(error, MainstemError) else f"{type(error).__name__}: {lines[0]}")
+
+    def _redacted(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text

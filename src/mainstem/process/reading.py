@@ -42,7 +42,11 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class BooksMissing(MainstemError):
-    """Spark has no counts for a batch that it ran: nothing can be said about it, so it must not be committed."""
+    """Spark has no counts for a batch that it ran, so the audit cannot be told of it.
+
+    What the batch wrote is committed by then. The query ends, and does the batch again when it starts anew: for its books
+    only, since the sink does not write it twice.
+    """
 
 
 def kafka_options(connection: Connection) -> dict[str, str]:
