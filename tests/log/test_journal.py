@@ -109,3 +109,13 @@ def test_frames_are_appended_to_two_files_in_turn(tmp_path):
 def test_random_bytes_are_no_frame(data):
     assert read_frames([data], generation=0, sequence=0) == []
     assert decode_frame(memoryview(b"MSJ1" + data), 0) is None
+
+
+def test_rounds_of_earlier_runs_are_forgotten(tmp_path):
+    journal = Journal(tmp_path, SystemDisk(), generation=1, sequence=1)
+    journal.append([Entry(DELETE, UUID(int=1), 0)])
+    journal.switch()
+    journal.append([Entry(DELETE, UUID(int=2), 0)])
+    again = Journal(tmp_path, SystemDisk(), generation=3, sequence=3)
+    again.empty()
+    assert [(tmp_path / name).read_bytes() for name in NAMES] == [b"", b""]

@@ -35,6 +35,7 @@ class LogMachine(RuleBasedStateMachine):
         self.disk = SimulatedDisk(self.path)
         self.records: list[tuple[bytes, int | None, str]] = []
         self.start = 0
+        self.topics = 0
         self.sequences = {1: 0, 2: 0}
         self.open: dict[int, int] = {}
         self.aborted: set[int] = set()
@@ -118,12 +119,14 @@ class LogMachine(RuleBasedStateMachine):
         self.records = self.records[before - self.start :]
         self.start = before
 
-    @rule(seed=st.integers(0, 2**32))
-    def delete_the_topic_and_create_it_anew(self, seed) -> None:
+    @rule()
+    def delete_the_topic_and_create_it_anew(self) -> None:
         self.run(self.log.delete_partition(TP))
         self.start, self.records, self.sequences = 0, [], {1: 0, 2: 0}
         self.open, self.aborted, self.retries = {}, set(), {}
-        self.partition = self.run(self.log.create_partition(TP, UUID(int=seed + 8), TOPIC))
+        self.topics += 1
+        topic_id = UUID(int=TOPIC_ID.int + self.topics)
+        self.partition = self.run(self.log.create_partition(TP, topic_id, TOPIC))
 
     # -- restarts and faults
 

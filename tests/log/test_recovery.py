@@ -1,6 +1,7 @@
 """What a start finds: torn ends are cut, damage is told, never skipped. Whole histories are in the model tests."""
 
 import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -287,6 +288,33 @@ def test_the_way_out_of_a_damaged_checkpoint_works_in_an_old_directory_too(tmp_p
         await log.close()
 
     run(test())
+
+
+def test_without_a_checkpoint_rounds_of_long_ago_do_not_pass_for_the_last_ones(tmp_path):
+    """A full disk took back the first round after a start, and with it all rounds of that file but the other file's
+    older ones: they spoke of a deleted topic of the same name, and the directory of the new one was removed.
+    """
+    disk = SimulatedDisk(tmp_path)
+
+    async def fill():
+        log = await open_log(tmp_path, disk=disk)
+        for number in range(3):
+            if number:
+                await log.delete_partition(TP)
+            partition = await log.create_partition(TP, UUID(int=number + 1), TOPIC)
+            if number < 2:
+                await log.checkpoint()  # the next topic is in the other file
+        await partition.append(batch(b"kept"))
+        await log.close()
+        log = await open_log(tmp_path, disk=disk)
+        disk.refuse("write", errno.ENOSPC, "journal")
+        with pytest.raises(StorageError, match="nothing was appended"):
+            await log.partitions[TP].append(batch(b"refused"))
+        await log.close()
+        disk.unlink(tmp_path / "checkpoint")
+        return await try_to_read(tmp_path, disk=disk)
+
+    assert run(fill()) == [b"kept"]
 
 
 def test_offsets_go_on_where_nothing_is_left_of_a_partition_but_its_name(tmp_path):

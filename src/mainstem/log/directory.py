@@ -233,6 +233,7 @@ class LogDirectory:
             self._raws = self._write_checkpoint(snapshot, _index_writes(snapshot), False)
         except _NoRoom as error:
             raise StorageError(f"{self.path}: {error}", hint="free disk space, then start again") from error
+        self._journal.empty()
         self._writer.start(self._journal, self.config.journal_bytes)
 
     def _make_partition(self, topic_partition: TopicPartition, topic_id: UUID) -> PartitionLog:

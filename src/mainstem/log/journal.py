@@ -73,6 +73,17 @@ class Journal:
         self.size = 0
         """Bytes of this generation."""
 
+    def empty(self) -> None:
+        """Forget the rounds of earlier runs, all of which a checkpoint covers.
+
+        A first round that is torn or taken back would leave the older of the two files: without a checkpoint, its rounds
+        would pass for the last ones.
+        """
+        for file in self._files:
+            if file.size():
+                file.truncate(0)
+                file.sync()
+
     def append(self, entries: list[Entry]) -> None:
         """Write one frame; durable after `sync`. Where it fails, `take_back` removes what is there of it."""
         frame = encode_frame(self.generation, self.sequence, entries)
