@@ -17,18 +17,19 @@ ORDERS = json.dumps({"type": "record", "name": "Order", "fields": [
     {"name": "id", "type": "long"}, {"name": "cents", "type": "long"},
     {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]})  # fmt: skip
 SETTINGS = '[topics."idle.orders"]\npartitions = 2\nschema = "orders.avsc"\nkey = "id"\nevent_time = "at"\n'
+# Names of their own: the log of a test session knows each job once.
 JOBS = """
 from mainstem.process import stream, table, topic
 from pyspark.sql import functions as F
 orders = topic("idle.orders")
 
 @stream(to="idle.paid", key="id")
-def paid(orders):
+def idle_paid(orders):
     return orders.filter("cents > 0")
 
 @table(to="idle.hourly", key="hour", watermark=("at", "10 minutes"))
-def hourly(paid):
-    totals = paid.groupBy(F.window("at", "1 hour")).agg(F.sum("cents").alias("cents"))
+def idle_hourly(idle_paid):
+    totals = idle_paid.groupBy(F.window("at", "1 hour")).agg(F.sum("cents").alias("cents"))
     return totals.select(F.col("window.start").alias("hour"), "cents")
 """
 TOPICS = ("idle.orders", "idle.paid", "idle.hourly", *(topic.name for topic in INTERNAL_TOPICS))
@@ -62,7 +63,7 @@ def test_an_idle_project_writes_nothing(spark, log_connection, registry_url, liv
     try:
         rows = [{"id": n, "cents": n % 3, "at": NOON + timedelta(minutes=n)} for n in range(100)]
         put_rows(log_connection, live_registry, "idle.orders", ORDERS, rows, ("id",))
-        run_until(driver, lambda: driver.running.keys() == {"paid@1", "hourly@1"})
+        run_until(driver, lambda: driver.running.keys() == {"idle_paid@1", "idle_hourly@1"})
         say_end(log_connection, "idle.orders", int((NOON + timedelta(hours=3)).timestamp() * 1000), end=False)
         run_until(driver, lambda: len(read_rows(log_connection, "idle.hourly")) == 2)  # the heartbeat closed them
         run_until_nothing_has_changed_for(SETTLED_S)

@@ -80,10 +80,12 @@ def driver_of(
 
 
 def run_until(driver: JobDriver, done: Callable[[], bool], seconds: float = 400) -> None:
-    """Step a started driver until `done`."""
+    """Step a started driver until `done`; a job that only a person can mend would be waited for in vain."""
     deadline = time.monotonic() + seconds
     while not done():
         driver.step()
+        refused = [each.error for each in driver.retries.failed.values() if each.needs_a_person]
+        assert not refused or done(), refused
         if time.monotonic() > deadline:
             raise TimeoutError(f"not done within {seconds} s; waiting: {driver.waiting}")
         time.sleep(0.2)
