@@ -2,7 +2,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from mainstem.client import Fenced
+from mainstem.client import Fenced, TransactionFailed
 from mainstem.client.topics import end_offsets
 from mainstem.client.writer import TransactionalWriter, read_source
 from mainstem.records import fingerprint_sum
@@ -64,6 +64,39 @@ def test_a_restart_goes_on_from_the_last_commit_and_counts_on(connection, topic,
     assert read_source(connection, name).written[topic][0].count == 2
     with pytest.raises(Fenced):
         first.commit({"at": 9})
+    first.close()
+    second.close()
+
+
+class LosesErrors:
+    """A producer whose `flush` fails as confluent-kafka's does when it has lost what it was to raise."""
+
+    def __init__(self, producer):
+        self._producer = producer
+
+    def __getattr__(self, name):
+        return getattr(self._producer, name)
+
+    def flush(self, seconds):
+        self._producer.flush(0)
+        raise SystemError("<method 'flush' of 'cimpl.Producer' objects> returned NULL without setting an exception")
+
+
+def test_an_error_that_got_lost_on_the_way_is_found(connection, topic, name):
+    first, second = TransactionalWriter(connection, name), TransactionalWriter(connection, name)
+    first.open()
+    first.begin()
+    first.send(topic, 0, None, b"1")
+    first._producer = LosesErrors(first._producer)
+    with pytest.raises(TransactionFailed, match=r"returned NULL .*; transaction aborted"):
+        first.commit({"at": 1})
+    first.begin()
+    first.send(topic, 0, None, b"2")
+    second.open()
+    with pytest.raises(Fenced):
+        first.commit({"at": 2})
+    assert visible(connection, topic) == []
+    first._producer = first._producer._producer
     first.close()
     second.close()
 

@@ -196,8 +196,9 @@ class TransactionalWriter:
         origin: BaseException | None = error
         while origin is not None and not isinstance(origin, KafkaException):
             origin = origin.__cause__
-        if origin is None:
-            raise error
+        if origin is None:  # or loses it (seen once): an abort is refused with the error, if it was a fatal one
+            self.abort()
+            raise TransactionFailed(f"source {self.source}: {error}; transaction aborted") from error
         cause = origin.args[0]
         where = f"source {self.source}: {cause.str()}"
         if cause.code() in _FENCING:
