@@ -11,6 +11,7 @@ import pytest
 from mainstem.connect import local_postgres
 from mainstem.connect.local_postgres import LocalPostgres
 from tests.support.node import wait_for
+from tests.support.processes import alive
 
 
 def run(dsn: str, statement: str):
@@ -68,14 +69,6 @@ def test_a_server_shuts_down_when_the_program_that_started_it_is_killed(tmp_path
     wait_for(lambda: not alive(pid))
     assert (tmp_path / "pg" / "postgres.log").read_text().rstrip().endswith("database system is shut down")
     shutil.rmtree((tmp_path / "pg" / "data").resolve().parent)
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path):

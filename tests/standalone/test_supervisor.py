@@ -11,6 +11,7 @@ import structlog
 from mainstem.core import UserError
 from mainstem.standalone import supervisor as supervisor_module
 from mainstem.standalone.supervisor import ChildFailed, ChildSpec, Supervisor, last_line
+from tests.support.processes import alive
 
 pytestmark = pytest.mark.anyio
 
@@ -33,14 +34,6 @@ async def run(supervisor, then):
             await then()
         supervisor.stop()
     return running
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def test_children_start_in_order_and_stop_in_reverse(tmp_path):

@@ -1,6 +1,7 @@
 """Child processes that never outlive the test that started them."""
 
 import atexit
+import os
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -38,3 +39,12 @@ def stop(process: "subprocess.Popen[Any]", *, signal_number: int = signal.SIGTER
 def _stop_all() -> None:
     for process in list(_started):
         stop(process, signal_number=signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process is there, or waits to be collected."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
