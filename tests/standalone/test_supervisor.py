@@ -50,6 +50,29 @@ async def test_children_start_in_order_and_stop_in_reverse(tmp_path):
     assert order.index(("b", "stopped")) < order.index(("a", "stopping"))
 
 
+async def test_the_first_stops_last_where_one_in_between_waits_for_its_next_try(tmp_path):
+    """A connect worker in back-off was stopped at once, and the log before Spark, which was still writing to it."""
+    changes = []
+    slow = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(0))); " + SERVE
+    )
+    supervisor = Supervisor(
+        [child("log", SERVE), child("connect", SERVE), child("spark", slow)],
+        tmp_path,
+        lambda states: changes.append({s.name: s.state for s in states}),
+        first_delay_s=30,
+    )
+
+    async def break_the_second():
+        await supervisor.ready()
+        os.kill(supervisor.states[1].pid, signal.SIGKILL)
+        while supervisor.states[1].state != "waiting":
+            await asyncio.sleep(0.01)
+
+    await run(supervisor, break_the_second)
+    assert [each["spark"] for each in changes if each["log"] == "stopping"] == ["stopped"]
+
+
 async def test_a_killed_child_is_started_again(tmp_path):
     supervisor = Supervisor([child("a", SERVE)], tmp_path, first_delay_s=0.01)
     pids = []

@@ -155,21 +155,21 @@ class Supervisor:
     async def _keep_running(self, index: int) -> None:
         spec, state = self._specs[index], self._states[self._specs[index].name]
         before = self._specs[index - 1].name if index else None
-        after = self._specs[index + 1].name if index + 1 < len(self._specs) else None
+        later = [each.name for each in self._specs[index + 1 :]]
         try:
             if before is None or spec.early or await self._unless_stopping(self._ready[before].wait()):
-                await self._restart_until_stopped(spec, state, before, after)
+                await self._restart_until_stopped(spec, state, before, later)
         finally:
             self._change(state, "stopped", pid=None)
             self._stopped[spec.name].set()
 
     async def _restart_until_stopped(
-        self, spec: ChildSpec, state: ChildState, before: str | None, after: str | None
+        self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]
     ) -> None:
         delay_s = self._first_delay_s
         while not self._stopping.is_set():
             started = time.monotonic()
-            said = await self._life(spec, state, before, after)
+            said = await self._life(spec, state, before, later)
             if self._stopping.is_set():
                 return
             code, state.last_error = said
@@ -188,10 +188,12 @@ class Supervisor:
             await self._unless_stopping(asyncio.sleep(delay_s))
             delay_s = min(delay_s * 2, self._longest_delay_s)
 
-    async def _life(self, spec: ChildSpec, state: ChildState, before: str | None, after: str | None) -> tuple[int, str]:
+    async def _life(
+        self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]
+    ) -> tuple[int, str]:
         """Run a child to its end; its exit code, and what to tell of it."""
         try:
-            code = await self._run_once(spec, state, before, after)
+            code = await self._run_once(spec, state, before, later)
         except OSError as error:  # no memory for a process, no room for its log file: that may pass
             return -1, f"cannot be started: {error}"
         return code, f"exit {code}: {self._said(spec)}"
@@ -199,7 +201,7 @@ class Supervisor:
     def _said(self, spec: ChildSpec) -> str:
         return last_line(self._log_file(spec)).removeprefix("mainstem: ")
 
-    async def _run_once(self, spec: ChildSpec, state: ChildState, before: str | None, after: str | None) -> int:
+    async def _run_once(self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]) -> int:
         """One life of a child: start, wait for its ready line, then for its end or ours. Return its exit code."""
         put_aside(self._log_file(spec))
         with self._log_file(spec).open("ab", buffering=0) as log_file:
@@ -219,8 +221,11 @@ class Supervisor:
                     await self._watch(spec, state, process, first, unfailing(log_file.write))
             finally:
                 if process.returncode is None:
-                    if after is not None and self._stopping.is_set():
-                        await self._stopped[after].wait()
+                    if (
+                        self._stopping.is_set()
+                    ):  # all of them: the next one may be down, and stopped before those after it
+                        for each in later:
+                            await self._stopped[each].wait()
                     await self._end(spec, state, process)
         return process.returncode if process.returncode is not None else -1
 
