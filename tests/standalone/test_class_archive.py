@@ -9,6 +9,7 @@ from mainstem.process import load_project
 from mainstem.process.class_archive import make_archive
 from mainstem.standalone import class_archive
 from mainstem.standalone.config import load_config
+from mainstem.standalone.up import Addresses
 
 
 def test_the_small_project_uses_every_part_of_a_driver(tmp_path):
@@ -35,3 +36,9 @@ def test_an_archive_that_is_there_is_left_alone_and_a_failed_run_says_so(tmp_pat
     assert class_archive.ensure_archive()
     assert not class_archive.ensure_archive()
     assert path.read_bytes() == b"x"
+
+
+def test_a_gateway_that_takes_no_events_ends_the_run(tmp_path):
+    """The supervisor tries again after any other OSError: `make setup` would go on for ever."""
+    with pytest.raises(class_archive.NotMade, match="the gateway took no events"):
+        class_archive._visit(Addresses("127.0.0.1:1", "127.0.0.1:1"), tmp_path)

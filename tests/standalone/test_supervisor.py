@@ -3,12 +3,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 import structlog
 
-from mainstem.core import UserError
+from mainstem.core import Retriable, UserError
 from mainstem.standalone import supervisor as supervisor_module
 from mainstem.standalone.supervisor import ChildFailed, ChildSpec, Supervisor, last_line
 from tests.support.processes import alive
@@ -239,6 +240,75 @@ async def test_a_failure_of_what_follows_stops_everything(tmp_path):
     with pytest.raises(UserError, match="expected 2 partitions"):
         await supervisor.run()
     assert [state.state for state in supervisor.states] == ["stopped", "stopped"]
+
+
+@pytest.mark.parametrize("failure", [OSError(5, "Input/output error"), Retriable("log: no answer")])
+async def test_what_follows_a_child_is_tried_again_where_that_may_help(tmp_path, failure):
+    """An OSError counted as one of starting the child: it was started again, and ready with no topics declared."""
+    tries, states = [], []
+
+    def third_time_lucky():
+        tries.append(supervisor.states[0].pid)
+        if len(tries) < 3:
+            raise failure
+
+    supervisor = Supervisor(
+        [child("a", SERVE), child("b", SERVE)],
+        tmp_path,
+        lambda all_states: states.append((all_states[0].state, all_states[0].pid, all_states[1].state)),
+        after={"a": third_time_lucky},
+        first_delay_s=0.01,
+    )
+    await run(supervisor, supervisor.ready)
+    (pid,) = set(tries)
+    assert len(tries) == 3
+    assert supervisor.states[0].restarts == 0
+    assert ("waiting", pid, "not started") in states
+    assert ("running", pid, "running") in states
+    assert supervisor.states[0].last_error == f"what follows it failed: {failure}"
+
+
+async def test_a_child_that_ends_during_what_follows_it_is_started_again(tmp_path):
+    """Nobody watched the gateway meanwhile: killed, it stayed "running", and then all of `up` ended."""
+    again = threading.Event()
+    supervisor = Supervisor(
+        [child("a", SERVE), child("b", SERVE)], tmp_path, after={"a": lambda: again.wait(30)}, first_delay_s=0.01
+    )
+
+    async def kill():
+        while supervisor.states[0].state != "running":
+            await asyncio.sleep(0.01)
+        os.kill(supervisor.states[0].pid, signal.SIGKILL)
+        while (supervisor.states[0].restarts, supervisor.states[0].state) != (1, "running"):
+            await asyncio.sleep(0.01)
+        assert supervisor.states[1].state == "not started"
+        again.set()
+        await supervisor.ready()
+
+    await run(supervisor, kill)
+
+
+def test_nobody_waits_for_what_follows_when_all_stops(tmp_path):
+    """A Ctrl-C was heard, and then the program waited until a client had lost its patience."""
+    begun, end = threading.Event(), threading.Event()
+
+    def wait_long():
+        begun.set()
+        end.wait(20)
+
+    async def stop_soon():
+        supervisor = Supervisor([child("a", SERVE)], tmp_path, after={"a": wait_long})
+
+        async def until_begun():
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+
+        await run(supervisor, until_begun)
+
+    started = time.monotonic()
+    asyncio.run(stop_soon())
+    end.set()
+    assert time.monotonic() - started < 15
 
 
 async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):

@@ -110,8 +110,13 @@ def _run_small_project(scratch: Path, archive: Path) -> None:
     async def run() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(supervisor.run())
-            await supervisor.ready()
-            supervisor.stop()
+            try:
+                async with asyncio.timeout(2 * _WITHIN_S):  # a supervisor by itself tries for ever
+                    await supervisor.ready()
+            except TimeoutError:
+                raise NotMade(f"not everything was ready within {2 * _WITHIN_S:.0f} s") from None
+            finally:
+                supervisor.stop()
 
     try:
         asyncio.run(run())
@@ -131,7 +136,10 @@ def _visit(at: Addresses, tables: Path) -> None:
         body = json.dumps(events).encode()
         url = f"{at.gateway_url}/v1/topics/visits/events"
         request = urllib.request.Request(url, body, {"content-type": "application/json"})  # noqa: S310 - our own gateway
-        urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
+        try:
+            urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
+        except OSError as error:
+            raise NotMade(f"{url}: the gateway took no events: {error}") from error
         sent += len(events)
         time.sleep(1)
 

@@ -14,6 +14,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import Any, ParamSpec
 
 import msgspec
 
-from mainstem.core.errors import MainstemError, UserError
+from mainstem.core.errors import MainstemError, Retriable, UserError
 from mainstem.core.logging import get_logger
 from mainstem.core.process import PARENT
 
@@ -60,8 +61,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
 class ChildState(msgspec.Struct):
     """What `mainstem status` shows of a child. `since` is seconds since 1970.
 
-    `state`: not started, starting, running, waiting (for the next try), failed (a person has to mend something; tried
-    again from time to time), stopping, stopped.
+    `state`: not started, starting, running, waiting (for the next try; with a `pid`, of what is to be done before the
+    next child starts), failed (a person has to mend something; tried again from time to time), stopping, stopped.
     """
 
     name: str
@@ -91,7 +92,8 @@ class Supervisor:
             grown large becomes `<name>.log.1` when the child is started; one that runs keeps the file that it has.
         on_change: called with the states of all children whenever one changes.
         after: by the name of a child, what is to be done once when it is ready, before the next one starts; it runs
-            in a thread. If it fails, everything is stopped and `run` raises its error.
+            in a thread, and the child is watched meanwhile. A Retriable or an OSError of it means another try, so it
+            must bear to be repeated; for any other error everything is stopped, and `run` raises it.
     """
 
     def __init__(
@@ -110,7 +112,8 @@ class Supervisor:
         self._after = dict(after or {})
         self._first_delay_s, self._longest_delay_s = first_delay_s, longest_delay_s
         self._states = {spec.name: ChildState(spec.name) for spec in specs}
-        self._ready = {spec.name: asyncio.Event() for spec in specs}
+        self._served = {spec.name: asyncio.Event() for spec in specs}  # it has said that it is ready
+        self._ready = {spec.name: asyncio.Event() for spec in specs}  # and what is to be done after that is done
         self._stopped = {spec.name: asyncio.Event() for spec in specs}
         self._stopping = asyncio.Event()
         self._failure: MainstemError | None = None
@@ -146,6 +149,8 @@ class Supervisor:
             async with asyncio.TaskGroup() as tasks:
                 for index in range(len(self._specs)):
                     tasks.create_task(self._keep_running(index))
+                for name in self._after:
+                    tasks.create_task(self._follow_up(name))
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
@@ -174,7 +179,7 @@ class Supervisor:
                 return
             code, state.last_error = said
             refused = code == MISUSE
-            if refused and not self._ready[spec.name].is_set():
+            if refused and not self._served[spec.name].is_set():
                 self._failure = ChildFailed(f"{spec.name}: {self._said(spec)}", hint=f"its log: {self._log_file(spec)}")
                 self.stop()
                 return
@@ -266,7 +271,8 @@ class Supervisor:
             return
         state.ready_line = line.decode(errors="replace").strip()
         self._change(state, "running", pid=process.pid)
-        if await self._did_follow_up(spec):
+        self._served[spec.name].set()
+        if spec.name not in self._after:
             self._ready[spec.name].set()
 
         async def forward(stdout: asyncio.StreamReader) -> None:
@@ -276,18 +282,33 @@ class Supervisor:
 
         await self._unless_stopping(forward(process.stdout))
 
-    async def _did_follow_up(self, spec: ChildSpec) -> bool:
-        follow_up = self._after.pop(spec.name, None)
-        if follow_up is None:
-            return True
-        try:
-            return await self._unless_stopping(work := asyncio.ensure_future(asyncio.to_thread(follow_up))) and (
-                work.result() is None
-            )
-        except MainstemError as error:
-            self._failure = error
-            self.stop()
-            return False
+    async def _follow_up(self, name: str) -> None:
+        """Do what is to be done once when the child `name` serves, in as many tries as it takes."""
+        state, delay_s = self._states[name], self._first_delay_s
+        if not await self._unless_stopping(self._served[name].wait()):
+            return
+        while True:
+            done = in_daemon_thread(self._after[name])
+            if not await self._unless_stopping(done):
+                return
+            try:
+                done.result()
+                break
+            except (Retriable, OSError) as error:
+                log.warning("follow_up_failed", child=name, error=str(error), retry_in_s=delay_s)
+                if state.state in ("running", "waiting") and state.pid is not None:
+                    state.last_error = f"what follows it failed: {error}"
+                    self._change(state, "waiting", pid=state.pid)
+            except MainstemError as error:
+                self._failure = error
+                self.stop()
+                return
+            if not await self._unless_stopping(asyncio.sleep(delay_s)):
+                return
+            delay_s = min(delay_s * 2, self._longest_delay_s)
+        if state.state == "waiting" and state.pid is not None:
+            self._change(state, "running", pid=state.pid)
+        self._ready[name].set()
 
     async def _end(self, spec: ChildSpec, state: ChildState, process: asyncio.subprocess.Process) -> None:
         self._change(state, "stopping", pid=process.pid)
@@ -339,6 +360,35 @@ def unfailing(report: Callable[Arguments, object]) -> Callable[Arguments, None]:
             failing = False
 
     return call
+
+
+def in_daemon_thread(work: Callable[[], None]) -> "asyncio.Future[None]":
+    """Run `work` in a thread for which nobody waits at the end of the program, as is done for those of `to_thread`.
+
+    Nothing can stop a thread, and a client of a server that is down goes on trying for half a minute.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def report(error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as caught:
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+            loop.call_soon_threadsafe(report, error)
+
+    threading.Thread(target=run, name="follow-up", daemon=True).start()
+    return done
 
 
 def _end_with(leader: int) -> None:
