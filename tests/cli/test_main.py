@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
-from mainstem.cli import extra_of, first_of_ours
+from mainstem.cli import extra_of, for_people
 from mainstem.core import Retriable, UserError
 from mainstem.core.process import PARENT
+from tests.support.commands import the_line
 
 FAIL = """
 import sys
@@ -45,5 +46,60 @@ def test_a_module_that_an_extra_brings_is_known_by_it():
 
 def test_an_error_in_a_group_of_tasks_is_found():
     inner = UserError("port 9092: in use")
-    assert first_of_ours(ExceptionGroup("", [ExceptionGroup("", [inner, Retriable("x")])])) is inner
-    assert first_of_ours(ExceptionGroup("", [inner, ValueError("a bug")])) is None
+    assert for_people(ExceptionGroup("", [ExceptionGroup("", [inner, Retriable("x")])])) is inner
+    assert for_people(ExceptionGroup("", [inner, ValueError("a bug")])) is None
+
+
+RAISE = """
+import sys
+from mainstem import cli
+def fails(**_):
+    raise eval(sys.argv[1])
+cli.group.main = fails
+cli.main()
+"""
+
+
+def raising(error, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", RAISE, error],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_bug_shows_where_it_is_and_is_not_the_answer_no():
+    """`mainstem audit` ended with 1, as it does where records are lost."""
+    done = raising("ValueError('x')")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "ValueError: x")
+    done = raising("ExceptionGroup('', [ValueError('x')])")
+    assert (done.returncode, "ValueError: x" in done.stderr) == (2, True)
+    assert raising("ValueError('x')", **{PARENT: str(os.getpid())}).returncode == 75
+
+
+def test_what_the_machine_refuses_is_one_line():
+    line = the_line(raising("OSError(28, 'No space left on device')"))
+    assert line == "mainstem: No space left on device (make room on the disk)"
+    line = the_line(raising("ExceptionGroup('', [OSError(13, 'Permission denied', '/x/y')])"))
+    assert line == "mainstem: /x/y: Permission denied (check its owner and permissions)"
+
+
+def test_output_that_nobody_reads_is_neither_yes_nor_no():
+    read, write = os.pipe()
+    os.close(read)
+    for stderr in (subprocess.PIPE, write):
+        command = [sys.executable, "-m", "mainstem", "plan", "--help"]
+        done = subprocess.run(command, stdout=write, stderr=stderr, text=True, check=False)
+        assert (done.returncode, done.stderr or "") == (141, "")
+    done = subprocess.run([sys.executable, "-m", "mainstem", "upp"], stderr=write, check=False)
+    assert done.returncode == 2
+    os.close(write)
+
+
+def test_output_that_has_no_room_is_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "mainstem", "plan", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert the_line(done) == "mainstem: No space left on device (make room on the disk)"

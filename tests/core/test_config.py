@@ -28,6 +28,11 @@ def test_an_unknown_setting_is_named_with_its_file():
         convert({"log": {"segmnt_bytes": 1}}, Tree, where="mainstem.toml")
 
 
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(BadSetting, match=rf"^{tmp_path}: expected a file to read: Is a directory$"):
+        read_toml(tmp_path)
+
+
 def test_a_wrong_type_is_named_with_its_place():
     with pytest.raises(BadSetting, match=r"Expected `int`, got `str` - at `\$\.log\.segment_bytes`"):
         convert({"log": {"segment_bytes": "many"}}, Tree, where="mainstem.toml")

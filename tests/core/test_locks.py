@@ -1,3 +1,5 @@
+import errno
+import os
 import subprocess
 import sys
 
@@ -19,6 +21,17 @@ def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path):
         holder.wait()
     with DirectoryLock(tmp_path):  # what a killed process leaves behind holds nobody up
         pass
+
+
+def test_a_full_disk_does_not_keep_it_from_being_taken(tmp_path, monkeypatch):
+    """`mainstem clean` could not make room."""
+
+    def full_disk(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full_disk)
+    with DirectoryLock(tmp_path), pytest.raises(DirectoryInUse):
+        DirectoryLock(tmp_path)
 
 
 def test_released_it_can_be_taken_again(tmp_path):

@@ -142,6 +142,7 @@ HEAD = "from mainstem.process import changelog, stream, table, topic\n"
         ("a = topic('a'", 2, "'(' was never closed"),
         ("import no_such_module", 2, "import failed: ModuleNotFoundError"),
         ("a = 1\nb = a / 0", 3, "import failed: ZeroDivisionError"),
+        ("import sys\nsys.exit(1)", 3, "import failed: SystemExit: 1"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_code_is_told_with_its_file_and_line(tmp_path, jobs, line, message):

@@ -1,9 +1,14 @@
 """Doors for people: the terminal. A command parses, calls one function of a room and prints."""
 
+import contextlib
+import errno
 import importlib
 import os
 import signal
 import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import click
 
@@ -26,11 +31,40 @@ COMMANDS = {
 
 MISUSE = 2
 INTERRUPTED = 128 + signal.SIGINT
+UNREAD = 128 + signal.SIGPIPE
 TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: a supervised process that failed and may be started again
+
+
+FAULTS = {
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "make room within the quota, or raise it",
+    errno.EROFS: "mount it for writing, or choose another directory",
+    errno.EACCES: "check its owner and permissions",
+    errno.EPERM: "check its owner and permissions",
+    errno.EIO: "check the disk",
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+}
+"""What the machine may refuse anywhere, and what a person can do about it; any other OSError that comes this far is a bug."""
+
+
+class OutputClosed(Exception):
+    """The reader of our output has gone, as `head` does."""
+
+
+class MachineFault(MainstemError):
+    """The machine refused something: no fault of the program's, and it may pass."""
 
 
 class LazyGroup(click.Group):
     """Imports a command's module when the command is used: `mainstem log start` must not pay for Spark."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _closed_output():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _closed_output():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -44,6 +78,15 @@ class LazyGroup(click.Group):
         return command
 
 
+@contextlib.contextmanager
+def _closed_output() -> Iterator[None]:
+    """An error that click leaves alone: it makes exit code 1 of a BrokenPipeError, which says "no" here."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise OutputClosed from error
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="mainstem")
 def group() -> None:
@@ -53,34 +96,44 @@ def group() -> None:
 def main() -> None:
     """The `mainstem` command.
 
-    Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do), 130 interrupted by Ctrl-C.
+    Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do), 130 interrupted by Ctrl-C, 141
+    nobody reads the output any more. A bug is a failure: it shows its traceback.
     """
     try:
         code = group.main(standalone_mode=False)  # what `ctx.exit` was given, or what the command returned: None
     except click.ClickException as error:
-        error.show()
-        sys.exit(MISUSE)
+        with contextlib.suppress(OSError):
+            error.show()
+        end(MISUSE)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone, as `head` does
-        sys.exit(0)
-    except MainstemError as error:
-        fail(error)
-    except ModuleNotFoundError as missing:
-        extra = extra_of(missing.name or "")
-        if extra is None:
-            raise
-        fail(
-            UserError(f"{missing.name}: not installed", hint=f"it comes with an extra: pip install 'mainstem[{extra}]'")
-        )
-    except ExceptionGroup as several:  # what a TaskGroup makes of an error in one of its tasks
-        ours = first_of_ours(several)
-        if ours is None:
-            raise
-        fail(ours)
+        end(INTERRUPTED)
+    except (OutputClosed, BrokenPipeError):
+        end(UNREAD)
+    except Exception as error:
+        if (ours := for_people(error)) is not None:
+            fail(ours)
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        end(TEMPORARY if PARENT in os.environ else MISUSE)
     else:
-        sys.exit(code)
+        end(code)
+
+
+def for_people(error: BaseException) -> MainstemError | None:
+    """What to tell instead of a traceback; None for a bug."""
+    if isinstance(error, MainstemError):
+        return error
+    if isinstance(error, BaseExceptionGroup):  # what a TaskGroup makes of an error in one of its tasks
+        told = [for_people(each) for each in error.exceptions]
+        return None if None in told else told[0]
+    if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")) is not None:
+        return UserError(
+            f"{error.name}: not installed", hint=f"it comes with an extra: pip install 'mainstem[{extra}]'"
+        )
+    if isinstance(error, OSError) and error.errno in FAULTS:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return MachineFault(f"{where}{error.strerror}", hint=FAULTS[error.errno])
+    return None
 
 
 def extra_of(module: str) -> str | None:
@@ -91,23 +144,26 @@ def extra_of(module: str) -> str | None:
     return next((extra for extra, modules in EXTRAS.items() if package in modules), None)
 
 
-def first_of_ours(several: BaseExceptionGroup[BaseException]) -> MainstemError | None:
-    """The first error in the group, however deep, that is meant for people; None if a bug is among them."""
-    _, bugs = several.split(MainstemError)
-    if bugs is not None:
-        return None
-    first: BaseException = several
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first if isinstance(first, MainstemError) else None
-
-
-def fail(error: MainstemError) -> None:
+def fail(error: MainstemError) -> NoReturn:
     """Print what was expected and found, then what to do, and exit with 2.
 
     Under a supervisor, 2 means that a person has to mend something first; whatever else went wrong is worth another try.
     """
     hint = f" ({error.hint})" if error.hint else ""
-    click.echo(f"mainstem: {error}{hint}", err=True)
+    with contextlib.suppress(OSError):
+        click.echo(f"mainstem: {error}{hint}", err=True)
     supervised = PARENT in os.environ
-    sys.exit(TEMPORARY if supervised and not isinstance(error, UserError) else MISUSE)
+    end(TEMPORARY if supervised and not isinstance(error, UserError) else MISUSE)
+
+
+def end(code: int | None) -> NoReturn:
+    """Exit with `code`, also where what was printed cannot be written: Python would try again, and make 120 of it."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            if stream is not None:  # it is None where it was closed from the start
+                stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+    sys.exit(code)

@@ -24,12 +24,14 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file.
 
     Raises:
-        BadSetting: the file is missing or is not TOML.
+        BadSetting: the file is missing, cannot be read, or is not TOML.
     """
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise BadSetting(f"{path}: no such file", hint="give a project directory that holds a mainstem.toml") from None
+    except OSError as error:
+        raise BadSetting(f"{path}: expected a file to read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path}: not valid TOML: {error}") from None
 

@@ -25,6 +25,9 @@ def write_atomically(path: Path, data: bytes) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(path)  # the kernel names no file to whom it refuses a write
+        raise
     finally:
         os.close(descriptor)
     neighbour.rename(path)

@@ -1,5 +1,6 @@
 """A directory belongs to one process at a time."""
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -20,7 +21,7 @@ class DirectoryLock:
     """An advisory lock on `directory`/`name`, held until `release` or the end of the process, however it ends.
 
     The file names the holder's process id for people; the kernel's lock is what counts, so a file left by a
-    killed process holds nobody up.
+    killed process holds nobody up. That needs no room on the disk: what a full one keeps can be deleted under it.
 
     Raises:
         DirectoryInUse: another process holds it.
@@ -45,8 +46,10 @@ class DirectoryLock:
                 f"{directory}: in use by process {holder}",
                 hint="stop that process, or choose another directory with --data",
             ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        name_of_holder = f"{os.getpid()}\n".encode()
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, name_of_holder, 0)
+            os.ftruncate(self._descriptor, len(name_of_holder))
 
     def release(self) -> None:
         if self._descriptor >= 0:

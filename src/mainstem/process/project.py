@@ -225,7 +225,7 @@ def _import_file(path: Path) -> None:
         raise
     except SyntaxError as error:
         raise BadDeclaration(Location(error.filename or str(path), error.lineno or 0), f"{error.msg}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadDeclaration(_place_of(error, path), f"import failed: {type(error).__name__}: {error}") from error
 
 
