@@ -3,10 +3,13 @@
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 
 from mainstem.core.errors import UserError
+
+ASKED_FOR_S = 0.25  # many times as long as somebody who asks holds it, see `is_held`
 
 
 class DirectoryInUse(UserError):
@@ -37,19 +40,25 @@ class DirectoryLock:
             raise UnusableDirectory(
                 f"{directory}: expected a directory to write to: {error.strerror}", hint="choose another with --data"
             ) from None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._take():
             holder = os.read(self._descriptor, 32).decode(errors="replace").strip() or "unknown"
             os.close(self._descriptor)
             raise DirectoryInUse(
                 f"{directory}: in use by process {holder}",
                 hint="stop that process, or choose another directory with --data",
-            ) from None
+            )
         name_of_holder = f"{os.getpid()}\n".encode()
         with contextlib.suppress(OSError):
             os.pwrite(self._descriptor, name_of_holder, 0)
             os.ftruncate(self._descriptor, len(name_of_holder))
+
+    def _take(self) -> bool:
+        deadline = time.monotonic() + ASKED_FOR_S
+        while not _flock(self._descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
+        return True
 
     def release(self) -> None:
         if self._descriptor >= 0:
@@ -61,3 +70,27 @@ class DirectoryLock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.release()
+
+
+def is_held(directory: Path, name: str = "lock") -> bool:
+    """Whether a process holds the lock now. Any number may ask at once, and nobody has to be allowed to write.
+
+    Raises:
+        OSError: the lock cannot be read.
+    """
+    try:
+        descriptor = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        return not _flock(descriptor, fcntl.LOCK_SH)  # shared: those who ask are not in each other's way
+    finally:
+        os.close(descriptor)
+
+
+def _flock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

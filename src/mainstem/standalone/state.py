@@ -16,7 +16,7 @@ import msgspec
 
 from mainstem.core import UserError
 from mainstem.core.files import write_atomically
-from mainstem.core.locks import DirectoryInUse, DirectoryLock
+from mainstem.core.locks import is_held
 from mainstem.standalone.supervisor import ChildState
 
 FORMAT = 1
@@ -107,10 +107,4 @@ def load(data: Path) -> UpState | None:
 
 def is_up(data: Path) -> bool:
     """Whether a `mainstem up` holds this data directory now."""
-    if not (data / "lock").exists():
-        return False
-    try:
-        DirectoryLock(data).release()
-    except DirectoryInUse:
-        return True
-    return False
+    return is_held(data)
