@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from mainstem import embedded
 from mainstem.cli import group
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
-from mainstem.standalone.state import claim_directory, marker_file
+from mainstem.standalone.state import claim_directory, is_up, marker_file
 from tests.support.commands import mainstem, the_line
 
 
@@ -25,6 +25,36 @@ def test_the_data_directory_is_deleted_and_the_project_is_not(tmp_path):
     assert clean(tmp_path, "--yes").exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["mainstem.toml"]
     assert "nothing there" in clean(tmp_path, "--yes").stdout
+
+
+def test_one_that_is_a_link_is_emptied_and_stays(tmp_path):
+    """It ended with a traceback."""
+    elsewhere, data = tmp_path / "elsewhere", tmp_path / ".mainstem"
+    (elsewhere / "log").mkdir(parents=True)
+    data.symlink_to(elsewhere)
+    marker_file(data).write_text('{"format":1}')
+    done = clean(tmp_path, "--yes")
+    assert (done.exit_code, done.stdout) == (0, f"{data}: emptied\n")
+    assert data.is_symlink()
+    assert list(elsewhere.iterdir()) == []
+    assert "nothing there" in clean(tmp_path, "--yes").stdout
+
+
+def test_while_it_asks_nothing_is_up(tmp_path):
+    data = tmp_path / ".mainstem"
+    data.mkdir()
+    claim_directory(data)
+    command = [sys.executable, "-m", "mainstem", "clean", str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        asked = b""
+        while not asked.endswith(b"[y/N]: "):
+            asked += process.stderr.read(1)
+        assert not is_up(data)
+        with DirectoryLock(data):  # it is started meanwhile
+            assert b"in use by process" in process.communicate(b"y\n", timeout=60)[1]
+    assert process.returncode == 2
+    assert marker_file(data).exists()
 
 
 def test_it_asks_first(tmp_path):

@@ -1,3 +1,7 @@
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from mainstem.core.locks import DirectoryLock
@@ -6,6 +10,8 @@ from mainstem.standalone.state import (
     UpState,
     check_directory,
     claim_directory,
+    delete_directory,
+    is_empty,
     is_up,
     load,
     marker_file,
@@ -59,3 +65,85 @@ def test_what_holds_something_else_or_a_later_format_is_refused(tmp_path):
     marker_file(tmp_path).write_text('{"format": 2}')
     with pytest.raises(NotOurDirectory, match="data directory of format 2, this program knows 1"):
         claim_directory(tmp_path)
+
+
+class Killed(BaseException):
+    pass
+
+
+def a_used_directory(data):
+    data.mkdir()
+    claim_directory(data)
+    save(data, UpState(7, "p", "127.0.0.1:1", "http://127.0.0.1:2", 3.0))
+    for file in ("lock", "log/.lock", "log/orders-0/0.log", "tables/orders/part"):
+        (data / file).parent.mkdir(parents=True, exist_ok=True)
+        (data / file).touch()
+
+
+def test_one_that_was_half_deleted_is_refused_until_the_rest_is_deleted(tmp_path, monkeypatch):
+    """`up` once took what a killed `clean` had left for a whole one, and a second `clean` refused it."""
+    data, refused = tmp_path / "data", 0
+    for survived in range(100):
+        a_used_directory(data)
+        left = survived
+
+        def or_killed(delete):
+            def call(path, *arguments, **options):
+                nonlocal left
+                if left == 0:
+                    raise Killed
+                left -= 1
+                delete(path, *arguments, **options)
+
+            return call
+
+        with monkeypatch.context() as patched:
+            for name in ("unlink", "rmdir"):
+                patched.setattr(os, name, or_killed(getattr(os, name)))
+            try:
+                delete_directory(data)
+            except Killed:
+                pass
+            else:
+                break
+        if not is_empty(data):
+            with pytest.raises(NotOurDirectory, match="found one that was being deleted"):
+                claim_directory(data)
+            check_directory(data)  # `clean` takes it
+            delete_directory(data)
+            refused += 1
+        else:
+            data.rmdir()
+        assert not data.exists()
+    assert refused > 5
+    assert not data.exists()
+
+
+def test_mount_points_are_emptied(tmp_path, monkeypatch):
+    """It ended with a traceback after all was deleted."""
+    data = tmp_path / "data"
+    a_used_directory(data)
+    (data / "lost+found").mkdir()
+    rmdir = os.rmdir
+
+    def busy(path, *arguments, **options):
+        if Path(path) in (data, data / "log"):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        rmdir(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    delete_directory(data)
+    assert sorted(path.name for path in data.rglob("*")) == ["log", "lost+found"]
+    assert is_empty(data)
+    claim_directory(data)
+
+
+def test_links_in_it_are_not_followed(tmp_path):
+    data = tmp_path / "data"
+    a_used_directory(data)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "thesis.txt").touch()
+    (data / "link").symlink_to(tmp_path / "kept")
+    delete_directory(data)
+    assert not data.exists()
+    assert (tmp_path / "kept" / "thesis.txt").exists()

@@ -1,7 +1,7 @@
 """`mainstem clean`: remove what a project has kept on this machine."""
 
 import contextlib
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -18,21 +18,32 @@ from mainstem.core.locks import DirectoryLock
 def clean(project: Path, data: Path | None, yes: bool) -> None:
     """Delete the data directory of PROJECT: its log, checkpoints and tables. Refused while it is in use, or is none.
 
-    What sources and destinations keep (a replication slot, rows of a replica) is not touched.
+    What sources and destinations keep (a replication slot, rows of a replica) is not touched, nor what a link in it points
+    to. Interrupted, it is run again.
     """
     directory = data_directory(project, data)
-    if not directory.exists():
+    from mainstem.standalone.state import check_directory, delete_directory, is_empty
+
+    if not directory.exists() or (directory.is_dir() and is_empty(directory)):
         click.echo(f"{directory}: nothing there")
         return
-    from mainstem.standalone.state import LAYOUT, check_directory
-
     check_directory(directory)
+    if not yes:
+        with _locked(directory):  # not while it asks: who holds the lock counts as a running `up`
+            pass
+        confirm(f"delete {directory} with the log and all tables for good?")
+    with _locked(directory):
+        delete_directory(directory)
+    click.echo(f"{directory}: {'emptied' if directory.exists() else 'deleted'}")
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    from mainstem.standalone.state import LAYOUT
+
     with contextlib.ExitStack() as held:
         held.enter_context(DirectoryLock(directory))
         log = directory / LAYOUT["log"]
         if log.is_dir():  # a log that was started alone holds only its own lock
             held.enter_context(DirectoryLock(log, ".lock"))
-        if not yes:
-            confirm(f"delete {directory} with the log and all tables for good?")
-        shutil.rmtree(directory)
-    click.echo(f"{directory}: deleted")
+        yield

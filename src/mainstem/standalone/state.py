@@ -1,6 +1,7 @@
 """What stands in the data directory about itself.
 
-`mainstem.json` says that it is one, and of which format: `{"format": 1}`. A program refuses a larger format than its own.
+`mainstem.json` says that it is one, and of which format: `{"format":1}`. A program refuses a larger format than its own.
+`{"format":0}` stands in one that is being deleted, to the last: `up` refuses what a crash has left of it.
 
 `up.json` is what a running `mainstem up` says of itself, for the other commands:
 
@@ -10,6 +11,9 @@
 It is a hint: whether `up` runs is told by the lock beside it.
 """
 
+import contextlib
+import errno
+import os
 from pathlib import Path
 
 import msgspec
@@ -21,6 +25,7 @@ from mainstem.standalone.supervisor import ChildState
 
 FORMAT = 1
 DIRECTORY_FORMAT = 1
+BEING_DELETED = 0
 
 LAYOUT = {"log": "log", "logs": "logs", "spark": "spark", "tables": "tables"}
 """What lies where below a data directory."""
@@ -43,8 +48,8 @@ def marker_file(data: Path) -> Path:
     return data / "mainstem.json"
 
 
-def check_directory(data: Path) -> None:
-    """Refuse what is no data directory of ours, or has a later format.
+def check_directory(data: Path) -> Marker:
+    """Refuse what is no data directory of ours, or has a later format; its marker.
 
     Raises:
         NotOurDirectory: it has no marker, or one that this program does not know.
@@ -60,21 +65,75 @@ def check_directory(data: Path) -> None:
             f"{data}: data directory of format {marker.format}, this program knows {DIRECTORY_FORMAT}",
             hint="use the version of Mainstem that wrote it, or a later one",
         )
+    return marker
 
 
 def claim_directory(data: Path) -> None:
     """Make `data` a data directory, where it is empty or of a program that left no marker yet. Call it under its lock.
 
     Raises:
-        NotOurDirectory: it holds something else: `mainstem clean` would delete that one day.
+        NotOurDirectory: it holds something else: `mainstem clean` would delete that one day. Or what a `mainstem
+            clean` that was interrupted has left.
     """
-    if not marker_file(data).exists() and (state_file(data).exists() or {p.name for p in data.iterdir()} <= EMPTY):
+    if not marker_file(data).exists() and (state_file(data).exists() or is_empty(data)):
         write_atomically(marker_file(data), msgspec.json.encode(Marker(DIRECTORY_FORMAT)))
     try:
-        check_directory(data)
+        marker = check_directory(data)
     except NotOurDirectory as error:
         error.hint = error.hint or "give --data an empty directory or a new one"
         raise
+    if marker.format == BEING_DELETED:
+        raise NotOurDirectory(
+            f"{data}: expected a whole data directory, found one that was being deleted",
+            hint="`mainstem clean` deletes the rest",
+        )
+
+
+def is_empty(data: Path) -> bool:
+    """Whether nothing of anybody's is in `data`: what else an empty one may hold are empty directories, as for a mount."""
+    return all(
+        path.name in EMPTY or (path.is_dir() and {each.name for each in path.iterdir()} <= {"lost+found"})
+        for path in data.iterdir()
+    )
+
+
+def delete_directory(data: Path) -> None:
+    """Delete all that is in the data directory `data`, then itself. Call it under its locks.
+
+    1. mark it as being deleted, 2. delete everything but the marker, the lock last, 3. the marker, 4. the directory. A
+    second call finishes what a crash has interrupted. Links are not followed, except for `data` itself; that one and mount
+    points are emptied and stay.
+    """
+    marker = marker_file(data)
+    _overwrite(marker, msgspec.json.encode(Marker(BEING_DELETED)))
+    for path in data.iterdir():
+        if path.name not in (marker.name, "lock", "lost+found"):
+            _delete(path)
+    (data / "lock").unlink(missing_ok=True)
+    marker.unlink()
+    with contextlib.suppress(OSError):  # it is a link, a mount point, or in use again
+        data.rmdir()
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    """In place: what is to be deleted may fill the disk, and there is no room for a second file."""
+    with path.open("r+b", buffering=0) as file:
+        file.write(content)
+        file.truncate()
+        os.fsync(file.fileno())
+
+
+def _delete(path: Path) -> None:
+    if path.is_symlink() or not path.is_dir():
+        return path.unlink()
+    for each in path.iterdir():
+        if each.name != "lost+found":
+            _delete(each)
+    try:
+        path.rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:  # a mount point
+            raise
 
 
 class UpState(msgspec.Struct):
