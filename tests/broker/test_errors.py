@@ -13,6 +13,7 @@ from mainstem.wire.errors import Code, code_of
         (errors.UnknownTopicId, Code.unknown_topic_id),
         (errors.TopicAlreadyExists, Code.topic_already_exists),
         (errors.InvalidTopicName, Code.invalid_topic_exception),
+        (errors.InternalTopic, Code.invalid_topic_exception),
         (errors.InvalidPartitions, Code.invalid_partitions),
     ],
 )

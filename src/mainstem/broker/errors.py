@@ -19,6 +19,10 @@ class InvalidTopicName(UserError):
     """Kafka's rule: 1 to 249 of `a-zA-Z0-9._-`, and not `.` or `..`."""
 
 
+class InternalTopic(UserError):
+    """A topic in which the coordinators keep their state: clients may read it, and nothing else."""
+
+
 class InvalidPartitions(UserError):
     """A partition count that is not positive, or not above the present one."""
 

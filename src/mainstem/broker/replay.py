@@ -2,18 +2,41 @@
 
 from collections.abc import AsyncIterator
 
+from mainstem.core import CorruptData, TopicPartition
+from mainstem.core.logging import get_logger
 from mainstem.log import PartitionLog
 from mainstem.records import BatchHeader, Marker, Record, decode_header, decode_marker, iter_spans
 from mainstem.records.record import decode_record, iter_record_spans, record_bytes
 
 _READ_BYTES = 4 * 2**20
 
+log = get_logger()
 
-async def replay(log: PartitionLog) -> AsyncIterator[tuple[BatchHeader, Marker | None, list[Record]]]:
-    """Every batch in order: its header, and either the marker it is or its records. Uncommitted ones are included."""
-    offset = log.log_start_offset
-    while offset < log.high_watermark:
-        found = await log.read(offset, _READ_BYTES, committed_only=False, at_least_one=True)
+
+def report_unreadable(partition: TopicPartition, offset: int, error: CorruptData, *, hint: str) -> None:
+    """A stored record does not decode: it is left out, and said.
+
+    Its batch's CRC is right, so it was written like this, by another version or another program. One record must not
+    keep all groups and transactions from coming back.
+    """
+    log.error(
+        "coordinator_record_unreadable",
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=offset,
+        error=str(error),
+        hint=hint,
+    )
+
+
+async def replay(partition: PartitionLog) -> AsyncIterator[tuple[BatchHeader, Marker | None, list[Record]]]:
+    """Every batch in order: its header, and either the marker it is or its records. Uncommitted ones are included.
+
+    A batch whose records cannot be told apart is given without any, after a line in the log.
+    """
+    offset = partition.log_start_offset
+    while offset < partition.high_watermark:
+        found = await partition.read(offset, _READ_BYTES, committed_only=False, at_least_one=True)
         for place in iter_spans(found.records):
             batch = memoryview(found.records)[place.position : place.end]
             header = decode_header(batch)
@@ -21,7 +44,16 @@ async def replay(log: PartitionLog) -> AsyncIterator[tuple[BatchHeader, Marker |
             if header.is_control:
                 yield header, decode_marker(batch), []
             else:
-                data = record_bytes(header, batch)
-                yield header, None, [decode_record(header, data, *span) for span in iter_record_spans(header, data)]
+                yield header, None, _records(partition, header, batch)
         if not found.records:
             return
+
+
+def _records(partition: PartitionLog, header: BatchHeader, batch: memoryview) -> list[Record]:
+    try:
+        data = record_bytes(header, batch)
+        return [decode_record(header, data, *span) for span in iter_record_spans(header, data)]
+    except CorruptData as error:
+        hint = f"the whole batch, to offset {header.last_offset}, is left out"
+        report_unreadable(partition.topic_partition, header.base_offset, error, hint=hint)
+        return []

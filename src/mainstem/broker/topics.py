@@ -22,6 +22,7 @@ import msgspec
 
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.errors import (
+    InternalTopic,
     InvalidPartitions,
     InvalidTopicName,
     TopicAlreadyExists,
@@ -62,6 +63,7 @@ class Topics:
 
     def __init__(self, directory: LogDirectory, config: BrokerConfig, clock: Clock) -> None:
         self.cluster_id = ""
+        self._internal: set[str] = set()
         self._directory = directory
         self._config = config
         self._clock = clock
@@ -154,6 +156,15 @@ class Topics:
         if topic is None or not 0 <= partition < len(topic.logs):
             raise UnknownTopicOrPartition(f"there is no partition {partition} of topic {name!r}")
         return topic.logs[partition]
+
+    def check_not_internal(self, name: str) -> None:
+        """The coordinators' own topics are for them alone: what they keep in memory must be what is there.
+
+        Raises:
+            InternalTopic: it is one.
+        """
+        if name in self._internal:
+            raise InternalTopic(f"topic {name!r} is internal: only the log itself writes to it, cuts it or deletes it")
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
@@ -309,6 +320,8 @@ class Topics:
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
+        if topic.internal:
+            self._internal.add(topic.name)
         self._by_id[topic.topic_id] = topic
         self._by_id_bytes[topic.topic_id.bytes] = topic
 

@@ -47,6 +47,7 @@ CODES: Final[dict[str, Code]] = {
     "UnknownTopicId": Code.unknown_topic_id,
     "TopicAlreadyExists": Code.topic_already_exists,
     "InvalidTopicName": Code.invalid_topic_exception,
+    "InternalTopic": Code.invalid_topic_exception,
     "InvalidPartitions": Code.invalid_partitions,
     # core: whatever may be retried, and bad input without a row of its own
     "BadSetting": Code.invalid_config,

@@ -2,15 +2,17 @@ import asyncio
 
 import msgspec
 import pytest
+import structlog
 
 from mainstem.broker.groups import OFFSETS_TOPIC
 from mainstem.broker.groups.coordinator import CoordinatorUnavailable
 from mainstem.broker.groups.errors import GroupNotEmpty, IllegalGeneration, UnknownGroup, UnknownMember
 from mainstem.broker.groups.group import EMPTY, STABLE, JoinRequest, Protocol
-from mainstem.broker.groups.records import OffsetValue
+from mainstem.broker.groups.records import GroupKey, OffsetKey, OffsetValue, encode_key
 from mainstem.broker.transactions import Producer
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log.errors import StorageError
+from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code
 from tests.support.broker import CONFIG, crashed, running, start, stop, until
 
@@ -90,6 +92,35 @@ def test_the_last_of_many_commits_at_once_is_kept(tmp_path, clock):
         assert broker.groups.offsets.get("g", P) == OffsetValue(49)
         broker = await crashed(broker, tmp_path / "b", clock)
         assert broker.groups.offsets.get("g", P) == OffsetValue(49)
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_record_that_does_not_decode_is_left_out_and_named_and_the_rest_comes_back(tmp_path, clock):
+    """One record with a key of one byte kept the broker from ever starting again."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        await broker.groups.commit("g", "", None, -1, {P: OffsetValue(5)})
+        where = broker.groups.partition_for("g")
+        partition_log = broker.partition(where)
+        unreadable = [(b"x", b"v"), (encode_key(GroupKey("h")), b""), (encode_key(OffsetKey("h", TOPIC, 0)), b"\0\x63")]
+        at = partition_log.log_end_offset
+        await partition_log.append(build_batch([Record(0, 1, key, value) for key, value in unreadable]))
+        pending = [Record(0, 1, b"y", b"v"), Record(0, 1, encode_key(OffsetKey("h", TOPIC, 1)), b"\0\x63")]
+        await partition_log.append(
+            build_batch(pending, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+        )
+        with structlog.testing.capture_logs() as logs:
+            broker = await crashed(broker, tmp_path / "b", clock)
+        assert broker.groups.offsets.get("g", P) == OffsetValue(5)
+        said = [each for each in logs if each["event"] == "coordinator_record_unreadable"]
+        assert {(each["topic"], each["partition"], each["offset"]) for each in said} == {
+            (where.topic, where.partition, at + number) for number in range(5)
+        }
+        await broker.groups.commit("g", "", None, -1, {P: OffsetValue(6)})
         await stop(broker)
 
     told(story)

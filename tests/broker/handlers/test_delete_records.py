@@ -36,3 +36,7 @@ def test_a_topic_that_is_only_compacted_refuses(raw, topic):
         {"name": "cleanup.policy", "config_operation": 0, "value": "compact"}]}])  # fmt: skip
     raw.produce(topic, b"x")
     assert delete(raw, topic, 1).error_code is Code.policy_violation
+
+
+def test_an_internal_topic_refuses(raw):
+    assert delete(raw, "__consumer_offsets", 0).error_code is Code.invalid_topic_exception

@@ -35,3 +35,8 @@ def test_by_both_or_neither(raw, topic):
     asked = [{"name": topic, "topic_id": topic_id}, {"name": None, "topic_id": None}]
     answers = raw.call(20, 6, topics=asked, timeout=1000).responses
     assert [each.error_code for each in answers] == [Code.invalid_request] * 2
+
+
+def test_internal_topics_are_kept(raw):
+    (refused,) = raw.call(20, 5, timeout=1000, topic_names=["__consumer_offsets"]).responses
+    assert refused.error_code is Code.invalid_topic_exception

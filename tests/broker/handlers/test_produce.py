@@ -255,3 +255,12 @@ def with_codec(sent, codec):
     changed[22] = codec
     changed[17:21] = crc32c(bytes(changed[21:])).to_bytes(4, "big")
     return bytes(changed)
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_internal_topics_take_no_producers_record(raw, name):
+    """One such record kept the log from ever starting again."""
+    assert produce(raw, name, batch(b"x", key=b"k")).error_code is Code.invalid_topic_exception
+    topic_id = raw.call(3, 12, topics=[{"name": name}]).topics[0].topic_id
+    refused = produce(raw, None, batch(b"x", key=b"k"), version=13, topic_id=topic_id)
+    assert refused.error_code is Code.invalid_topic_exception

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mainstem.broker.groups import OFFSETS_TOPIC
-from mainstem.broker.transactions import STATE_TOPIC, Producer, transaction
+from mainstem.broker.transactions import STATE_TOPIC, Producer, producer_ids, transaction
 from mainstem.broker.transactions.coordinator import CoordinatorUnavailable
 from mainstem.broker.transactions.errors import PartitionNotInTransaction, ProducerFenced, TransactionError
+from mainstem.broker.transactions.records import encode_key
 from mainstem.broker.transactions.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, ONGOING, PREPARED
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import PartitionLog
@@ -658,3 +660,28 @@ class Transactions(RuleBasedStateMachine):
 
 TestTransactions = Transactions.TestCase
 TestTransactions.settings = settings(max_examples=examples(30), stateful_step_count=25, deadline=None)
+
+
+def test_records_that_do_not_decode_are_left_out_and_named_and_no_producer_id_comes_twice(tmp_path, clock):
+    """One record with a key of one byte kept the broker from ever starting again."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        kept = await broker.transactions.initialize("kept", 60_000)
+        partition_log = broker.partition(TopicPartition(STATE_TOPIC, 0))
+        at = partition_log.log_end_offset
+        unreadable = [(b"x", b"v"), (encode_key("lost"), b""), (producer_ids.KEY, b"")]
+        await partition_log.append(build_batch([Record(0, 1, key, value) for key, value in unreadable]))
+        with structlog.testing.capture_logs() as logs:
+            broker = await crashed(broker, tmp_path / "b", clock)
+        said = [each for each in logs if each["event"] == "coordinator_record_unreadable"]
+        assert [(each["topic"], each["partition"], each["offset"]) for each in said] == [
+            (STATE_TOPIC, 0, offset)
+            for offset in (at + 2, at, at + 1)  # the producer ids' record is the oldest key
+        ]
+        assert broker.transactions.describe("kept").producer_id == kept.producer_id
+        fresh = await broker.transactions.initialize("fresh", 60_000)
+        assert fresh.producer_id > kept.producer_id + producer_ids.BLOCK
+        await stop(broker)
+
+    asyncio.run(story())

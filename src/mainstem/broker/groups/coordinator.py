@@ -10,7 +10,7 @@ the transaction there makes it visible or drops it, like any record.
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from mainstem.broker.fields import java_hash
 from mainstem.broker.groups.errors import GroupError, IllegalGeneration, UnknownGroup, UnknownMember
@@ -37,8 +37,8 @@ from mainstem.broker.groups.records import (
     encode_key,
     encode_offset,
 )
-from mainstem.broker.replay import replay
-from mainstem.core import MainstemError, TopicPartition
+from mainstem.broker.replay import replay, report_unreadable
+from mainstem.core import CorruptData, MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import AppendResult, PartitionLog
 from mainstem.log.errors import StorageError
@@ -57,6 +57,7 @@ _OFFSETS_CONFIG: Final = {
 }
 
 T = TypeVar("T")
+_Stored: TypeAlias = tuple[bytes | None, int, TopicPartition]  # a record's value, its offset and where it is
 
 log = get_logger()
 
@@ -535,9 +536,9 @@ class GroupCoordinator:
 
         Only what is left at the end is decoded: most records were replaced by later ones.
         """
-        latest: dict[bytes, tuple[bytes | None, int]] = {}  # key: the last value, and its record's offset
+        latest: dict[bytes, _Stored] = {}  # key: its last record
         for number, partition_log in enumerate(self._logs):
-            pending: dict[int, dict[bytes, tuple[bytes | None, int]]] = {}
+            pending: dict[int, dict[bytes, _Stored]] = {}
             async for header, marker, records in replay(partition_log):
                 if marker is not None:
                     ended = pending.pop(marker.producer_id, {})
@@ -545,19 +546,25 @@ class GroupCoordinator:
                     continue
                 into = latest if header.producer_id < 0 else pending.setdefault(header.producer_id, {})
                 for record in records:
-                    into[record.key or b""] = (record.value, record.offset)
+                    into[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
             for producer_id, entries in pending.items():
                 self._restore_pending(number, producer_id, entries, latest)
-        for key, (value, at) in latest.items():
-            if value is not None:
-                self._restore(decode_key(key), value, at)
+        for key, stored in latest.items():
+            try:
+                self._restore(key, stored)
+            except CorruptData as error:
+                _leave_out(stored, error)
         for group_id in self.offsets.groups():
             self._group(group_id)
         for group in self.groups.values():
             self._schedule(group)
         log.info("groups_recovered", groups=len(self.groups))
 
-    def _restore(self, key: OffsetKey | GroupKey | None, value: bytes, at: int) -> None:
+    def _restore(self, data: bytes, stored: _Stored) -> None:
+        value, at, _ = stored
+        if value is None:
+            return
+        key = decode_key(data)
         if isinstance(key, GroupKey):
             self.groups[key.group] = Group.restore(key.group, decode_group(value), self._clock, self._config)
         elif key is not None:
@@ -567,23 +574,34 @@ class GroupCoordinator:
         self,
         number: int,
         producer_id: int,
-        entries: Mapping[bytes, tuple[bytes | None, int]],
-        latest: Mapping[bytes, tuple[bytes | None, int]],
+        entries: Mapping[bytes, _Stored],
+        latest: Mapping[bytes, _Stored],
     ) -> None:
-        for data, (value, at) in entries.items():
-            replaced, replaced_at = latest.get(data, (b"", -1))
-            key = decode_key(data)
-            if value is None or not isinstance(key, OffsetKey) or (replaced is None and replaced_at > at):
-                continue  # a tombstone came after it
+        for data, stored in entries.items():
+            value, at, where = stored
+            replaced, replaced_at, _ = latest.get(data, (b"", -1, where))
+            try:
+                key = decode_key(data)
+                if value is None or not isinstance(key, OffsetKey) or (replaced is None and replaced_at > at):
+                    continue  # a tombstone came after it
+                offset = decode_offset(value)
+            except CorruptData as error:
+                _leave_out(stored, error)
+                continue
             partition = TopicPartition(key.topic, key.partition)
-            self.offsets.put_pending(number, producer_id, key.group, partition, decode_offset(value), at)
+            self.offsets.put_pending(number, producer_id, key.group, partition, offset, at)
 
 
-def _keep_later(latest: dict[bytes, tuple[bytes | None, int]], ended: Mapping[bytes, tuple[bytes | None, int]]) -> None:
+def _keep_later(latest: dict[bytes, _Stored], ended: Mapping[bytes, _Stored]) -> None:
     """Of a committed transaction's records and the plain ones, the later one counts."""
-    for key, (value, at) in ended.items():
-        if key not in latest or latest[key][1] < at:
-            latest[key] = (value, at)
+    for key, stored in ended.items():
+        if key not in latest or latest[key][1] < stored[1]:
+            latest[key] = stored
+
+
+def _leave_out(stored: _Stored, error: CorruptData) -> None:
+    _, offset, partition = stored
+    report_unreadable(partition, offset, error, hint="a group or one of its offsets is not known: commit it anew")
 
 
 def _offset_entries(

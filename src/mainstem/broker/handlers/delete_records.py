@@ -1,7 +1,7 @@
 """DeleteRecords, API 21, versions 0-2.
 
 Behaviour: moves the log start offset, durably; -1 means the high watermark. As in Kafka, a topic that is compacted and
-not also deleted refuses it.
+not also deleted refuses it, and so does an internal one.
 """
 
 from typing import Any
@@ -24,6 +24,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> dict[str, Any]:
 async def _delete(ctx: RequestContext, name: str, asked: Any) -> dict[str, Any]:
     try:
         partition_log = ctx.broker.topics.partition(name, asked.partition_index)
+        ctx.broker.topics.check_not_internal(name)
         if not partition_log.config.deletes:
             raise RequestError(Code.policy_violation, f"topic {name!r}: cleanup.policy has no delete")
         low_watermark = await partition_log.delete_records(asked.offset)

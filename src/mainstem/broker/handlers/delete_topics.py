@@ -1,6 +1,6 @@
 """DeleteTopics, API 20, versions 1-6.
 
-Behaviour: durable when answered. 5: error messages. 6: topics by id.
+Behaviour: durable when answered. Internal topics are kept: the coordinators could store nothing until the next start. 5: error messages. 6: topics by id.
 """
 
 from typing import Any
@@ -25,6 +25,7 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: Any) -> dict[
         if (name is None) == (topic_id is None):
             raise RequestError(Code.invalid_request, "name a topic by its name or by its id")
         topic = topics.by_name(name) if name is not None else topics.by_id(topic_id)
+        topics.check_not_internal(topic.name)
         await topics.delete(topic)
         await ctx.broker.groups.forget_topic(topic.name)  # a new topic of that name starts without offsets
     except MainstemError as error:

@@ -8,6 +8,8 @@ A transactional batch is taken only into a partition that belongs to its produce
 before it changes anything, the log asks `transactions.verify_or_add`. From version 12 on the partition is added here
 (transactions, version 2); before, it must have been added by AddPartitionsToTxn.
 
+Internal topics take nothing, as in Kafka; there the client id `__admin_client` may, here nobody.
+
 5: log start offset. 8: error message. 10: the current leader with an error; never needed, there is one node.
 13: topic ids.
 """
@@ -247,7 +249,9 @@ def _refuse(result: PartitionResult, error: BaseException, version: int) -> None
 
 
 def _find(topic: TopicRecords, index: int, topics: Topics) -> PartitionLog:
-    return topics.partition_by_id(topic.topic_id, index) if topic.topic_id else topics.partition(topic.name, index)
+    log = topics.partition_by_id(topic.topic_id, index) if topic.topic_id else topics.partition(topic.name, index)
+    topics.check_not_internal(log.topic_partition.topic)
+    return log
 
 
 def _checked(records: memoryview | None) -> memoryview:

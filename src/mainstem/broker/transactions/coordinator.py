@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from mainstem.broker.errors import UnknownTopicOrPartition
 from mainstem.broker.fields import java_hash
 from mainstem.broker.groups import OFFSETS_TOPIC
-from mainstem.broker.replay import replay
+from mainstem.broker.replay import replay, report_unreadable
 from mainstem.broker.transactions import producer_ids, transaction
 from mainstem.broker.transactions.errors import ProducerFenced, StaleProducerEpoch, TransactionError
 from mainstem.broker.transactions.producer_ids import ProducerIds
@@ -38,7 +38,7 @@ from mainstem.broker.transactions.transaction import (
     Producer,
     Transaction,
 )
-from mainstem.core import MainstemError, TopicPartition
+from mainstem.core import CorruptData, MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import AppendResult, PartitionLog
 from mainstem.log.errors import CoordinatorFenced, InvalidProducerEpoch, StorageError
@@ -54,6 +54,8 @@ _STATE_CONFIG: Final = {
     "segment.bytes": "4194304",  # all but the last are compacted, so this is what a start reads at most in vain
     "max.message.bytes": "16777216",  # a transaction's record names every partition of it
 }
+
+_ID_GAP: Final = 2**32  # more ids than any node hands out before one of them is used
 
 log = get_logger()
 
@@ -467,22 +469,27 @@ class TransactionCoordinator:
 
     async def _recover(self) -> None:
         """Read every transactional id, and the first producer id that is free."""
-        latest: dict[bytes, bytes] = {}
+        latest: dict[bytes, tuple[bytes, int, TopicPartition]] = {}  # key: its last record's value, offset and place
         for partition_log in self._logs:
             async for _, _, records in replay(partition_log):
                 for record in records:
                     if record.value is None:
                         latest.pop(record.key or b"", None)
                     else:
-                        latest[record.key or b""] = record.value
+                        latest[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
         first_free = 0
-        if (reserved := latest.pop(producer_ids.KEY, None)) is not None:
-            first_free = producer_ids.decode_reserved(reserved)
         found: dict[str, Transaction] = {}
-        for key, value in latest.items():
-            transactional_id = decode_key(key)
-            if transactional_id is not None:
-                found[transactional_id] = decode_transaction(transactional_id, value)
+        for key, (value, offset, partition) in latest.items():
+            try:
+                if key == producer_ids.KEY:
+                    first_free = max(first_free, producer_ids.decode_reserved(value))
+                elif (transactional_id := decode_key(key)) is not None:
+                    found[transactional_id] = decode_transaction(transactional_id, value)
+            except CorruptData as error:
+                if key == producer_ids.KEY:
+                    first_free = self._beyond_ids_in_use()
+                hint = "a transactional id is not known: what it had open is aborted"
+                report_unreadable(partition, offset, error, hint=hint)
         for transactional_id, current in found.items():
             entry = self._entries[transactional_id] = _Entry(current)
             entry.unmarked = current.partitions if current.state in PREPARED else frozenset()
@@ -491,6 +498,11 @@ class TransactionCoordinator:
             first_free = max(first_free, current.producer_id + 1, current.next_producer_id + 1)
         self._ids = ProducerIds(first_free, self._reserve_ids)
         log.info("transactions_recovered", transactional_ids=len(found))
+
+    def _beyond_ids_in_use(self) -> int:
+        """What was reserved cannot be read: far above every id that a partition knows, since some are not used yet."""
+        logs = self._broker.log.partitions.values()
+        return _ID_GAP + max((each.producer_id for log in logs for each in log.producers()), default=0)
 
     async def _reconcile(self) -> None:
         """Every open batch in the log belongs to a transaction, or is ended: nothing may hold readers back for ever.
