@@ -18,7 +18,15 @@ from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
 from mainstem.connect.sources.postgres_position import PositionMismatch, SlotExists
 from mainstem.connect.sources.postgres_table import TRUNCATE_KEY, NoKey
 from mainstem.connect.sources.postgres_types import UnsupportedValue
-from tests.support.postgres import ALL_TYPES, check_transactions, run_until_it_fails, running, state_of, wait_until
+from tests.support.postgres import (
+    ALL_TYPES,
+    Running,
+    check_transactions,
+    run_until_it_fails,
+    running,
+    state_of,
+    wait_until,
+)
 
 
 def test_snapshot_and_concurrent_writes_are_exactly_the_database(pipeline):
@@ -366,6 +374,50 @@ def test_a_table_that_is_added_to_the_settings_later_is_refused(pipeline):
     error = run_until_it_fails(pipeline.make_source(tables=("a", "b")))
     assert isinstance(error, DatabaseRefused)
     assert "begun with public.a" in str(error)
+
+
+def test_a_table_that_is_renamed_stops_the_source_and_nothing_is_lost_when_it_is_renamed_back(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    pipeline.source.run("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (1)", "INSERT INTO b VALUES (1)")
+    error = run_until_it_fails(pipeline.make_source())
+    assert isinstance(error, PositionMismatch)
+    assert "expected table public.a, found that it is now called public.c" in str(error)
+    pipeline.source.run("ALTER TABLE c RENAME TO a")
+    run = Running(pipeline.make_source())
+    run.thread.start()
+    pipeline.wait_until_written(run)
+    pipeline.source.run("CREATE SCHEMA o", "ALTER TABLE a SET SCHEMA o", "INSERT INTO o.a VALUES (2)")
+    wait_until(lambda: run.error is not None, "the running source sees it too")
+    run.stop()
+    assert "now called o.a" in str(run.error)
+    pipeline.source.run("ALTER TABLE o.a SET SCHEMA public")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    assert [value["after"]["id"] for _, value, *_ in pipeline.read(pipeline.topic("a"))] == [1, 2]
+    check_transactions(pipeline, "a", "b")
+
+
+def test_a_table_that_another_one_replaces_stops_the_source_and_a_new_snapshot_repairs(pipeline):
+    """The new table is not in the publication: the stream says nothing of it, and the position would move past it."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    run = Running(pipeline.make_source(tables=("a",)))
+    run.thread.start()
+    pipeline.wait_until_written(run)
+    pipeline.source.run("CREATE TABLE a_new (id int PRIMARY KEY)", "INSERT INTO a_new VALUES (2)")
+    pipeline.source.run("DROP TABLE a", "ALTER TABLE a_new RENAME TO a", transaction=True)
+    pipeline.source.run("INSERT INTO a VALUES (3)")
+    mark = mark_position(pipeline.source.url)
+    wait_until(lambda: run.error is not None, "the source has stopped")
+    run.stop()
+    assert isinstance(run.error, PositionMismatch)
+    assert "expected table public.a in the stream, found another table of that name" in str(run.error)
+    assert pipeline.position()["lsn"] < mark
+    assert isinstance(run_until_it_fails(pipeline.make_source(tables=("a",))), PositionMismatch)
+    with running(pipeline.make_source(tables=("a",), on_gap="snapshot")) as source:
+        pipeline.wait_until_written(source)
+    assert sorted(row["id"] for row in state_of(pipeline.read(pipeline.topic("a"))).values()) == [2, 3]
 
 
 def test_a_mark_lies_after_what_was_committed(pipeline):

@@ -72,22 +72,6 @@ def test_what_older_rows_have_in_added_columns(database, connection):
     assert catalog.find_tables(connection, ["t"])[0].missing == {"b": "it's, {x}", "c": "2020-02-29"}
 
 
-def test_a_publication_is_created_and_completed(database, connection):
-    database.run(
-        "CREATE TABLE a (x int PRIMARY KEY)", "CREATE TABLE b (x int PRIMARY KEY)", "DROP PUBLICATION IF EXISTS p"
-    )
-    tables = [table.relation for table in catalog.find_tables(connection, ["a", "b"])]
-    published = "SELECT tablename FROM pg_publication_tables WHERE pubname = 'p' ORDER BY 1"
-    catalog.ensure_publication(connection, "p", tables[:1])
-    catalog.ensure_publication(connection, "p", tables)
-    catalog.ensure_publication(connection, "p", tables)
-    assert database.run(published) == [("a",), ("b",)]
-    database.run("ALTER PUBLICATION p SET TABLE a WHERE (x > 1), b")
-    with pytest.raises(DatabaseRefused, match="row filter on a"):
-        catalog.ensure_publication(connection, "p", tables)
-    database.run("DROP PUBLICATION p")
-
-
 def test_the_present_values_of_a_row(database, connection):
     database.run(
         'CREATE TABLE t ("50% a" int, b date, c text, d text, PRIMARY KEY ("50% a", b))',

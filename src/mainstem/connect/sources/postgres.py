@@ -26,11 +26,20 @@ from mainstem.client.topics import (
 )
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sources import postgres_catalog as catalog
+from mainstem.connect.sources import postgres_publication as publication
 from mainstem.connect.sources.postgres_catalog import DatabaseUnavailable, TableInfo, translate
 from mainstem.connect.sources.postgres_changes import ChangeTranslator
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.connect.sources.postgres_pgoutput import Relation, Row, decode, format_lsn
-from mainstem.connect.sources.postgres_position import Position, Resume, Server, decode_position, plan_start
+from mainstem.connect.sources.postgres_position import (
+    Position,
+    PositionMismatch,
+    Resume,
+    Server,
+    Snapshot,
+    decode_position,
+    plan_start,
+)
 from mainstem.connect.sources.postgres_replication import ReplicationStream
 from mainstem.connect.sources.postgres_snapshot import SNAPSHOT_TIMEOUT_MS, adopt, copy_table, create_slot, leave
 from mainstem.connect.sources.postgres_table import (
@@ -149,6 +158,8 @@ class PostgresSource:
             gap = self.config.on_gap == "snapshot"
             plan = plan_start(self.name, self.slot, known, slot, server, snapshot_on_gap=gap)
             if isinstance(plan, Resume):
+                plan = self._check_stream(database, plan)
+            if isinstance(plan, Resume):
                 log.info("source_resumes", source=self.name, lsn=format_lsn(plan.position.lsn))
                 self._check_tables(plan.position)
                 return plan.position
@@ -157,6 +168,30 @@ class PostgresSource:
             return self._snapshot(writer, database, replication, server, stop)
         finally:
             writer.close()
+
+    def _check_stream(self, database: Any, plan: Resume) -> Resume | Snapshot:
+        """See that the stream has everything that happens to the tables; else refuse, or begin anew where that is set."""
+        position = plan.position
+        try:
+            if not position.oids:
+                oids = publication.find_oids(database, self.name, position.tables)
+                position = msgspec.structs.replace(position, oids=oids)
+            self.check_published(database, position)
+        except PositionMismatch as error:
+            if self.config.on_gap != "snapshot":
+                raise
+            log.warning("source_begins_anew", source=self.name, reason=str(error))
+            return Snapshot(drop_slot=True)
+        return Resume(position)
+
+    def check_published(self, database: Any, position: Position) -> list[str]:
+        """The tables that were dropped.
+
+        Raises:
+            PositionMismatch: changes of another one are not in the stream.
+        """
+        tables = dict(zip(position.tables, position.oids, strict=True))
+        return publication.check_published(database, self.name, self.publication, tables)
 
     def _check_tables(self, position: Position) -> None:
         """A table that was added to the settings later has no snapshot, and to say nothing would be to lose it."""
@@ -172,10 +207,11 @@ class PostgresSource:
     ) -> Position:
         tables = catalog.find_tables(database, self.config.tables)
         self.check_keys(tables)
-        catalog.ensure_publication(database, self.publication, [table.relation for table in tables])
+        publication.ensure_publication(database, self.publication, [table.relation for table in tables])
         transactions = self.ensure_topics(tables)
         names = tuple(f"{table.relation.namespace}.{table.relation.name}" for table in tables)
-        position = Position("snapshot", server.system, server.database, self.slot, tables=names)
+        oids = tuple(table.relation.oid for table in tables)
+        position = Position("snapshot", server.system, server.database, self.slot, tables=names, oids=oids)
         writer.begin()
         writer.commit(msgspec.to_builtins(position))  # from here on the slot is known to be ours
         lsn, snapshot = create_slot(replication, self.slot)
@@ -279,7 +315,10 @@ class _Stream:
         self._position = position
         self._writer = source.writer(TRANSACTION_TIMEOUT_MS)
         self._send = self._writer.send
-        self._tables = {tuple(name.split(".", 1)) for name in position.tables}
+        self._tables = {
+            oid: tuple(name.split(".", 1)) for oid, name in zip(position.oids, position.tables, strict=True)
+        }
+        self._dropped: set[str] = set()
         self._open = False
         self._opened_at = 0.0
         self._visible_xid: int | None = None
@@ -357,8 +396,9 @@ class _Stream:
         self._send(topic, partition, key, value, headers or ())
 
     def _commit(self, stream: ReplicationStream) -> None:
-        """1. rows and position into the log, 2. only then the slot."""
+        """1. see that nothing is missing below the position, 2. rows and position into the log, 3. only then the slot."""
         position = self._changes.checkpoint()
+        self._check_published()
         self._writer.commit(msgspec.to_builtins(position))
         self._open = False
         self._changes.committed()
@@ -370,9 +410,20 @@ class _Stream:
         if stream.wal_end - self._changes.position.lsn >= self._config.heartbeat_wal_bytes:
             catalog.emit_message(self._database, HEARTBEAT_PREFIX, self._source.name)
 
+    def _check_published(self) -> None:
+        dropped = set(self._source.check_published(self._database, self._position)) - self._dropped
+        for name in sorted(dropped):
+            log.warning("table_dropped", source=self._source.name, table=name)
+        self._dropped |= dropped
+
     def _describe(self, relation: Relation) -> TableEncoder | None:
-        if (relation.namespace, relation.name) not in self._tables:
+        name = (relation.namespace, relation.name)
+        ours = self._tables.get(relation.oid)
+        if name != ours and (ours or name in self._tables.values()):
+            self._check_published()  # it fits now: the table has its name back, and what was changed meanwhile is its
+        if ours is None:
             return None
+        relation = msgspec.structs.replace(relation, namespace=ours[0], name=ours[1])
         types = catalog.server_types(self._database, [(c.type_oid, c.type_modifier) for c in relation.columns])
         key = catalog.key_columns(self._database, relation.oid)
         flagged = tuple(column.name for column in relation.columns if column.in_key)

@@ -1,4 +1,4 @@
-"""What a source asks its PostgreSQL: tables, keys, types, slot and publication. Errors of the server become ours."""
+"""What a source asks its PostgreSQL: tables, keys, types and slot. Errors of the server become ours."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,6 @@ CONNECT_TIMEOUT_SECONDS = 10
 _FIRST_USER_OID = 16_384  # below it are the types that every database has
 # libpq gives no code for a refused connection, only its text.
 _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "permission denied", "must be superuser")
-_COLUMN_LISTS_SINCE = 150_000
 
 
 class DatabaseUnavailable(Retriable):
@@ -246,46 +245,6 @@ def _server_type(cursor: Any, oid: int, modifier: int) -> ServerType:
         if kind != "d":
             return ServerType(oid, modifier, name, builtin=max(oid, element) < _FIRST_USER_OID, element=element)
         oid, modifier = base, base_modifier
-
-
-def ensure_publication(connection: Any, name: str, tables: Sequence[Relation]) -> None:
-    """Create the publication, or add the tables it lacks.
-
-    Raises:
-        DatabaseRefused: no permission; or it leaves out rows or columns, which a snapshot would not.
-    """
-    with translated(f"publication {name}"), connection.cursor() as cursor:
-        cursor.execute("SELECT puballtables FROM pg_publication WHERE pubname = %s", (name,))
-        found = cursor.fetchone()
-        if found is None:
-            listed = ", ".join(quoted(table.namespace, table.name) for table in tables)
-            cursor.execute(
-                f"CREATE PUBLICATION {quoted(name)} FOR TABLE {listed} WITH (publish_via_partition_root = true)"
-            )
-            return
-        cursor.execute("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (name,))
-        present = set(cursor.fetchall())
-        missing = [table for table in tables if (table.namespace, table.name) not in present]
-        if missing:
-            listed = ", ".join(quoted(table.namespace, table.name) for table in missing)
-            cursor.execute(f"ALTER PUBLICATION {quoted(name)} ADD TABLE {listed}")
-        _check_whole_tables(connection, cursor, name)
-
-
-def _check_whole_tables(connection: Any, cursor: Any, name: str) -> None:
-    if connection.server_version < _COLUMN_LISTS_SINCE:
-        return
-    cursor.execute(
-        "SELECT r.prrelid::regclass::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid "
-        "WHERE p.pubname = %s AND (r.prattrs IS NOT NULL OR r.prqual IS NOT NULL)",
-        (name,),
-    )
-    found = cursor.fetchone()
-    if found:
-        raise DatabaseRefused(
-            f"publication {name}: expected whole tables, found a column list or row filter on {found[0]}",
-            hint="name another `publication`, which Mainstem then creates",
-        )
 
 
 def read_columns(

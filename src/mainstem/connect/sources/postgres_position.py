@@ -35,6 +35,8 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
         system: the database cluster's identifier; it is a number too large for JSON's readers, hence text.
         lsn: every transaction that ended at or before this byte of the WAL is in the log.
         commit_lsn: of the last transaction in the log; the `position` of its records.
+        tables: `schema.table`, as the topics are called.
+        oids: of `tables`, in their order: a table that is renamed keeps its oid. Empty in older positions.
         part: of the transaction that follows.
     """
 
@@ -45,6 +47,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     lsn: int = 0
     commit_lsn: int = 0
     tables: tuple[str, ...] = ()
+    oids: tuple[int, ...] = ()
     part: Part | None = None
 
 
