@@ -46,6 +46,24 @@ def test_a_topic_that_was_deleted_is_left_out(connection, tmp_path):
     write_catalog(connection, {"job:left": None})
 
 
+def test_what_a_reader_says_again_after_a_crash_counts_once(connection, tmp_path):
+    """`mainstem status` counted the rows of a batch twice for ever, where a kill came between its statement and its commit."""
+    ensure_topic(connection, "repeated", 1)
+    for start, to in (
+        (0, 10),
+        (10, 15),
+        (10, 20),
+        (30, 40),
+        (40, 45),
+    ):  # of 20 to 30 it says nothing: `audit` tells that
+        said = {"reader": "lake", "topic": "repeated", "partition": 0, "from": start, "to": to, "hash": 1}
+        said |= {"rows": to - start - 1, "quarantined": 1}
+        append(connection, AUDIT, [(b"lake", msgspec.json.encode(said))])
+    (line,) = (line for line in overview(tmp_path, connection).readers if line.reader == "lake")
+    assert (line.rows, line.quarantined) == (9 + 9 + 9 + 4, 4)
+    delete(connection, ["repeated"])
+
+
 def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path):
     writer = TransactionalWriter(connection, "shop")
     writer.open()

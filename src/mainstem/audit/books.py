@@ -81,6 +81,54 @@ class ReaderStatement(msgspec.Struct, frozen=True):
     def seen(self) -> Count:
         return Count(self.rows + self.quarantined + self.tombstones + self.filtered + self.late, self.hash % MODULUS)
 
+    def __add__(self, after: "ReaderStatement") -> "ReaderStatement":
+        return ReaderStatement(
+            self.reader,
+            self.partition,
+            self.start,
+            after.end,
+            self.rows + after.rows,
+            (self.hash + after.hash) % MODULUS,
+            self.quarantined + after.quarantined,
+            self.tombstones + after.tombstones,
+            self.filtered + after.filtered,
+            self.late + after.late,
+        )
+
+
+class ReaderBook:
+    """What a reader says of one partition, joined from its statements in the order in which it made them.
+
+    A reader that was started again may read from offset 0 again, or from any place where it has been, and state that
+    again: so the book keeps what was said up to every such place, and a later statement replaces an earlier one.
+
+    Attributes:
+        odd: the first statement that joins on to no other, and how far the ones before it had come.
+    """
+
+    def __init__(self, first: ReaderStatement) -> None:
+        self.odd: tuple[int, ReaderStatement] | None = None
+        nothing = ReaderStatement(first.reader, first.partition, 0, 0, 0, 0)
+        self._up_to = {0: nothing, first.start: nothing}
+
+    def add(self, statement: ReaderStatement) -> None:
+        if statement.start not in self._up_to:
+            if self.odd is None:
+                self.odd = self.position, statement
+            self._up_to[statement.start] = self._up_to[max(each for each in self._up_to if each < statement.start)]
+        if statement.end > statement.start or statement.seen.count:
+            self._up_to[statement.end] = self._up_to[statement.start] + statement
+
+    @property
+    def position(self) -> int:
+        """The offset up to which it has come."""
+        return max(self._up_to)
+
+    @property
+    def total(self) -> ReaderStatement:
+        """All that it says, as one statement; its `start` does not count."""
+        return self._up_to[self.position]
+
 
 class Verdict(StrEnum):
     """What the audit says of one line."""
@@ -176,24 +224,19 @@ def _writers(book: PartitionBooks, early: Mapping[str, Count], late: Mapping[str
 
 
 def _reader(book: PartitionBooks, reader: str, said: Sequence[ReaderStatement]) -> Line:
-    """Join the reader's statements, in the order in which it made them, and hold them against the log.
-
-    A reader that was started again may read from offset 0 again, or from any place where it has been, and state that
-    again: so `seen` keeps its count at every place where it has been, and a later statement replaces an earlier one.
-    """
-    seen: dict[int, Count] = {0: Count(), said[0].start: Count()}
+    """Join the reader's statements, in the order in which it made them, and hold them against the log."""
+    joined = ReaderBook(said[0])
     for statement in said:
-        if statement.start not in seen:
-            word, position = "a gap" if statement.start > max(seen) else "an overlap", max(seen)
-            detail = f"{word}: it speaks of offsets {statement.start} to {statement.end} after {position}"
-            return Line(book.partition, "reader", reader, Verdict.WRONG, position, statement.start, detail)
-        if statement.end > statement.start or statement.seen.count:
-            seen[statement.end] = seen[statement.start] + statement.seen
-    position = max(seen)
-    if position < book.start:
-        detail = f"offsets {position} to {book.start} were deleted before it read them"
-        return Line(book.partition, "reader", reader, Verdict.WRONG, book.start, position, detail)
-    return _held_against(book, reader, position, seen[position])
+        joined.add(statement)
+    if joined.odd is not None:
+        position, statement = joined.odd
+        word = "a gap" if statement.start > position else "an overlap"
+        detail = f"{word}: it speaks of offsets {statement.start} to {statement.end} after {position}"
+        return Line(book.partition, "reader", reader, Verdict.WRONG, position, statement.start, detail)
+    if joined.position < book.start:
+        detail = f"offsets {joined.position} to {book.start} were deleted before it read them"
+        return Line(book.partition, "reader", reader, Verdict.WRONG, book.start, joined.position, detail)
+    return _held_against(book, reader, joined.position, joined.total.seen)
 
 
 def _held_against(book: PartitionBooks, reader: str, position: int, seen: Count) -> Line:

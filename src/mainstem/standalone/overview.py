@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from mainstem.audit.books import ReaderBook
+from mainstem.audit.report import Report
 from mainstem.client import topics
 from mainstem.client.catalog import entries, read_catalog, retired_versions
 from mainstem.client.compacted import read_compacted
@@ -150,21 +152,22 @@ def _sources(connection: Connection) -> list[SourceLine]:
 
 
 def _readers(connection: Connection, existing: Collection[str]) -> list[ReaderLine]:
-    books: dict[tuple[str, str], dict[int, dict[str, int]]] = {}
+    books: dict[tuple[str, str], dict[int, ReaderBook]] = {}
     retired = retired_versions(read_catalog(connection)) if CATALOG in existing else ()
     for record in read_records(connection, AUDIT):
-        said = msgspec.json.decode(record.value)
-        if said["reader"] in retired or said["topic"] not in existing:
+        said = msgspec.json.decode(record.value, type=Report).statement()
+        topic, partition = said.partition.topic, said.partition.partition
+        if said.reader in retired or topic not in existing:
             continue
-        book = books.setdefault((said["reader"], said["topic"]), {}).setdefault(said["partition"], {})
-        starts_over = said["from"] == 0
-        for name in ("rows", "quarantined"):
-            book[name] = said.get(name, 0) + (0 if starts_over else book.get(name, 0))
-        book["to"] = max(said["to"], book.get("to", 0))
+        partitions = books.setdefault((said.reader, topic), {})
+        if partition not in partitions:
+            partitions[partition] = ReaderBook(said)
+        partitions[partition].add(said)
     lines = []
     for (reader, topic), partitions in sorted(books.items()):
         ends = topics.end_offsets(connection, topic, committed=True)
-        lag = lag_of({topic: {partition: book["to"] for partition, book in partitions.items()}}, {topic: ends})
-        rows, quarantined = (sum(book[name] for book in partitions.values()) for name in ("rows", "quarantined"))
+        lag = lag_of({topic: {partition: book.position for partition, book in partitions.items()}}, {topic: ends})
+        totals = [book.total for book in partitions.values()]
+        rows, quarantined = sum(each.rows for each in totals), sum(each.quarantined for each in totals)
         lines.append(ReaderLine(reader, topic, lag, rows, quarantined))
     return lines
