@@ -7,6 +7,7 @@ import pytest
 
 from mainstem.client.topics import TopicDescription
 from mainstem.core import SystemClock
+from mainstem.core.config import BadSetting
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.plan import plan
 from mainstem.process.project import load_project
@@ -136,3 +137,9 @@ def test_a_job_that_cannot_run_is_told_before_it_does(spark, project):
     (project / "jobs.py").write_text(JOBS.replace('"cents > 1000"', '"pounds > 1000"'))
     with pytest.raises(BadDeclaration, match=r"jobs\.py:\d+: big: .*pounds"):
         plan(load_project(project), spark)
+
+
+def test_a_wrong_schema_is_told_with_its_file_and_topic(project):
+    (project / "orders.avsc").write_text(json.dumps(ORDER).replace('"long"', '"lnog"', 1))
+    with pytest.raises(BadSetting, match=rf"^{project}/orders\.avsc: schema of topic orders: /fields/0/type: unknown"):
+        plan(load_project(project), None)

@@ -16,6 +16,7 @@ from mainstem.client.internal import AUDIT, PROGRESS
 from mainstem.client.progress import Progress
 from mainstem.client.topics import ensure_internal_topics, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock
+from mainstem.core.config import BadSetting
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.project import Input, JobConfig
 from mainstem.process.run import InputMissing, _check_sources, output_topic
@@ -490,3 +491,14 @@ def test_an_empty_table_is_waited_for_only_where_a_database_feeds_it(log_connect
 
 def test_the_first_version_writes_to_the_topic_itself():
     assert (output_topic("a.b", "1"), output_topic("a.b", "2")) == ("a.b", "a.b.v2")
+
+
+def test_a_wrong_schema_is_named_with_its_file_in_the_project_and_its_topic(
+    log_connection, registry_url, shop, tmp_path, drivers
+):
+    project = write_project(tmp_path / "project", shop, "")
+    (project / "orders.avsc").write_text(ORDERS.replace('"long"', '"lnog"'))
+    drivers.append(driver_of(None, project, log_connection, registry_url, tmp_path / "data"))
+    wrong = rf"^{project}/orders\.avsc: schema of topic {shop}\.orders: /fields/0/type: unknown type 'lnog'"
+    with pytest.raises(BadSetting, match=wrong):
+        drivers[0].start()

@@ -6,8 +6,9 @@ import pytest
 from mainstem.client.errors import TopicMismatch
 from mainstem.client.topics import describe_config
 from mainstem.core.config import BadSetting
-from mainstem.process.project import TopicSpec
-from mainstem.process.topics import create_topic
+from mainstem.process.project import Project, TopicSpec
+from mainstem.process.topics import create_topic, read_schema, register_schema
+from mainstem.registry.client import Registry
 
 SPEC = TopicSpec("made.orders", "stream", (), None, None, 2, {"retention.ms": "7000"}, None)
 
@@ -29,3 +30,20 @@ def test_a_setting_that_the_log_refuses_is_named_with_its_file(log_connection, s
         BadSetting, match=rf"^/p/mainstem\.toml: \[topics\.made\.not\]: create topic .*: .*{setting[0]}"
     ):
         create_topic(log_connection, wrong, Path("/p"))
+
+
+def test_the_schema_of_frozen_code_is_named_where_its_user_has_it(registry_url, tmp_path):
+    frozen = Project("p", tmp_path / "frozen", {}, {}, {}, {}, (), (), ())
+    file = frozen.directory / "schemas" / "made.avsc"
+    file.parent.mkdir(parents=True)
+    spec = msgspec.structs.replace(SPEC, name="made.frozen", schema_file=file)
+    file.write_text('"string"')
+    assert register_schema(Registry(registry_url), frozen, spec, Path("/p")) == "made.frozen-value"
+    file.write_text('"int"')
+    with pytest.raises(BadSetting, match=r"^/p/schemas/made\.avsc: schema of topic made\.frozen: .*incompatible"):
+        register_schema(Registry(registry_url), frozen, spec, Path("/p"))
+    file.write_text('"strng"')
+    with pytest.raises(
+        BadSetting, match=r"^/p/schemas/made\.avsc: schema of topic made\.frozen: /: unknown type 'strng'"
+    ):
+        read_schema(frozen, spec, Path("/p"))

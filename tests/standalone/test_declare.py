@@ -9,7 +9,7 @@ from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.registry.client import Registry
 from mainstem.standalone.declare import declare_topics
-from tests.standalone.project import write_project
+from tests.standalone.project import ORDERS, write_project
 from tests.support.gateway import gateway
 
 
@@ -48,6 +48,28 @@ def test_a_setting_that_the_log_refuses_is_named_with_its_file(at, tmp_path):
         file.write('[topics.wrong]\nconfig = { "retenshun.ms" = "1" }\n')
     with pytest.raises(BadSetting, match=rf"^{directory}/mainstem\.toml: \[topics\.wrong\]: .*retenshun\.ms"):
         declare_topics(load_project(directory), connection, url)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (ORDERS.replace('"long"', '"lnog"'), "/fields/0/type: unknown type 'lnog'"),
+        (ORDERS.replace('"long"', '"string"'), ".*incompatible"),
+        (b"\xff", "expected UTF-8, found byte 0xff at 0"),
+        (None, "expected a file to read: No such file or directory"),
+    ],
+)
+def test_a_wrong_schema_is_named_with_its_file_and_topic(at, tmp_path, schema, said):
+    """It was a line without either, or a traceback."""
+    connection, url = at
+    directory = write_project(tmp_path / "p")
+    project = load_project(directory)
+    declare_topics(project, connection, url)
+    (directory / "orders.avsc").unlink()
+    if schema is not None:
+        (directory / "orders.avsc").write_bytes(schema if isinstance(schema, bytes) else schema.encode())
+    with pytest.raises(BadSetting, match=rf"^{directory}/orders\.avsc: schema of topic orders: {said}"):
+        declare_topics(project, connection, url)
 
 
 def test_a_table_of_a_source_has_the_lag_of_a_changelog_whoever_makes_it_first(at, tmp_path):

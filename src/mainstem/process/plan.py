@@ -12,6 +12,7 @@ from mainstem.process.analysis import analyse
 from mainstem.process.project import Project
 from mainstem.process.run import input_type, output_topic
 from mainstem.process.session import job_session
+from mainstem.process.topics import read_schema
 from mainstem.process.versions import code_hash, is_retired, read_fixed
 from mainstem.registry.spark import SchemaSource, TopicSchema, avro_schema, subject_of, topic_schema
 
@@ -81,6 +82,7 @@ def plan(
 
     Raises:
         BadDeclaration: a job cannot run; with the user's file and line.
+        BadSetting: a schema file is wrong.
     """
     topics = topics or {}
     schemas = _known_schemas(project, registry)
@@ -96,7 +98,7 @@ def _known_schemas(project: Project, registry: SchemaSource | None) -> dict[str,
     known: dict[str, TopicSchema] = {}
     for spec in project.topics.values():
         if spec.schema_file is not None:
-            known[spec.name] = TopicSchema(spec.name, spec.schema_file.read_text(), 0, {})
+            known[spec.name] = TopicSchema(spec.name, read_schema(project, spec, project.directory), 0, {})
         elif spec.producer is None and registry is not None:
             try:
                 known[spec.name] = topic_schema(registry, spec.name)

@@ -33,7 +33,7 @@ from mainstem.process.project import Input, JobConfig, Project
 from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type
-from mainstem.process.topics import create_topic
+from mainstem.process.topics import create_topic, register_schema
 from mainstem.process.versions import Fixed, Version, is_retired, read_fixed, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
@@ -173,9 +173,10 @@ class JobDriver:
         existing = list_topics(self._connection)
         for spec in self._project.topics.values():
             if spec.producer is None and spec.schema_file is not None:
-                self._registry.register(subject_of(spec.name), spec.schema_file.read_text())
+                origin = Path(self._version.manifest.origin)
+                register_schema(self._registry, self._project, spec, origin)
                 if spec.name not in existing:
-                    create_topic(self._connection, spec, Path(self._version.manifest.origin))
+                    create_topic(self._connection, spec, origin)
 
     def _start_waiting(self) -> None:
         """Prepare what can start, one after the other, as a job's output is the next one's input; then start it, side

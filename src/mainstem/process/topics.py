@@ -1,12 +1,17 @@
-"""The topics of a project, made as it declares them."""
+"""The topics of a project, made as it declares them, and their schemas."""
 
+import os
 from pathlib import Path
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicRefused
 from mainstem.client.topics import TopicDescription, ensure_topic, topic_settings
 from mainstem.core.config import BadSetting
-from mainstem.process.project import FILE, TopicSpec
+from mainstem.process.project import FILE, Project, TopicSpec
+from mainstem.registry.client import Registry
+from mainstem.registry.errors import RegistryError
+from mainstem.registry.schema import parse
+from mainstem.registry.spark import subject_of
 
 
 def create_topic(connection: Connection, spec: TopicSpec, directory: Path, name: str | None = None) -> TopicDescription:
@@ -26,3 +31,52 @@ def create_topic(connection: Connection, spec: TopicSpec, directory: Path, name:
         return ensure_topic(connection, name or spec.name, spec.partitions, topic_settings(spec.kind, spec.config))
     except TopicRefused as error:
         raise BadSetting(f"{directory / FILE}: [topics.{spec.name}]: {error}", hint=error.hint) from error
+
+
+def register_schema(registry: Registry, project: Project, spec: TopicSpec, directory: Path) -> str:
+    """Register the schema file of the topic `spec`, which has one; its subject.
+
+    Args:
+        registry: where.
+        project: has the file.
+        spec: what it says of the topic.
+        directory: of the project as its user knows it, for errors.
+
+    Raises:
+        BadSetting: the file cannot be read, is no schema, or does not fit what is registered.
+        RegistryUnavailable: no answer.
+    """
+    subject, text = subject_of(spec.name), read_schema(project, spec, directory)
+    try:
+        registry.register(subject, text)
+    except RegistryError as error:
+        raise BadSetting(f"{_schema_place(project, spec, directory)}: {error}", hint=error.hint) from error
+    return subject
+
+
+def read_schema(project: Project, spec: TopicSpec, directory: Path) -> str:
+    """The text of the schema file of the topic `spec`, which has one.
+
+    Raises:
+        BadSetting: the file cannot be read, or is no schema; the message names it and the topic.
+    """
+    assert spec.schema_file is not None
+    place = _schema_place(project, spec, directory)
+    try:
+        text = spec.schema_file.read_text(encoding="utf-8")
+        parse(text)
+    except OSError as error:
+        raise BadSetting(f"{place}: expected a file to read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadSetting(
+            f"{place}: expected UTF-8, found byte 0x{error.object[error.start]:02x} at {error.start}"
+        ) from error
+    except RegistryError as error:
+        raise BadSetting(f"{place}: {error}", hint=error.hint) from error
+    return text
+
+
+def _schema_place(project: Project, spec: TopicSpec, directory: Path) -> str:
+    assert spec.schema_file is not None
+    file = directory / os.path.relpath(spec.schema_file, project.directory)
+    return f"{file}: schema of topic {spec.name}"

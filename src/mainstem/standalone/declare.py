@@ -9,7 +9,7 @@ from mainstem.client.catalog import TopicEntry, read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.process import Project
-from mainstem.process.topics import create_topic
+from mainstem.process.topics import create_topic, register_schema
 from mainstem.registry.client import Registry
 
 
@@ -17,9 +17,10 @@ def declare_topics(project: Project, connection: Connection, registry_url: str) 
     """Create the input topics of `project`, register their schemas, tell the catalog. Outputs are made by their jobs.
 
     Raises:
-        BadSetting: the log refuses what the project says of a topic.
+        BadSetting: the log refuses what the project says of a topic, or a schema file is wrong or does not fit what is
+            registered.
         TopicMismatch: a topic exists with another number of partitions.
-        IncompatibleSchema: a schema file does not fit what is registered.
+        Retriable: the log or the registry does not answer.
     """
     ensure_internal_topics(connection)
     registry = Registry(registry_url)
@@ -31,8 +32,7 @@ def declare_topics(project: Project, connection: Connection, registry_url: str) 
         create_topic(connection, topic, project.directory)
         subject = None
         if topic.schema_file is not None:
-            subject = f"{topic.name}-value"
-            registry.register(subject, topic.schema_file.read_text())
+            subject = register_schema(registry, project, topic, project.directory)
         entry = TopicEntry(kind=topic.kind, key=topic.key, event_time=topic.event_time, subject=subject)
         key, value = f"topic:{topic.name}", msgspec.to_builtins(entry)
         if subject is not None and known.get(key) != msgspec.json.decode(msgspec.json.encode(value)):
