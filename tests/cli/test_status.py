@@ -34,6 +34,17 @@ def test_processes_are_shown_where_the_log_does_not_answer(tmp_path):
     assert "127.0.0.1:1: no log answers" in done.stderr
 
 
+def test_what_a_process_has_recovered_from_is_not_shown_for_ever(tmp_path):
+    with DirectoryLock(tmp_path):
+        log = ChildState("log", "running", 7, 1, ready_line="listening on x", last_error="exit -9 (Killed)")
+        spark = ChildState("spark", "starting", 8, 1, ready_line="1 jobs running", last_error="exit 1: no memory")
+        save(tmp_path, UpState(1, "p", "127.0.0.1:1", "http://127.0.0.1:1", 0.0, [log, spark]))
+        done = mainstem("status", "--data", tmp_path)
+    assert "listening on x" in done.stdout
+    assert "exit 1: no memory" in done.stdout
+    assert "Killed" not in done.stdout
+
+
 def test_sources_are_shown_where_they_are(cli_log, tmp_path):
     ensure_internal_topics(Connection(cli_log))
     writer = TransactionalWriter(Connection(cli_log), "shop")

@@ -89,7 +89,26 @@ async def test_a_killed_child_is_started_again(tmp_path):
 
     await run(supervisor, kill_twice)
     assert supervisor.states[0].restarts == 2
-    assert "exit -9" in supervisor.states[0].last_error
+    assert supervisor.states[0].last_error == "exit -9 (Killed)"
+
+
+async def test_what_a_killed_child_said_in_an_earlier_life_is_not_why_it_ended(tmp_path):
+    (tmp_path / "a.log").write_text("mainstem: port 9092: in use\n")
+    talk = "import sys; print('segment rolled', file=sys.stderr); "
+    supervisor = Supervisor([child("a", SERVE), child("b", talk + SERVE)], tmp_path, first_delay_s=0.01)
+
+    async def kill():
+        await supervisor.ready()
+        for state in supervisor.states:
+            os.kill(state.pid, signal.SIGKILL)
+        while [state.restarts for state in supervisor.states] != [1, 1]:
+            await asyncio.sleep(0.01)
+
+    await run(supervisor, kill)
+    assert [s.last_error for s in supervisor.states] == [
+        "exit -9 (Killed)",
+        "exit -9 (Killed), after: segment rolled",
+    ]
 
 
 EARLY = """

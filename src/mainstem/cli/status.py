@@ -1,10 +1,15 @@
 """`mainstem status`: what runs, and how far it is."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from mainstem.cli.output import json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 from mainstem.client.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from mainstem.standalone.supervisor import ChildState
 
 
 @click.command()
@@ -38,7 +43,7 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
     if as_json:
         click.echo(to_json(seen))
     else:
-        rows = [(c.name, c.state, c.pid, c.restarts, c.last_error or c.ready_line) for c in children]
+        rows = [(c.name, c.state, c.pid, c.restarts, _said(c)) for c in children]
         tables = [
             to_table(["process", "state", "pid", "restarts", "said"], rows),
             to_table(
@@ -59,3 +64,8 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
         or any(task.state == "failed" for task in seen.tasks)
     ):
         ctx.exit(1)
+
+
+def _said(child: "ChildState") -> str:
+    """Why it does not run, where it does not; an error that it has recovered from is history, and stays in the JSON."""
+    return child.last_error if child.state in ("starting", "waiting", "failed") else child.ready_line

@@ -116,6 +116,7 @@ class Supervisor:
         self._ready = {spec.name: asyncio.Event() for spec in specs}  # and what is to be done after that is done
         self._stopped = {spec.name: asyncio.Event() for spec in specs}
         self._stopping = asyncio.Event()
+        self._life_began = {spec.name: 0 for spec in specs}  # the byte of its log file
         self._failure: MainstemError | None = None
 
     def stop(self) -> None:
@@ -174,13 +175,14 @@ class Supervisor:
         delay_s = self._first_delay_s
         while not self._stopping.is_set():
             started = time.monotonic()
-            said = await self._life(spec, state, before, later)
+            ended = await self._life(spec, state, before, later)
             if self._stopping.is_set():
                 return
-            code, state.last_error = said
+            code, state.last_error = ended
             refused = code == MISUSE
             if refused and not self._served[spec.name].is_set():
-                self._failure = ChildFailed(f"{spec.name}: {self._said(spec)}", hint=f"its log: {self._log_file(spec)}")
+                said = self._said(spec) or "it ended with exit code 2, and said nothing"
+                self._failure = ChildFailed(f"{spec.name}: {said}", hint=f"its log: {self._log_file(spec)}")
                 self.stop()
                 return
             if refused:
@@ -201,15 +203,20 @@ class Supervisor:
             code = await self._run_once(spec, state, before, later)
         except OSError as error:  # no memory for a process, no room for its log file: that may pass
             return -1, f"cannot be started: {error}"
-        return code, f"exit {code}: {self._said(spec)}"
+        said = self._said(spec)
+        if code < 0:  # it had no time to say why: what it said last is what it was doing
+            return code, f"exit {code} ({signal.strsignal(-code)})" + (f", after: {said}" if said else "")
+        return code, f"exit {code}: {said}" if said else f"exit {code}"
 
     def _said(self, spec: ChildSpec) -> str:
-        return last_line(self._log_file(spec)).removeprefix("mainstem: ")
+        """The last line of this life of the child."""
+        return last_line(self._log_file(spec), self._life_began[spec.name]).removeprefix("mainstem: ")
 
     async def _run_once(self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]) -> int:
         """One life of a child: start, wait for its ready line, then for its end or ours. Return its exit code."""
         put_aside(self._log_file(spec))
         with self._log_file(spec).open("ab", buffering=0) as log_file:
+            self._life_began[spec.name] = log_file.tell()
             process = await asyncio.create_subprocess_exec(
                 *spec.command,
                 stdin=asyncio.subprocess.PIPE if spec.early else asyncio.subprocess.DEVNULL,
@@ -420,12 +427,12 @@ def put_aside(path: Path) -> None:
         path.replace(path.with_name(f"{path.name}.1"))
 
 
-def last_line(path: Path) -> str:
-    """The last non-empty line of a log file; "" where there is none."""
+def last_line(path: Path, since: int = 0) -> str:
+    """The last non-empty line of a log file from byte `since` on; "" where there is none."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 8192))
+            file.seek(max(since, file.tell() - 8192))
             lines = deque((line for line in file.read().splitlines() if line.strip()), maxlen=1)
     except FileNotFoundError:
         return ""
