@@ -26,7 +26,8 @@ from mainstem.log.disk import SystemFile
 from mainstem.log.threads import FileThreads
 from mainstem.records import CorruptBatch, CorruptRecords, decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch
-from tests.log.support import batch, read_all, run, values, with_partition
+from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import TOPIC_ID, TP, batch, open_log, read_all, run, values, with_partition
 from tests.support.properties import examples
 
 NOW = 1_700_000_000_000
@@ -490,3 +491,58 @@ def test_epochs_answer_where_they_ended(tmp_path):
         assert partition.end_offset_for_epoch(9) == (-1, -1)
 
     run(with_partition(tmp_path, test))
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_what_was_queued_when_a_partition_went_offline_is_not_missed_at_the_next_start(tmp_path, in_flight):
+    """The checkpoint counted appends that were refused and never written: the next start took them for lost ones."""
+
+    async def story():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"acknowledged"))
+        await log.checkpoint()
+        refused = [partition.append(batch(b"refused")) for _ in range(2)]
+        if in_flight:
+            await asyncio.sleep(0)
+            refused.append(partition.append(batch(b"refused")))
+        partition._broken(partition.segments[0], OSError(errno.EIO, "once"))
+        for each in refused:
+            with pytest.raises(StorageError, match="once"):
+                await each
+        await log.checkpoint()
+        await log.close()
+        log = await open_log(tmp_path)
+        partition = log.partitions[TP]
+        assert partition.error is None
+        assert await values(partition) == [b"acknowledged"] + len(refused) * [b"refused"]
+        await partition.append(batch(b"next"))
+        await log.close()
+
+    run(story())
+
+
+def test_a_full_disk_still_undoes_what_was_queued_when_a_partition_went_offline(tmp_path):
+    """Its producer would be told later that a batch that is not there was appended before."""
+
+    async def story():
+        disk = SimulatedDisk(tmp_path)
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        producer = {"producer_id": 1, "producer_epoch": 0}
+        await partition.append(batch(b"acknowledged", base_sequence=0, **producer))
+        disk.refuse("write", errno.ENOSPC, ".log")
+        refused = partition.append(batch(b"refused", base_sequence=1, **producer))
+        partition._broken(partition.segments[0], OSError(errno.EIO, "once"))
+        with pytest.raises(StorageError, match="once"):
+            await refused
+        await log.close()
+        log = await open_log(tmp_path, disk=disk)
+        partition = log.partitions[TP]
+        assert partition.producer(1).last_sequence == 0
+        again = await partition.append(batch(b"refused", base_sequence=1, **producer))
+        assert not again.duplicate
+        assert await values(partition) == [b"acknowledged", b"refused"]
+        await log.close()
+
+    run(story())

@@ -459,7 +459,7 @@ class PartitionLog:
 
     def _advance(self, batch: Batch) -> None:
         """Everything below the batch's end is as durable as the topic asks for."""
-        if not batch.writes or self.error is not None:
+        if not batch.writes:
             return
         last = batch.writes[-1]
         self.high_watermark = batch.end_offset
@@ -508,6 +508,7 @@ class PartitionLog:
         self.log_end_offset = self.high_watermark
         self._queue = []
         self._fail_waiting(error)
+        self._pending.clear()
         self._update_last_stable_offset()
 
     def _drop_last_segment(self) -> None:
@@ -520,20 +521,27 @@ class PartitionLog:
 
     def refuse_appends(self, error: StorageError) -> None:
         """The directory's disk failed: what is not acknowledged fails, and so does every later append."""
-        self.append_error = self.append_error or error
         self._queue = []
+        self._take_no_more(error)
+        self._pending.clear()
+
+    def go_offline(self, error: StorageError) -> None:
+        """Refuse every further use with `error`; what was not acknowledged fails with it.
+
+        What is queued is written all the same: sizes, offsets and producers count it, and the next checkpoint says that
+        it is there. The pending appends stay until then, since a full disk may still undo them.
+        """
+        self.error = self.error or error
+        self._take_no_more(error)
+
+    def _take_no_more(self, error: StorageError) -> None:
+        self.append_error = self.append_error or error
         self._cancel_flush_timer()
         self._fail_waiting(error)
         self._notify()
 
-    def go_offline(self, error: StorageError) -> None:
-        """Refuse every further use with `error`; what was not acknowledged fails with it."""
-        self.error = self.error or error
-        self.refuse_appends(error)
-
     def _fail_waiting(self, error: StorageError) -> None:
         waiting = [*self._pending, *self._retries]
-        self._pending.clear()
         self._retries.clear()
         for pending in waiting:
             if not pending.future.done():
