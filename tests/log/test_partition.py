@@ -21,6 +21,7 @@ from mainstem.log import (
     StorageError,
     SystemDisk,
     TopicConfig,
+    validation,
 )
 from mainstem.log.disk import SystemFile
 from mainstem.log.threads import FileThreads
@@ -546,3 +547,35 @@ def test_a_full_disk_still_undoes_what_was_queued_when_a_partition_went_offline(
         await log.close()
 
     run(story())
+
+
+def test_batches_are_brought_into_the_topics_compression_in_a_thread(tmp_path, monkeypatch):
+    threads = []
+
+    def recompress(*arguments):
+        threads.append(threading.current_thread())
+        return validation.recompress(*arguments)
+
+    monkeypatch.setattr("mainstem.log.partition.recompress", recompress)
+
+    async def test(partition):
+        sent = batch(b"v" * 2_000, compression="gzip") + batch(b"w" * 2_000)
+        assert partition.takes_long(sent)
+        prepared = await partition.prepare(sent)
+        assert [header.compression for header in iter_headers(prepared)] == [4, 4]
+        assert threading.main_thread() not in threads
+        assert not partition.takes_long(prepared)
+        await partition.append(prepared, prepared=True)
+        assert await values(partition) == [b"v" * 2_000, b"w" * 2_000]
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="zstd")))
+
+
+def test_batches_of_one_append_that_grow_to_much_are_refused(tmp_path):
+    """Each is within the limit, a hundred kilobytes of them would be a hundred megabytes."""
+
+    async def test(partition):
+        with pytest.raises(BatchTooLarge, match="bytes of batches grow to more than"):
+            await partition.prepare(40 * batch(bytes(2**20 - 100), compression="zstd"))
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="uncompressed")))

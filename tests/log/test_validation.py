@@ -2,7 +2,7 @@ import pytest
 from crc32c import crc32c
 
 from mainstem.log import BatchTooLarge, InvalidRecord, InvalidTimestamp, TopicConfig
-from mainstem.log.validation import check_batch, rewrite, rewrites
+from mainstem.log.validation import check_batch, recompress, rewrite, rewrites, takes_long
 from mainstem.records import build_marker, decode_header, decode_records
 from mainstem.records.record import assemble_batch
 from tests.log.support import batch
@@ -117,3 +117,32 @@ def test_a_small_batch_that_unpacks_to_much_is_refused_where_the_topic_looks_ins
     with pytest.raises(BatchTooLarge, match="orders-0: zstd"):
         rewrite(decode_header(data), memoryview(data), TopicConfig(compression_type="lz4"), NOW, "orders-0")
     check(data, cleanup_policy="compact", max_message_bytes=2 * 2**20)
+
+
+def test_a_batch_that_grows_above_the_limit_by_the_topics_compression_is_refused():
+    """The size was looked at before the rewriting only: 32 times `max.message.bytes` got in."""
+    data = batch(bytes(2 * 2**20), compression="zstd")
+    check(data)
+    config = TopicConfig(compression_type="uncompressed")
+    with pytest.raises(BatchTooLarge, match=r"orders-0: a batch of 20\d+ bytes .* max.message.bytes is 1048588"):
+        recompress(decode_header(data), data, config, "orders-0")
+    larger = TopicConfig(compression_type="uncompressed", max_message_bytes=3 * 2**20)
+    assert decode_header(recompress(decode_header(data), data, larger, "orders-0")).compression == 0
+
+
+@pytest.mark.parametrize(
+    ("compression", "settings", "long"),
+    [
+        ("none", {}, False),
+        ("zstd", {}, False),
+        ("zstd", {"compression_type": "zstd"}, False),
+        ("zstd", {"compression_type": "lz4"}, True),
+        ("none", {"compression_type": "lz4"}, True),
+        ("none", {"message_timestamp_type": "LogAppendTime"}, False),
+        ("zstd", {"cleanup_policy": "compact"}, False),  # a few bytes
+        ("none", {"cleanup_policy": "compact"}, False),  # one key
+    ],
+)
+def test_what_is_not_for_the_event_loop(compression, settings, long):
+    data = batch(b"v" * 2_000, compression=compression)
+    assert takes_long(decode_header(data), TopicConfig(**settings)) is long

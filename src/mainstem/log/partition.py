@@ -26,7 +26,7 @@ from mainstem.log import producers as producer_state
 from mainstem.log.checkpoint import PartitionState
 from mainstem.log.config import FOREVER, TopicConfig
 from mainstem.log.epochs import LeaderEpochs
-from mainstem.log.errors import CorruptSegment, InvalidRecord, OffsetOutOfRange, StorageError
+from mainstem.log.errors import BatchTooLarge, CorruptSegment, InvalidRecord, OffsetOutOfRange, StorageError
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.journal import LOG_START, REPLACE, Entry
 from mainstem.log.producers import AppendedBatch, Producer, Producers
@@ -34,7 +34,7 @@ from mainstem.log.reading import READ_SLACK, OffsetAndTimestamp, Part, cut, find
 from mainstem.log.retention import expired_before
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.log.threads import FileThreads
-from mainstem.log.validation import check_batch, check_keys, keys_take_long, rewrite, rewrites
+from mainstem.log.validation import check_batch, recompress, rewrite, rewrites, takes_long
 from mainstem.log.writer import Batch, Write, Writer
 from mainstem.records import BatchHeader, Marker, build_marker, decode_marker, iter_headers, iter_spans
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, PREFIX, decode_header
@@ -46,6 +46,7 @@ Verify = Callable[[BatchHeader], None]
 _WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _INT32_MAX = 2**31 - 1
 _READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
+_GROWN = 32  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
 _TRUSTED_BYTES = 32 * 2**20  # what this process appended last is in the page cache: reads need not check it again
 
 
@@ -215,36 +216,47 @@ class PartitionLog:
 
     # -- append -------------------------------------------------------------------------------------------------------
 
-    def keys_take_long(self, batches: bytes | memoryview) -> bool:
-        """Whether `check_keys` should be asked before `append`, which would do the same on the event loop.
+    def takes_long(self, batches: bytes | memoryview) -> bool:
+        """Whether `prepare` should be asked before `append`, which would do the same on the event loop.
 
         Raises:
             CorruptBatch: cut short, unknown format or bad CRC.
         """
-        if not self._config.compacts:
+        if not (self._config.compacts or self._rewrites):
             return False
-        return any(keys_take_long(header, self._config) for header in iter_headers(batches))
+        return any(takes_long(header, self._config) for header in iter_headers(batches))
 
-    def check_keys(self, batches: bytes | memoryview) -> "asyncio.Future[None]":
-        """In a thread: may these batches be appended to a compacted topic? The future fails with what is wrong."""
+    def prepare(self, batches: bytes | memoryview) -> "asyncio.Future[bytes | memoryview]":
+        """In a thread: check the batches, and give them with the topic's compression; the rest is left to `append`.
 
-        def check(config: TopicConfig) -> None:
-            start = 0
-            for header in iter_headers(batches):
-                check_keys(header, memoryview(batches)[start : start + header.size], config, self.topic_partition)
-                start += header.size
+        The future fails with what is wrong.
+        """
+        return self._threads.run(self._prepare, batches, self._config, self._clock.now_ms())
 
-        return self._threads.run(check, self._config)
+    def _prepare(self, batches: bytes | memoryview, config: TopicConfig, now: int) -> bytes | memoryview:
+        parts: list[bytes | memoryview] = []
+        start = size = 0
+        for header in iter_headers(batches):
+            batch = memoryview(batches)[start : start + header.size]
+            start += header.size
+            check_batch(header, batch, config, now, self.topic_partition)
+            parts.append(recompress(header, batch, config, self.topic_partition))
+            size += len(parts[-1])
+            if (
+                size > len(batches) + _GROWN * config.max_message_bytes
+            ):  # a client sends one batch; others may send more
+                raise BatchTooLarge(f"{self.topic_partition}: {len(batches)} bytes of batches grow to more than {size}")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def append(
-        self, batches: bytes | memoryview, *, verify: Verify | None = None, keys_checked: bool = False
+        self, batches: bytes | memoryview, *, verify: Verify | None = None, prepared: bool = False
     ) -> "asyncio.Future[AppendResult]":
         """Append a producer's batches; the future resolves when they are durable (per `flush.messages`, `flush.ms`).
 
         The bytes must not change until then: they are not copied. A batch that repeats one of its producer's last
         five is not appended again; its future gives the first one's offsets, when those are durable. `verify` is asked
         about each transactional batch that is not a repetition, before anything changes; it raises to refuse it.
-        `keys_checked` says that `check_keys` has passed them.
+        `prepared` says that they come from `prepare`.
 
         Raises:
             CorruptBatch, InvalidRecord, InvalidTimestamp, BatchTooLarge: the bytes are not what the topic takes.
@@ -267,7 +279,7 @@ class PartitionLog:
         start = 0
         for header in headers:
             batch = view[start : start + header.size]
-            check_batch(header, batch, self._config, now, self.topic_partition, keys_checked=keys_checked)
+            check_batch(header, batch, self._config, now, self.topic_partition, keys_checked=prepared)
             start += header.size
             if header.producer_id >= 0:
                 repeated = self._stage(header, next_offset, now, append_time, staged, verify)

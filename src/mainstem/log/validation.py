@@ -25,7 +25,7 @@ def check_batch(
     *,
     keys_checked: bool = False,
 ) -> None:
-    """Refuse what this topic does not take; `keys_checked` says that `check_keys` was asked before.
+    """Refuse what this topic does not take; `keys_checked` says that `check_keys` has passed it.
 
     Raises:
         BatchTooLarge, InvalidRecord, InvalidTimestamp: the message says what was expected.
@@ -63,10 +63,13 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int, whe
         )
 
 
-def keys_take_long(header: BatchHeader, config: TopicConfig) -> bool:
-    """`check_keys` is not for the event loop: there is much to unpack or to go through, perhaps."""
+def takes_long(header: BatchHeader, config: TopicConfig) -> bool:
+    """It is not for the event loop: there is much to unpack, to pack or to go through, perhaps."""
     compressed = header.compression != 0 and header.size > _SMALL_BYTES
-    return config.compacts and (compressed or header.count > _FEW_RECORDS)
+    if config.compacts and (compressed or header.count > _FEW_RECORDS):
+        return True
+    # A few bytes may unpack to `_UNPACKED` times `max.message.bytes`.
+    return _codec(header, config) != header.compression and (header.compression != 0 or header.size > _SMALL_BYTES)
 
 
 def check_keys(header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, where: object) -> None:
@@ -93,22 +96,42 @@ def rewrites(config: TopicConfig) -> bool:
     return config.message_timestamp_type == "LogAppendTime" or config.compression_type != "producer"
 
 
+def _codec(header: BatchHeader, config: TopicConfig) -> int:
+    """The compression that the topic keeps the batch with."""
+    if config.compression_type == "producer":
+        return header.compression
+    return 0 if config.compression_type == "uncompressed" else COMPRESSIONS.index(config.compression_type)
+
+
+def recompress(
+    header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, where: object
+) -> bytes | memoryview:
+    """The batch with the topic's compression.
+
+    Raises:
+        BatchTooLarge: it is larger than `max.message.bytes` like this.
+        CorruptRecords: it cannot be unpacked.
+    """
+    codec = _codec(header, config)
+    if codec == header.compression:
+        return batch
+    changed = msgspec.structs.replace(header, attributes=header.attributes & ~0x07 | codec)
+    result = assemble_batch(changed, _unpacked(header, batch, config, where))
+    if len(result) > config.max_message_bytes:
+        raise BatchTooLarge(
+            f"{where}: a batch of {len(result)} bytes with compression.type {config.compression_type} (sent with"
+            f" {COMPRESSIONS[header.compression]}: {header.size}), max.message.bytes is {config.max_message_bytes}"
+        )
+    return result
+
+
 def rewrite(header: BatchHeader, batch: memoryview, config: TopicConfig, now_ms: int, where: object) -> bytearray:
     """The batch in the topic's form.
 
     Raises:
-        BatchTooLarge, CorruptRecords: it cannot be unpacked.
+        BatchTooLarge, CorruptRecords: as `recompress`.
     """
-    codec = header.compression
-    if config.compression_type == "uncompressed":
-        codec = 0
-    elif config.compression_type != "producer":
-        codec = COMPRESSIONS.index(config.compression_type)
-    if codec != header.compression:
-        changed = msgspec.structs.replace(header, attributes=header.attributes & ~0x07 | codec)
-        result = bytearray(assemble_batch(changed, _unpacked(header, batch, config, where)))
-    else:
-        result = bytearray(batch)
+    result = bytearray(recompress(header, batch, config, where))
     if config.message_timestamp_type == "LogAppendTime":
         set_append_time(result, now_ms)
     return result

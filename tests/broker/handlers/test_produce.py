@@ -264,3 +264,18 @@ def test_internal_topics_take_no_producers_record(raw, name):
     topic_id = raw.call(3, 12, topics=[{"name": name}]).topics[0].topic_id
     refused = produce(raw, None, batch(b"x", key=b"k"), version=13, topic_id=topic_id)
     assert refused.error_code is Code.invalid_topic_exception
+
+
+def test_a_topic_with_its_own_compression_keeps_the_order_and_the_limit(raw, topic):
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": [
+        {"name": "compression.type", "config_operation": 0, "value": "uncompressed"}]}])  # fmt: skip
+    assert produce(raw, topic, batch(bytes(2 * 2**20), compression="zstd")).error_code is Code.message_too_large
+    sent = [b"%d" % n + n % 2 * bytes(100_000) for n in range(20)]
+    for value in sent:  # every other one takes a while, in a thread
+        data = {"name": topic, "partition_data": [{"index": 0, "records": batch(value, compression="zstd")}]}
+        raw.send(0, 9, acks=-1, timeout=30_000, topic_data=[data])
+    answers = [raw.receive(0, 9).responses[0].partition_responses[0] for _ in sent]
+    assert [(each.error_code, each.base_offset) for each in answers] == [(Code.none, n) for n in range(len(sent))]
+    for n, value in enumerate(sent):
+        kept = fetched(raw, topic, n)
+        assert [record.value for record in decode_records(kept[: decode_header(kept).size])] == [value]

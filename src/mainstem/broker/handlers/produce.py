@@ -50,13 +50,13 @@ class _Waits(Exception):
 class _Append:
     """One partition's batches, not appended yet."""
 
-    __slots__ = ("check", "log", "records", "result")
+    __slots__ = ("log", "prepared", "records", "result")
 
     def __init__(self, log: PartitionLog, records: memoryview, result: PartitionResult) -> None:
         self.log = log
         self.records = records
         self.result = result
-        self.check: asyncio.Future[None] | None = None
+        self.prepared: asyncio.Future[bytes | memoryview] | None = None
 
 
 def _failure(request: ProduceRequest, code: int) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Futur
     try:
         partition_log = _find(topic, sent.index, ctx.broker.topics)
         records = _checked(sent.records)
-        if partition_log.keys_take_long(records):
+        if partition_log.takes_long(records):
             return None
         partition_log.append(records, verify=_refuse_transactional).add_done_callback(appended)
     except MainstemError as error:
@@ -180,13 +180,14 @@ class _Produce:
         self._one_done()
 
     def _append(self, append: _Append) -> None:
-        partition_log, records, result = append.log, append.records, append.result
-        if append.check is None and partition_log.keys_take_long(records):
-            append.check = partition_log.check_keys(records)
-        if append.check is not None:
-            if not append.check.done():
-                raise _Waits(append.check)
-            append.check.result()  # raises what is wrong with the batches
+        partition_log, result = append.log, append.result
+        records: bytes | memoryview = append.records
+        if append.prepared is None and partition_log.takes_long(records):
+            append.prepared = partition_log.prepare(records)
+        if append.prepared is not None:
+            if not append.prepared.done():
+                raise _Waits(append.prepared)
+            records = append.prepared.result()  # raises what is wrong with the batches
 
         def verify(header: BatchHeader) -> None:
             transactional_id = self._request.transactional_id
@@ -204,8 +205,11 @@ class _Produce:
             if added is not None:
                 raise _Waits(added)
 
-        future = partition_log.append(records, verify=verify, keys_checked=append.check is not None)
+        future = partition_log.append(records, verify=verify, prepared=append.prepared is not None)
         self._open += 1
+        if (grown := len(records) - len(append.records)) > 0:  # the topic's compression is worse than the producer's
+            self._broker.request_memory.take(grown)
+            future.add_done_callback(lambda _: self._broker.request_memory.give(grown))
         future.add_done_callback(lambda done: self._appended(done, result))
 
     def _appended(self, done: "asyncio.Future[AppendResult]", result: PartitionResult) -> None:
