@@ -2,6 +2,7 @@
 the other. On restart the source goes on from the position that the log holds.
 """
 
+import contextlib
 import time
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -128,8 +129,9 @@ class TransactionalWriter:
 
     def close(self) -> None:
         """Leave. What is uncommitted is aborted by the next `open`, or by the broker when its timeout has passed."""
-        self._producer.purge()
-        self._producer.flush(1.0)
+        with contextlib.suppress(KafkaException, SystemError):  # of a fenced one: told when it last wrote
+            self._producer.purge()
+            self._producer.flush(1.0)
 
     def _written(self) -> dict[str, dict[int, Written]]:
         batch: dict[str, dict[int, Written]] = {}
