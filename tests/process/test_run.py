@@ -319,7 +319,6 @@ def test_a_damaged_checkpoint_is_refused_with_its_repair_or_does_no_harm(
     unchanged = "bring back an unchanged copy of the checkpoint"
     assert unchanged in refusal("metadata", lambda data: data[:10])
     assert unchanged in refusal(f"offsets/{last}", lambda data: data[:20])
-    assert f"batch {last} is run again" in refusal(f"commits/{last}", lambda data: b"")
     changelogs = sorted(
         (checkpoint / "state").rglob("*.changelog"), key=lambda file: int(file.name.partition(".")[0].partition("_")[0])
     )
@@ -328,9 +327,8 @@ def test_a_damaged_checkpoint_is_refused_with_its_repair_or_does_no_harm(
     )
     assert unchanged in refusal(str(largest.relative_to(checkpoint)), lambda data: data[: len(data) // 2])
 
-    # the repair that was named for commits/N, tried
-    for name in (f"commits/{last}", f"commits/.{last}.crc"):
-        (checkpoint / name).unlink(missing_ok=True)
+    # what a power cut leaves of files that nobody synced: the log makes them good
+    (checkpoint / "commits" / str(last)).write_bytes(b"")
     driver = start()
     run_until(driver, processed(driver, 4))
     say_end(log_connection, topic, int((NOON + timedelta(minutes=600)).timestamp() * 1000))

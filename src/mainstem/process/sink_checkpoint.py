@@ -1,12 +1,16 @@
-"""What the sink needs of a Spark query's checkpoint directory: whose it is, and that the plan of a batch is durable.
+"""What the sink needs of a Spark query's checkpoint directory: whose it is, and that what a batch rests on is durable.
 
-Spark writes `metadata` (the query's id), `offsets/N` (the end of batch N) and `commits/N` by renaming a new file, but
-syncs neither the file nor the directory, so a power cut may take them back. The sink syncs `offsets/N` before it
-commits batch N to the log; that `commits/N` may be lost does no harm, since the marker then says that N is committed.
+Spark writes `metadata` (the query's id), `offsets/N` (the end of batch N), the files of the state and `commits/N` by
+renaming a new file, but syncs neither the file nor the directory: a power cut may take them back, or leave them empty.
+The sink syncs all of them but the last before it commits batch N to the log. That `commits/N` may be lost does no harm,
+since the marker then says that N is committed; one that is not whole is removed at the next start, and so is the plan
+of a batch that the log does not have.
 """
 
 import os
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -14,9 +18,14 @@ import msgspec
 
 from mainstem.core import CorruptData, UserError
 from mainstem.core.files import sync_directory
+from mainstem.core.logging import get_logger
 from mainstem.process.offsets import read_plan
 from mainstem.process.sink_decision import SinkRefused
 
+log = get_logger()
+
+_UNSYNCED_ENDS = 100  # more of them than an operating system keeps to itself at a batch a second
+_SYNCS_AT_ONCE = 8  # the file system makes several durable with one write of its journal
 _DAMAGE = (
     "Checksum error",
     "Incomplete log file",
@@ -39,6 +48,7 @@ class Checkpoint:
                 hint="put checkpoints on a disk that the driver mounts; object stores are not supported yet",
             )
         self.directory = Path(unquote(parts.path))
+        self._synced: dict[str, tuple[int, int, int]] = {}
 
     def query_id(self) -> str:
         """The id that Spark gave to the query of this checkpoint, when it first started.
@@ -56,6 +66,8 @@ class Checkpoint:
     def check(self, committed: int) -> None:
         """See that what Spark will read can be read: where a file was cut, Spark fails at every start and names no repair.
 
+        What a power cut may leave is mended: the log makes it good.
+
         Args:
             committed: the last batch that the log has; -1 where it has none.
 
@@ -68,17 +80,19 @@ class Checkpoint:
             try:
                 read_plan(self.directory, int(path.name))
             except CorruptData as error:
-                raise SinkRefused(str(error), hint=self.repair(path, committed)) from error
-        for path in self._newest("commits", 1):
-            try:
-                version, *rest = path.read_text().splitlines()
-                whole = version == "v1" and isinstance(msgspec.json.decode("".join(rest)), dict)
-            except (ValueError, msgspec.DecodeError):
-                whole = False
-            if not whole:
-                raise SinkRefused(
-                    f"{path}: expected the end of a batch, found something else", hint=self.repair(path, committed)
-                )
+                self._mend(path, committed, str(error))
+        for path in self._newest("commits", _UNSYNCED_ENDS):
+            if _is_end(path):
+                break
+            self._mend(path, committed, f"{path}: expected the end of a batch, found something else")
+
+    def _mend(self, path: Path, committed: int, reason: str) -> None:
+        if not _is_made_good(path, committed):
+            raise SinkRefused(reason, hint=self.repair(path, committed))
+        for each in (path.with_name(f".{path.name}.crc"), path):
+            each.unlink(missing_ok=True)
+        sync_directory(path.parent)
+        log.warning("checkpoint_mended", removed=str(path), reason=reason, committed=committed)
 
     def damaged(self, failure: str) -> Path | None:
         """The file of this checkpoint that a failure of Spark complains about; `failure` has all of its causes.
@@ -91,12 +105,8 @@ class Checkpoint:
 
     def repair(self, path: Path, committed: int) -> str:
         """What to do about a damaged file. Only what the log makes good again may be removed."""
-        batch = int(path.name) if path.name.isdigit() else -1
-        both = f"remove {path} and .{path.name}.crc beside it"
-        if path.parent.name == "offsets" and batch > committed:
-            return f"{both}: batch {batch} is not in the log yet, and is planned anew"
-        if path.parent.name == "commits" and 0 <= batch <= committed:
-            return f"{both}: batch {batch} is run again, and left out since the log has it"
+        if _is_made_good(path, committed):
+            return f"remove {path} and .{path.name}.crc beside it: the log makes good what they say"
         return "bring back an unchanged copy of the checkpoint, or start a new version of the job"
 
     def _newest(self, log: str, count: int) -> list[Path]:
@@ -110,34 +120,69 @@ class Checkpoint:
         return [directory / str(number) for number in numbers[:count]]
 
     def sync(self, batch: int) -> None:
-        """Make the plan of `batch` durable: its file and Spark's checksum of it, and the names on the way to them.
+        """Make durable what `batch` rests on: its plan, the state that it leaves, whatever its sources keep.
+
+        Its tasks have written their state by now. Files that Spark adds in the background (snapshots of the state) are
+        left to the next batch.
 
         Raises:
             SinkRefused: there is no plan of this batch.
         """
-        offsets = self.directory / "offsets"
-        if not (offsets / str(batch)).exists():
+        plan = self.directory / "offsets" / str(batch)
+        if not plan.exists():
             raise SinkRefused(
-                f"{offsets / str(batch)}: the plan of the batch is missing",
+                f"{plan}: the plan of the batch is missing",
                 hint="is another directory configured as checkpointLocation than the sink was given?",
             )
-        for path in (
-            offsets / str(batch),
-            offsets / f".{batch}.crc",
-            self.directory / "metadata",
-            self.directory / ".metadata.crc",
-        ):
-            _sync_file(path)
-        sync_directory(offsets)
-        sync_directory(self.directory)
-        sync_directory(self.directory.parent)
+        now = self._stamps()
+        changed = [path for path, stamp in now.items() if self._synced.get(path) != stamp]
+        directories = {str(self.directory), str(self.directory.parent)}
+        directories |= {path if os.path.isdir(path) else os.path.dirname(path) for path in changed}
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="checkpoint") as threads:
+            list(threads.map(_sync, [path for path in changed if path not in directories]))
+            list(threads.map(_sync, directories))  # the names, once the files are there
+        self._synced = now
+
+    def _stamps(self) -> dict[str, tuple[int, int, int]]:
+        """Inode, size and time of change of all there is, but the ends of batches and what is still being written."""
+        found: dict[str, tuple[int, int, int]] = {}
+        for directory, below, files in os.walk(self.directory):
+            if "commits" in below and Path(directory) == self.directory:
+                below.remove("commits")
+            for name in [*below, *(file for file in files if not file.endswith(".tmp"))]:
+                path = os.path.join(directory, name)
+                try:
+                    status = os.stat(path)
+                except FileNotFoundError:
+                    continue  # Spark removes what is too old
+                found[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
+        return found
 
 
-def _sync_file(path: Path) -> None:
+def _is_made_good(path: Path, committed: int) -> bool:
+    """Whether the log, which has batches up to `committed`, stands in for this file: the plan of a batch that it does not
+    have is made anew, and a batch that it has but whose end is missing is run again and left out.
+    """
+    batch = int(path.name) if path.name.isdigit() else -1
+    return (path.parent.name == "offsets" and batch > committed) or (
+        path.parent.name == "commits" and 0 <= batch <= committed
+    )
+
+
+def _is_end(path: Path) -> bool:
+    """Whether this is a whole file of `commits`."""
+    try:
+        version, *rest = path.read_text().splitlines()
+        return version == "v1" and isinstance(msgspec.json.decode("".join(rest)), dict)
+    except (ValueError, msgspec.DecodeError):
+        return False
+
+
+def _sync(path: str) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return  # checksums are written on some file systems only
+        return
     try:
         os.fsync(descriptor)
     finally:
