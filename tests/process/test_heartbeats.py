@@ -134,3 +134,8 @@ def test_the_follower_keeps_the_last_of_each():
     follower.apply(b"not a heartbeat")
     assert follower.statement("flights") == Statement("flights", {0: 2}, 6, end=True)
     assert follower.statement("weather") is None
+
+
+def test_a_follower_that_never_started_can_be_stopped():
+    """What failed before it started was hidden by the failure of stopping it."""
+    Follower(Connection("127.0.0.1:1")).stop()

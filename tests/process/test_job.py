@@ -1,10 +1,12 @@
 """One job: its rows, its watermark, what it keeps for life. Whole runs on a log are in test_run."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from mainstem.core import UserError
+from mainstem.process import job
 from mainstem.process.declare import Location
 from mainstem.process.job import JobFailed, JobRefused, with_heartbeats
 
@@ -53,6 +55,19 @@ def test_a_filter_of_the_job_does_not_take_the_heartbeats_away(spark, tmp_path, 
     finally:
         query.stop()
     assert [(row["tail"], row["count"]) for row in out] == [("N1", 1)]
+
+
+def test_injections_that_spark_has_read_are_deleted_but_for_the_last_ones(tmp_path, monkeypatch):
+    """A file that is planned and gone would fail its batch for ever; one that nobody deletes is listed for every batch."""
+    monkeypatch.setattr(job, "_INJECTIONS_KEPT", 2)
+    for second in range(6):
+        file = tmp_path / f"{second}.txt"
+        file.write_text("1")
+        os.utime(file, (second, second))
+    job._forget_injections(tmp_path, 0.0)
+    assert len(list(tmp_path.iterdir())) == 6
+    job._forget_injections(tmp_path, 4.0)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["2.txt", "3.txt", "4.txt", "5.txt"]
 
 
 def put(directory: Path, name: str, text: str) -> None:

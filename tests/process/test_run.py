@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from textwrap import dedent
 
 import msgspec
@@ -17,10 +18,11 @@ from mainstem.client.progress import Progress
 from mainstem.client.topics import ensure_internal_topics, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
+from mainstem.process import sink_checkpoint
 from mainstem.process.declare import BadDeclaration
-from mainstem.process.project import Input, JobConfig
-from mainstem.process.run import InputMissing, _check_sources, output_topic
-from mainstem.process.versions import assignments, retire
+from mainstem.process.project import Input, JobConfig, load_job_configs
+from mainstem.process.run import InputMissing, _check_sources, _config, output_topic
+from mainstem.process.versions import Fixed, assignments, retire, write_fixed
 from mainstem.registry.reader import TypedReader
 from tests.support.jobs import change_schema, driver_of, put_changes, put_rows, read_rows, run_until, say_end
 
@@ -339,6 +341,52 @@ def test_a_damaged_checkpoint_is_refused_with_its_repair_or_does_no_harm(
 
 
 @pytest.mark.spark
+def test_a_power_cut_takes_nothing_that_the_log_does_not_make_good(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers, monkeypatch
+):
+    """Whatever nobody synced is empty afterwards, as a file system leaves it that gives a file its name first."""
+    jobs = """
+        @table(to="SHOP.visits", key=["customer", "since"], watermark=("at", "10 minutes"))
+        def cut_off(orders):
+            grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
+            return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
+    """
+    durable: dict[Path, int] = {}
+    real = sink_checkpoint._sync
+
+    def sync(path):
+        real(path)
+        durable[path] = path.stat().st_ino if path.exists() else 0
+
+    monkeypatch.setattr(sink_checkpoint, "_sync", sync)
+    project, data, topic = write_project(tmp_path / "project", shop, jobs), tmp_path / "data", f"{shop}.orders"
+    checkpoint = data / "jobs" / "cut_off@1" / "checkpoint"
+    driver = driver_of(spark, project, log_connection, registry_url, data)
+    drivers.append(driver)
+    driver.start()
+    for number in range(3):
+        put_rows(log_connection, live_registry, topic, ORDERS, [order(number, "ann", 20 * number)], ("customer",))
+        run_until(driver, lambda n=number: sum(driver.running["cut_off@1"].processed.get(topic, {}).values()) > n)
+    drivers.remove(driver)
+    driver.stop()
+    cut = []
+    for path in [each for each in checkpoint.rglob("*") if each.is_file()]:
+        if durable.get(path) != path.stat().st_ino:
+            cut.append(path.relative_to(checkpoint).parts[0])
+            path.write_bytes(b"")
+    assert "commits" in cut
+    assert any(path.is_relative_to(checkpoint / "state") for path in durable)
+
+    again = driver_of(spark, project, log_connection, registry_url, data)
+    drivers.append(again)
+    again.start()
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(3, "ann", 60)], ("customer",))
+    say_end(log_connection, topic, int((NOON + timedelta(minutes=60)).timestamp() * 1000))
+    run_until(again, lambda: ended(again, f"{shop}.visits"))
+    assert [(row["since"], row["orders"]) for row in read_rows(log_connection, f"{shop}.visits")] == [(NOON, 4)]
+
+
+@pytest.mark.spark
 def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_job_only(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):
@@ -403,6 +451,45 @@ def test_a_job_that_cannot_run_is_told_with_the_users_line_not_that_of_the_froze
     line = (project / "jobs.py").read_text().splitlines().index('    return orders.select("customer", "nobody")') + 1
     with pytest.raises(BadDeclaration, match=rf"^{re.escape(str(project / 'jobs.py'))}:{line}: nothing: .*`nobody`"):
         driver.start()
+
+
+@pytest.mark.spark
+def test_a_job_that_turns_out_wrong_later_lags_alone(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """It ended the driver, and with it all other jobs and the tables, at every start again."""
+    jobs = """
+        @stream(to="SHOP.kept", key="customer")
+        def kept(orders):
+            return orders
+
+        @stream(to="SHOP.later", key="customer")
+        def later(orders, customers):
+            return orders.crossJoin(customers.select("nobody"))
+
+        @stream(to="SHOP.tuned", key="customer")
+        def tuned(orders):
+            return orders
+    """
+    settings = '[jobs.tuned]\nspark = { "spark.sql.shuffle.partitions" = "many" }\n'
+    project = write_project(tmp_path / "project", shop, jobs, settings)
+    now = load_job_configs(project)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data", settings=now)
+    drivers.append(driver)
+    driver.start()
+    assert "does not exist yet" in driver.waiting["later@1"]
+    failed = driver.retries.failed
+    assert failed["tuned@1"].error.startswith("[jobs.tuned] spark: spark.sql.shuffle.partitions: ")
+
+    ensure_topic(log_connection, f"{shop}.customers", 1, topic_settings("changelog", {}))
+    put_changes(log_connection, live_registry, f"{shop}.customers", CUSTOMERS, "name",
+                [("r", {"name": "ann", "region": "north"})])  # fmt: skip
+    wrong = ("later@1", "tuned@1")
+    run_until(driver, lambda: "later@1" in failed, refused=wrong)
+    assert re.match(rf"{re.escape(str(project / 'jobs.py'))}:\d+: later: .*nobody", failed["later@1"].error)
+    assert failed["later@1"].needs_a_person
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0)], ("customer",))
+    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.kept")) == 1, refused=wrong)
 
 
 @pytest.mark.spark
@@ -485,6 +572,14 @@ def test_an_empty_table_is_waited_for_only_where_a_database_feeds_it(log_connect
         _check_sources(log_connection, inputs, topics)
     append(log_connection, table, [(b"k", b"v")])
     _check_sources(log_connection, inputs, topics)
+
+
+def test_what_is_fixed_for_the_life_of_a_version_is_not_changed_by_settings_for_another(tmp_path):
+    """Who gave a job a new version with other partitions, as the refusal says, stopped the version that ran."""
+    write_fixed(tmp_path / "hourly@1", Fixed("hourly", "1", "abc", {}, "hourly", 7, 4))
+    settings = JobConfig(version="2", state_partitions=8, every="5 seconds")
+    assert _config(settings, "1", tmp_path, "hourly") == JobConfig(version="1", state_partitions=4, every="5 seconds")
+    assert _config(settings, "2", tmp_path, "hourly") == settings
 
 
 def test_the_first_version_writes_to_the_topic_itself():

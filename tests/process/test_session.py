@@ -1,5 +1,8 @@
 """The session's rules hold, and nobody switches them off by accident."""
 
+import subprocess
+import sys
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,6 +24,24 @@ def test_a_setting_that_breaks_the_promise_is_refused(tmp_path):
     config = SparkConfig(settings={"spark.speculation": "true"})
     with pytest.raises(BadSparkSetting, match=r"spark\.speculation = 'true' would break"):
         session_settings(config, tmp_path, [])
+
+
+@pytest.mark.spark
+def test_a_setting_of_a_job_that_spark_refuses_is_named(spark):
+    for name, value in {"spark.sql.shuffle.partitions": "many", "spark.sql.warehouse.dir": "/elsewhere"}.items():
+        with pytest.raises(BadSparkSetting, match=rf"^\[jobs\.hourly\] spark: {name}: \S"):
+            job_session(spark, "hourly", JobConfig(spark={name: value}))
+
+
+def test_a_java_that_does_not_start_is_told_in_one_line(tmp_path):
+    """In a process of its own: a JVM that runs already would be taken. It was a stack, and tried again for ever."""
+    code = (
+        "from pathlib import Path; from mainstem.process.session import SparkConfig, start_session; "
+        f"start_session('x', SparkConfig(driver_memory='lots'), directory=Path({str(tmp_path)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("mainstem.process.session.SparkNotStarted: Spark did not start: [JAVA_GATEWAY_EXITED]"), told
 
 
 def test_a_users_setting_wins_over_a_default(tmp_path):
@@ -50,12 +71,12 @@ def test_what_a_killed_jvm_left_is_deleted_by_the_next_start(tmp_path, monkeypat
     left.touch()
 
     def start(*_):
-        raise InterruptedError  # no JVM is needed for this
+        raise KeyboardInterrupt  # no JVM is needed for this
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, "")  # what it sets is undone
-    with pytest.raises(InterruptedError):
+    with pytest.raises(KeyboardInterrupt):
         start_session("test", SparkConfig(), directory=tmp_path)
     assert [path.name for path in scratch_directory(tmp_path).iterdir()] == []
 

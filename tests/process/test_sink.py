@@ -211,11 +211,16 @@ def test_a_computation_longer_than_the_transaction_timeout_succeeds(job):
 
     def slowly(batches):
         for batch in batches:
-            time.sleep(3)
+            time.sleep(1.5)
             yield batch
 
-    job.write(sink, 0, job.rows([(b"a", b"1"), (b"b", b"2")]).coalesce(1).mapInArrow(slowly, SCHEMA))
-    assert len(read(job.connection, job.output)) == 2
+    job.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")  # the first row is out before the pause
+    try:
+        rows = job.rows([(b"%d" % number, b"1") for number in range(3)])
+        job.write(sink, 0, rows.coalesce(1).mapInArrow(slowly, SCHEMA))
+    finally:
+        job.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert len(read(job.connection, job.output)) == 3
 
 
 def test_a_newer_driver_stops_an_older_one(job):

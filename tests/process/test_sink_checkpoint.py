@@ -129,3 +129,4 @@ def test_a_failure_of_spark_names_the_file_that_is_damaged(directory):
     assert checkpoint.damaged(f"{state_store} Caused by: java.io.EOFException: ended") == directory / "state"
     assert checkpoint.damaged(f"{state_store} Caused by: java.io.IOException: No space left on device") is None
     assert checkpoint.damaged(f"no space left on device: {state}") is None
+    assert checkpoint.damaged(f"java.io.FileNotFoundException: {state} (Too many open files)") is None

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,18 @@ def driver_of(
     )
 
 
-def run_until(driver: JobDriver, done: Callable[[], bool], seconds: float = 400) -> None:
-    """Step a started driver until `done`; a job that only a person can mend would be waited for in vain."""
+def run_until(
+    driver: JobDriver, done: Callable[[], bool], seconds: float = 400, *, refused: Collection[str] = ()
+) -> None:
+    """Step a started driver until `done`; a job that only a person can mend would be waited for in vain, unless it is
+    one of `refused`.
+    """
     deadline = time.monotonic() + seconds
     while not done():
         driver.step()
-        refused = [each.error for each in driver.retries.failed.values() if each.needs_a_person]
-        assert not refused or done(), refused
+        failed = driver.retries.failed.items()
+        unforeseen = [each.error for key, each in failed if each.needs_a_person and key not in refused]
+        assert not unforeseen or done(), unforeseen
         if time.monotonic() > deadline:
             raise TimeoutError(f"not done within {seconds} s; waiting: {driver.waiting}")
         time.sleep(0.2)

@@ -338,7 +338,7 @@ class SharedTransaction:
         if code in FENCING and elapsed_ms >= self.timeout_ms:
             return TransactionFailed(
                 f"{self.transactional_id}: took {elapsed_ms:.0f} ms, more than its timeout of {self.timeout_ms} ms: aborted",
-                hint="write fewer records per batch, or give transactions more time",
+                hint="give transactions more time: transaction_timeout_seconds under [jobs.NAME]",
             )
         return _verdict(code, f"{self.transactional_id}: {doing}")
 

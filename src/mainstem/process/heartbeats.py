@@ -164,7 +164,8 @@ class Follower:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def statement(self, topic: str) -> Statement | None:
         with self._lock:

@@ -137,7 +137,7 @@ class RunningJob:
         self._sink: BatchSink | None = None
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
-        self._batches = 0
+        self._injections = 0
         self._lock = threading.Lock()
         watermark = spec.job.watermark
         delay = milliseconds(watermark.delay) if watermark else None
@@ -153,7 +153,6 @@ class RunningJob:
         session = job_session(self._root, spec.name, spec.config)
         if isinstance(self._rules, StatefulRules):
             self._rules.restart()
-            _keep_newest(spec.injections)
         self._tables = {
             each.parameter: PinnedTable(
                 self._schemas[each.parameter], self._registry, RangeReader(self._connection, each.topic)
@@ -162,7 +161,9 @@ class RunningJob:
             if each.kind == "changelog"
         }
         identity = JobIdentity(spec.name, spec.config.version, str(spec.checkpoint))
-        self._sink = BatchSink(identity, self._connection, [OutputTopic(spec.fixed.output, spec.output_partitions)])
+        outputs = [OutputTopic(spec.fixed.output, spec.output_partitions)]
+        timeout_ms = spec.config.transaction_timeout_seconds * 1000
+        self._sink = BatchSink(identity, self._connection, outputs, transaction_timeout_ms=timeout_ms)
         marker = self._sink.open(session)
         if marker is not None:
             self._remember(marker.end_offsets)
@@ -310,7 +311,6 @@ class RunningJob:
                 kept.unpersist()
         self._remember(plan.ends)
         self._attempts = 0
-        self._batches += 1
         log.debug("batch_done", job=spec.name, batch=number, rows=result.rows, skipped=result.skipped)
 
     def _pin(self) -> dict[str, dict[int, int]]:
@@ -417,7 +417,15 @@ class RunningJob:
         write_atomically(written, f"{event_time}\n".encode())
         written.rename(self.spec.injections / name)
         sync_directory(self.spec.injections)
+        self._injections += 1
+        if self._injections % _INJECTIONS_KEPT == 0:
+            _forget_injections(self.spec.injections, self._last_look())
         log.debug("heartbeat_injected", job=self.spec.name, event_time=event_time)
+
+    def _last_look(self) -> float:
+        """When the last finished batch began to look for input, in seconds since 1970; 0 before there is one."""
+        progress: Any = self._query.lastProgress if self._query is not None else None
+        return datetime.fromisoformat(progress["timestamp"]).timestamp() if progress else 0.0
 
     def _state(self, step: State) -> None:
         topic = self.spec.fixed.output
@@ -440,10 +448,18 @@ class RunningJob:
         return int(watermark.timestamp() * 1000), rows
 
 
-def _keep_newest(injections: Path) -> None:
-    """Spark lists all of them for each batch. The last ones stay: a batch that was planned with them may be run again."""
-    files = sorted(injections.glob("*.txt"), key=lambda file: file.stat().st_mtime_ns)
-    for file in files[:-_INJECTIONS_KEPT]:
+def _forget_injections(injections: Path, read_before: float) -> None:
+    """Delete those that Spark has read, since it lists all of them for each batch.
+
+    The last ones stay: a batch that was planned with them may be run again.
+
+    Args:
+        injections: their directory.
+        read_before: what was there by then has been read, in seconds since 1970.
+    """
+    times = {file: file.stat().st_mtime for file in injections.glob("*.txt")}
+    read = sorted((file for file, time in times.items() if time < read_before), key=lambda file: times[file])
+    for file in read[:-_INJECTIONS_KEPT]:
         file.unlink()
 
 

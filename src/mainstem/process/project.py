@@ -61,6 +61,9 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every: str = "1 second"  # how often the job looks for new records
     version: str = "1"  # another name builds the job anew, beside the old one
     max_offsets_per_trigger: Annotated[int, Meta(ge=1)] = 100_000  # bounds a batch, and with it its transaction
+    transaction_timeout_seconds: Annotated[int, Meta(ge=1, le=900)] = (
+        60  # for writing one batch; readers wait for a dead driver's
+    )
     state_partitions: Annotated[int, Meta(ge=1)] = 4  # fixed for the life of a version's state
     spark: dict[str, str] = {}  # settings of the job's Spark session
 

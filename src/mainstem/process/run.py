@@ -25,7 +25,7 @@ from mainstem.client.topics import (
 from mainstem.client.writer import read_source
 from mainstem.core import Clock, MainstemError, SystemClock, UserError
 from mainstem.core.logging import get_logger
-from mainstem.process.analysis import Analysis, analyse, recall, remember
+from mainstem.process.analysis import Analysis, analyse, describe, recall, remember
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.heartbeats import Follower
 from mainstem.process.job import JobFailed, JobSpec, RunningJob
@@ -97,7 +97,7 @@ class JobDriver:
         self._connection = connection
         self._registry = registry
         self._data = data
-        self._configs = _configs(project, settings or project.job_configs, jobs)
+        self._configs = _configs(project, settings or project.job_configs, jobs, data)
         self.heartbeats = Follower(connection)
         self._next_start = 0.0
 
@@ -113,7 +113,7 @@ class JobDriver:
         self.heartbeats.start()
         self._create_declared()
         self.waiting = dict.fromkeys(self._configs, "")
-        self._start_waiting()
+        self._start_waiting(first=True)
 
     def step(self) -> None:
         """Start what can start, see that all run, pass on news of idle inputs."""
@@ -127,7 +127,7 @@ class JobDriver:
             try:
                 job.check()
                 job.beat()
-            except MainstemError as error:
+            except Exception as error:
                 self._fail(key, error)
             else:
                 self.retries.see(key)
@@ -154,11 +154,11 @@ class JobDriver:
         except Exception as error:
             log.warning("job_not_stopped", job=key, reason=str(error))
 
-    def _fail(self, key: str, error: MainstemError) -> None:
+    def _fail(self, key: str, error: Exception) -> None:
         """Stop what is left of the job, and tell of it; `_start_waiting` tries it again."""
         if key in self.running:
             self._stop_job(key)
-        failure = self.retries.fail(key, error)
+        failure = self.retries.fail(key, self._told(key, error))
         self.waiting[key] = failure.error
         log.error(
             "job_failed", job=key, reason=failure.error, hint=failure.hint, retry_in_seconds=failure.retry_seconds
@@ -178,9 +178,11 @@ class JobDriver:
                 if spec.name not in existing:
                     create_topic(self._connection, spec, origin)
 
-    def _start_waiting(self) -> None:
+    def _start_waiting(self, *, first: bool = False) -> None:
         """Prepare what can start, one after the other, as a job's output is the next one's input; then start it, side
         by side: each waits for the log and for Spark in turn.
+
+        Only `first` may raise for a job that cannot run: later, others would stop with it.
         """
         ready: list[RunningJob] = []
         for key in list(self.waiting):
@@ -208,12 +210,11 @@ class JobDriver:
                 self.waiting[key] = str(reason)
                 continue
             except BadDeclaration as error:
-                told = self._in_project(error)
-                if not self._is_fixed(key) and key not in self.retries.failed:
-                    raise told from error
-                self._fail(key, told)
+                if first and not self._is_fixed(key):
+                    raise self._in_project(error) from error
+                self._fail(key, error)
                 continue
-            except MainstemError as error:
+            except Exception as error:
                 self._fail(key, error)
                 continue
             job = self.running[key] = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
@@ -226,12 +227,21 @@ class JobDriver:
                 self.retries.start(key)
                 try:
                     each.result()
-                except MainstemError as error:
+                except Exception as error:
                     self._fail(key, error)
         self._next_start = time.monotonic() + _START_EVERY_SECONDS
 
     def _is_fixed(self, key: str) -> bool:
         return read_fixed(self._data / "jobs" / key) is not None
+
+    def _told(self, key: str, error: Exception) -> MainstemError:
+        """An error as people are told of it; one that nobody has foreseen is logged with its stack."""
+        if isinstance(error, BadDeclaration):
+            return self._in_project(error)
+        if isinstance(error, MainstemError):
+            return error
+        log.error("job_failed_unforeseen", job=key, exc_info=error)
+        return JobFailed(key, None, describe(error))
 
     def _in_project(self, error: BadDeclaration) -> BadDeclaration:
         if isinstance(error.location, str):
@@ -240,14 +250,21 @@ class JobDriver:
 
 
 def _configs(
-    project: Project, settings: Mapping[str, JobConfig], jobs: Sequence[tuple[str, str]] | None
+    project: Project, settings: Mapping[str, JobConfig], jobs: Sequence[tuple[str, str]] | None, data: Path
 ) -> dict[str, tuple[str, JobConfig]]:
     """Name and settings by `<job>@<version>`, each after those it reads from."""
     versions = [(name, settings.get(name, JobConfig()).version) for name in project.order] if jobs is None else jobs
     return {
-        job_key(name, version): (name, msgspec.structs.replace(settings.get(name, JobConfig()), version=version))
+        job_key(name, version): (name, _config(settings.get(name, JobConfig()), version, data / "jobs", name))
         for name, version in sorted(versions, key=lambda job: project.order.index(job[0]))
     }
+
+
+def _config(config: JobConfig, version: str, homes: Path, name: str) -> JobConfig:
+    """The settings for a version of a job. What is fixed for the life of a version holds for the one that they name."""
+    fixed = read_fixed(homes / job_key(name, version)) if version != config.version else None
+    partitions = fixed.state_partitions if fixed is not None else config.state_partitions
+    return msgspec.structs.replace(config, version=version, state_partitions=partitions)
 
 
 def prepare(

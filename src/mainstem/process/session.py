@@ -86,6 +86,10 @@ class BadSparkSetting(UserError):
     """A setting that would break what the jobs promise."""
 
 
+class SparkNotStarted(UserError):
+    """Java or Spark refused what it was started with, or the machine has not enough memory for it."""
+
+
 def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkSession":
     """Start the JVM and the root session. One per process, and one at a time per `directory`: scratch files go below
     it, and those that a killed JVM has left there are deleted.
@@ -94,6 +98,7 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
         NoJava: no Java that can run Spark.
         FetchFailed: a jar is missing and could not be fetched.
         BadSparkSetting: a setting contradicts the rules.
+        SparkNotStarted: Java or Spark ended at once.
     """
     java, jars = find_java(), spark_jars()
     shutil.rmtree(scratch_directory(directory), ignore_errors=True)
@@ -110,7 +115,15 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     builder = SparkSession.builder.appName(name).master(config.master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # of several kinds, by where it failed: in Java's own start, or in Spark's
+        reason = str(error).strip().partition("\n")[0]
+        raise SparkNotStarted(
+            f"Spark did not start: {reason}",
+            hint=f"Java says why in the lines before; [spark] has master = {config.master!r}, driver_memory = "
+            f"{config.driver_memory!r} and {len(config.settings)} settings of its own",
+        ) from error
     session.sparkContext.setLogLevel(config.log_level)
     check_rules(session.sparkContext.getConf().get)
     return session
@@ -154,7 +167,11 @@ def job_session(spark: "SparkSession", job: str, config: "JobConfig") -> "SparkS
     session.conf.set("spark.sql.shuffle.partitions", str(config.state_partitions))
     for key, value in config.spark.items():
         _refuse_contradiction(key, value, f"[jobs.{job}] spark")
-        session.conf.set(key, value)
+        try:
+            session.conf.set(key, value)
+        except Exception as error:  # of several kinds, by what is wrong with it
+            reason = str(error).strip().partition("\n")[0]
+            raise BadSparkSetting(f"[jobs.{job}] spark: {key}: {reason}", hint="mend or remove the setting") from error
     return session
 
 

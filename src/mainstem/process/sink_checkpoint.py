@@ -9,7 +9,6 @@ of a batch that the log does not have.
 
 import os
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -48,7 +47,11 @@ class Checkpoint:
                 hint="put checkpoints on a disk that the driver mounts; object stores are not supported yet",
             )
         self.directory = Path(unquote(parts.path))
-        self._synced: dict[str, tuple[int, int, int]] = {}
+        self._synced: dict[Path, tuple[int, int, int]] = {}
+
+    def exists(self) -> bool:
+        """Whether a query has ever been started with it."""
+        return (self.directory / "metadata").exists()
 
     def query_id(self) -> str:
         """The id that Spark gave to the query of this checkpoint, when it first started.
@@ -74,7 +77,7 @@ class Checkpoint:
         Raises:
             SinkRefused: a file is damaged; the hint names the repair.
         """
-        if (self.directory / "metadata").exists():
+        if self.exists():
             self.query_id()
         for path in self._newest("offsets", 2):
             try:
@@ -99,6 +102,8 @@ class Checkpoint:
 
         Of a file of the state, Spark says that it could not load the state, and not which file it was.
         """
+        if "Too many open files" in failure:  # Java calls that a file that was not found
+            return None
         named = re.search(re.escape(str(self.directory)) + r"/[\w./-]*[\w-]", failure)
         path = Path(named.group()) if named else self.directory / "state" if "LOAD_STATE_STORE" in failure else None
         return path if any(sign in failure for sign in _DAMAGE) else None
@@ -136,23 +141,23 @@ class Checkpoint:
             )
         now = self._stamps()
         changed = [path for path, stamp in now.items() if self._synced.get(path) != stamp]
-        directories = {str(self.directory), str(self.directory.parent)}
-        directories |= {path if os.path.isdir(path) else os.path.dirname(path) for path in changed}
+        directories = {self.directory, self.directory.parent}
+        directories |= {path if path.is_dir() else path.parent for path in changed}
         with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="checkpoint") as threads:
             list(threads.map(_sync, [path for path in changed if path not in directories]))
             list(threads.map(_sync, directories))  # the names, once the files are there
         self._synced = now
 
-    def _stamps(self) -> dict[str, tuple[int, int, int]]:
+    def _stamps(self) -> dict[Path, tuple[int, int, int]]:
         """Inode, size and time of change of all there is, but the ends of batches and what is still being written."""
-        found: dict[str, tuple[int, int, int]] = {}
+        found: dict[Path, tuple[int, int, int]] = {}
         for directory, below, files in os.walk(self.directory):
             if "commits" in below and Path(directory) == self.directory:
                 below.remove("commits")
             for name in [*below, *(file for file in files if not file.endswith(".tmp"))]:
-                path = os.path.join(directory, name)
+                path = Path(directory, name)
                 try:
-                    status = os.stat(path)
+                    status = path.stat()
                 except FileNotFoundError:
                     continue  # Spark removes what is too old
                 found[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -178,7 +183,7 @@ def _is_end(path: Path) -> bool:
         return False
 
 
-def _sync(path: str) -> None:
+def _sync(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
