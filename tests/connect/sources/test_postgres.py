@@ -294,6 +294,38 @@ def test_a_table_that_does_not_exist_is_refused(pipeline, tables):
     assert "missing" in str(error)
 
 
+def test_the_rows_of_tables_that_inherit_and_of_partitions_are_in_the_snapshot_once(pipeline):
+    pipeline.source.run(
+        "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (a)",
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT",
+        "INSERT INTO a VALUES (1)", "INSERT INTO child VALUES (2)", "INSERT INTO p VALUES (3)",
+    )  # fmt: skip
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("INSERT INTO a VALUES (4)", "INSERT INTO child VALUES (5)", "INSERT INTO p VALUES (6)")
+        pipeline.wait_until_written(source)
+    rows = {
+        table: [value["after"]["id"] for _, value, *_ in pipeline.read(pipeline.topic(table))]
+        for table in ("a", "child", "p")
+    }
+    assert rows == {"a": [1, 4], "child": [2, 5], "p": [3, 6]}
+
+
+def test_rows_that_a_policy_hides_are_an_error(pipeline):
+    role = f"{pipeline.name}_limited"
+    pipeline.source.run(
+        "CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)",
+        "ALTER TABLE a ENABLE ROW LEVEL SECURITY", "CREATE POLICY half ON a USING (id = 1)",
+        f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT SELECT ON a TO {role}",
+        "CREATE PUBLICATION ours FOR TABLE a",
+    )  # fmt: skip
+    url = pipeline.source.url.replace("postgres@", f"{role}@")
+    error = run_until_it_fails(pipeline.make_source(url=url, publication="ours"))
+    assert isinstance(error, DatabaseRefused)
+    assert "row-level security" in str(error)
+    assert "BYPASSRLS" in error.hint
+
+
 def test_a_role_that_may_not_replicate_is_refused(pipeline):
     role = f"{pipeline.name}_plain"
     pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN")

@@ -133,6 +133,7 @@ class PostgresSource:
         try:
             database.autocommit = True
             catalog.check_wal_level(database)
+            catalog.see_all_rows(database)
             replication = catalog.connect(self.config.url, replication=True, name=f"mainstem {self.name}")
             position = self._position(database, replication, stop)
             _Stream(self, database, replication, position).run(stop)

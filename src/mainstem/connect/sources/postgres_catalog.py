@@ -65,6 +65,8 @@ def translate(error: psycopg2.Error, doing: str) -> MainstemError:
 def _hint(message: str) -> str:
     if "wal_level" in message:
         return "ALTER SYSTEM SET wal_level = 'logical', then restart the database"
+    if "row-level security" in message:
+        return "ALTER ROLE <the source's role> BYPASSRLS; or leave the table out of `tables` in the source's settings"
     if "replication" in message or "permission" in message or "WAL sender" in message:
         return (
             "the role needs REPLICATION, SELECT on the tables, and CREATE on the database (or an existing publication)"
@@ -131,6 +133,19 @@ def check_wal_level(connection: Any) -> None:
             f"PostgreSQL setting wal_level: expected logical, found {level}",
             hint="ALTER SYSTEM SET wal_level = 'logical', then restart the database",
         )
+
+
+def see_all_rows(connection: Any) -> None:
+    """Make a policy that hides rows from the role an error: the changes of these rows are in the stream all the same."""
+    with translated("set row_security"), connection.cursor() as cursor:
+        cursor.execute("SET row_security = off")
+
+
+def is_partitioned(connection: Any, oid: int) -> bool:
+    """Whether the table's rows are all in its partitions."""
+    with translated("read the tables"), connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_class WHERE oid = %s AND relkind = 'p')", (oid,))
+        return bool(cursor.fetchone()[0])
 
 
 def read_slot(connection: Any, name: str) -> Slot | None:

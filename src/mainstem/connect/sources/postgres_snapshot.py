@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from mainstem.connect.sources.postgres_catalog import quoted, translated
+from mainstem.connect.sources.postgres_catalog import is_partitioned, quoted, translated
 from mainstem.connect.sources.postgres_pgoutput import Relation, Row, parse_lsn
 
 SNAPSHOT_TIMEOUT_MS = 900_000
@@ -43,10 +43,15 @@ def leave(connection: Any) -> None:
 
 
 def copy_table(connection: Any, relation: Relation, on_row: Callable[[Row], None]) -> None:
-    """Give every row of the table to `on_row`, as pgoutput would send it."""
+    """Give every row of the table to `on_row`, as pgoutput would send it.
+
+    A table that inherits from this one is a table of its own, in the stream too. Partitions are not: there the rows are
+    the parent's.
+    """
     columns = ", ".join(quoted(column.name) for column in relation.columns)
     table = quoted(relation.namespace, relation.name)
-    query = f"COPY (SELECT {columns} FROM {table}) TO STDOUT"  # noqa: S608 - quoted names
+    only = "" if is_partitioned(connection, relation.oid) else "ONLY "
+    query = f"COPY (SELECT {columns} FROM {only}{table}) TO STDOUT"  # noqa: S608 - quoted names
     with translated(f"read table {relation.namespace}.{relation.name}"), connection.cursor() as cursor:
         cursor.copy_expert(query, _Rows(on_row))
 
