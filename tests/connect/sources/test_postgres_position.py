@@ -57,8 +57,10 @@ def test_a_slot_at_or_before_the_position_is_resumed(confirmed):
         ({"slot": changed(SLOT, wal_status="lost")}, "has lost its WAL: changes from 0/300 to 0/500"),
         ({"slot": changed(SLOT, confirmed_lsn=0x400)}, "was moved: changes from 0/300 to 0/400 are missing"),
         ({"server": changed(SERVER, wal_end=0x200)}, "changes up to 0/300, but the database's WAL ends at 0/200"),
-        ({"server": changed(SERVER, system="78")}, "database shop of system 77, found database shop of system 78"),
-        ({"slot": changed(SLOT, plugin="test_decoding")}, "it is not ours"),
+        (
+            {"slot": None, "server": changed(SERVER, system="78")},
+            "database shop of system 77, found database shop of system 78",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_missing_range_and_the_repair(case, reason):
@@ -66,6 +68,26 @@ def test_what_does_not_fit_is_refused_with_the_missing_range_and_the_repair(case
         plan(**case)
     assert 'on_gap = "snapshot"' in found.value.hint
     assert isinstance(plan(**case, gap=True), Snapshot)
+
+
+@pytest.mark.parametrize("state", ["streaming", "snapshot"])
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ({"server": changed(SERVER, system="78")}, "database shop of system 77"),
+        ({"server": changed(SERVER, database="other"), "slot": changed(SLOT, database="other")}, "database shop of"),
+        ({"slot": changed(SLOT, plugin="test_decoding")}, "not ours"),
+        ({"slot": changed(SLOT, database="other")}, "not ours"),
+    ],
+)
+def test_a_slot_of_others_is_never_dropped(case, reason, state):
+    """The source was pointed at another database, where a Mainstem that is stopped keeps a slot of the same name."""
+    if state == "streaming":
+        with pytest.raises(PositionMismatch, match=reason):
+            plan(**case)
+    with pytest.raises(SlotExists, match="slot slot exists in system") as found:
+        plan(changed(POSITION, state=state), **case, gap=True)
+    assert "pg_drop_replication_slot('slot')" in found.value.hint
 
 
 def test_a_position_comes_back_from_the_log():

@@ -108,7 +108,7 @@ def plan_start(
     """What to do at the start of a source.
 
     Raises:
-        SlotExists: nothing in the log, but the slot is there: another installation may be using it.
+        SlotExists: the slot is there and was not made for this log: another installation may be using it.
         PositionMismatch: changes are missing, or the database is another one; `snapshot_on_gap` takes a new snapshot
             instead, whose records replace everything older.
     """
@@ -119,12 +119,18 @@ def plan_start(
                 hint=f"if no other Mainstem uses it: SELECT pg_drop_replication_slot('{wanted_slot}'); else set another `slot`",
             )
         return Snapshot(drop_slot=False)
-    if position.state == "snapshot":
-        return Snapshot(drop_slot=slot is not None)
-    reason = _mismatch(position, slot, server)
+    begins_anew = position.state == "snapshot"
+    reason = "its snapshot was cut short" if begins_anew else _mismatch(position, slot, server)
     if reason is None:
         return Resume(position)
-    if snapshot_on_gap:
+    if begins_anew or snapshot_on_gap:
+        if slot is not None and not _is_ours(position, slot, server):
+            raise SlotExists(
+                f"source {source}: replication slot {position.slot} exists in system {server.system} and is not this log's, "
+                f"which was begun with database {position.database} of system {position.system}",
+                hint=f"if no other Mainstem uses it: SELECT pg_drop_replication_slot('{position.slot}'); else give this "
+                "source another name",
+            )
         return Snapshot(drop_slot=slot is not None)
     raise PositionMismatch(
         f"source {source}: {reason}",
@@ -132,9 +138,18 @@ def plan_start(
     )
 
 
+def _is_ours(position: Position, slot: Slot, server: Server) -> bool:
+    """The slot was made for this log: a new snapshot may drop it."""
+    return _is_same_database(position, server) and slot.plugin == "pgoutput" and slot.database == server.database
+
+
+def _is_same_database(position: Position, server: Server) -> bool:
+    return (position.system, position.database) == (server.system, server.database)
+
+
 def _mismatch(position: Position, slot: Slot | None, server: Server) -> str | None:
     reached = format_lsn(position.lsn)
-    if (position.system, position.database) != (server.system, server.database):
+    if not _is_same_database(position, server):
         return (
             f"the log was filled from database {position.database} of system {position.system}, "
             f"found database {server.database} of system {server.system}"
@@ -147,7 +162,7 @@ def _mismatch(position: Position, slot: Slot | None, server: Server) -> str | No
     if slot is None or slot.wal_status == "lost":
         found = "does not exist" if slot is None else "has lost its WAL"
         return f"slot {position.slot} {found}: changes from {reached} to {format_lsn(server.wal_end)} are missing"
-    if slot.plugin != "pgoutput" or slot.database != server.database:
+    if not _is_ours(position, slot, server):
         return f"slot {position.slot} is of plugin {slot.plugin} and database {slot.database}: it is not ours"
     if slot.confirmed_lsn > position.lsn:
         return f"slot {position.slot} was moved: changes from {reached} to {format_lsn(slot.confirmed_lsn)} are missing"
