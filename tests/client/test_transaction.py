@@ -1,5 +1,6 @@
 """The shared-identity transaction, with both protocols; its protocol killed at every step: tests/crash/."""
 
+import asyncio
 import pickle
 import threading
 import time
@@ -9,10 +10,11 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client import Connection, Fenced, TransactionFailed
-from mainstem.client.errors import RecordRefused, UnknownTopic
+from mainstem.client.errors import IdentityLost, RecordRefused, UnknownTopic
 from mainstem.client.topics import end_offsets, ensure_topic
 from mainstem.client.transaction import SharedTransaction, TransactionWriter
-from mainstem.core import TopicPartition
+from mainstem.core import ManualClock, TopicPartition
+from tests.support.broker import running, until
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -190,6 +192,52 @@ def test_an_id_that_nobody_took_is_taken_again(connection, transaction, topic, b
     assert rows_of(connection, topic)[0] == [
         *numbers(1), *(numbers(2, 20) if committed else []), *numbers(2, 50), *numbers(2, 70)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("transaction_version", [1, 2])
+def test_an_id_that_the_log_has_forgotten_is_taken_again_unless_somebody_has_it(tmp_path, transaction_version):
+    """An id that was not used for a week looked as if a newer holder had it."""
+
+    def story(connection, forget):
+        ensure_topic(connection, "facts", 3)
+        first = SharedTransaction(connection, "t", version=transaction_version)
+        first.fence()
+        put(first, "facts", numbers(1))
+        forget()
+        with pytest.raises(IdentityLost):
+            put(first, "facts", numbers(1, 10))
+        first.abort()
+        first.fence_again()
+        put(first, "facts", numbers(1, 20))
+        forget()
+        second = SharedTransaction(connection, "t", version=transaction_version)
+        second.fence()
+        ticket = second.begin()
+        appended = write(ticket, second.join, "facts", {0: numbers(1, 30)})
+        for _ in range(2):
+            with pytest.raises(Fenced):
+                first.fence_again()
+        second.commit({partition: part.count for partition, part in appended.items()})
+        first.close()
+        second.close()
+        assert rows_of(connection, "facts")[0] == [*numbers(1), *numbers(1, 20), *numbers(1, 30)]
+
+    async def serve():
+        clock = ManualClock(int(time.time() * 1000))
+        async with running(tmp_path, clock) as broker:
+            loop = asyncio.get_running_loop()
+
+            async def forget():
+                clock.advance_ms(8 * 86_400_000)
+                broker.transactions.expire()
+                await until(lambda: not broker.transactions.list(), "the transactional id has expired")
+
+            def forget_from_outside():
+                asyncio.run_coroutine_threadsafe(forget(), loop).result(30)
+
+            await asyncio.to_thread(story, Connection(f"{broker.host}:{broker.port}"), forget_from_outside)
+
+    asyncio.run(serve())
 
 
 def test_the_first_of_all_takes_the_id(connection, name, topic):

@@ -5,6 +5,7 @@ MainstemError
 └── Retriable
 ├── BrokerUnavailable    nobody answers, or not in time
 └── TransactionFailed    the transaction was or must be aborted; nothing of it is visible
+├── IdentityLost     the log has forgotten the producer id, or a newer holder has another: fence again, that tells
 └── Fenced           a newer holder of the same transactional id exists: stop, do not retry here
 """
 
@@ -37,6 +38,12 @@ class BrokerUnavailable(Retriable):
 
 class TransactionFailed(Retriable):
     """A transaction cannot be committed; it is aborted, or the broker aborts it, and nothing of it is ever visible."""
+
+
+class IdentityLost(TransactionFailed):
+    """The transactional id has another producer id than ours, or none: it was not used for `transactional.id.expiration.ms`
+    (7 days), and perhaps somebody has taken it since.
+    """
 
 
 class Fenced(TransactionFailed):

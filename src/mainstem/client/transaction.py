@@ -32,7 +32,14 @@ from kio.static.primitive import Records
 
 from mainstem.client.cluster import Api, Cluster, Coordinator, nested
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, Fenced, RecordRefused, TransactionFailed, UnknownTopic
+from mainstem.client.errors import (
+    BrokerUnavailable,
+    Fenced,
+    IdentityLost,
+    RecordRefused,
+    TransactionFailed,
+    UnknownTopic,
+)
 from mainstem.client.loop import LoopThread
 from mainstem.client.progress import Positions
 from mainstem.core import TopicPartition
@@ -45,7 +52,7 @@ _TRANSACTIONAL = 0x10
 NEW_TOPIC_SECONDS = 5  # a topic that one broker has created may be unknown to another for a moment
 SEQUENCES = 2**31  # they wrap to 0
 
-FENCING = (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced, ErrorCode.invalid_producer_id_mapping)
+FENCING = (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced)
 REFUSED = (
     ErrorCode.message_too_large,
     ErrorCode.record_list_too_large,
@@ -169,12 +176,19 @@ class SharedTransaction:
             return
         self._began_at = 0.0
         outcomes = (False, True) if self.implicit else (False,)  # it may be committed, and the answer was lost
+        lost = False
         for committed in outcomes:
             self._identity = self._holder
-            with contextlib.suppress(_NothingToEnd):
-                self._end(committed=committed)
+            try:
+                with contextlib.suppress(_NothingToEnd):
+                    self._end(committed=committed)
+                    break
+            except (
+                IdentityLost
+            ):  # who has the id now, if anybody, has another producer id: nothing of theirs is aborted
+                lost = True
                 break
-        if not self.implicit:
+        if lost or not self.implicit:
             self._initialize(*self._holder)
         elif self._identity is None:
             raise Fenced(f"{self.transactional_id}: a newer holder of the transactional id took over")
@@ -278,7 +292,7 @@ class SharedTransaction:
         try:
             if self._identity is not None and (self._joined or self._offsets_joined):
                 self._end(committed=False, seconds=ABORT_SECONDS)
-        except Fenced:
+        except (Fenced, IdentityLost):
             self._trace("abort_found_fenced")  # a newer holder aborted it already
         finally:
             self._identity = None
@@ -677,6 +691,10 @@ def _first_error(answer: Any) -> ErrorCode:
 def _verdict(code: ErrorCode, where: str) -> Exception:
     if code in FENCING:
         return Fenced(f"{where}: {code.name}: a newer holder of the transactional id took over, or it timed out")
+    if code is ErrorCode.invalid_producer_id_mapping:
+        return IdentityLost(
+            f"{where}: {code.name}: the transactional id was not used for too long, or a newer holder took over"
+        )
     if code in REFUSED:
         return RecordRefused(f"{where}: {code.name}", hint="the topic's settings do not allow this record")
     kind = _NothingToEnd if code is ErrorCode.invalid_txn_state else TransactionFailed

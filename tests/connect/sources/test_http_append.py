@@ -1,17 +1,21 @@
 """The appender against a real log: groups, duplicates, fences."""
 
 import asyncio
+import time
 import uuid
 from contextlib import asynccontextmanager
 
 import pytest
 
+from mainstem.client.connection import Connection
 from mainstem.client.errors import RecordRefused
-from mainstem.client.topics import delete, ensure_topic
+from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import read_source
 from mainstem.connect.sources.http_append import Appender, NewRecord, Overloaded, TakenOver
 from mainstem.connect.sources.http_window import ID_HEADER
-from mainstem.core import UserError
+from mainstem.core import ManualClock, UserError
+from tests.support.broker import running as broker_running
+from tests.support.broker import until
 from tests.support.records import committed
 
 
@@ -141,6 +145,46 @@ def test_an_appender_that_nobody_replaced_goes_on_after_an_error(log_connection,
 
     asyncio.run(scenario())
     assert texts(log_connection, topic) == ["after", "before"]
+
+
+@asynccontextmanager
+async def a_week_later(directory, name):
+    """A log that has forgotten the transactional id, and the appender that had it."""
+    clock = ManualClock(int(time.time() * 1000))
+    async with broker_running(directory, clock) as broker:
+        connection = Connection(f"{broker.host}:{broker.port}")
+        await asyncio.to_thread(ensure_internal_topics, connection)
+        await asyncio.to_thread(ensure_topic, connection, name, 2)
+        async with running(connection, name) as appender:
+            await appender.append([record(name, "before", "1")])
+            clock.advance_ms(8 * 86_400_000)
+            broker.transactions.expire()
+            await until(lambda: not broker.transactions.list(), "the transactional id has expired")
+            yield connection, appender
+
+
+def test_an_appender_that_was_idle_for_a_week_goes_on(tmp_path, topic):
+    """The log had forgotten its transactional id: that was taken for a newer gateway, and the process ended."""
+
+    async def scenario():
+        async with a_week_later(tmp_path, topic) as (connection, appender):
+            placed = await appender.append([record(topic, "before", "1"), record(topic, "after", "2")])
+            assert [place.status == "accepted" for place in placed] == [False, True]
+            assert not appender.fenced
+            assert await asyncio.to_thread(texts, connection, topic) == ["after", "before"]
+
+    asyncio.run(scenario())
+
+
+def test_an_appender_that_was_idle_for_a_week_ends_where_a_newer_one_is_at_work(tmp_path, topic):
+    async def scenario():
+        async with a_week_later(tmp_path, topic) as (connection, zombie), running(connection, topic) as heir:
+            with pytest.raises(TakenOver):
+                await zombie.append([record(topic, "zombie")])
+            await heir.append([record(topic, "after")])
+            assert await asyncio.to_thread(texts, connection, topic) == ["after", "before"]
+
+    asyncio.run(scenario())
 
 
 def test_a_group_of_which_one_is_refused_ends_where_the_id_is_gone(log_connection, topic):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, Fenced, TransactionFailed
+from mainstem.client.errors import BrokerUnavailable, Fenced, IdentityLost, TransactionFailed
 from mainstem.client.internal import SOURCES, source_transactional_id
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Written, add_written
@@ -239,6 +239,14 @@ class Appender:
         self._holds_id = True
 
     def _commit(self, requests: list[list[NewRecord]]) -> list[list[Placed]]:
+        """Commit a group; where nothing was posted for a week, the log has forgotten who we are: then twice."""
+        try:
+            return self._commit_once(requests)
+        except IdentityLost as error:
+            log.info("collector_identity_lost", name=self.name, error=str(error))
+            return self._commit_once(requests)
+
+    def _commit_once(self, requests: list[list[NewRecord]]) -> list[list[Placed]]:
         """1. hold the id, or fence  2. leave out what is there already  3. append  4. commit  5. remember the ids."""
         if not self._holds_id:
             self._fence()
