@@ -1,6 +1,7 @@
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -88,6 +89,18 @@ def test_what_could_not_be_fetched_is_named_in_one_line(repository: Repository, 
     assert "run the same command again" in caught.value.hint
     assert "\n" not in str(caught.value)
     assert list(cache.rglob("*.jar")) == []  # Ivy retrieves nothing when it cannot resolve all
+    assert list(cache.glob("fetch-*")) == []
+
+
+def test_a_network_that_gives_nothing_is_not_waited_for(
+    repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make setup` hung, and whoever else waited for the lock."""
+    monkeypatch.setattr(jars, "SILENT_S", 5.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(FetchFailed, match=r"could not fetch org\.example:absent:1\.0: no answer for 5 s"):
+            fetch([Jar("org.example", "absent", "1.0", "0" * 64)])
     assert list(cache.glob("fetch-*")) == []
 
 

@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,8 @@ import msgspec
 from mainstem.core.errors import CorruptData, MainstemError, Retriable, UserError
 from mainstem.process.java import Java, cache_directory, find_java
 from mainstem.process.jvm_network import machine_certificates, proxy_options, trust_options
+
+SILENT_S = 60.0  # an Ivy that has said nothing for so long waits for a network that gives nothing: it is ended
 
 SPARK_LOCK = Path(__file__).with_name("jars.lock")
 
@@ -186,19 +189,36 @@ def _run_ivy_once(java: Java, options: list[str], wanted: int, work: Path, repor
         *("-confs", "default", "-retrieve", str(work / "jars/[organisation]/[artifact]-[revision].[ext]")),
     ]
     complaint = "the repository does not have it"
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as ivy:
-        assert ivy.stdout is not None
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as ivy:
         done = 0
         report(0, wanted, "")
-        for line in ivy.stdout:
+        for line in _lines_of(ivy):
+            if line is None:
+                return f"no answer for {SILENT_S:.0f} s"
             if found := re.search(r"\[SUCCESSFUL \] [^#]+#([^;]+);([^!]+)!", line):
                 done += 1
                 report(done, wanted, f"{found[1]}-{found[2]}")
             elif found := re.search(r"(?:Host .* not found|\w*Exception.*|Server access error.*)", line):
                 complaint = found[0].strip()
     return complaint
+
+
+def _lines_of(process: "subprocess.Popen[bytes]") -> Iterator[str | None]:
+    """What it says, line by line; None if it says nothing for `SILENT_S`: it is killed then.
+
+    A download shows by dots, long before its line ends.
+    """
+    assert process.stdout is not None
+    said = b""
+    while select.select([process.stdout], [], [], SILENT_S)[0]:
+        more = os.read(process.stdout.fileno(), 65536)
+        *lines, said = (said + more).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
+        if not more:
+            yield said.decode(errors="replace")
+            return
+    process.kill()
+    yield None
 
 
 def _ivy_file(jars: Sequence[Jar]) -> str:
