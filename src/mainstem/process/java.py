@@ -8,13 +8,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from mainstem.core.errors import UserError
-from mainstem.core.files import write_atomically
 
 OLDEST = 17
 """Spark 4 is compiled for it."""
@@ -125,9 +125,22 @@ def _wrap(bundled: Path, cache: Path) -> Path:
     wrapper = home / "bin" / "java"
     if not (wrapper.is_file() and os.access(wrapper, os.X_OK) and wrapper.read_bytes() == script):
         wrapper.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(wrapper, script)
-        wrapper.chmod(0o755)
+        _install(wrapper, script)
     return home
+
+
+def _install(program: Path, script: bytes) -> None:
+    """Put a program in its place, whole and executable from the first moment: others may do the same, or look for it."""
+    descriptor, name = tempfile.mkstemp(prefix=f"{program.name}.", dir=program.parent)
+    new = Path(name)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(script)
+            os.fchmod(descriptor, 0o755)
+        new.replace(program)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _digest(data: bytes) -> str:
