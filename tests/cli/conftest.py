@@ -1,4 +1,5 @@
 import pytest
+import structlog
 
 from mainstem import embedded
 
@@ -8,3 +9,12 @@ def cli_log():
     """The address of a log of the module's own."""
     with embedded() as log:
         yield log.bootstrap
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """A command that runs in this process sets it up for itself; tests that come later look for warnings."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+    structlog.contextvars.clear_contextvars()
