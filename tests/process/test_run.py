@@ -74,6 +74,16 @@ def drivers() -> "Iterator[list]":
         driver.stop()
 
 
+def sessions_job(name: str) -> str:
+    """A job with windows, under a name that no other job of the log has: its rows come out when the watermark has passed."""
+    return f"""
+        @table(to="SHOP.visits", key=["customer", "since"], watermark=("at", "10 minutes"))
+        def {name}(orders):
+            grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
+            return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
+    """
+
+
 def audit_of(connection, reader, topic) -> dict[str, int]:
     """The sums of all that a reader has told of a topic, each statement once."""
     with TypedReader(connection, AUDIT) as records:
@@ -176,12 +186,7 @@ def ended(driver, topic) -> bool:
 def test_the_last_windows_close_also_when_spark_is_started_again_before_the_batch_that_closes_them(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):
-    jobs = """
-        @table(to="SHOP.last", key=["customer", "since"], watermark=("at", "10 minutes"))
-        def last(orders):
-            grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
-            return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
-    """
+    jobs = sessions_job("last")
     project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
     topic = f"{shop}.orders"
     slow = {"last": JobConfig(every="10 seconds")}  # so long between the batch of the heartbeat and the next
@@ -204,25 +209,20 @@ def test_the_last_windows_close_also_when_spark_is_started_again_before_the_batc
     run_until(driver, has_read_the_heartbeat)
     drivers.remove(driver)
     driver.stop()
-    assert read_rows(log_connection, f"{shop}.last") == []
+    assert read_rows(log_connection, f"{shop}.visits") == []
 
     driver = driver_of(spark, project, log_connection, registry_url, data)
     drivers.append(driver)
     driver.start()
-    run_until(driver, lambda: ended(driver, f"{shop}.last"), 120)
-    assert [(row["since"], row["orders"]) for row in read_rows(log_connection, f"{shop}.last")] == [(NOON, 1)]
+    run_until(driver, lambda: ended(driver, f"{shop}.visits"), 120)
+    assert [(row["since"], row["orders"]) for row in read_rows(log_connection, f"{shop}.visits")] == [(NOON, 1)]
 
 
 @pytest.mark.spark
 def test_late_rows_are_counted_exactly_and_a_restart_goes_on(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):
-    jobs = """
-        @table(to="SHOP.visits", key=["customer", "since"], watermark=("at", "10 minutes"))
-        def visits(orders):
-            grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
-            return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
-    """
+    jobs = sessions_job("visits")
     project = write_project(tmp_path / "project", shop, jobs)
     topic = f"{shop}.orders"
 
@@ -267,12 +267,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_repair_or_does_no_harm(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):
     """Each ended in a failure that was tried again for ever, and named no repair."""
-    jobs = """
-        @table(to="SHOP.visits", key=["customer", "since"], watermark=("at", "10 minutes"))
-        def damaged(orders):
-            grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
-            return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
-    """
+    jobs = sessions_job("damaged")
     project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
     topic, checkpoint = f"{shop}.orders", data / "jobs" / "damaged@1" / "checkpoint"
 
@@ -345,12 +340,7 @@ def test_a_power_cut_takes_nothing_that_the_log_does_not_make_good(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers, monkeypatch
 ):
     """Whatever nobody synced is empty afterwards, as a file system leaves it that gives a file its name first."""
-    jobs = """
-        @table(to="SHOP.visits", key=["customer", "since"], watermark=("at", "10 minutes"))
-        def cut_off(orders):
-            grouped = orders.groupBy("customer", F.session_window("at", "30 minutes"))
-            return grouped.agg(F.min("at").alias("since"), F.count("*").alias("orders")).drop("session_window")
-    """
+    jobs = sessions_job("cut_off")
     durable: dict[Path, int] = {}
     real = sink_checkpoint._sync
 
