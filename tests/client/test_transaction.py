@@ -14,6 +14,7 @@ from mainstem.client.errors import IdentityLost, RecordRefused, UnknownTopic
 from mainstem.client.topics import end_offsets, ensure_topic
 from mainstem.client.transaction import SharedTransaction, TransactionWriter
 from mainstem.core import ManualClock, TopicPartition
+from mainstem.core.clock import since_boot
 from tests.support.broker import running, until
 
 
@@ -261,6 +262,22 @@ def test_an_id_whose_transaction_was_aborted_for_its_age_is_taken_again(connecti
     put(transaction, topic, numbers(1, 50))
     transaction.close()
     assert rows_of(connection, topic)[0] == numbers(1, 50)
+
+
+def test_seconds_asleep_count_for_the_timeout_also_where_a_batch_is_refused(
+    connection, transaction, topic, monkeypatch
+):
+    """A suspended machine found its transaction aborted, and took that for a newer holder."""
+    writer = transaction.writer(transaction.begin())
+    writer.append(TopicPartition(topic, 0), [b"k"], [b"v"], None, int(time.time() * 1000))
+    monkeypatch.setattr("mainstem.client.transaction.since_boot", lambda: since_boot() + 61)
+    aborted = SharedTransaction(connection, transaction.transactional_id)
+    aborted.fence()  # as the broker does
+    with pytest.raises(TransactionFailed, match="more than its timeout of 60000 ms") as caught:
+        writer.finish()
+    writer.close()
+    assert not isinstance(caught.value, Fenced)
+    aborted.close()
 
 
 def transaction_partitions(transaction):

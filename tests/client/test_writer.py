@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
@@ -5,6 +7,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from mainstem.client import Fenced, TransactionFailed
 from mainstem.client.topics import end_offsets
 from mainstem.client.writer import TransactionalWriter, read_source
+from mainstem.core.clock import since_boot
 from mainstem.records import fingerprint_sum
 
 
@@ -123,3 +126,43 @@ def test_records_without_key_take_turns(connection, topic, name):
     basis = writer.commit({})
     writer.close()
     assert set(basis[topic]) == {0, 1, 2}
+
+
+def test_a_transaction_that_outlived_its_timeout_is_no_rival_and_a_new_writer_goes_on(connection, topic, name):
+    """The broker aborts it and raises the epoch: the source failed for good, as if another writer were running."""
+    writer = TransactionalWriter(connection, name, transaction_timeout_ms=1_000)
+    writer.open()
+    writer.begin()
+    writer.send(topic, 0, None, b"too late")
+    writer._producer.flush(5)
+    deadline = time.monotonic() + 60
+    while end_offsets(connection, topic)[0] < 2:  # the record, and the broker's marker
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(TransactionFailed, match=r"took \d+ s, more than its timeout of 1 s: aborted") as caught:
+        writer.commit({"at": 1})
+    assert not isinstance(caught.value, Fenced)
+    with pytest.raises(TransactionFailed, match="more than its timeout"):  # librdkafka does not go on after it
+        writer.begin()
+    writer.close()
+    writer = TransactionalWriter(connection, name)
+    assert writer.open() is None
+    writer.begin()
+    writer.send(topic, 0, None, b"again")
+    writer.commit({"at": 1})
+    writer.close()
+    assert [value for _, value, _ in visible(connection, topic)] == [b"again"]
+
+
+def test_the_seconds_in_which_the_machine_sleeps_count(connection, topic, name, monkeypatch):
+    writer = TransactionalWriter(connection, name)
+    writer.open()
+    writer.begin()
+    writer.send(topic, 0, None, b"before")
+    monkeypatch.setattr("mainstem.client.writer.since_boot", lambda: since_boot() + 61)
+    after = TransactionalWriter(connection, name)
+    after.open()
+    with pytest.raises(TransactionFailed, match="more than its timeout of 60 s"):
+        writer.commit({"at": 1})
+    writer.close()
+    after.close()

@@ -43,6 +43,7 @@ from mainstem.client.errors import (
 from mainstem.client.loop import LoopThread
 from mainstem.client.progress import Positions
 from mainstem.core import TopicPartition
+from mainstem.core.clock import since_boot
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, CRC_FROM, HEADER
 
 BATCH_BYTES = 256 * 1024
@@ -210,7 +211,7 @@ class SharedTransaction:
         producer_id, producer_epoch = self._require_identity()
         if self._joined:
             raise TransactionFailed(f"{self.transactional_id}: the transaction before is open: abort it")
-        self._began_at = time.monotonic()
+        self._began_at = since_boot()
         return Ticket(self._connection, self.transactional_id, producer_id, producer_epoch, self.implicit)
 
     def join(self, partition: TopicPartition) -> int:
@@ -229,7 +230,7 @@ class SharedTransaction:
 
     def writer(self, ticket: Ticket) -> "TransactionWriter":
         """A writer in this process, for the driver's own records, over the driver's own connections."""
-        return TransactionWriter(ticket, self.join, _link=self._link)
+        return TransactionWriter(ticket, self.join, _link=self._link, _judge=self._verdict)
 
     def commit_offsets(self, group: str, positions: Positions) -> str:
         """Commit next offsets of a group within the transaction. They serve lag tools; nothing reads them back.
@@ -348,7 +349,7 @@ class SharedTransaction:
 
     def _verdict(self, code: ErrorCode, doing: str) -> Exception:
         """A broker that aborted a transaction for its age has changed the epoch: it looks like a newer holder."""
-        elapsed_ms = (time.monotonic() - self._began_at) * 1000 if self._began_at else 0.0
+        elapsed_ms = (since_boot() - self._began_at) * 1000 if self._began_at else 0.0
         if code in FENCING and elapsed_ms >= self.timeout_ms:
             return TransactionFailed(
                 f"{self.transactional_id}: took {elapsed_ms:.0f} ms, more than its timeout of {self.timeout_ms} ms: aborted",
@@ -398,6 +399,7 @@ class TransactionWriter:
         batch_bytes: int = BATCH_BYTES,
         timeout_ms: int = 60_000,
         _link: _Link | None = None,
+        _judge: Callable[[ErrorCode, str], Exception] | None = None,
     ) -> None:
         self._ticket = ticket
         self._join = join
@@ -407,6 +409,7 @@ class TransactionWriter:
         self._link = _link or _Link(ticket.connection)
         if self._owns_link:
             self._link.open()
+        self._judge = _judge or (lambda code, doing: _verdict(code, f"{ticket.transactional_id}: {doing}"))
         self._lanes: dict[TopicPartition, _Lane] = {}
 
     def append(
@@ -444,7 +447,7 @@ class TransactionWriter:
         lane = self._lanes.get(partition)
         if lane is None:
             sequence = self._join(partition)
-            lane = _Lane(self._ticket, self._link, partition, sequence, self._timeout_seconds)
+            lane = _Lane(self._ticket, self._link, partition, sequence, self._timeout_seconds, self._judge)
             self._lanes[partition] = lane
         return lane
 
@@ -515,9 +518,16 @@ class _Lane:
     LIMIT = 2 * WINDOW  # sealed batches that wait in memory; then `seal` blocks
 
     def __init__(
-        self, ticket: Ticket, link: _Link, partition: TopicPartition, sequence: int, timeout_seconds: float
+        self,
+        ticket: Ticket,
+        link: _Link,
+        partition: TopicPartition,
+        sequence: int,
+        timeout_seconds: float,
+        judge: Callable[[ErrorCode, str], Exception],
     ) -> None:
         self.builder: Any = None
+        self._judge = judge
         self.filled = 0
         self._ticket, self._cluster, self._loop, self._partition = ticket, link.cluster, link.loop, partition
         self._sequence = sequence
@@ -626,9 +636,7 @@ class _Lane:
         if code is not ErrorCode.none:
             if code.retriable:
                 raise BrokerUnavailable(code.name)
-            raise _verdict(
-                code, f"{self._ticket.transactional_id}: {self._partition}: {result.error_message or 'produce'}"
-            )
+            raise self._judge(code, f"{self._partition}: {result.error_message or 'produce'}")
         batch = self._unanswered.popleft()
         self._room.release()
         self._base = result.base_offset if self._base < 0 else self._base

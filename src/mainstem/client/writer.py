@@ -18,6 +18,7 @@ from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Positions, Written, add_written
 from mainstem.client.topics import describe
 from mainstem.core import CorruptData
+from mainstem.core.clock import since_boot
 from mainstem.records.fingerprint import MODULUS, fingerprint
 
 _FENCING = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
@@ -48,8 +49,9 @@ class TransactionalWriter:
         writer.send("shop.orders", None, key, value)
         basis = writer.commit({"lsn": 42})        # rows and position become visible together
 
-    After `TransactionFailed` the writer has aborted: read the source again from `writer.state.position`. After `Fenced`
-    a newer writer of the source is at work: stop.
+    After `TransactionFailed` the writer has aborted: read the source again from `writer.state.position`, with a new writer
+    if `begin` raises it again (the broker had aborted the transaction for its age). After `Fenced` a newer writer of the
+    source is at work: stop.
     """
 
     def __init__(self, connection: Connection, source: str, *, transaction_timeout_ms: int = 60_000) -> None:
@@ -62,6 +64,7 @@ class TransactionalWriter:
         self._ends: Positions = {}
         self._failure: str = ""
         self._timeout_seconds = transaction_timeout_ms / 1000
+        self._sent_at = 0.0  # when the transaction's first record was sent: the broker counts from a moment later
         settings = connection.confluent(linger_ms=5, log_level=2, compression_type="none", batch_size=262_144)
         settings |= {
             "transactional.id": source_transactional_id(source),
@@ -81,6 +84,7 @@ class TransactionalWriter:
     def begin(self) -> None:
         self._pending, self._ends, self._failure = {}, {}, ""
         self._guard(self._producer.begin_transaction)
+        self._sent_at = 0.0
 
     def send(
         self,
@@ -157,6 +161,7 @@ class TransactionalWriter:
         return self._turn % partitions
 
     def _produce(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: list[Any]) -> None:
+        self._sent_at = self._sent_at or since_boot()
         deadline = time.monotonic() + self._timeout_seconds
         while True:
             try:
@@ -204,8 +209,19 @@ class TransactionalWriter:
         cause = origin.args[0]
         where = f"source {self.source}: {cause.str()}"
         if cause.code() in _FENCING:
+            self._raise_if_timed_out(error)
             raise Fenced(where, hint="another writer of this source is running; keep one of them") from error
         if cause.txn_requires_abort():
             self.abort()
             raise TransactionFailed(f"{where}; transaction aborted") from error
         raise BrokerUnavailable(where) from error
+
+    def _raise_if_timed_out(self, error: Exception) -> None:
+        """A broker that aborted a transaction for its age has changed the epoch: it looks like a newer writer."""
+        elapsed = since_boot() - self._sent_at if self._sent_at else 0.0
+        if elapsed >= self._timeout_seconds:
+            raise TransactionFailed(
+                f"source {self.source}: its transaction took {elapsed:.0f} s, more than its timeout of"
+                f" {self._timeout_seconds:.0f} s: aborted",
+                hint="the machine slept, or there was too much for one transaction; a new writer tries again",
+            ) from error

@@ -3,6 +3,14 @@
 import time
 from typing import Protocol
 
+# Linux lets the monotonic clock stand still while the machine sleeps; elsewhere it goes on.
+_COUNTS_SLEEP: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def since_boot() -> float:
+    """Seconds that never run backwards, those asleep included: to know what has timed out meanwhile somewhere else."""
+    return time.clock_gettime(_COUNTS_SLEEP)
+
 
 class Clock(Protocol):
     """What the rooms ask of time."""
