@@ -1,6 +1,7 @@
 """A file source against a real log: every line once, whatever happens to the file or to the source."""
 
 import errno
+import gzip
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from mainstem.connect.quarantine import quarantine_topic
 from mainstem.connect.sources.file import (
     LINE_SCHEMA,
     BytesGone,
+    CopyOfRead,
     FileSource,
     GrewAfterItsEnd,
     UnfitPath,
@@ -228,7 +230,9 @@ def test_a_rest_that_is_gone_is_refused_until_a_person_says_what_to_do(world):
         world.append(text(numbered(0, 300)))
         world.wait_for(numbered(0, 300))
     rotated = rotate(world, b"unread\n", b"new\n")
-    packed = rotated.rename(rotated.with_suffix(".1.gz"))
+    packed = rotated.with_suffix(".1.gz")
+    packed.write_bytes(gzip.compress(rotated.read_bytes()))
+    rotated.unlink()
     with pytest.raises(BytesGone) as found:
         world.source().run(threading.Event())
     read_to = len(text(numbered(0, 300)))
@@ -239,7 +243,7 @@ def test_a_rest_that_is_gone_is_refused_until_a_person_says_what_to_do(world):
     assert 'on_gap = "skip"' in found.value.hint
     assert world.lines() == numbered(0, 300)
 
-    rotated.write_bytes(packed.read_bytes())  # unpacked: another inode
+    rotated.write_bytes(gzip.decompress(packed.read_bytes()))  # unpacked: another inode
     with world.running():
         world.wait_for([*numbered(0, 300), "unread", "new"])
 
@@ -263,6 +267,23 @@ def test_a_file_that_was_read_to_its_end_may_go(world):
     with world.running():
         world.append(b"new\n")
         world.wait_for([*numbered(0, 10), "last", "new"])
+
+
+def test_what_lies_beside_the_file_and_is_no_part_of_it_is_not_read(world):
+    """A copy of a part was read as the next part: all its lines came twice."""
+    with world.running():
+        world.append(text(numbered(0, 300)))
+        world.wait_for(numbered(0, 300))
+    rotated = rotate(world, b"rest\n", b"new\n")
+    rotated.with_name("access.log.1.bak").write_bytes(rotated.read_bytes())
+    rotated.with_name("access.log.offset").write_bytes(b"4711\n")
+    copy = rotated.with_name("access.log-20240501")
+    copy.write_bytes(rotated.read_bytes())
+    with pytest.raises(CopyOfRead, match=r"access\.log-20240501: expected what was written after access\.log\.1"):
+        world.source().run(threading.Event())
+    copy.unlink()
+    with world.running():
+        world.wait_for([*numbered(0, 300), "rest", "new"])
 
 
 def test_a_file_that_is_gone_is_waited_for(world):

@@ -11,6 +11,7 @@ from mainstem.connect.sources.file_lines import (
     has_content,
     is_same,
     moved,
+    original,
     read_lines,
     start,
 )
@@ -114,6 +115,52 @@ def test_forerunners_are_the_old_file_and_what_came_after_it(tmp_path):
         position = moved(file, start(file), read_lines(file, start(file), size=64, max_line=20, at_end=False))
     assert [each.name for each in forerunners(path, position)] == ["access.log.2", "access.log.1"]
     assert list(forerunners(path, FilePosition(1, 4, 4, 7))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rotated"),
+    [
+        *[(name, True) for name in (".1", ".12", "-20240501", ".20240501", ".2024-05-01", "-2024050112", "-20240501.1")],
+        *[(name, True) for name in (".2024-05-01_12", ".2024-05-01_12-30-00", "-20240501T123000", ".1714521600")],
+        *[(name, False) for name in (".1.bak", ".offset", ".pos", ".sha256", ".swp", ".1.swp", ".1.gz", ".end", "-1x", "2")],
+    ],
+)  # fmt: skip
+def test_what_came_after_a_file_is_known_by_its_name(tmp_path, name, rotated):
+    """A copy or a checksum beside the file was read as a part of the log."""
+    path = tmp_path / "access.log"
+    with file_of(tmp_path / "access.log.9", b"old\n") as file:
+        position = moved(file, start(file), read_lines(file, start(file), size=64, max_line=20, at_end=False))
+    os.utime(tmp_path / "access.log.9", (1, 1))
+    (tmp_path / f"access.log{name}").write_bytes(b"foreign")
+    expected = ["access.log.9", f"access.log{name}"][: 1 + rotated]
+    assert [each.name for each in forerunners(path, position)] == expected
+
+
+def test_the_file_itself_is_known_under_any_name(tmp_path):
+    with file_of(tmp_path / "a.log", b"one\n") as file:
+        position = moved(file, start(file), read_lines(file, start(file), size=64, max_line=20, at_end=False))
+    renamed = (tmp_path / "a.log").rename(tmp_path / "a.log.old")
+    assert list(forerunners(tmp_path / "a.log", position)) == [renamed]
+
+
+def test_a_copy_of_a_file_that_was_read(tmp_path):
+    path, rows = tmp_path / "a.log", b"a long header\n" * 100
+    with file_of(tmp_path / "a.log.2", rows + b"read\n") as file:
+        done = start(
+            file, moved(file, start(file), read_lines(file, start(file), size=4000, max_line=99, at_end=False))
+        )
+    with file_of(tmp_path / "a.log.1", rows + b"the last\n") as file:
+        since = start(file, done)
+    for name, data, found in [
+        ("a.log-20240501", rows + b"read\n", "a.log.2"),
+        ("a.log-20240502", rows + b"the last\nand more\n", "a.log.1"),
+        ("a.log-20240503", rows + b"another\n", None),
+        ("a.log-20240504", b"the last\n", None),
+    ]:
+        (tmp_path / name).write_bytes(data)
+        known = original(path, tmp_path / name, since)
+        assert (known and known.name) == found
+        (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize(("size", "found"), [(2000, ["a.log.1"]), (500, [])])

@@ -35,6 +35,7 @@ from mainstem.connect.sources.file_lines import (
     forerunners,
     is_same,
     moved,
+    original,
     read_lines,
     start,
 )
@@ -61,6 +62,10 @@ class GrewAfterItsEnd(UserError):
 
 class BytesGone(UserError):
     """The file that was being read is not there any more, and nobody knows whether it was read to its end."""
+
+
+class CopyOfRead(UserError):
+    """What would be read next are the bytes of a file that was read."""
 
 
 class UnfitPath(UserError):
@@ -162,6 +167,14 @@ class FileSource:
             )
         log.warning("file_gap_skipped", source=self.name, path=str(self.path), read_to=position.position)
 
+    def _check_copy(self, path: Path, position: FilePosition) -> None:
+        read = original(self.path, path, position)
+        if read is not None:
+            raise CopyOfRead(
+                f"source {self.name}: {path}: expected what was written after {read.name}, found its bytes again",
+                hint=f"if it is a copy, move it away from {self.path.parent}",
+            )
+
     def _forerunner(self, names: list[Path], position: FilePosition) -> tuple[BinaryIO, FilePosition] | None:
         """The file of `position` under its new name while it has unread bytes, else the one that came after it."""
         with contextlib.ExitStack() as opened:
@@ -172,6 +185,7 @@ class FileSource:
                 return file, msgspec.structs.replace(position, inode=os.fstat(file.fileno()).st_ino)
         if len(names) == 1:
             return None
+        self._check_copy(names[1], position)
         file = names[1].open("rb")
         return file, start(file, position)
 

@@ -12,8 +12,8 @@ class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Settings of `[sources.<name>]` with `type = "file"`.
 
     Attributes:
-        path: the file to follow; it need not exist yet. Its rotated forerunners are looked for beside it, as `<name>.*`
-            and `<name>-*`.
+        path: the file to follow; it need not exist yet. Its rotated forerunners are looked for beside it, by the
+            names that a rotation gives: the file's own and a number or a time, as in `<name>.1`, `<name>-20240501`.
         topic: where its lines go, as `{"line": ...}`.
         encoding: of the file; bytes that are none go to the quarantine.
         end_marker: when a file `<path>.end` exists, the input is finished: whoever writes the file makes it when done.

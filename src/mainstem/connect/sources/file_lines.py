@@ -1,6 +1,7 @@
 """Where a file source is in its file, whether a file is still the same one, and what its bytes hold. Reads, never writes."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -10,7 +11,10 @@ import xxhash
 
 FINGERPRINT_BYTES = 1024
 REMEMBERED = 16
-NOT_FORERUNNERS = frozenset({".end", ".gz", ".bz2", ".xz", ".zst"})
+_COMPARED_BYTES = 1 << 20
+# What a rotation puts behind the name: a number or a time, `.1`, `-20240501`, `.2024-05-01_12`, `.1714521600`. Anything
+# else beside the file is somebody's copy, a checksum, an editor's swap file.
+_ROTATED = re.compile(r"[.-][0-9]+(?:[-_.:T][0-9]+)*")
 NO_HEAD = xxhash.xxh64_intdigest(b"")
 
 
@@ -136,16 +140,17 @@ def _stripped(line: bytes) -> bytes:
 def forerunners(path: Path, since: FilePosition) -> Iterator[Path]:
     """What `path` was called before it was rotated: the file of `since` first, then those that came after it, oldest first.
 
-    The file of `since` has its inode; or it is a copy, made before the original was cut (logrotate's `copytruncate`):
-    then the first 1024 bytes must agree. Compressed files are left out: a position in them means nothing.
+    The file of `since` has its inode, whatever it is called; or it is a copy, made before the original was cut
+    (logrotate's `copytruncate`): then the first 1024 bytes must agree. Others are known by the name that a rotation gives.
+    Compressed files are left out: a position in them means nothing.
 
     Raises:
         OSError: one of the files beside it, or their directory, cannot be read.
     """
-    beside = path.parent.iterdir()  # Path.glob passes over a directory that it may not list
-    names = [each for each in beside if each.name.startswith((f"{path.name}.", f"{path.name}-"))]
     found = sorted(
-        (each.stat().st_mtime_ns, each) for each in names if each.is_file() and each.suffix not in NOT_FORERUNNERS
+        (stat.st_mtime_ns, each)
+        for each, stat in _beside(path)
+        if _is_rotated(path, each) or (since.head_bytes and stat.st_ino == since.inode)
     )
     copy_counts = since.head_bytes == FINGERPRINT_BYTES
     for same in (is_same, has_content) if copy_counts else (is_same,):
@@ -155,6 +160,43 @@ def forerunners(path: Path, since: FilePosition) -> Iterator[Path]:
                     yield each
                     yield from (later for _, later in found[number + 1 :] if not _was_done(later, since))
                     return
+
+
+def _beside(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The files whose names begin with that of `path`."""
+    for each in path.parent.iterdir():  # Path.glob passes over a directory that it may not list
+        if each.name.startswith((f"{path.name}.", f"{path.name}-")) and each.is_file():
+            yield each, each.stat()
+
+
+def _is_rotated(path: Path, name: Path) -> bool:
+    return _ROTATED.fullmatch(name.name.removeprefix(path.name)) is not None
+
+
+def original(path: Path, copy: Path, since: FilePosition) -> Path | None:
+    """The file that was read already and whose bytes are those of `copy`; None where it is none.
+
+    Files of less than 1024 bytes may be equal by chance.
+    """
+    read = {since.inode, *(head.inode for head in since.done)}
+    with copy.open("rb") as file:
+        inode = os.fstat(file.fileno()).st_ino
+        for each, stat in _beside(path):
+            if stat.st_ino in read - {inode}:
+                with each.open("rb") as other:
+                    if _is_copy(file, other):
+                        return each
+    return None
+
+
+def _is_copy(file: BinaryIO, other: BinaryIO) -> bool:
+    """Whether one of the two begins with all of the other."""
+    size = min(os.fstat(file.fileno()).st_size, os.fstat(other.fileno()).st_size)
+    return size >= FINGERPRINT_BYTES and all(
+        os.pread(file.fileno(), min(_COMPARED_BYTES, size - place), place)
+        == os.pread(other.fileno(), min(_COMPARED_BYTES, size - place), place)
+        for place in range(0, size, _COMPARED_BYTES)
+    )
 
 
 def _was_done(path: Path, position: FilePosition) -> bool:
