@@ -15,7 +15,7 @@ class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         path: the file to follow; it need not exist yet. Its rotated forerunners are looked for beside it, by the
             names that a rotation gives: the file's own and a number or a time, as in `<name>.1`, `<name>-20240501`.
         topic: where its lines go, as `{"line": ...}`.
-        encoding: of the file; bytes that are none go to the quarantine.
+        encoding: of the file, one whose lines end with the byte 0x0A; bytes that are none go to the quarantine.
         end_marker: when a file `<path>.end` exists, the input is finished: whoever writes the file makes it when done.
             (To guess the end from a silence would be to call a slow writer finished.)
         batch_bytes: how much is read for one transaction.
@@ -39,8 +39,13 @@ class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         if not is_topic_name(self.topic):
             raise ValueError(f"expected letters, digits, '.', '_' and '-' in a topic's name, found {self.topic!r}")
         try:
-            b"a".decode(self.encoding)
+            line_end = b"\n".decode(self.encoding)
         except UnicodeDecodeError:
-            pass  # it is known, and has wider characters
+            line_end = ""  # it is known, and has wider characters
         except LookupError:  # also of codecs that are not of text
             raise ValueError(f"unknown encoding {self.encoding!r}") from None
+        if line_end != "\n":
+            raise ValueError(
+                f"expected an encoding whose lines end with the byte 0x0A, found {self.encoding!r}: "
+                "have the file written in utf-8, or turn it into that before it is read"
+            )
