@@ -6,6 +6,7 @@ import struct
 import time
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,20 @@ def test_what_is_no_request_closes_this_connection_only(mainstem_log, garbage):
         assert is_closed(bad)
         good.sendall(frame(18, 0, 7, {}))
         assert read_answer(good)[0] == 7
+
+
+def test_a_request_of_too_many_items_closes_its_connection_with_one_line(tmp_path):
+    async def check(directory) -> None:
+        async with running(directory, SystemClock()) as broker:
+            reader, writer = await asyncio.open_connection(broker.host, broker.port)
+            with structlog.testing.capture_logs() as logs:
+                writer.write(frame(20, 3, 1, {"topic_names": [""] * 200_000, "timeout": 1}))
+                assert await reader.read() == b""
+            said = [each["reason"] for each in logs if each["event"] == "connection_refused"]
+            assert said == ["byte 15: more than 100000 items in one request"]
+            writer.close()
+
+    asyncio.run(check(tmp_path))
 
 
 @settings(max_examples=examples(60))

@@ -83,3 +83,9 @@ def test_an_answer_counts_its_header():
 def test_g1_the_answer_to_api_versions_has_a_header_without_tags_in_every_version():
     for version in range(5):
         assert frames.answer_header(18, version, 5, 10) == Struct(">ii").pack(14, 5)
+
+
+def test_a_section_of_too_many_tagged_fields_is_malformed():
+    assert frames.skip_tags(b"\x64" + b"\x63\0" * 100, 0) == 201
+    with pytest.raises(MalformedFrame, match="101 tagged fields; the limit is 100"):
+        frames.skip_tags(b"\x65" + b"\x63\0" * 101, 0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mainstem.wire import codec, produce
 from mainstem.wire.errors import Code, MalformedFrame
 from mainstem.wire.produce import PartitionRecords, PartitionResult, ProduceRequest, TopicRecords
+from mainstem.wire.reading import MOST_ITEMS
 
 VERSIONS = st.integers(3, 13)
 INT16 = st.integers(-(2**15), 2**15 - 1)
@@ -156,3 +157,12 @@ def test_records_are_a_writable_view_of_the_frame():
 def test_structs_are_what_handlers_build():
     result = (TopicRecords("", UUID(int=7).bytes, [PartitionRecords(0, None)]), [PartitionResult(0)])
     assert codec.decode_response(0, 13, produce.encode(13, [result])).responses[0].topic_id == UUID(int=7)
+
+
+@pytest.mark.parametrize("version", [8, 9, 13])
+def test_a_request_has_a_limit_of_topics_and_partitions(version):
+    half = {"name": "t", "topic_id": UUID(int=1), "partition_data": [{"index": 0, "records": None}] * (MOST_ITEMS // 2)}
+    message = {"acks": -1, "timeout": 1, "topic_data": [half, half]}
+    body = codec.encode_request(0, version, message)
+    with pytest.raises(MalformedFrame, match="more than 100000 items in one request"):
+        produce.decode(version, body, 0)

@@ -6,6 +6,7 @@ import pytest
 
 from mainstem.wire import codec
 from mainstem.wire.errors import MalformedFrame
+from mainstem.wire.reading import MOST_ITEMS
 
 
 def test_null_where_a_value_is_required():
@@ -44,3 +45,25 @@ def test_a_time_beyond_the_calendar():
     body = codec.encode_response(38, 3, {"issue_timestamp": 2**62})
     with pytest.raises(MalformedFrame, match="is no time"):
         codec.decode_response(38, 3, body)
+
+
+def test_a_request_has_a_limit_of_items_in_all_arrays_together():
+    """Two megabytes of empty names became two million objects, and as many deletions on the event loop."""
+    names = {"topic_names": [""] * MOST_ITEMS, "timeout": 1}
+    for _ in range(2):  # each request has its own
+        assert len(codec.decode_request(20, 5, codec.encode_request(20, 5, names)).topic_names) == MOST_ITEMS
+    names["topic_names"].append("")
+    with pytest.raises(MalformedFrame, match="more than 100000 items in one request"):
+        codec.decode_request(20, 5, codec.encode_request(20, 5, names))
+    topic = {"name": "t", "partitions": [{"partition_index": 0}] * (MOST_ITEMS // 2)}
+    with pytest.raises(MalformedFrame, match="more than 100000 items in one request"):
+        codec.decode_request(2, 5, codec.encode_request(2, 5, {"replica_id": -1, "topics": [topic, topic]}))
+    answer = codec.encode_response(20, 5, {"responses": [{"name": "t"}] * (MOST_ITEMS + 1)})
+    assert len(codec.decode_response(20, 5, answer).responses) == MOST_ITEMS + 1
+
+
+def test_tagged_fields_count_too():
+    body = codec.encode_request(3, 12, {"topics": None})
+    assert body[-1] == 0
+    with pytest.raises(MalformedFrame, match="more than 100000 items"):
+        codec.decode_request(3, 12, body[:-1] + b"\xa1\x8d\x06" + b"\x63\0" * (MOST_ITEMS + 1))

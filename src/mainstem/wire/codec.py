@@ -18,7 +18,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
 from mainstem.wire.fields import Buffer, take_apart
-from mainstem.wire.reading import Reader, struct_reader
+from mainstem.wire.reading import Reader, read_request, struct_reader
 from mainstem.wire.writing import Writer, struct_writer
 
 
@@ -41,9 +41,9 @@ def decode_request(api_key: int, version: int, data: Buffer, position: int = 0) 
     Bytes behind it are not looked at, as in Kafka: librdkafka 2.16 sends three too many with Metadata.
 
     Raises:
-        MalformedFrame: the body is not what this version says.
+        MalformedFrame: the body is not what this version says, or has more than `MOST_ITEMS` items.
     """
-    return _reader(api_key, version, EntityType.request)(data, position, len(data))[0]
+    return read_request(_reader(api_key, version, EntityType.request), data, position)
 
 
 def decode_response(api_key: int, version: int, data: Buffer, position: int = 0) -> Any:

@@ -28,6 +28,7 @@ FIRST_FLEXIBLE: Final[dict[int, int]] = {
     20: 4, 21: 2, 22: 2, 23: 4, 24: 3, 25: 3, 26: 3, 27: 1, 28: 3, 29: 2, 30: 2, 31: 2, 32: 4, 33: 2, 34: 2, 35: 2,
     36: 2, 37: 2, 38: 2, 39: 2, 40: 2, 41: 2, 42: 2, 43: 2, 44: 1, 47: 32767, 48: 1, 49: 1, 53: 1, 54: 1,
 }  # fmt: skip
+_MOST_TAGS: Final = 100
 
 
 class RequestHeader(msgspec.Struct, frozen=True, gc=False):
@@ -70,9 +71,11 @@ def skip_tags(data: bytes | bytearray | memoryview, position: int) -> int:
     """The position behind a section of tagged fields.
 
     Raises:
-        MalformedFrame: the section is cut short.
+        MalformedFrame: the section is cut short, or has more fields than any message will ever have.
     """
     count, position = read_varint(data, position)
+    if count > _MOST_TAGS:
+        raise MalformedFrame(f"byte {position}: {count} tagged fields; the limit is {_MOST_TAGS}")
     for _ in range(count):
         _, position = read_varint(data, position)
         size, position = read_varint(data, position)

@@ -15,6 +15,7 @@ import msgspec
 
 from mainstem.wire.errors import Code, MalformedFrame
 from mainstem.wire.frames import read_varint, skip_tags
+from mainstem.wire.reading import MOST_ITEMS
 from mainstem.wire.writing import write_varint
 
 API_KEY: Final = 0
@@ -103,6 +104,7 @@ def _decode_flexible(version: int, frame: bytearray, position: int) -> tuple[Pro
     transactional_id, position = _compact_string(frame, position)
     acks, timeout = _ACKS_TIMEOUT.unpack_from(frame, position)
     topic_count, position = read_varint(frame, position + 6)
+    items = _spend(0, topic_count, position)
     topics = []
     for _ in range(topic_count - 1):
         name: str | None = ""
@@ -113,6 +115,7 @@ def _decode_flexible(version: int, frame: bytearray, position: int) -> tuple[Pro
         else:
             name, position = _compact_string(frame, position)
         partition_count, position = read_varint(frame, position)
+        items = _spend(items, partition_count, position)
         partitions = []
         for _ in range(partition_count - 1):
             (index,) = _INT32.unpack_from(frame, position)
@@ -134,11 +137,13 @@ def _decode_plain(version: int, frame: bytearray, position: int) -> tuple[Produc
     acks, timeout = _ACKS_TIMEOUT.unpack_from(frame, position)
     (topic_count,) = _INT32.unpack_from(frame, position + 6)
     position += 10
+    items = _spend(0, topic_count, position)
     topics = []
     for _ in range(topic_count):
         name, position = _string(frame, position)
         (partition_count,) = _INT32.unpack_from(frame, position)
         position += 4
+        items = _spend(items, partition_count, position)
         partitions = []
         for _ in range(partition_count):
             (index,) = _INT32.unpack_from(frame, position)
@@ -151,6 +156,12 @@ def _decode_plain(version: int, frame: bytearray, position: int) -> tuple[Produc
             partitions.append(PartitionRecords(index, records))
         topics.append(TopicRecords(_required(name), b"", partitions))
     return ProduceRequest(transactional_id, acks, timeout, topics), position
+
+
+def _spend(spent: int, items: int, position: int) -> int:
+    if spent + items > MOST_ITEMS:
+        raise MalformedFrame(f"byte {position}: more than {MOST_ITEMS} items in one request")
+    return spent + items
 
 
 def _slice(data: "memoryview | bytearray", position: int, size: int) -> memoryview:

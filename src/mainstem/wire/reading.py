@@ -9,6 +9,8 @@ MalformedFrame is raised.
 """
 
 import datetime
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from struct import Struct
@@ -24,12 +26,40 @@ from mainstem.wire.frames import read_varint
 Reader: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
 """(data, position, end) -> (value, position behind it)."""
 
+MOST_ITEMS: Final = 100_000
+"""Items of all arrays of one request together: ten times the partitions that a topic may have. An item may be a single
+byte on the wire, and is an object here and one more thing to do, so that bytes alone do not bound what a request costs."""
+
+
+class _Budget(threading.local):
+    """What the message that is being read may still have. Answers, which only tests and tools read, may have any number."""
+
+    items = sys.maxsize
+
+
+_budget: Final = _Budget()
+
 _NO_UUID: Final = bytes(16)
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def _cut_short(position: int, size: int, end: int) -> MalformedFrame:
     return MalformedFrame(f"byte {position}: {size} bytes or items announced, {end - position} bytes are left")
+
+
+def read_request(read: Reader, data: Buffer, position: int) -> Any:
+    """What `read` finds from `position` on, if that is no more than `MOST_ITEMS`."""
+    _budget.items = MOST_ITEMS
+    try:
+        return read(data, position, len(data))[0]
+    finally:
+        _budget.items = sys.maxsize
+
+
+def _spend(items: int, position: int) -> None:
+    _budget.items -= items
+    if _budget.items < 0:
+        raise MalformedFrame(f"byte {position}: more than {MOST_ITEMS} items in one request")
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -151,6 +181,7 @@ def _array(item: Reader, flexible: bool, optional: bool) -> Reader:
             return None, position
         if count > end - position:  # an item has a byte at least
             raise _cut_short(position, count, end)
+        _spend(count, position)
         items = []
         for _ in range(count):
             value, position = item(data, position, end)
@@ -229,6 +260,7 @@ def _read_tags(
     tagged: dict[int, tuple[str, Reader, Any]], values: dict[str, Any], data: Buffer, position: int, end: int
 ) -> int:
     count, position = read_varint(data, position)
+    _spend(count, position)
     for _ in range(count):
         tag, position = read_varint(data, position)
         size, position = read_varint(data, position)
