@@ -54,6 +54,12 @@ def test_an_unknown_producer_may_begin_anywhere():
     assert appended(header(17)).last_sequence == 17
 
 
+def test_every_batch_says_when_it_is_of_and_when_it_was_appended():
+    """From the second on the time of the append stood in the place of the batch's own."""
+    for producer in (appended(header(0)), appended(header(0), header(1)), appended(header(0), header(0, epoch=1))):
+        assert (producer.last_timestamp, producer.last_append_ms) == (1_700_000_000_000, 7_000)
+
+
 def test_sequences_wrap():
     producer = appended(header(MAX_SEQUENCE - 1, count=2))
     assert producer.last_sequence == MAX_SEQUENCE

@@ -119,12 +119,17 @@ def _appended(producer: Producer | None, header: BatchHeader, base_offset: int, 
     batch = AppendedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset, header.max_timestamp)
     epoch = header.producer_epoch
     first_offset = base_offset if header.is_transactional else -1
-    if producer is None:
-        return Producer(header.producer_id, epoch, (batch,), -1, first_offset, header.max_timestamp, append_ms)
-    if producer.transaction_first_offset >= 0:
-        first_offset = producer.transaction_first_offset
-    kept = producer.batches[1 - REMEMBERED_BATCHES :] if producer.producer_epoch == epoch else ()
-    return Producer(header.producer_id, epoch, (*kept, batch), producer.coordinator_epoch, first_offset, append_ms)
+    kept: tuple[AppendedBatch, ...] = ()
+    coordinator_epoch = -1
+    if producer is not None:
+        if producer.transaction_first_offset >= 0:
+            first_offset = producer.transaction_first_offset
+        if producer.producer_epoch == epoch:
+            kept = producer.batches[1 - REMEMBERED_BATCHES :]
+        coordinator_epoch = producer.coordinator_epoch
+    return Producer(
+        header.producer_id, epoch, (*kept, batch), coordinator_epoch, first_offset, header.max_timestamp, append_ms
+    )
 
 
 def _check_epoch(producer: Producer, producer_epoch: int, where: object) -> None:
