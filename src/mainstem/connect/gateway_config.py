@@ -15,7 +15,8 @@ class CollectorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         batch_events: most events in one request.
         event_bytes: largest event; must be below the topic's `max.message.bytes`.
         window_records: how many of a topic's last records are remembered for duplicates.
-        waiting_bytes: how much may wait for the log before clients are told to slow down (429).
+        waiting_bytes: how much may wait for the log, and how much may be held of bodies that came or are on their way,
+            before clients are told to slow down (429).
     """
 
     name: str = "collector"

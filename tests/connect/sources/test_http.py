@@ -188,6 +188,16 @@ def test_limits_are_told(http, topic, body, headers, status, code):
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
+def test_an_id_that_is_too_long_is_quarantined_without_it(http, log_connection, registry, topic):
+    """Ids stay in memory, 100,000 of each topic."""
+    first, second = post(http, topic, [order(1, id="x" * 513), order(2, id="x" * 512)]).json()["results"]
+    assert (first["code"], second["status"]) == ("id_too_long", "accepted")
+    assert first["reason"] == "its id has 513 bytes, at most 512"
+    assert len(rows(log_connection, registry, quarantine_topic(topic))) == 1
+    answer = post(http, topic, [order(3)], headers={"Idempotency-Key": "x" * 600}).json()
+    assert answer["results"][0]["code"] == "id_too_long"
+
+
 def test_an_event_that_is_too_large_is_quarantined(http, topic):
     answer = post(http, topic, [order(1, note="x" * 6_000), order(2)])
     first, second = answer.json()["results"]

@@ -237,3 +237,19 @@ def test_more_than_may_wait_is_refused_at_once(log_connection, topic):
             await first
 
     asyncio.run(scenario())
+
+
+def test_headers_count_among_what_waits(log_connection, topic):
+    async def scenario():
+        appender = Appender(log_connection, topic, waiting_bytes=1000)
+        large = record(topic, "x")
+        large.headers.append(("mainstem.id", b"y" * 5000))
+        first = asyncio.ensure_future(appender.append([large]))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match=r"5[0-9]{3} bytes are waiting"):
+            await appender.append([record(topic, "y")])
+        await appender.close()
+        with pytest.raises(Exception, match="stopping"):
+            await first
+
+    asyncio.run(scenario())

@@ -3,6 +3,7 @@ import gzip
 import json
 import os
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -21,8 +22,11 @@ CLOUDEVENT = {
 }
 
 
+EVENT_BYTES = 1000
+
+
 def values(headers, body, limit=10):
-    return [(event.index, event.value, event.error) for event in parse(headers, body, limit)]
+    return [(event.index, event.value, event.error) for event in parse(headers, body, limit, EVENT_BYTES)]
 
 
 def test_arrays_objects_and_lines():
@@ -37,27 +41,29 @@ def test_arrays_objects_and_lines():
 
 
 def test_a_bad_line_keeps_its_bytes_and_a_broken_array_is_one_bad_event():
-    bad = parse(NDJSON, b'{"a":1}\n{"a"\n', 10)[1]
+    bad = parse(NDJSON, b'{"a":1}\n{"a"\n', 10, EVENT_BYTES)[1]
     assert (bad.raw, bad.error) == (b'{"a"', "not_json")
     assert bad.reason.startswith("not JSON:")
-    (whole,) = parse(JSON, b'[{"a":1},', 10)
+    (whole,) = parse(JSON, b'[{"a":1},', 10, EVENT_BYTES)
     assert (whole.raw, whole.error) == (b'[{"a":1},', "not_json")
-    (whole,) = parse({"content-type": "application/cloudevents-batch+json"}, b"[{", 10)
+    (whole,) = parse({"content-type": "application/cloudevents-batch+json"}, b"[{", 10, EVENT_BYTES)
     assert whole.error == "not_json"
 
 
 def test_each_event_of_an_array_has_its_own_bytes():
-    assert [event.raw for event in parse(JSON, b'[ {"a": 1} , {"b":2}]', 10)] == [b'{"a": 1}', b'{"b":2}']
+    assert [event.raw for event in parse(JSON, b'[ {"a": 1} , {"b":2}]', 10, EVENT_BYTES)] == [b'{"a": 1}', b'{"b":2}']
 
 
 def test_cloudevents_structured_and_batched():
     body = {**CLOUDEVENT, "data": {"a": 1}, "traceparent": "x"}
-    (event,) = parse({"content-type": "application/cloudevents+json"}, json.dumps(body).encode(), 10)
+    (event,) = parse({"content-type": "application/cloudevents+json"}, json.dumps(body).encode(), 10, EVENT_BYTES)
     assert (event.value, event.id) == ({"a": 1}, "/shop 7")
     assert ("ce_type", b"order.placed") in event.headers
     assert ("ce_traceparent", b"x") in event.headers
     encoded = {**CLOUDEVENT, "id": "8", "data_base64": base64.b64encode(b'{"a":2}').decode()}
-    one, two = parse({"content-type": "application/cloudevents-batch+json"}, json.dumps([body, encoded]).encode(), 10)
+    one, two = parse(
+        {"content-type": "application/cloudevents-batch+json"}, json.dumps([body, encoded]).encode(), 10, EVENT_BYTES
+    )
     assert (two.index, two.value, two.id) == (1, {"a": 2}, "/shop 8")
     assert one.raw != two.raw
 
@@ -70,7 +76,7 @@ def test_cloudevents_binary():
         "ce-type": "t",
         "content-type": "application/json",
     }
-    (event,) = parse(headers, b'{"a":1}', 10)
+    (event,) = parse(headers, b'{"a":1}', 10, EVENT_BYTES)
     assert (event.value, event.id) == ({"a": 1}, "/s a b")
     assert dict(event.headers)["ce_id"] == b"a b"
 
@@ -88,11 +94,11 @@ def test_cloudevents_binary():
 )
 def test_what_is_no_cloudevent_is_told(change, reason):
     (event,) = parse(
-        {"content-type": "application/cloudevents+json"}, json.dumps({**CLOUDEVENT, **change}).encode(), 10
+        {"content-type": "application/cloudevents+json"}, json.dumps({**CLOUDEVENT, **change}).encode(), 10, EVENT_BYTES
     )
     assert event.error
     assert event.reason.startswith(reason)
-    (event,) = parse({"content-type": "application/cloudevents+json"}, b"[1]", 10)
+    (event,) = parse({"content-type": "application/cloudevents+json"}, b"[1]", 10, EVENT_BYTES)
     assert event.error == "not_a_cloudevent"
 
 
@@ -108,8 +114,49 @@ def test_what_is_no_cloudevent_is_told(change, reason):
 )
 def test_requests_that_hold_no_events(headers, body, status, code):
     with pytest.raises(BadRequest) as error:
-        parse(headers, body, 2)
+        parse(headers, body, 2, EVENT_BYTES)
     assert (error.value.status, error.value.code) == (status, code)
+
+
+@pytest.mark.parametrize(("body", "over"), [(b"[%s]", b", "), (b" [ %s , 1 ] ", b" , ")])
+def test_elements_are_counted_as_json_has_them(body, over):
+    elements = [b'"a,b\\",["', b'{"a":[1,2,{"b":"]"}]}', b"[[],[]]", b"-1.5e3", b"null"]
+    data = body % over.join(elements)
+    assert len(parse(JSON, data, 6, EVENT_BYTES)) == len(elements) + (b", 1" in body)
+    with pytest.raises(BadRequest, match="more than 4 events"):
+        parse(JSON, data, 4, EVENT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "code"),
+    [
+        (JSON, b"[" + b"0," * 1_000_000 + b"0]", "too_many_events"),
+        (NDJSON, b"0\n" * 1_000_000, "too_many_events"),
+        (JSON, b"[[" + b"{}," * 300_000 + b"{}]]", "event_too_large"),
+    ],
+)
+def test_what_is_refused_is_not_built_before(headers, body, code):
+    """16 KB of gzip became 600 MB of values, and then 413."""
+    tracemalloc.start()
+    try:
+        codes = {event.error for event in parse(headers, body, 100, EVENT_BYTES)}
+    except BadRequest as error:
+        codes = {error.code}
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert codes == {code}
+    assert peak < 2 * len(body)
+
+
+def test_an_event_that_is_too_large_keeps_its_bytes_and_the_others_go_on():
+    large, ok = parse(NDJSON, b'{"a":"%s"}\n  {"a":1} \r\n' % (b"x" * EVENT_BYTES), 10, EVENT_BYTES)
+    assert (large.error, len(large.raw), large.value) == ("event_too_large", EVENT_BYTES + 8, None)
+    assert (ok.raw, ok.value) == (b'  {"a":1} \r', {"a": 1})
+
+
+def test_an_array_that_is_nested_too_deep_is_one_bad_event():
+    (event,) = parse(JSON, b"[" * 100_000 + b"," * 20, 10, EVENT_BYTES)
+    assert event.error == "not_json"
 
 
 def test_gzip_within_its_limit():
@@ -166,7 +213,7 @@ def test_the_rest_of_a_body_is_not_copied_for_each_of_many_empty_members():
 )
 def test_any_bytes_are_events_or_a_bad_request(body, content_type):
     try:
-        events = parse({"content-type": content_type}, body, 5)
+        events = parse({"content-type": content_type}, body, 5, EVENT_BYTES)
     except BadRequest:
         return
     assert [event.index for event in events] == list(range(len(events)))

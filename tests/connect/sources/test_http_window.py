@@ -50,6 +50,9 @@ def test_the_tail_of_a_topic_says_what_was_taken_in(log_connection):
             producer.produce(topic, b"\0\0\0\0\1x%d" % number, partition=partition, headers=headers)
         producer.produce(topic, b"without an id", partition=0)
         producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"\0\0\0\0\1x", partition=0, headers=[(ID_HEADER, b"y" * 1000)])  # longer than ids may be
+    producer.commit_transaction(30)
     window = read_tail(log_connection, topic, 100)
     assert len(window) == 6
     assert window.get("2-0") is None  # aborted

@@ -28,10 +28,11 @@ from mainstem.connect import quarantine
 from mainstem.connect.gateway_config import CollectorConfig
 from mainstem.connect.quarantine import Quarantined, quarantine_topic
 from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, Placed, TakenOver
+from mainstem.connect.sources.http_body import Bodies, Held
 from mainstem.connect.sources.http_events import BadRequest, Event, parse, unpack
 from mainstem.connect.sources.http_topics import Encoder, NoSchema, NotAnInput, Topics, UnknownTopic, event_time_ms
 from mainstem.connect.sources.http_values import Unfit
-from mainstem.connect.sources.http_window import ID_HEADER, content_hash, tail
+from mainstem.connect.sources.http_window import ID_HEADER, MAX_ID_BYTES, content_hash, tail
 from mainstem.core import MainstemError, Retriable, UserError
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.core.logging import get_logger
@@ -81,6 +82,7 @@ class Collector:
             waiting_bytes=config.waiting_bytes,
             clock=self.clock,
         )
+        self._bodies = Bodies(config.waiting_bytes)
         self.topics = Topics(connection, schemas.state, self.clock)
         self._connection = connection
         self._schemas = schemas
@@ -112,9 +114,15 @@ class Collector:
     async def _events(self, request: Request) -> Response:
         """1. read and split the body  2. check and encode each event  3. append all in one transaction  4. answer."""
         encoder = await self.topics.encoder(request.path_params["topic"])
-        body = await _body(request, self.config.body_bytes)
-        body = unpack(body, request.headers.get("content-encoding", ""), self.config.body_bytes)
-        events = parse(request.headers, body, self.config.batch_events)
+        with self._bodies.hold() as held:
+            return await self._take_in(request, encoder, held)
+
+    async def _take_in(self, request: Request, encoder: Encoder, held: Held) -> Response:
+        packed = await held.read(request, self.config.body_bytes)
+        body = unpack(packed, request.headers.get("content-encoding", ""), self.config.body_bytes)
+        if body is not packed:
+            held.add(len(body))
+        events = parse(request.headers, body, self.config.batch_events, self.config.event_bytes)
         ids = _Ids(request, encoder)
         latest = self._event_times.get(encoder.topic, -1)
         intakes = []
@@ -134,17 +142,22 @@ class Collector:
     def _take(self, encoder: Encoder, ids: "_Ids", event: Event) -> tuple[_Intake, int | None]:
         event_id = ids.of(event)
         headers = event.headers
-        if event_id is not None:
-            headers = [*headers, (ID_HEADER, event_id.encode())]
         code, reason = event.error, event.reason
-        if not code and len(event.raw) > self.config.event_bytes:
-            code, reason = "event_too_large", f"{len(event.raw)} bytes, at most {self.config.event_bytes}"
+        if event_id is not None:
+            encoded_id = event_id.encode()
+            if len(encoded_id) <= MAX_ID_BYTES:
+                headers = [*headers, (ID_HEADER, encoded_id)]
+            else:
+                event_id = None
+                code = code or "id_too_long"
+                reason = reason or f"its id has {len(encoded_id)} bytes, at most {MAX_ID_BYTES}"
         if not code:
             try:
                 encoded = encoder.encode(event.value)
             except Unfit as error:
                 code, reason = "unfit", str(error)
             else:
+                event.value = None  # a request waits for the log with its bytes and its records
                 content = content_hash(memoryview(encoded.value)[5:]) if event_id is not None else 0
                 record = NewRecord(encoder.topic, encoded.key, encoded.value, headers, event_id, content)
                 return _Intake(event, record, "", ""), encoded.event_time_ms
@@ -220,7 +233,8 @@ class Collector:
 
     async def _statement(self, request: Request) -> tuple[str, dict[str, Any]]:
         encoder = await self.topics.encoder(request.path_params["topic"])
-        data = await _body(request, 10_000)
+        with self._bodies.hold() as held:
+            data = await held.read(request, 10_000)
         try:
             return encoder.topic, msgspec.json.decode(data or b"{}", type=dict[str, Any])
         except msgspec.DecodeError as error:
@@ -342,24 +356,13 @@ def _answer(encoder: Encoder, results: list[Result], *, whole_body: bool) -> Res
     return _json(status, answer | {"results": results})
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    too_large = BadRequest(413, "body_too_large", f"the body is larger than {limit} bytes", hint="send smaller batches")
-    if int(request.headers.get("content-length") or 0) > limit:
-        raise too_large
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise too_large
-        parts.append(part)
-    return b"".join(parts)
-
-
 def _json(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
 def _error(status: int, code: str, error: MainstemError, **more: Any) -> Response:
-    headers = {"Retry-After": RETRY_AFTER_SECONDS} if isinstance(error, Retriable) else None
+    headers = {"Retry-After": RETRY_AFTER_SECONDS} if isinstance(error, Retriable) else {}
+    if status == 408:  # nobody waits for the rest of the body
+        headers["Connection"] = "close"
     details = {"code": code, "message": str(error)} | ({"hint": error.hint} if error.hint else {})
     return _json(status, {"error": details, **more}, headers)

@@ -128,7 +128,7 @@ class Appender:
         """
         if self.fenced:
             raise self._taken_over()
-        size = sum(len(record.value) + len(record.key or b"") + 64 for record in records)
+        size = sum(map(_size, records))
         if self._waiting and self._waiting + size > self._waiting_bytes:
             raise Overloaded(f"{self._waiting} bytes are waiting for the log", hint="try again in a second")
         request = _Request(records, size, asyncio.get_running_loop().create_future())
@@ -335,6 +335,12 @@ class Appender:
             total = sum(fingerprint(record.key, record.value) for record in records)
             batch.setdefault(lane.topic, {})[lane.partition] = Written(len(records), total % MODULUS)
         return SourceState({}, add_written(self._books.written, batch))
+
+
+def _size(record: NewRecord) -> int:
+    """About what it takes in memory, in bytes."""
+    headers = sum(len(name) + len(value or b"") + 64 for name, value in record.headers)
+    return len(record.value) + len(record.key or b"") + headers + 64
 
 
 def _placed(appended: Appended, number: int) -> int:

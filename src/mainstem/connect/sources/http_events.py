@@ -5,9 +5,11 @@ An event that cannot be read keeps its bytes and its reason; the others of the b
 """
 
 import base64
+import re
 import urllib.parse
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +23,9 @@ CLOUDEVENT_BATCH: Final = "application/cloudevents-batch+json"
 GZIP_PIECE_BYTES: Final = 4096
 KNOWN_TYPES: Final = (*JSON_TYPES, *NDJSON_TYPES, CLOUDEVENT, CLOUDEVENT_BATCH)
 
+_raw = msgspec.json.Decoder(msgspec.Raw)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
+_LINE = re.compile(rb"\S[^\n]*")
 _json = msgspec.json.Decoder()
 
 
@@ -85,23 +89,26 @@ def _gunzip(body: bytes, limit: int) -> bytes:
     return bytes(data)
 
 
-def parse(headers: Mapping[str, str], body: bytes, limit: int) -> list[Event]:
-    """The events of a body, at most `limit`.
+def parse(headers: Mapping[str, str], body: bytes, limit: int, event_bytes: int) -> list[Event]:
+    """The events of a body, at most `limit`; of one with more than `event_bytes` nothing but its bytes.
+
+    Both are seen before a value is built: 16 MB of `0,` are 8 million values.
 
     Raises:
         BadRequest: 415 a content type that is not known, 413 too many events, 400 nothing in it.
     """
     content_type = headers.get("content-type", JSON_TYPES[0]).partition(";")[0].strip().lower()
     if "ce-specversion" in headers:
-        events = [_binary(headers, content_type, body)]
+        events = [_binary(headers, content_type, body, event_bytes)]
     elif content_type == CLOUDEVENT:
-        events = [_structured(0, body)]
+        events = [_sized(_structured, event_bytes)(0, body)]
     elif content_type == CLOUDEVENT_BATCH:
-        events = _array_events(body, limit, _structured)
+        events = _array_events(body, limit, _sized(_structured, event_bytes))
     elif content_type in NDJSON_TYPES:
-        events = [_plain(number, line) for number, line in _lines(body, limit)]
+        read = _sized(_plain, event_bytes)
+        events = [read(number, line) for number, line in enumerate(_lines(body, limit))]
     elif content_type in JSON_TYPES:
-        events = _json_events(body, limit)
+        events = _json_events(body, limit, _sized(_plain, event_bytes))
     else:
         known = ", ".join(KNOWN_TYPES)
         raise BadRequest(415, "unknown_content_type", f"Content-Type {content_type!r}; taken are {known}")
@@ -110,31 +117,61 @@ def parse(headers: Mapping[str, str], body: bytes, limit: int) -> list[Event]:
     return events
 
 
-def _json_events(body: bytes, limit: int) -> list[Event]:
-    return _array_events(body, limit, _plain) if body.lstrip().startswith(b"[") else [_plain(0, body)]
+def _sized(read: Callable[[int, bytes], Event], limit: int) -> Callable[[int, bytes], Event]:
+    return lambda index, raw: read(index, raw) if len(raw) <= limit else _too_large(index, raw, limit)
+
+
+def _too_large(index: int, raw: bytes, limit: int) -> Event:
+    return Event(index, raw, error="event_too_large", reason=f"{len(raw)} bytes, at most {limit}")
+
+
+def _json_events(body: bytes, limit: int, read: Callable[[int, bytes], Event]) -> list[Event]:
+    return _array_events(body, limit, read) if body.lstrip().startswith(b"[") else [read(0, body)]
 
 
 def _array_events(body: bytes, limit: int, read: Callable[[int, bytes], Event]) -> list[Event]:
+    if body.count(b",") >= limit and _has_more_elements(body, limit):
+        raise _too_many(limit)
     try:
         raws = _raws.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         # Where a broken array's elements end cannot be known: the body as a whole is the bad event.
         return [Event(0, body, error="not_json", reason=f"the body is not a JSON array: {error}")]
-    _check_count(len(raws), limit)
     return [read(number, bytes(raw)) for number, raw in enumerate(raws)]
 
 
-def _lines(body: bytes, limit: int) -> Iterator[tuple[int, bytes]]:
-    lines = [line for line in body.split(b"\n") if line.strip()]
-    _check_count(len(lines), limit)
-    return enumerate(lines)
+def _has_more_elements(body: bytes, limit: int) -> bool:
+    """Whether the array has more than `limit` elements; false also where it is broken before that.
+
+    msgspec passes over an element without building it, and says at which byte the next thing follows.
+    """
+    view, place = memoryview(body), body.find(b"[") + 1
+    for _ in range(limit):
+        try:
+            _raw.decode(view[place:])
+        except (msgspec.DecodeError, RecursionError) as error:
+            what, _, byte = str(error).rpartition(" (byte ")
+            if not what.endswith("trailing characters"):
+                return False
+            place += int(byte.removesuffix(")")) - 1  # it counts from 1
+        else:
+            return False
+        if body[place : place + 1] != b",":
+            return False
+        place += 1
+    return True
 
 
-def _check_count(count: int, limit: int) -> None:
-    if count > limit:
-        raise BadRequest(
-            413, "too_many_events", f"{count} events, at most {limit} per request", hint="send smaller batches"
-        )
+def _lines(body: bytes, limit: int) -> list[bytes]:
+    """The lines that are not blank."""
+    found = list(islice(_LINE.finditer(body), limit + 1))
+    if len(found) > limit:
+        raise _too_many(limit)
+    return [body[body.rfind(b"\n", 0, line.start()) + 1 : line.end()] for line in found]
+
+
+def _too_many(limit: int) -> BadRequest:
+    return BadRequest(413, "too_many_events", f"more than {limit} events in a request", hint="send smaller batches")
 
 
 def _plain(index: int, raw: bytes) -> Event:
@@ -165,14 +202,15 @@ def _structured(index: int, raw: bytes) -> Event:
     return _cloud_event(index, raw, attributes, Event(index, raw, envelope.get("data")))
 
 
-def _binary(headers: Mapping[str, str], content_type: str, body: bytes) -> Event:
+def _binary(headers: Mapping[str, str], content_type: str, body: bytes, limit: int) -> Event:
     attributes: dict[str, Any] = {
         name.removeprefix("ce-"): urllib.parse.unquote(value)
         for name, value in headers.items()
         if name.startswith("ce-")
     }
     attributes["datacontenttype"] = content_type
-    return _cloud_event(0, body, attributes, _data(0, content_type, body))
+    data = _data(0, content_type, body) if len(body) <= limit else _too_large(0, body, limit)
+    return _cloud_event(0, body, attributes, data)
 
 
 def _data(index: int, content_type: Any, data: bytes) -> Event:

@@ -22,6 +22,8 @@ from mainstem.client.reader import arrived
 from mainstem.client.topics import end_offsets, start_offsets
 
 ID_HEADER = "mainstem.id"
+MAX_ID_BYTES = 512  # a window's ids stay in memory: 50 MB of the longest
+_KEPT_ID_BYTES = MAX_ID_BYTES + 32  # the quarantine's have a hash behind them
 
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +90,7 @@ def fill(size: int, taken: Iterable[tuple[int, str, Seen]]) -> Window:
 def _taken(messages: Iterable[Any]) -> Iterator[tuple[int, str, Seen]]:
     for message in messages:
         event_id, value = dict(message.headers() or ()).get(ID_HEADER), message.value()
-        if event_id is not None and value is not None:
+        if event_id is not None and value is not None and len(event_id) <= _KEPT_ID_BYTES:
             seen = Seen(message.partition(), message.offset(), content_hash(value[5:]))
             yield message.timestamp()[1], event_id.decode(), seen
 
