@@ -7,6 +7,7 @@ any Avro library and is wrong by a factor: we call it incompatible. Dropping a l
 compatible, adding one is not: a plain `string` need not be a `uuid`.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final
@@ -64,6 +65,10 @@ PROMOTIONS: Final = {
 }
 
 
+_Pair = tuple[int, int]
+_NOTHING: Final = sys.maxsize
+
+
 def check(new: AvroType, old: Sequence[tuple[int, AvroType]], level: Level) -> list[str]:
     """Why `new` breaks `level` against the versions in `old` (version number, schema; oldest first); empty if it does not.
 
@@ -86,23 +91,45 @@ def can_read(reader: AvroType, writer: AvroType) -> list[Incompatibility]:
 
 
 class _Comparison:
-    """A pair under way is taken as readable: that is how a recursive schema comes to an end."""
+    """A pair under way is taken as readable: that is how a recursive schema comes to an end.
+
+    Every pair is compared once, and every reason is there once, however often a named type is used: the uses of uses of
+    a type are more than there are numbers for.
+    """
 
     def __init__(self) -> None:
-        self.verdicts: dict[tuple[int, int], list[Incompatibility]] = {}
+        self.verdicts: dict[_Pair, list[Incompatibility]] = {}
+        self.under_way: dict[_Pair, int] = {}  # how many were under way before
+        self.assuming: dict[_Pair, int] = {}  # found readable if the pair is that was under way at this depth
+        self.rests_on = _NOTHING  # the least depth that what was compared last rests on
 
     def compare(self, reader: AvroType, writer: AvroType) -> list[Incompatibility]:
         pair = (id(reader), id(writer))
-        if pair not in self.verdicts:
-            before = len(self.verdicts)
-            self.verdicts[pair] = []
-            problems = self.resolve(reader, writer)
-            if problems:
-                # What was found readable inside may rest on the assumption that this pair is: forget it.
-                for later in list(self.verdicts)[before:]:
-                    del self.verdicts[later]
-            self.verdicts[pair] = problems
-        return self.verdicts[pair]
+        if pair in self.verdicts:
+            self.rests_on = min(self.rests_on, self.assuming.get(pair, _NOTHING))
+            return self.verdicts[pair]
+        if pair in self.under_way:
+            self.rests_on = min(self.rests_on, self.under_way[pair])
+            return []
+        depth = self.under_way[pair] = len(self.under_way)
+        before, outer, self.rests_on = len(self.assuming), self.rests_on, _NOTHING
+        problems = list(dict.fromkeys(self.resolve(reader, writer)))
+        del self.under_way[pair]
+        self.verdicts[pair] = problems
+        if problems or self.rests_on >= depth:
+            self._settle(before, readable=not problems)
+            self.rests_on = outer
+        else:
+            self.assuming[pair] = self.rests_on
+            self.rests_on = min(outer, self.rests_on)
+        return problems
+
+    def _settle(self, before: int, *, readable: bool) -> None:
+        """What was found readable inside of a pair, and may rest on the assumption that the pair is: it stays, or is forgotten."""
+        while len(self.assuming) > before:
+            pair, _ = self.assuming.popitem()
+            if not readable:
+                del self.verdicts[pair]
 
     def resolve(self, reader: AvroType, writer: AvroType) -> list[Incompatibility]:
         if writer.kind == "union":
