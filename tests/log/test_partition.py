@@ -216,6 +216,60 @@ def test_large_batches_that_the_index_names_are_found(sizes, most):
         run(with_partition(Path(directory), test))
 
 
+@given(
+    sizes=st.lists(st.sampled_from([1, 30, 400, 3_000]), min_size=1, max_size=40),
+    most=st.integers(0, 20_000),
+    committed_only=st.booleans(),
+)
+@settings(max_examples=examples(40))
+def test_a_read_in_steps_gives_what_fits(sizes, most, committed_only):
+    async def test(partition):
+        for number, size in enumerate(sizes):
+            await partition.append(sequenced(b"v" * size, sequence=number, transactional=True))
+        await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
+        offset = 0
+        while offset <= len(sizes):
+            read = await partition.read(offset, most, committed_only=committed_only)
+            headers = list(iter_headers(read.records))
+            assert [header.base_offset for header in headers] == list(range(offset, offset + len(headers)))
+            assert len(read.records) <= most or len(headers) == 1
+            assert [each.first_offset for each in read.aborted] == ([0] if committed_only else [])
+            offset += len(headers)
+            slack = SLACK + 4_000  # of which no further step is made, and the batch that did not fit
+            assert headers
+            assert len(read.records) > most - slack or offset == len(sizes) + 1
+
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mainstem.log.partition._READ_STEP", 1_000)
+        patch.setattr("mainstem.log.partition.READ_SLACK", SLACK)
+        patch.setattr("mainstem.log.partition._LONG_STEP", 0)
+        run(with_partition(Path(directory), test, topic=TopicConfig(index_interval_bytes=500)))
+
+
+SLACK = 200
+
+
+def test_others_have_their_turn_while_much_is_read(tmp_path):
+    """16 MB of small batches were gone through at once: nobody else was served for 0.2 s and more."""
+
+    async def test(partition):
+        appends = [partition.append(batch(b"v" * 1_000)) for _ in range(5_000)]
+        await asyncio.gather(*appends)
+        turns = 0
+
+        def count():
+            nonlocal turns
+            turns += 1
+            asyncio.get_running_loop().call_soon(count)
+
+        count()
+        read = await partition.read(0, 2**24)
+        assert turns >= 4
+        assert len(read.records) == partition.size_bytes
+
+    run(with_partition(tmp_path, test))
+
+
 class ColdDisk(SystemDisk):
     """Nothing is in the page cache."""
 

@@ -36,7 +36,7 @@ from mainstem.log.segment import OpenFiles, Segment
 from mainstem.log.threads import FileThreads
 from mainstem.log.validation import check_batch, recompress, rewrite, rewrites, takes_long
 from mainstem.log.writer import Batch, Write, Writer
-from mainstem.records import BatchHeader, Marker, build_marker, decode_marker, iter_headers, iter_spans
+from mainstem.records import BatchHeader, Marker, build_marker, decode_marker, iter_headers
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, PREFIX, decode_header
 
 log = get_logger()
@@ -46,6 +46,10 @@ Verify = Callable[[BatchHeader], None]
 _WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _INT32_MAX = 2**31 - 1
 _READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
+_READ_STEP = 2**20 + READ_SLACK
+"""Bytes that are read and gone through in one turn of the loop: 10 ms where batches are as small as can be. A usual fetch
+(1 MB) is one step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
+_LONG_STEP = 2**18  # bytes after which others have their turn
 _GROWN = 32  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
 _TRUSTED_BYTES = 32 * 2**20  # what this process appended last is in the page cache: reads need not check it again
 
@@ -579,21 +583,24 @@ class PartitionLog:
             raise OffsetOutOfRange(
                 f"{self.topic_partition}: offset {offset}, expected {self.log_start_offset} to {self.log_end_offset}"
             )
-        limit = self.last_stable_offset if committed_only else self.high_watermark
-        records = b""
+        high_watermark, last_stable_offset = self.high_watermark, self.last_stable_offset  # they may move meanwhile
+        limit = last_stable_offset if committed_only else high_watermark
+        records, next_offset = b"", offset
         segment = self._segment_of(offset)
         while segment is not None and offset < limit and (max_bytes > 0 or at_least_one) and not records:
             end = self._readable_end(segment)
             try:
-                records = await self._read_segment(segment, offset, limit, end, max_bytes, at_least_one=at_least_one)
+                records, next_offset = await self._read_segment(
+                    segment, offset, limit, end, max_bytes, at_least_one=at_least_one
+                )
             except _Replaced:
                 self._check_usable()  # the whole partition may be gone: then there is no other segment to go on with
                 segment = self._segment_of(offset)
                 continue
             # Nothing at or after the offset here: compaction took it out, the next segment goes on.
             segment = self._segment_after(segment)
-        aborted = self._aborted_between(offset, records) if committed_only and records else ()
-        return ReadResult(records, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
+        aborted = self._aborted_between(offset, next_offset) if committed_only and records else ()
+        return ReadResult(records, high_watermark, last_stable_offset, self.log_start_offset, aborted)
 
     def _segment_of(self, offset: int) -> Segment | None:
         """The last segment that begins at or before `offset`, or the first one."""
@@ -614,23 +621,33 @@ class PartitionLog:
 
     async def _read_segment(
         self, segment: Segment, offset: int, limit: int, end: int, max_bytes: int, *, at_least_one: bool
-    ) -> bytes:
+    ) -> tuple[bytes, int]:
+        """Batches of one segment, in steps between which others have their turn; and the offset behind them."""
+        parts: list[bytes] = []
+        left, most = max_bytes, _READ_MOST
         try:
             if not segment.indexed:
                 await self._load_indexes(segment)
             indexed_offset, start = segment.offset_index.lookup(offset)
             next_offset = segment.base_offset
-            size = min(max_bytes + READ_SLACK, end - start, _READ_MOST)
-            while size > 0:
+            size = min(left + READ_SLACK, end - start, _READ_STEP)
+            while size > 0 and not (parts and segment.retired):
                 data = await self._read_bytes(segment, start, size)
                 verify = start < segment.restored_size or start < segment.size - _TRUSTED_BYTES
                 part = Part(data, next_offset, segment.is_dense, segment.next_offset, indexed_offset, verify)
-                first, last = cut(part, offset, limit, max_bytes, at_least_one=at_least_one)
+                first, last, next_offset = cut(part, offset, limit, left, at_least_one=at_least_one and not parts)
                 if last > first:
-                    return bytes(data[first:last])
+                    parts.append(bytes(data[first:last]))
+                    start, offset, indexed_offset = start + last, next_offset, -1
+                    left, most = left - (last - first), most - (last - first)
+                    more_fits = size >= _READ_STEP and min(left, most) > READ_SLACK
+                    size = min(left, most, end - start, _READ_STEP) if more_fits else 0
+                    if last - first >= _LONG_STEP:
+                        await asyncio.sleep(0)
+                    continue
                 more = rest(part, offset, end - start)
-                if more is None or (not at_least_one and more[1] > max_bytes):
-                    return b""
+                if more is None or (more[1] > min(left, most) if parts else more[1] > left and not at_least_one):
+                    break
                 skipped, size, next_offset = more
                 start += skipped
                 if skipped:  # else the batch that the index names is there again, this time whole
@@ -639,7 +656,7 @@ class PartitionLog:
             if segment.retired:
                 raise _Replaced from error
             raise self._unreadable(segment, error) from error
-        return b""
+        return parts[0] if len(parts) == 1 else b"".join(parts), offset
 
     async def _read_bytes(self, segment: Segment, position: int, size: int) -> memoryview:
         """From the page cache on the loop if it is all there, else in a thread."""
@@ -679,10 +696,7 @@ class PartitionLog:
         self.go_offline(failure)
         return failure
 
-    def _aborted_between(self, offset: int, records: bytes) -> tuple[AbortedTransaction, ...]:
-        end = offset
-        for span in iter_spans(records):
-            end = span.last_offset + 1
+    def _aborted_between(self, offset: int, end: int) -> tuple[AbortedTransaction, ...]:
         place = max(0, bisect_right(self._base_offsets, offset) - 1)
         return tuple(
             transaction

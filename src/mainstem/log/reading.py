@@ -45,13 +45,14 @@ class Part(msgspec.Struct, gc=False):
     """Check CRCs as well: nobody has since the process began."""
 
 
-def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:
-    """The range with whole batches from the one that holds `offset`, below `limit`, within `max_bytes`.
+def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int, int]:
+    """The range with whole batches from the one that holds `offset`, below `limit`, within `max_bytes`; the next offset.
 
     Raises:
         CorruptBatch: the offsets are not what they must be or, with `verify`, a CRC does not match.
     """
     first = last = -1
+    next_offset = offset
     for span in _spans(part):
         if span.last_offset < offset:
             continue
@@ -63,8 +64,8 @@ def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bo
             break
         if part.verify:
             _check_crc(part.data, span)
-        last = span.end
-    return max(first, 0), max(last, 0)
+        last, next_offset = span.end, span.last_offset + 1
+    return max(first, 0), max(last, 0), next_offset
 
 
 def _spans(part: Part) -> Iterator[Span]:
