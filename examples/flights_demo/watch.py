@@ -27,7 +27,6 @@ class Watch:
         self.basis: dict[str, dict[str, Positions]] = {}  # job -> topic -> partition -> next offset
         self.sources: dict[str, dict[str, Any]] = {}  # source -> its position
         self.readers: dict[tuple[str, str], Positions] = {}  # (reader, topic) -> partition -> next offset
-        self.late: dict[tuple[str, str, int, int], int] = {}  # (reader, topic, partition, from) -> rows too late
         self.ended: set[str] = set()  # topics to which nothing follows: their job has closed its last window
         told = {PROGRESS: self._progress, SOURCES: self._source, AUDIT: self._audit, HEARTBEATS: self._end}
         self._threads = [
@@ -115,7 +114,6 @@ class Watch:
         said = record.value
         positions = self.readers.setdefault((said["reader"], said["topic"]), {})
         positions[said["partition"]] = max(said["to"], positions.get(said["partition"], 0))
-        self.late[said["reader"], said["topic"], said["partition"], said["from"]] = said.get("late", 0)
         self._moved = time.monotonic()
 
     def _end(self, record: Any) -> None:

@@ -1,9 +1,8 @@
-import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.audit.books import Count, PartitionBooks, ReaderStatement, Verdict, WriterStatement, balance
+from mainstem.audit.books import Count, PartitionBooks, Verdict, WriterStatement, balance
+from mainstem.client.reports import Report
 from mainstem.core import TopicPartition
 
 P = TopicPartition("orders", 0)
@@ -20,9 +19,9 @@ def wrote(hashes, writer="source"):
     return WriterStatement(writer, P, Count(len(hashes), sum(hashes) % 2**64))
 
 
-def read(hashes, start=0, end=None, **parts):
-    rows = len(hashes) - sum(parts.values())
-    return ReaderStatement("table", P, start, start + len(hashes) if end is None else end, rows, sum(hashes), **parts)
+def read(hashes, end=None, **parts):
+    rows, end = len(hashes) - sum(parts.values()), len(hashes) if end is None else end
+    return Report(reader="table", topic="orders", partition=0, end=end, rows=rows, hash=sum(hashes) % 2**64, **parts)
 
 
 def verdicts(lines):
@@ -64,45 +63,6 @@ def test_a_reader_that_is_behind_is_in_flight():
 def test_quarantined_late_and_deleted_records_count_as_seen():
     lines = balance([books([1, 2, 3, 4])], [], [], [read([1, 2, 3, 4], quarantined=1, tombstones=1, late=1)])
     assert verdicts(lines)["reader"] == Verdict.BALANCED
-
-
-def test_a_batch_reported_twice_is_counted_once():
-    lines = balance([books([1, 2, 3])], [], [], [read([1, 2]), read([1, 2]), read([3], start=2)])
-    assert verdicts(lines)["reader"] == Verdict.BALANCED
-
-
-def test_a_later_statement_from_the_start_replaces_the_earlier():
-    lines = balance([books([1, 2, 3])], [], [], [read([1, 2]), read([1, 2, 3])])
-    assert verdicts(lines)["reader"] == Verdict.BALANCED
-
-
-@pytest.mark.parametrize("start", [1, 3])
-def test_a_gap_or_an_overlap_between_statements_is_wrong(start):
-    lines = balance([books([1, 2, 3, 4])], [], [], [read([1, 2]), read([3], start=start, end=4)])
-    assert verdicts(lines)["reader"] == Verdict.WRONG
-
-
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20), st.data())
-def test_a_reader_may_go_back_and_state_again_what_it_read(hashes, data):
-    """A restart reads a pinned table from offset 0 again; a crash repeats from a place where the reader has been."""
-    said, places = [], [0]
-    for _ in range(data.draw(st.integers(1, 8))):
-        start = data.draw(st.sampled_from([*places, places[-1], 0]))
-        end = data.draw(st.integers(start, len(hashes)))
-        said.append(read(hashes[start:end], start=start, end=end))
-        places.append(end)
-    furthest = max(places)
-    lines = balance([books(hashes, at=[furthest])], [], [], said)
-    expected = Verdict.BALANCED if furthest == len(hashes) else Verdict.IN_FLIGHT
-    assert (verdicts(lines)["reader"], lines[-1].found) == (expected, furthest)
-    if furthest:
-        lost = msgspec.structs.replace(said[0], start=0, end=furthest, rows=furthest - 1)
-        assert verdicts(balance([books(hashes, at=[furthest])], [], [], [*said, lost]))["reader"] == Verdict.WRONG
-
-
-def test_a_table_that_is_read_anew_after_a_restart_is_no_overlap():
-    said = [read([1, 2]), read([3, 4], start=2), read([1, 2, 3, 4]), read([5], start=4)]
-    assert verdicts(balance([books([1, 2, 3, 4, 5])], [], [], said))["reader"] == Verdict.BALANCED
 
 
 def test_a_reader_of_a_compacted_topic_has_bounds_too():

@@ -1,4 +1,3 @@
-import msgspec
 import pytest
 
 from mainstem import embedded
@@ -7,7 +6,8 @@ from mainstem.audit.report import audit, known_readers
 from mainstem.client.append import append
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT, CATALOG
+from mainstem.client.internal import CATALOG
+from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sinks.delta import LakehouseConfig, announce
@@ -36,8 +36,8 @@ def write(connection, rows):
 
 def report(connection, rows, to, **fields):
     total = sum(fingerprint(key, value) for key, value in rows) % 2**64
-    said = {"reader": "table", "topic": "orders", "partition": 0, "from": 0, "to": to, "rows": len(rows), "hash": total}
-    append(connection, AUDIT, [(b"table", msgspec.json.encode(said | fields))])
+    said = {"reader": "table", "topic": "orders", "partition": 0, "end": to, "rows": len(rows), "hash": total}
+    write_reports(connection, [Report(**said | fields)])
 
 
 ROWS = [(b"%d" % n, b"v%d" % n) for n in range(10)]

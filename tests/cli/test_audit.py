@@ -1,13 +1,11 @@
 import json
 
-import msgspec
 from click.testing import CliRunner
 
 from mainstem.cli import group
-from mainstem.client.append import append
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT
+from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
 from tests.support.commands import mainstem
@@ -31,8 +29,7 @@ def test_books_that_do_not_balance_are_exit_1(cli_log):
     assert "3 comparisons (2 balanced, 1 in flight): nothing is wrong so far" in behind.stdout
     assert mainstem("audit", "--complete", "--bootstrap", cli_log).returncode == 1
     write_catalog(connection, {"sink:search": None})
-    said = {"reader": "table", "topic": "orders", "partition": 0, "from": 0, "to": 0, "rows": 1, "hash": 0}
-    append(connection, AUDIT, [(b"table", msgspec.json.encode(said))])
+    write_reports(connection, [Report(reader="table", topic="orders", partition=0, end=0, rows=1)])
     bad = mainstem("audit", "orders", "--json", "--bootstrap", cli_log)
     assert bad.returncode == 1
     assert [line["verdict"] for line in json.loads(bad.stdout)] == ["balanced", "balanced", "WRONG"]

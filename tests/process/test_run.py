@@ -13,8 +13,9 @@ import pytest
 
 from mainstem.client.append import append
 from mainstem.client.catalog import read_catalog, write_catalog
-from mainstem.client.internal import AUDIT, PROGRESS
+from mainstem.client.internal import PROGRESS
 from mainstem.client.progress import Progress
+from mainstem.client.reports import read_reports
 from mainstem.client.topics import ensure_internal_topics, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
@@ -85,16 +86,12 @@ def sessions_job(name: str) -> str:
 
 
 def audit_of(connection, reader, topic) -> dict[str, int]:
-    """The sums of all that a reader has told of a topic, each statement once."""
-    with TypedReader(connection, AUDIT) as records:
-        told = {
-            json.dumps(r.value, sort_keys=True)
-            for r in records
-            if (r.value["reader"], r.value["topic"]) == (reader, topic)
-        }
-    every = [json.loads(each) for each in told]
+    """What a reader states of a topic, over its partitions."""
+    reports = read_reports(connection, list_topics(connection))
+    mine = [each for each in reports if (each.reader, each.topic) == (reader, topic)]
     return {
-        what: sum(each[what] for each in every) for what in ("rows", "tombstones", "quarantined", "filtered", "late")
+        what: sum(getattr(each, what) for each in mine)
+        for what in ("rows", "tombstones", "quarantined", "filtered", "late")
     }
 
 

@@ -5,8 +5,9 @@ from mainstem import embedded
 from mainstem.client.append import append
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT, COMMITS
+from mainstem.client.internal import COMMITS
 from mainstem.client.progress import Marker, Written
+from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
 from mainstem.core import UserError
@@ -36,32 +37,13 @@ def test_a_topic_that_was_deleted_is_left_out(connection, tmp_path):
     write_catalog(connection, {"job:left": {"versions": {"1": about}, "current": "1"}})
     marker = Marker("left", "1", "uuid", 0, {"g": {"gone": {0: 1}}}, {}, {})
     append(connection, COMMITS, [(b"left@1", msgspec.json.encode(marker))])
-    said = {"reader": "left@1", "topic": "gone", "partition": 0, "from": 0, "to": 1, "rows": 1, "hash": 1}
-    append(connection, AUDIT, [(b"left@1", msgspec.json.encode(said))])
+    write_reports(connection, [Report(reader="lake", topic="gone", partition=0, end=1, rows=1)])
     seen = overview(tmp_path, connection)
     assert ([j.lag for j in seen.jobs], [r.lag for r in seen.readers]) == ([2], [2])
     delete(connection, ["gone"])
     seen = overview(tmp_path, connection)
     assert ([j.lag for j in seen.jobs], seen.readers) == ([0], [])
     write_catalog(connection, {"job:left": None})
-
-
-def test_what_a_reader_says_again_after_a_crash_counts_once(connection, tmp_path):
-    """`mainstem status` counted the rows of a batch twice for ever, where a kill came between its statement and its commit."""
-    ensure_topic(connection, "repeated", 1)
-    for start, to in (
-        (0, 10),
-        (10, 15),
-        (10, 20),
-        (30, 40),
-        (40, 45),
-    ):  # of 20 to 30 it says nothing: `audit` tells that
-        said = {"reader": "lake", "topic": "repeated", "partition": 0, "from": start, "to": to, "hash": 1}
-        said |= {"rows": to - start - 1, "quarantined": 1}
-        append(connection, AUDIT, [(b"lake", msgspec.json.encode(said))])
-    (line,) = (line for line in overview(tmp_path, connection).readers if line.reader == "lake")
-    assert (line.rows, line.quarantined) == (9 + 9 + 9 + 4, 4)
-    delete(connection, ["repeated"])
 
 
 def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path):
@@ -76,8 +58,7 @@ def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path)
     write_catalog(connection, {"job:totals": {"versions": {"1": about}, "current": "1"}})
     marker = Marker("totals", "1", "uuid", 4, {"orders": {"orders": {0: 6}}}, {}, {"totals": {0: Written(3, 1)}})
     append(connection, COMMITS, [(b"totals@1", msgspec.json.encode(marker))])
-    said = {"reader": "lakehouse", "topic": "orders", "partition": 0, "from": 0, "to": 8, "rows": 8, "hash": 1}
-    append(connection, AUDIT, [(b"lakehouse", msgspec.json.encode(said))])
+    write_reports(connection, [Report(reader="lakehouse", topic="orders", partition=0, end=8, rows=8)])
 
     seen = overview(tmp_path, connection)
     assert (seen.up, seen.node) == (False, None)

@@ -1,5 +1,5 @@
 """PROVE: counts and hashes per topic, tier and bucket; the books must balance."""
 
-from mainstem.audit.books import Count, Line, ReaderStatement, Verdict, WriterStatement, balance
+from mainstem.audit.books import Count, Line, Verdict, WriterStatement, balance
 
-__all__ = ["Count", "Line", "ReaderStatement", "Verdict", "WriterStatement", "balance"]
+__all__ = ["Count", "Line", "Verdict", "WriterStatement", "balance"]

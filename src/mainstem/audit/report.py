@@ -6,47 +6,17 @@ from typing import Any
 
 import msgspec
 
-from mainstem.audit.books import Count, Line, ReaderStatement, WriterStatement, balance
+from mainstem.audit.books import Count, Line, WriterStatement, balance
 from mainstem.audit.scan import scan
 from mainstem.client import topics
 from mainstem.client.catalog import entries, read_catalog, retired_versions
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT, CATALOG, COMMITS, SOURCES, job_key
+from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, Written
-from mainstem.client.records import read_records
+from mainstem.client.reports import read_reports
 from mainstem.client.writer import SourceState
 from mainstem.core import TopicPartition, UserError
-
-
-class Report(msgspec.Struct, frozen=True):
-    """One record of `__mainstem.audit`: what a reader did with offsets `start` (included) to `to` (not included)."""
-
-    reader: str
-    topic: str
-    partition: int
-    start: int = msgspec.field(name="from")
-    to: int
-    rows: int
-    hash: int
-    quarantined: int = 0
-    tombstones: int = 0
-    filtered: int = 0
-    late: int = 0
-
-    def statement(self) -> ReaderStatement:
-        return ReaderStatement(
-            self.reader,
-            TopicPartition(self.topic, self.partition),
-            self.start,
-            self.to,
-            self.rows,
-            self.hash,
-            self.quarantined,
-            self.tombstones,
-            self.filtered,
-            self.late,
-        )
 
 
 def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
@@ -72,12 +42,12 @@ def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
     catalog = read_catalog(connection) if CATALOG in existing else {}
     retired = retired_versions(catalog)  # of a reader that reads no more, nothing is expected
     readers = [
-        statement
-        for statement in _readers(connection, existing)
-        if statement.partition in wanted and statement.reader not in retired
+        report
+        for report in read_reports(connection, existing)
+        if TopicPartition(report.topic, report.partition) in wanted and report.reader not in retired
     ]
-    for statement in readers:
-        wanted[statement.partition].add(statement.end)
+    for report in readers:
+        wanted[TopicPartition(report.topic, report.partition)].add(report.end)
     known = known_readers(catalog, wanted)
     books = scan(connection, wanted)
     return balance(books, before, list(_writers(connection, existing)), readers, known)
@@ -125,10 +95,3 @@ def _written(writer: str, written: dict[str, dict[int, Written]]) -> Iterator[Wr
     for topic, partitions in written.items():
         for partition, total in partitions.items():
             yield WriterStatement(writer, TopicPartition(topic, partition), Count(total.count, total.hash))
-
-
-def _readers(connection: Connection, existing: Collection[str]) -> Iterator[ReaderStatement]:
-    if AUDIT not in existing:
-        return
-    for record in read_records(connection, AUDIT):
-        yield msgspec.json.decode(record.value, type=Report).statement()

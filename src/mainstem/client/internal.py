@@ -35,7 +35,7 @@ INTERNAL_TOPICS = (
     InternalTopic(COMMITS, _STATE),
     InternalTopic(PROGRESS, _HISTORY),
     InternalTopic(HEARTBEATS, _STATE),  # an end holds for ever: also for a job that reads its input years later
-    InternalTopic(AUDIT, _HISTORY),
+    InternalTopic(AUDIT, _STATE),
     InternalTopic(SCHEMAS, {"cleanup.policy": "compact"}),
 )
 

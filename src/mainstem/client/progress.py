@@ -37,6 +37,45 @@ class Output(msgspec.Struct, frozen=True):
     hash: int
 
 
+class Read(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a reader did with the records of one partition, from offset `start` (included), where it began, to `end` (not
+    included). `hash` sums the fingerprints of all of them modulo 2**64, whatever became of each.
+    """
+
+    start: int = msgspec.field(default=0, name="from")
+    end: int = msgspec.field(name="to")
+    rows: int = 0
+    tombstones: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    late: int = 0
+    hash: int = 0
+
+    @property
+    def count(self) -> int:
+        """All the records."""
+        return self.rows + self.tombstones + self.quarantined + self.filtered + self.late
+
+    def then(self, after: "Read") -> "Read":
+        """This and what was read after it; what was read from another place is all that the reader has by now."""
+        if after.start != self.end:
+            return after
+        return Read(
+            start=self.start,
+            end=after.end,
+            rows=self.rows + after.rows,
+            tombstones=self.tombstones + after.tombstones,
+            quarantined=self.quarantined + after.quarantined,
+            filtered=self.filtered + after.filtered,
+            late=self.late + after.late,
+            hash=(self.hash + after.hash) % 2**64,
+        )
+
+
+Reads = dict[str, dict[str, dict[int, Read]]]
+"""Source name -> topic -> partition -> what was read of it."""
+
+
 class Marker(msgspec.Struct, frozen=True):
     """The commit of a batch; `checkpoint` is the id of the Spark query, which its checkpoint directory keeps."""
 
@@ -47,6 +86,7 @@ class Marker(msgspec.Struct, frozen=True):
     end_offsets: dict[str, Positions]  # by source name
     outputs: dict[str, dict[int, Output]] = {}  # of this batch
     written: dict[str, dict[int, Written]] = {}  # of all batches so far
+    read: Reads = {}  # likewise
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,6 +120,17 @@ def merge_positions(positions: Mapping[str, Positions]) -> Positions:
             for partition, offset in by_partition.items():
                 into[partition] = min(offset, into.get(partition, offset))
     return merged
+
+
+def add_reads(total: Reads, batch: Reads) -> Reads:
+    """`total` with what one more batch has read; a source that it did not read stays where it is."""
+    result = {source: {topic: dict(each) for topic, each in topics.items()} for source, topics in total.items()}
+    for source, topics in batch.items():
+        for topic, partitions in topics.items():
+            into = result.setdefault(source, {}).setdefault(topic, {})
+            for partition, read in partitions.items():
+                into[partition] = into[partition].then(read) if partition in into else read
+    return result
 
 
 def add_written(

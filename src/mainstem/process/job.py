@@ -4,7 +4,7 @@ A job without state (tables may be joined) gets the rows of each batch; a job wi
 cases a batch ends in the same steps, and what they write is one transaction of the sink:
 
     1. the plan of the batch is read: where it ends      2. tables are pinned       3. the function's rows become records
-    4. the sink writes them, with marker and progress    5. the books of what was read go to the audit
+    4. the sink writes them    5. marker, with the books of what was read, and progress    6. commit
 """
 
 import threading
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, write_heartbeats
-from mainstem.client.internal import AUDIT, job_key
-from mainstem.client.progress import Positions
+from mainstem.client.internal import job_key
+from mainstem.client.progress import Positions, Reads
 from mainstem.client.topics import end_offsets
 from mainstem.core import MainstemError, UserError
 from mainstem.core.files import sync_directory, write_atomically
@@ -44,7 +43,7 @@ from mainstem.process.reading import (
     observed,
     query_metrics,
     range_of,
-    statements,
+    reads_of,
     stream_of,
     typed_rows,
     with_late,
@@ -304,8 +303,14 @@ class RunningJob:
         try:
             output = rows if spec.analysis.stateful else self._apply(rows)
             start = before.ends if number > 0 else None
-            result = sink.write(self._records(output), number, plan.ends, tables, start_offsets=start)
-            self._report(rows, before.ends, plan.ends, before.watermark)
+            result = sink.write(
+                self._records(output),
+                number,
+                plan.ends,
+                tables,
+                start_offsets=start,
+                reads=lambda: self._read(rows, before.ends, plan.ends, before.watermark),
+            )
         finally:
             if kept is not None:
                 kept.unpersist()
@@ -348,11 +353,11 @@ class RunningJob:
 
     # -- books and news
 
-    def _report(
+    def _read(
         self, rows: "DataFrame", start: Mapping[str, Positions], end: Mapping[str, Positions], watermark: int
-    ) -> None:
-        """Tell the audit what this batch read: exactly, also what came too late."""
-        told: list[dict[str, Any]] = []
+    ) -> Reads:
+        """The books of what this batch read: exactly, also what came too late."""
+        reads: Reads = {}
         for each in self.spec.streams:
             before = start.get(each.topic, {}).get(each.topic, {})
             after = end.get(each.topic, {}).get(each.topic, {})
@@ -364,13 +369,12 @@ class RunningJob:
                 seen = with_late(seen, late)
                 self.late += sum(late.values())
                 log.warning("rows_late", job=self.spec.name, topic=each.topic, rows=sum(late.values()))
-            told += statements(self.spec.key, each.topic, seen, before, after)
-        for table in self._tables.values():
+            reads[each.parameter] = {each.topic: reads_of(seen, before, after)}
+        for parameter, table in self._tables.items():
             if table.read is not None:
-                told += statements(self.spec.key, table.schema.topic, table.read, table.moved_from, table.position)
+                reads[parameter] = {table.schema.topic: reads_of(table.read, table.moved_from, table.position)}
                 table.read = None
-        if told:
-            append(self._connection, AUDIT, [(self.spec.key.encode(), msgspec.json.encode(each)) for each in told])
+        return reads
 
     def _counted(self, rows: "DataFrame", name: str) -> dict[str, Any]:
         """What was counted while the rows were used; if the job had no use for them, they are read now."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainstem.client.connection import Connection
+from mainstem.client.progress import Read
 from mainstem.core import MainstemError
 from mainstem.registry.spark import BAD, DECODED, ROW, STATUS, TOMBSTONE, TopicSchema, decode_values
 
@@ -42,11 +43,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class BooksMissing(MainstemError):
-    """Spark has no counts for a batch that it ran, so the audit cannot be told of it.
-
-    What the batch wrote is committed by then. The query ends, and does the batch again when it starts anew: for its books
-    only, since the sink does not write it twice.
-    """
+    """Spark has no counts for a batch that it ran, so the audit cannot be told of it: the batch is not committed."""
 
 
 def kafka_options(connection: Connection) -> dict[str, str]:
@@ -153,22 +150,17 @@ def with_late(seen: Observed, late: Mapping[int, int]) -> Observed:
     return msgspec.structs.replace(seen, partitions=partitions)
 
 
-def statements(
-    reader: str, topic: str, seen: Observed, start: Mapping[int, int], end: Mapping[int, int]
-) -> list[dict[str, Any]]:
-    """What the reader tells the audit about a batch: a statement for each partition that moved."""
-    return [
-        {
-            "reader": reader,
-            "topic": topic,
-            "partition": partition,
-            "from": start.get(partition, 0),
-            "to": end[partition],
-            **msgspec.to_builtins(seen.partitions.get(partition, Seen())),
-        }
+def reads_of(seen: Observed, start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, Read]:
+    """What a batch has read of one topic, by partition; those that did not move are left out."""
+    return {
+        partition: Read(
+            start=start.get(partition, 0),
+            end=end[partition],
+            **msgspec.structs.asdict(seen.partitions.get(partition, Seen())),
+        )
         for partition in sorted(end)
         if end[partition] > start.get(partition, 0)
-    ]
+    }
 
 
 def query_metrics(query: Any, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainstem.client.connection import Connection
-from mainstem.client.progress import Marker, Output, Positions
+from mainstem.client.progress import Marker, Output, Positions, Reads
 from mainstem.core import MainstemError, TopicPartition, UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.session import check_rules, is_local
@@ -102,6 +102,7 @@ class BatchSink:
         tables: Mapping[str, Any] | None = None,
         *,
         start_offsets: Mapping[str, Positions] | None = None,
+        reads: Callable[[], Reads] = dict,
     ) -> BatchResult:
         """Write a batch once, whatever happens; on return it is durable and visible.
 
@@ -113,6 +114,7 @@ class BatchSink:
             end_offsets: source -> topic -> partition -> next offset after the batch.
             tables: the pinned position of each table that the batch was joined with, for the progress record.
             start_offsets: where the batch starts, if known: then it is checked against the last commit.
+            reads: called once the rows are written: what the batch read, for the audit.
 
         Raises:
             SinkRefused: marker and checkpoint do not fit together; the hint names the repair.
@@ -131,7 +133,7 @@ class BatchSink:
             share = WriteShare(plan, self._partitions)
             outputs = self._run(self._place(batch_df), share)
             written = time.monotonic()
-            marker = committer.commit(batch, end_offsets, outputs, tables)
+            marker = committer.commit(batch, end_offsets, outputs, tables, reads())
         except BaseException:
             committer.abort()
             raise

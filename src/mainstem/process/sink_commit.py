@@ -16,7 +16,17 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TransactionFailed
 from mainstem.client.internal import COMMITS, PROGRESS, job_group, job_key, job_transactional_id
-from mainstem.client.progress import Marker, Output, Positions, Progress, add_written, merge_positions, read_marker
+from mainstem.client.progress import (
+    Marker,
+    Output,
+    Positions,
+    Progress,
+    Reads,
+    add_reads,
+    add_written,
+    merge_positions,
+    read_marker,
+)
 from mainstem.client.transaction import SharedTransaction, Ticket, TransactionWriter
 from mainstem.core import Clock, MainstemError, SystemClock, TopicPartition
 from mainstem.core.logging import get_logger
@@ -118,6 +128,7 @@ class BatchCommitter:
         end_offsets: Mapping[str, Positions],
         outputs: Iterable[TaskOutput] = (),
         tables: Mapping[str, Any] | None = None,
+        reads: Reads | None = None,
     ) -> Marker:
         """Make the batch visible: its rows, its marker and its progress at once. Steps 5 to 8 above.
 
@@ -136,6 +147,7 @@ class BatchCommitter:
             end_offsets=dict(end_offsets),
             outputs=by_topic,
             written=add_written(self.marker.written if self.marker else {}, by_topic),
+            read=add_reads(self.marker.read if self.marker else {}, reads or {}),
         )
         progress = Progress(self.job.job, self.job.version, batch, positions, dict(tables or {}))
         with self._transaction.writer(self._plan.ticket) as writer:

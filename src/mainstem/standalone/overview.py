@@ -6,15 +6,13 @@ from typing import Any
 
 import msgspec
 
-from mainstem.audit.books import ReaderBook
-from mainstem.audit.report import Report
 from mainstem.client import topics
 from mainstem.client.catalog import entries, read_catalog, retired_versions
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT, CATALOG, COMMITS, SOURCES, job_key
+from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, Positions, merge_positions
-from mainstem.client.records import read_records
+from mainstem.client.reports import Report, read_reports
 from mainstem.connect.worker import TaskState
 from mainstem.core import SystemClock, UserError
 from mainstem.standalone.state import UpState, is_up, load
@@ -81,7 +79,7 @@ def overview(data: Path, connection: Connection | None) -> Overview:
         tasks,
         _sources(connection) if SOURCES in existing else [],
         job_states(connection),
-        _readers(connection, existing) if AUDIT in existing else [],
+        _readers(connection, existing),
     )
 
 
@@ -152,22 +150,15 @@ def _sources(connection: Connection) -> list[SourceLine]:
 
 
 def _readers(connection: Connection, existing: Collection[str]) -> list[ReaderLine]:
-    books: dict[tuple[str, str], dict[int, ReaderBook]] = {}
+    reports: dict[tuple[str, str], list[Report]] = {}
     retired = retired_versions(read_catalog(connection)) if CATALOG in existing else ()
-    for record in read_records(connection, AUDIT):
-        said = msgspec.json.decode(record.value, type=Report).statement()
-        topic, partition = said.partition.topic, said.partition.partition
-        if said.reader in retired or topic not in existing:
-            continue
-        partitions = books.setdefault((said.reader, topic), {})
-        if partition not in partitions:
-            partitions[partition] = ReaderBook(said)
-        partitions[partition].add(said)
+    for report in read_reports(connection, existing):
+        if report.reader not in retired and report.topic in existing:
+            reports.setdefault((report.reader, report.topic), []).append(report)
     lines = []
-    for (reader, topic), partitions in sorted(books.items()):
+    for (reader, topic), said in sorted(reports.items()):
         ends = topics.end_offsets(connection, topic, committed=True)
-        lag = lag_of({topic: {partition: book.position for partition, book in partitions.items()}}, {topic: ends})
-        totals = [book.total for book in partitions.values()]
-        rows, quarantined = sum(each.rows for each in totals), sum(each.quarantined for each in totals)
+        lag = lag_of({topic: {each.partition: each.end for each in said}}, {topic: ends})
+        rows, quarantined = sum(each.rows for each in said), sum(each.quarantined for each in said)
         lines.append(ReaderLine(reader, topic, lag, rows, quarantined))
     return lines

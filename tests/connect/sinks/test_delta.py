@@ -15,8 +15,9 @@ from mainstem.audit.books import Verdict
 from mainstem.audit.report import audit
 from mainstem.client.append import append
 from mainstem.client.catalog import entries, read_catalog, write_catalog
-from mainstem.client.internal import AUDIT, SCHEMAS
-from mainstem.client.topics import admin, delete, ensure_internal_topics, ensure_topic
+from mainstem.client.internal import SCHEMAS
+from mainstem.client.reports import Report, read_reports
+from mainstem.client.topics import admin, delete, ensure_internal_topics, ensure_topic, list_topics
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sinks.delta import (
     Lakehouse,
@@ -24,13 +25,12 @@ from mainstem.connect.sinks.delta import (
     compile_settings,
     is_change,
     one_line,
-    statements_of,
+    reports_of,
 )
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit
 from mainstem.core.clock import ManualClock
 from mainstem.records.fingerprint import fingerprint
 from mainstem.registry import avro
-from mainstem.registry.reader import TypedReader
 
 FLIGHT = """{"type": "record", "name": "Flight", "fields": [{"name": "number", "type": "int"},
   {"name": "origin", "type": ["null", "string"], "default": null},
@@ -69,9 +69,9 @@ def test_plans_are_compiled_for_large_batches_only():
 
 def test_a_tables_statement_covers_all_from_offset_0():
     books = PartitionBooks(next=7, rows=4, tombstones=1, quarantined=1, hash=5)
-    (said,) = statements_of(TableCommit("t", {0: PartitionBooks(), 1: books}), "lake")
-    assert (said["reader"], said["partition"]) == ("lake", 1)
-    assert (said["from"], said["to"], said["rows"], said["tombstones"], said["hash"]) == (0, 7, 4, 1, 5)
+    assert reports_of(TableCommit("t", {0: PartitionBooks(), 1: books}), "lake") == [
+        Report(reader="lake", topic="t", partition=1, end=7, rows=4, tombstones=1, quarantined=1, hash=5)
+    ]
 
 
 class Fixture:
@@ -116,15 +116,16 @@ class Fixture:
         client, place = admin(self.connection), ConfluentPartition(topic, 0, offset)
         client.delete_records([place])[place].result(30)
 
+    def reports(self):
+        return read_reports(self.connection, list_topics(self.connection))
+
     def statements(self):
-        """What the audit heard last, by topic and partition."""
-        with TypedReader(self.connection, AUDIT) as reader:
-            return {(record.value["topic"], record.value["partition"]): record.value for record in reader}
+        """What the lakehouse states, by topic and partition."""
+        return {(each.topic, each.partition): each for each in self.reports() if each.reader == "lakehouse"}
 
     def said(self):
         """Reader, topic and position of every statement."""
-        with TypedReader(self.connection, AUDIT) as reader:
-            return {(record.value["reader"], record.value["topic"], record.value["to"]) for record in reader}
+        return {(each.reader, each.topic, each.end) for each in self.reports()}
 
     def rows(self, table, *columns):
         try:
@@ -225,9 +226,9 @@ def test_topics_become_tables_and_stay_exact_through_lost_checkpoints(lake):
     # the books: what was sent is what the reader says it saw
     said = lake.statements()
     flights = [s for (topic, _), s in said.items() if topic == "flights"]
-    assert sum(s["rows"] for s in flights) == 3
-    assert sum(s["quarantined"] for s in flights) == 2
-    assert sum(s["hash"] for s in flights) % 2**64 == sum(fingerprint(key, value) for key, value in sent) % 2**64
+    assert sum(s.rows for s in flights) == 3
+    assert sum(s.quarantined for s in flights) == 2
+    assert sum(s.hash for s in flights) % 2**64 == sum(fingerprint(key, value) for key, value in sent) % 2**64
 
 
 def flight(number, origin="JFK"):
@@ -253,20 +254,20 @@ def test_the_books_of_a_batch_that_changes_no_row_are_kept(lake):
     lake.send("flights", [(b"b", b"not avro")])
     lake.send("planes", [plane("c", "N2"), plane("d", "N2"), (b"N2", None)], 3)
     lake.wait(
-        lambda: {topic: said["to"] for (topic, _), said in lake.statements().items()} == {"flights": 2, "planes": 4}
+        lambda: {topic: said.end for (topic, _), said in lake.statements().items()} == {"flights": 2, "planes": 4}
     )
     lake.lakehouse.stop()
     before = lake.statements()
 
     lake.run()
     commits = lake.lakehouse._commits.values()
-    assert {said["topic"]: said for commit in commits for said in statements_of(commit, "lakehouse")} == {
+    assert {said.topic: said for commit in commits for said in reports_of(commit, "lakehouse")} == {
         topic: statement for (topic, _), statement in before.items()
     }
     lake.send("flights", [(b"c", flight(3))])
     lake.wait_for("flights", [(1,), (3,)], "number")
     lake.lakehouse.stop()
-    assert lake.statements()["flights", 0]["quarantined"] == 1
+    assert lake.statements()["flights", 0].quarantined == 1
     assert lake.rows("planes", "tailnum") == [("N1",)]
 
 

@@ -22,15 +22,14 @@ import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
-from mainstem.client.append import append
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.internal import AUDIT
+from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import admin, bounds, cluster_id, list_topics, topic_ids
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
 from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
@@ -571,13 +570,7 @@ class Lakehouse:
     def _report(self, commits: Iterable[TableCommit]) -> None:
         """Tell the audit what the tables hold, from offset 0 on."""
         news = {commit.topic: commit for commit in commits if self._told.get(commit.topic) != commit}
-        statements = [
-            (self._name.encode(), msgspec.json.encode(statement))
-            for commit in news.values()
-            for statement in statements_of(commit, self._name)
-        ]
-        if statements:
-            append(self._connection, AUDIT, statements)
+        write_reports(self._connection, [each for commit in news.values() for each in reports_of(commit, self._name)])
         self._told |= news
 
 
@@ -627,22 +620,19 @@ def announce(connection: Connection, config: LakehouseConfig, name: str) -> None
         write_catalog(connection, {key: entry})
 
 
-def statements_of(commit: TableCommit, reader: str) -> list[dict[str, Any]]:
-    """The audit statements of a table of `reader`: all records from offset 0 up to the table's position, per partition."""
+def reports_of(commit: TableCommit, reader: str) -> list[Report]:
+    """What a table of `reader` holds: all records from offset 0 up to the table's position, per partition."""
     return [
-        {
-            "reader": reader,
-            "topic": commit.topic,
-            "partition": partition,
-            "from": 0,
-            "to": books.next,
-            "rows": books.rows,
-            "quarantined": books.quarantined,
-            "tombstones": books.tombstones,
-            "filtered": 0,
-            "late": 0,
-            "hash": books.hash,
-        }
+        Report(
+            reader=reader,
+            topic=commit.topic,
+            partition=partition,
+            end=books.next,
+            rows=books.rows,
+            quarantined=books.quarantined,
+            tombstones=books.tombstones,
+            hash=books.hash,
+        )
         for partition, books in sorted(commit.partitions.items())
         if books.next
     ]

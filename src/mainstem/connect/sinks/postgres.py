@@ -9,8 +9,7 @@ process of the same sink out.
 A transaction that lacks records because compaction removed them cannot be had any more. The replica then empties its
 tables and reads the topics from their start, in one target transaction: its readers see the old state, then the new.
 
-    mainstem_offsets   sink | topic | partition | next_offset | position | log_id | seen_from | rows | tombstones | hash
-    mainstem_reports   sink | report: for `__mainstem.audit`, not sent yet; a crash may send one of them twice, the same
+    mainstem_offsets   sink | topic | partition | next_offset | position | log_id | rows | tombstones | hash
 """
 
 import json
@@ -20,14 +19,14 @@ from typing import Any
 
 import msgspec
 import psycopg2
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 from psycopg2.extras import execute_values
 
 from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
-from mainstem.client.internal import AUDIT
+from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import admin, end_offsets, ensure_internal_topics, start_offsets
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sinks.postgres_order import Batch, Change, TransactionOrder
@@ -49,7 +48,6 @@ _LOCK_CLASS = 0x6D61_696E  # "main"
 _FETCH_RECORDS = 5_000
 _IDLE_SECONDS = 0.25
 _PATIENCE_SECONDS = 1.0
-_REPORT_SECONDS = 30.0
 _COMMIT_CHANGES = 50_000
 
 
@@ -70,9 +68,8 @@ class LogMismatch(UserError):
 
 
 class Seen(msgspec.Struct):
-    """What the sink did with the records from `start` on: for the audit."""
+    """What the sink did with the records so far: for the audit."""
 
-    start: int
     rows: int = 0
     tombstones: int = 0
     hash: int = 0
@@ -168,8 +165,6 @@ class _Run:
             self._lock(cursor)
             cursor.execute(_TABLES)
             saved = self._read_offsets(cursor)
-            self._producer = Producer(self._connection.confluent(enable_idempotence=True, linger_ms=0, log_level=2))
-            self._send_reports(cursor)  # what a crash left unsent; this commits, so nothing may be changed before it
             self._new = not any(saved.values())
             self._prepare_tables(cursor, rebuild=rebuild)
             if not rebuild:
@@ -193,8 +188,10 @@ class _Run:
                     self._apply(cursor, batch)
                     if self._whole and self._is_due():
                         self._commit(cursor)
-                if self._whole and (self._opened_at is not None or (self._unreported and self._report_is_due())):
+                if self._whole and self._opened_at is not None:
                     self._commit(cursor)
+            if self._unreported and self._opened_at is None and self._report_is_due():
+                self._report()
             self._resume()
 
     # ------------------------------------------------------------------------------------------------------- the log
@@ -325,7 +322,7 @@ class _Run:
             LogMismatch: the offsets are of another log, or lie beyond its end.
         """
         cursor.execute(
-            "SELECT topic, partition, next_offset, log_id, seen_from, rows, tombstones, hash::text FROM mainstem_offsets "
+            "SELECT topic, partition, next_offset, log_id, rows, tombstones, hash::text FROM mainstem_offsets "
             "WHERE sink = %s",
             (self._sink.name,),
         )
@@ -334,7 +331,7 @@ class _Run:
         for topic in (*self._topics, self._transactions.topic):
             for number, end in end_offsets(self._connection, topic).items():
                 partition = TopicPartition(topic, number)
-                offset, log_id, start, rows, tombstones, sums = saved.get(partition, (0, self._log_id, 0, 0, 0, "0"))
+                offset, log_id, rows, tombstones, sums = saved.get(partition, (0, self._log_id, 0, 0, "0"))
                 if log_id != self._log_id or offset > end:
                     raise LogMismatch(
                         f"sink {self._sink.name}: the target has {partition} up to offset {offset} of log {log_id}, "
@@ -342,7 +339,7 @@ class _Run:
                         hint=f"empty the target's tables and: DELETE FROM mainstem_offsets WHERE sink = '{self._sink.name}'",  # noqa: S608
                     )
                 offsets[partition] = offset
-                self._seen[partition] = Seen(start, rows, tombstones, int(sums))
+                self._seen[partition] = Seen(rows, tombstones, int(sums))
                 self._unreported |= rows + tombstones > 0
         return offsets
 
@@ -388,28 +385,21 @@ class _Run:
         return self._applied >= _COMMIT_CHANGES or age_ms >= self._config.commit_interval_ms
 
     def _commit(self, cursor: Any) -> None:
-        """1. rows, 2. offsets and what the audit is to hear, all of it or nothing; 3. tell the audit."""
+        """Rows, offsets and books, all of it or nothing."""
         for table in self._tables.values():
             table.flush(cursor)
-        self._unreported = True
-        reports = self._seal() if self._report_is_due() else []
-        for report in reports:
-            cursor.execute(
-                "INSERT INTO mainstem_reports (sink, report) VALUES (%s, %s)", (self._sink.name, json.dumps(report))
-            )
         self._write_offsets(cursor)
         self._target.commit()
         for table in self._tables.values():
             table.committed()
         self._new, self._applied, self._opened_at = False, 0, None
-        if reports:
-            self._send_reports(cursor)
+        self._unreported = True
 
     def _write_offsets(self, cursor: Any) -> None:
         rows = [
             (
                 self._sink.name, partition.topic, partition.partition, offset, self._position, self._log_id,
-                seen.start, seen.rows, seen.tombstones, seen.hash % MODULUS,
+                seen.rows, seen.tombstones, seen.hash % MODULUS,
             )
             for partition, offset in self._order.offsets.items()
             for seen in (self._seen[partition],)
@@ -419,56 +409,35 @@ class _Run:
     def _report_is_due(self) -> bool:
         return (self._clock.monotonic() - self._reported_at) * 1000 >= self._config.report_interval_ms
 
-    def _seal(self) -> list[dict[str, Any]]:
-        """What was seen since the last report, per partition; counting begins anew."""
-        reports = []
-        for partition, offset in self._order.offsets.items():
-            seen = self._seen[partition]
-            if offset <= seen.start:
-                continue
-            reports.append(
-                {
-                    "reader": self._sink.name, "topic": partition.topic, "partition": partition.partition,
-                    "from": seen.start, "to": offset, "rows": seen.rows, "tombstones": seen.tombstones,
-                    "quarantined": 0, "filtered": 0, "late": 0, "hash": seen.hash % MODULUS,
-                }
-            )  # fmt: skip
-            self._seen[partition] = Seen(offset)
+    def _report(self) -> None:
+        """Tell the audit all that the target has, per partition: after the commit, or at the next start."""
+        write_reports(
+            self._sink.connection,
+            [
+                Report(
+                    reader=self._sink.name, topic=partition.topic, partition=partition.partition,
+                    end=offset, rows=seen.rows, tombstones=seen.tombstones, hash=seen.hash % MODULUS,
+                )
+                for partition, offset in self._order.offsets.items()
+                for seen in (self._seen[partition],)
+                if offset
+            ],
+        )  # fmt: skip
         self._reported_at, self._unreported = self._clock.monotonic(), False
-        return reports
-
-    def _send_reports(self, cursor: Any) -> None:
-        """Tell the audit, then forget. A crash between the two tells it the same again."""
-        cursor.execute("SELECT id, report FROM mainstem_reports WHERE sink = %s ORDER BY id", (self._sink.name,))
-        found = cursor.fetchall()
-        reader = self._sink.name.encode()
-        refused: list[str] = []
-
-        def delivered(error: Any, _: Any) -> None:
-            refused.extend([] if error is None else [error.str()])
-
-        for _, report in found:
-            self._producer.produce(AUDIT, json.dumps(report).encode(), reader, 0, on_delivery=delivered)
-        left = self._producer.flush(_REPORT_SECONDS)
-        if left or refused:
-            raise BrokerUnavailable(f"sink {self._sink.name}: {AUDIT}: {refused[0] if refused else 'no answer'}")
-        cursor.execute("DELETE FROM mainstem_reports WHERE id = ANY(%s)", ([number for number, _ in found],))
-        self._target.commit()
 
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS mainstem_offsets (
     sink text, topic text, partition int, next_offset bigint NOT NULL, position bigint NOT NULL, log_id text NOT NULL,
-    seen_from bigint NOT NULL, rows bigint NOT NULL, tombstones bigint NOT NULL, hash numeric(20) NOT NULL,
+    rows bigint NOT NULL, tombstones bigint NOT NULL, hash numeric(20) NOT NULL,
     PRIMARY KEY (sink, topic, partition)
 );
-CREATE TABLE IF NOT EXISTS mainstem_reports (id bigserial PRIMARY KEY, sink text NOT NULL, report jsonb NOT NULL);
 """
 
 _SAVE_OFFSETS = """
 INSERT INTO mainstem_offsets AS o VALUES %s
 ON CONFLICT (sink, topic, partition) DO UPDATE SET next_offset = EXCLUDED.next_offset, position = EXCLUDED.position,
-    log_id = EXCLUDED.log_id, seen_from = EXCLUDED.seen_from, rows = EXCLUDED.rows, tombstones = EXCLUDED.tombstones,
+    log_id = EXCLUDED.log_id, rows = EXCLUDED.rows, tombstones = EXCLUDED.tombstones,
     hash = EXCLUDED.hash
-WHERE o.next_offset <> EXCLUDED.next_offset OR o.seen_from <> EXCLUDED.seen_from
+WHERE o.next_offset <> EXCLUDED.next_offset
 """
