@@ -240,6 +240,22 @@ def test_a_large_transaction_is_applied_in_pieces_but_seen_whole(pipeline, monke
     assert counts <= {4000, 12000}
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize(("limit", "piece"), [("MAX_WAITING", "PIECE_ROWS"), ("MAX_WAITING_BYTES", "PIECE_BYTES")])
+def test_a_transaction_of_more_than_may_wait_is_applied(pipeline, monkeypatch, partitions, limit, piece):
+    monkeypatch.setattr(replica_module, "_FETCH_RECORDS", 50)
+    monkeypatch.setattr(replica_module, limit, 200)
+    monkeypatch.setattr(f"mainstem.connect.sinks.postgres_order.{piece}", 100)
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a SELECT generate_series(1, 2000)")
+    with (
+        running(pipeline.make_source(partitions=partitions)) as source,
+        running_when_ready(pipeline, source) as sink,
+    ):
+        pipeline.wait_until_equal("a", running=sink)
+        pipeline.source.run("UPDATE a SET id = id + 10000", "DELETE FROM a WHERE id > 11000")
+        pipeline.wait_until_equal("a", running=sink)
+
+
 def test_a_new_snapshot_of_the_source_replaces_what_is_there(pipeline):
     pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
     with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:

@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +118,41 @@ def test_a_large_transaction_comes_in_pieces(monkeypatch):
     assert sizes == [(3, False), (3, False)]
     written.deliver(order, TRANSACTIONS, 1)
     assert [(len(batch.changes), batch.whole) for batch in drain(order)] == [(2, True)]
+
+
+def test_a_transaction_of_large_rows_comes_in_pieces(monkeypatch):
+    """Rows of 100 KB were 2 GB before there were enough of them."""
+    monkeypatch.setattr(postgres_order, "PIECE_BYTES", 250)
+    partition = TopicPartition("a", 0)
+    order = TransactionOrder(TRANSACTIONS, {TRANSACTIONS: 0, partition: 0})
+    order.begin("t1", 1, 0)
+    sizes, waiting = [], []
+    for offset in range(8):
+        order.add(partition, msgspec.structs.replace(change(offset, 1, offset + 1), size=100))
+        waiting.append(order.waiting_bytes(partition))
+        sizes += [(len(batch.changes), batch.whole) for batch in drain(order)]
+    assert sizes == [(3, False), (3, False)]
+    assert waiting == [100, 200, 300] * 2 + [100, 200]
+
+
+def test_more_is_needed_of_a_transaction_that_is_kept_whole():
+    """A partition that was full was read no further, and its transaction never became whole."""
+    partitions = [TopicPartition("a", number) for number in range(2)]
+    order = TransactionOrder(TRANSACTIONS, dict.fromkeys([TRANSACTIONS, *partitions], 0))
+    order.add(partitions[0], change(0, 1, 1))
+    assert not order.needs(partitions[0]), "what it belongs to is not known yet"
+    order.begin("t1", 1, 0)
+    assert [order.needs(each) for each in (*partitions, TRANSACTIONS)] == [True, True, False]
+    order.add(partitions[0], change(1, 2, 1))
+    assert [order.needs(each) for each in partitions] == [False, True]
+    single = TransactionOrder(TRANSACTIONS, {TRANSACTIONS: 0, partitions[0]: 0})
+    single.begin("t1", 1, 0)
+    assert not single.needs(partitions[0]), "it is handed out in pieces"
+    rebuilt = TransactionOrder(
+        TRANSACTIONS, dict.fromkeys([TRANSACTIONS, *partitions], 0), barrier=dict.fromkeys(partitions, 1)
+    )
+    rebuilt.add(partitions[0], change(0, 1, 1))
+    assert [rebuilt.needs(each) for each in partitions] == [False, True]
 
 
 def test_a_transaction_without_end_belongs_to_the_snapshot_that_follows():

@@ -41,7 +41,7 @@ PLAIN = shape_of(schema(("id", "int", {}), ("a", "string", {}), ("b", "int", {})
 
 
 def change(operation, key, row=None, unchanged=()):
-    return Change(0, "t", 1, 1, operation, str(key).encode(), row, 1, 0, unchanged)
+    return Change(0, "t", 1, 1, operation, str(key).encode(), row, 1, 0, unchanged, size=1)
 
 
 @pytest.fixture
@@ -115,13 +115,15 @@ def test_a_table_is_what_its_changes_say(target, steps):
     target.rollback()
 
 
-def test_more_keys_than_fit_are_written_on_the_way(target, monkeypatch):
-    monkeypatch.setattr(postgres_target, "FLUSH_ROWS", 10)
+@pytest.mark.parametrize("limit", ["FLUSH_ROWS", "FLUSH_BYTES"])
+def test_more_than_fits_is_written_on_the_way(target, monkeypatch, limit):
+    monkeypatch.setattr(postgres_target, limit, 10)
     table = TargetTable("public", "t")
     with target.cursor() as cursor:
         table.prepare(cursor, 1, PLAIN, may_have_rows=False)
         for number in range(95):
             table.apply(cursor, change("r", number, [str(number), "x", "1"]))
+        assert len(rows(target)) == 90
         table.apply(cursor, change("d", 3))
         table.flush(cursor)
     assert len(rows(target)) == 94

@@ -43,7 +43,9 @@ from mainstem.registry.errors import NotFound
 
 log = get_logger()
 
-MAX_WAITING = 100_000  # records of one partition; more of them wait in the log
+# Of one partition; more wait in the log. Both are above what is handed out as a piece: a transaction can go on.
+MAX_WAITING = 100_000  # records
+MAX_WAITING_BYTES = 64 << 20
 _LOCK_CLASS = 0x6D61_696E  # "main"
 _FETCH_RECORDS = 5_000
 _IDLE_SECONDS = 0.25
@@ -253,10 +255,11 @@ class _Run:
             self._take_transaction(value, offset, mark)
         elif value is None:
             transaction, position, order = self._last.get(partition, ("", 0, 0))
-            self._order.add(partition, Change(offset, transaction, position, order, "", key, None, -1, mark))
+            change = Change(offset, transaction, position, order, "", key, None, -1, mark, size=len(key))
+            self._order.add(partition, change)
         else:
             self._take_change(partition, offset, key, value, message.headers(), mark)
-        if self._order.waiting(partition) >= MAX_WAITING and partition not in self._paused:
+        if partition not in self._paused and self._is_full(partition, 1):
             self._paused.add(partition)
             self._consumer.pause([ConfluentPartition(partition.topic, partition.partition)])
 
@@ -280,10 +283,20 @@ class _Run:
         row = None if record["after"] is None else shape.texts(record["after"])
         unchanged = next((tuple(json.loads(text)) for name, text in headers or () if name == UNCHANGED_HEADER), ())
         last = self._last[partition] = source["id"], record["position"], source["total_order"]
-        self._order.add(partition, Change(offset, *last, record["op"], key, row, schema_id, mark, unchanged))
+        size = len(key) + len(value)
+        self._order.add(partition, Change(offset, *last, record["op"], key, row, schema_id, mark, unchanged, size))
+
+    def _is_full(self, partition: TopicPartition, share: float) -> bool:
+        """So much of the partition waits, as a share of what may, that no more of it is read for now."""
+        order = self._order
+        full = (
+            order.waiting(partition) >= MAX_WAITING * share
+            or order.waiting_bytes(partition) >= MAX_WAITING_BYTES * share
+        )
+        return full and not order.needs(partition)
 
     def _resume(self) -> None:
-        ready = [partition for partition in self._paused if self._order.waiting(partition) < MAX_WAITING // 2]
+        ready = [partition for partition in self._paused if not self._is_full(partition, 0.5)]
         if ready:
             self._paused.difference_update(ready)
             self._consumer.resume([ConfluentPartition(p.topic, p.partition) for p in ready])

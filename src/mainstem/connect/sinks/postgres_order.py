@@ -26,6 +26,7 @@ import msgspec
 from mainstem.core import CorruptData, TopicPartition
 
 PIECE_ROWS = 20_000  # from so many on, a transaction is handed out in pieces
+PIECE_BYTES = 32 << 20  # or from so many bytes of records on
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -43,6 +44,7 @@ class Change(msgspec.Struct, frozen=True):
     schema_id: int
     fingerprint: int
     unchanged: tuple[str, ...] = ()  # columns that the source did not know; a replica leaves them alone
+    size: int = 0  # of key and value, in bytes
 
 
 class SourceTransaction(msgspec.Struct):
@@ -91,6 +93,7 @@ class TransactionOrder:
         self.compacted = False
         self._transactions_partition = transactions
         self._queues: dict[TopicPartition, deque[Change]] = {p: deque() for p in offsets if p != transactions}
+        self._bytes = dict.fromkeys(self._queues, 0)
         self._partitions: dict[str, list[TopicPartition]] = {}
         for partition in sorted(self._queues):
             self._partitions.setdefault(partition.topic, []).append(partition)
@@ -140,6 +143,7 @@ class TransactionOrder:
                 return
         self._reached[partition] = change.offset + 1
         queue.append(change)
+        self._bytes[partition] += change.size
         if change.operation:
             arrived = self._arrived.setdefault(change.transaction, {})
             arrived[partition.topic] = arrived.get(partition.topic, 0) + 1
@@ -153,6 +157,19 @@ class TransactionOrder:
         if partition == self._transactions_partition:
             return len(self._announced)
         return len(self._queues[partition])
+
+    def waiting_bytes(self, partition: TopicPartition) -> int:
+        """The bytes of these records."""
+        return self._bytes.get(partition, 0)
+
+    def needs(self, partition: TopicPartition) -> bool:
+        """Nothing can be handed out before more of a partition was read, however much of it waits."""
+        if self._in_pieces or partition == self._transactions_partition:
+            return False
+        if self._barrier is not None:
+            return self._reached[partition] < self._barrier[partition]
+        queue = self._queues[partition]
+        return bool(self._announced) and (not queue or queue[-1].position <= self._announced[0].position)
 
     # ------------------------------------------------------------------------------------------------ what comes out
 
@@ -179,7 +196,7 @@ class TransactionOrder:
             return self._below_barrier(self._barrier)
         if head.counts is not None and self._is_complete(head):
             return self._batch_of(head, whole=True)
-        if self._in_pieces and sum(map(len, self._queues.values())) >= PIECE_ROWS:
+        if self._is_piece():
             return self._batch_of(head, whole=False)
         return None
 
@@ -203,6 +220,12 @@ class TransactionOrder:
         arrived = self._arrived.get(transaction.id, {})
         return all(arrived.get(topic, 0) >= count for topic, count in transaction.counts.items())
 
+    def _is_piece(self) -> bool:
+        """So much waits that a part of it is handed out."""
+        return self._in_pieces and (
+            sum(map(len, self._queues.values())) >= PIECE_ROWS or sum(self._bytes.values()) >= PIECE_BYTES
+        )
+
     def _batch_of(self, head: SourceTransaction, *, whole: bool) -> Batch | None:
         changes = list(self._pop(lambda change: change.transaction == head.id or change.transaction in self._abandoned))
         if not whole:
@@ -221,7 +244,7 @@ class TransactionOrder:
             return None
         last = ended[-1]
         whole = all(self._reached[partition] >= end for partition, end in barrier.items())
-        if not whole and (not self._in_pieces or sum(map(len, self._queues.values())) < PIECE_ROWS):
+        if not whole and not self._is_piece():
             return None
         changes = list(self._pop(lambda change: change.position <= last.position))
         if not whole:
@@ -244,6 +267,7 @@ class TransactionOrder:
         queue = self._queues[partition]
         while queue and (wanted(queue[0]) or (self._barrier is None and not queue[0].operation)):
             change = queue.popleft()
+            self._bytes[partition] -= change.size
             self.offsets[partition] = change.offset + 1
             yield change
 

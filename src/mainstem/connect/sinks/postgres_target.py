@@ -22,6 +22,7 @@ from mainstem.connect.sources.postgres_types import decoder
 from mainstem.core import CorruptData, UserError
 
 FLUSH_ROWS = 50_000  # more keys than these are not kept in memory
+FLUSH_BYTES = 32 << 20  # nor more bytes of their records
 _SERVER_TYPES = {
     "boolean": "boolean",
     "int": "integer",
@@ -138,6 +139,7 @@ class TargetTable:
         self.schema, self.name = schema, name
         self._pending: dict[bytes, list[str | None] | None] = {}
         self._partial: dict[bytes, tuple[list[str | None], frozenset[str]]] = {}
+        self._taken_bytes = 0  # since the last flush
         self._shape: TargetShape | None = None
         self._shape_id = -1
         self._stage = ""
@@ -193,13 +195,15 @@ class TargetTable:
             self._pending[change.key] = None
             self._partial.pop(change.key, None)
             self._empty = False
-        if len(self._pending) >= FLUSH_ROWS:
+        self._taken_bytes += change.size
+        if len(self._pending) >= FLUSH_ROWS or self._taken_bytes >= FLUSH_BYTES:
             self.flush(cursor)
 
     def clear(self, cursor: Any) -> None:
         """Delete every row."""
         self._pending.clear()
         self._partial.clear()
+        self._taken_bytes = 0
         if self._exists or self._present_columns(cursor):
             cursor.execute(f"DELETE FROM {self._table}")
             self._empty = True
@@ -219,6 +223,7 @@ class TargetTable:
             self._upsert_partial(cursor, row, unchanged)
         self._pending.clear()
         self._partial.clear()
+        self._taken_bytes = 0
 
     def committed(self) -> None:
         """The transaction has ended: whether the table is empty is no longer known."""
