@@ -22,6 +22,10 @@ class CorruptCoordinatorRecord(CorruptData):
     """A key or value of a coordinator's topic is not what its version says."""
 
 
+class LaterVersion(CorruptCoordinatorRecord):
+    """A value of a version that is not known yet: a later program wrote it."""
+
+
 class Writer:
     """Fields appended to a buffer."""
 

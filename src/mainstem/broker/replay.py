@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+from mainstem.broker.fields import LaterVersion
 from mainstem.core import CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import PartitionLog
@@ -18,7 +19,13 @@ def report_unreadable(partition: TopicPartition, offset: int, error: CorruptData
 
     Its batch's CRC is right, so it was written like this, by another version or another program. One record must not
     keep all groups and transactions from coming back.
+
+    Raises:
+        LaterVersion: a later program wrote it, and can read it: without it an acknowledged commit would be missing.
     """
+    if isinstance(error, LaterVersion):
+        where = f"{partition}: offset {offset}"
+        raise LaterVersion(f"{where}: {error}", hint="start the log with the later version of the program") from error
     log.error(
         "coordinator_record_unreadable",
         topic=partition.topic,

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 import structlog
 
+from mainstem.broker.fields import LaterVersion
 from mainstem.broker.groups import OFFSETS_TOPIC
 from mainstem.broker.groups.coordinator import CoordinatorUnavailable
 from mainstem.broker.groups.errors import GroupNotEmpty, IllegalGeneration, UnknownGroup, UnknownMember
@@ -106,10 +107,10 @@ def test_a_record_that_does_not_decode_is_left_out_and_named_and_the_rest_comes_
         await broker.groups.commit("g", "", None, -1, {P: OffsetValue(5)})
         where = broker.groups.partition_for("g")
         partition_log = broker.partition(where)
-        unreadable = [(b"x", b"v"), (encode_key(GroupKey("h")), b""), (encode_key(OffsetKey("h", TOPIC, 0)), b"\0\x63")]
+        unreadable = [(b"x", b"v"), (encode_key(GroupKey("h")), b""), (encode_key(OffsetKey("h", TOPIC, 0)), b"\0\3")]
         at = partition_log.log_end_offset
         await partition_log.append(build_batch([Record(0, 1, key, value) for key, value in unreadable]))
-        pending = [Record(0, 1, b"y", b"v"), Record(0, 1, encode_key(OffsetKey("h", TOPIC, 1)), b"\0\x63")]
+        pending = [Record(0, 1, b"y", b"v"), Record(0, 1, encode_key(OffsetKey("h", TOPIC, 1)), b"\0\3")]
         await partition_log.append(
             build_batch(pending, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
         )
@@ -122,6 +123,23 @@ def test_a_record_that_does_not_decode_is_left_out_and_named_and_the_rest_comes_
         }
         await broker.groups.commit("g", "", None, -1, {P: OffsetValue(6)})
         await stop(broker)
+
+    told(story)
+
+
+def test_a_value_of_a_later_version_stops_the_start_and_is_named(tmp_path, clock):
+    """It was acknowledged, and the program that wrote it can read it."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        partition_log = broker.partition(broker.groups.partition_for("g"))
+        value = Record(0, 1, encode_key(OffsetKey("g", TOPIC, 0)), b"\0\5")
+        await partition_log.append(build_batch([value]))
+        await stop(broker)
+        with pytest.raises(
+            LaterVersion, match=r"__consumer_offsets-\d: offset 0: a value of version 5; versions 0 to 4"
+        ):
+            await start(tmp_path / "a", clock)
 
     told(story)
 

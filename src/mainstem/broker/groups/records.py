@@ -22,7 +22,7 @@ from struct import Struct
 
 import msgspec
 
-from mainstem.broker.fields import CorruptCoordinatorRecord, Reader, Writer
+from mainstem.broker.fields import CorruptCoordinatorRecord, LaterVersion, Reader, Writer
 
 # Written by hand where every commit passes; a test holds them to the bytes of the definitions.
 _KEY = Struct(">hh")
@@ -200,6 +200,7 @@ def decode_group(data: bytes) -> GroupValue:
 def _value_version(reader: Reader) -> int:
     version = reader.int16()
     if not 0 <= version <= HIGHEST_VALUE:
-        raise CorruptCoordinatorRecord(f"a value of version {version}; versions 0 to {HIGHEST_VALUE} are known")
+        kind = LaterVersion if version > HIGHEST_VALUE else CorruptCoordinatorRecord
+        raise kind(f"a value of version {version}; versions 0 to {HIGHEST_VALUE} are known")
     reader.flexible = version >= FIRST_FLEXIBLE
     return version

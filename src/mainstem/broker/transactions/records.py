@@ -16,7 +16,7 @@ https://github.com/apache/kafka/tree/trunk/transaction-coordinator/src/main/reso
 
 from collections import defaultdict
 
-from mainstem.broker.fields import CorruptCoordinatorRecord, Reader, Writer
+from mainstem.broker.fields import CorruptCoordinatorRecord, LaterVersion, Reader, Writer
 from mainstem.broker.transactions.transaction import Transaction, TransactionState
 from mainstem.core import TopicPartition
 
@@ -79,7 +79,8 @@ def decode_transaction(transactional_id: str, data: bytes) -> Transaction:
     reader = Reader(data)
     version = reader.int16()
     if version not in (0, 1):
-        raise CorruptCoordinatorRecord(f"a transaction of version {version}; versions 0 and 1 are known")
+        kind = LaterVersion if version > 1 else CorruptCoordinatorRecord
+        raise kind(f"a transaction of version {version}; versions 0 and 1 are known")
     reader.flexible = version == 1
     producer_id, producer_epoch = reader.int64(), reader.int16()
     timeout_ms, state = reader.int32(), reader.int8()
