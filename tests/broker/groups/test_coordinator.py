@@ -10,8 +10,10 @@ from mainstem.broker.groups.coordinator import CoordinatorUnavailable
 from mainstem.broker.groups.errors import GroupNotEmpty, IllegalGeneration, UnknownGroup, UnknownMember
 from mainstem.broker.groups.group import EMPTY, STABLE, JoinRequest, Protocol
 from mainstem.broker.groups.records import GroupKey, OffsetKey, OffsetValue, encode_key
+from mainstem.broker.server import Broker
 from mainstem.broker.transactions import Producer
 from mainstem.core import ManualClock, TopicPartition
+from mainstem.log import LogConfig, LogDirectory
 from mainstem.log.errors import StorageError
 from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code
@@ -136,10 +138,12 @@ def test_a_value_of_a_later_version_stops_the_start_and_is_named(tmp_path, clock
         value = Record(0, 1, encode_key(OffsetKey("g", TOPIC, 0)), b"\0\5")
         await partition_log.append(build_batch([value]))
         await stop(broker)
+        log = await LogDirectory.open(tmp_path / "a", LogConfig(), clock=clock)
         with pytest.raises(
             LaterVersion, match=r"__consumer_offsets-\d: offset 0: a value of version 5; versions 0 to 4"
         ):
-            await start(tmp_path / "a", clock)
+            await Broker(CONFIG, log, clock).start()
+        await log.close()
 
     told(story)
 
