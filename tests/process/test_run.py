@@ -362,7 +362,8 @@ def test_a_power_cut_takes_nothing_that_the_log_does_not_make_good(
             cut.append(path.relative_to(checkpoint).parts[0])
             path.write_bytes(b"")
     assert "commits" in cut
-    for changelogs in {path.parent for path in durable if path.suffix == ".changelog"}:  # a snapshot comes when it likes
+    # A snapshot comes when it likes.
+    for changelogs in {path.parent for path in durable if path.suffix == ".changelog"}:
         newest = max(int(path.name.removesuffix(".changelog")) for path in changelogs.glob("*.changelog"))
         (changelogs / f"{newest}.zip").touch()
     assert any(path.is_relative_to(checkpoint / "state") for path in durable)
