@@ -53,8 +53,11 @@ class Log(msgspec.Struct, frozen=True):
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
     def create(self, topic: str, partitions: int = 1, **settings: str) -> str:
-        """Create it and wait until it can be written to; dots of a setting's name are underscores."""
-        config = {key.replace("_", "."): value for key, value in settings.items()}
+        """Create it and wait until it can be written to; dots of a setting's name are underscores.
+
+        Retention is off: the records of tests are of any time.
+        """
+        config = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in settings.items()}
         admin = self.admin()
         admin.create_topics([NewTopic(topic, partitions, self.replicas, config=config)])[topic].result(30)
         wait_until(lambda: leaders_of(admin, topic) == partitions, f"{topic} has leaders")
