@@ -75,3 +75,33 @@ def test_keys_are_text():
     for columns in (("d",), ("a", "missing")):
         with pytest.raises(UnfitRow, match="is missing or null"):
             key_text(row, columns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        ({"type": "int", "logicalType": "date"}, 2**31 - 1),
+        ({"type": "int", "logicalType": "date"}, -719_163),
+        ({"type": "int", "logicalType": "time-millis"}, -1),
+        ({"type": "long", "logicalType": "time-micros"}, 86_400_000_000),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 2**63 - 1),
+        ({"type": "long", "logicalType": "timestamp-micros"}, 2**63 - 1),
+        ({"type": "long", "logicalType": "timestamp-micros"}, 253_402_300_800_000_000),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, -(2**63)),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, -62_135_596_800_000_001),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, b"\x27\x10"),  # 100.00
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, b"\xff" + bytes(20)),
+        ({"type": "string", "logicalType": "uuid"}, "no"),
+    ],
+)
+def test_what_any_client_may_have_written_is_a_bad_value_where_readers_cannot_hold_it(kind, number):
+    """A timestamp of the year 294247 stopped a windowed job for good; a decimal of too many digits was rounded."""
+    value = encode(1, json.dumps(kind["type"]), number)
+    with pytest.raises(BadValue):
+        decode(value, lambda _: json.dumps(kind))
+
+
+def test_a_decimal_of_all_its_digits():
+    kind = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 4})
+    for text in ("-" + "9" * 34 + ".9999", "0.0001", "0"):
+        assert decode(encode(1, kind, Decimal(text)), lambda _: kind) == Decimal(text)

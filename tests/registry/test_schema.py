@@ -1,12 +1,15 @@
 import contextlib
 import json
+from datetime import date, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.registry.errors import InvalidSchema
-from mainstem.registry.schema import canonical, parse, pointer_to
+from mainstem.registry.schema import canonical, parse, pointer_to, span
+
+EPOCH = datetime(1970, 1, 1)
 
 
 def record(*fields, **attributes):
@@ -169,3 +172,14 @@ def test_any_json_is_a_schema_or_an_invalid_one(tree):
 
 def test_pointers_are_escaped():
     assert pointer_to("/a", "b/c~d", 0) == "/a/b~1c~0d/0"
+
+
+def test_dates_and_timestamps_are_of_the_years_1_to_9999():
+    days = span("date")
+    assert (EPOCH.date() + timedelta(days[0]), EPOCH.date() + timedelta(days[-1])) == (date.min, date.max)
+    for logical in ("timestamp-micros", "local-timestamp-micros"):
+        first, last = (EPOCH + timedelta(microseconds=span(logical)[place]) for place in (0, -1))
+        assert (first, last) == (datetime.min, datetime.max)
+    assert span("timestamp-millis")[-1] == span("timestamp-micros")[-1] // 1000
+    assert span("timestamp-nanos") == range(-(2**63), 2**63)
+    assert span("time-millis") == range(86_400_000)

@@ -1,11 +1,14 @@
 """Spark and Python agree on every byte of keys and values, both ways."""
 
 import json
+import re
 from datetime import UTC, date, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
 
 from mainstem.registry import avro
 from mainstem.registry.errors import NotFound
@@ -16,6 +19,7 @@ from mainstem.registry.spark import (
     avro_schema,
     decode_values,
     encode_values,
+    if_within,
     key_bytes,
     row_type,
     topic_schema,
@@ -81,6 +85,55 @@ def test_a_row_of_nulls_is_a_row(spark):
         kafka_rows(spark, [avro.encode(1, schema, {"a": None})]), TopicSchema("t", schema, 1, {1: schema})
     )
     assert [(row._status, row._row.a) for row in rows.select("_status", "_row").collect()] == [("row", None)]
+
+
+TIMES = json.dumps(
+    {
+        "type": "record",
+        "name": "Times",
+        "fields": [
+            {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+            {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+            {"name": "days", "type": {"type": "array", "items": ["null", {"type": "int", "logicalType": "date"}]}},
+            {
+                "name": "inner",
+                "type": {
+                    "type": "record",
+                    "name": "Inner",
+                    "fields": [
+                        {
+                            "name": "at",
+                            "type": {"type": "map", "values": {"type": "long", "logicalType": "timestamp-millis"}},
+                        }
+                    ],
+                },
+            },
+        ],
+    }
+)
+PLAIN = re.sub(r'\{"type": "(int|long)", "logicalType": [^}]*\}', r'"\1"', TIMES)
+LAST = 253_402_300_799_999_999
+GOOD = {"at": LAST, "local": -62_135_596_800_000_000, "days": [2_932_896, None], "inner": {"at": {"a": 0}}}
+FAR = [
+    {"at": 2**63 - 1},
+    {"at": LAST + 1},
+    {"local": -62_135_596_800_000_001},
+    {"days": [0, 2_932_897]},
+    {"inner": {"at": {"a": 0, "b": LAST // 1000 + 1}}},
+]
+
+
+def test_a_record_of_a_time_that_no_reader_can_hold_is_bad(spark):
+    schema = TopicSchema("t", TIMES, 1, {1: TIMES})
+    values = [avro.encode(1, PLAIN, GOOD | more) for more in ({}, {"at": None}, *FAR)]
+    rows = kafka_rows(spark, values)
+    found = decode_values(rows, schema).select("_status", "_row").collect()
+    assert [row._status for row in found] == ["row", "row"] + ["bad"] * len(FAR)
+    assert [row._row is None for row in found] == [row._status == "bad" for row in found]
+
+    decoded = from_avro(F.expr("substring(value, 6)"), TIMES, {"mode": "PERMISSIVE"})
+    kept = rows.select(if_within(spark, decoded, TIMES).alias("row")).collect()
+    assert [row.row is None for row in kept] == [row._status == "bad" for row in found]
 
 
 class Known:

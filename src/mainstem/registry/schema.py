@@ -35,6 +35,9 @@ LOGICAL: Final[Mapping[str, frozenset[str]]] = {
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _INT, _LONG = range(-(2**31), 2**31), range(-(2**63), 2**63)
+_DAY_SECONDS: Final = 86_400
+_YEAR_1, _YEAR_10000 = -62_135_596_800, 253_402_300_800  # where they begin, in seconds since 1970
+_PER_SECOND: Final = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 _NO_DEFAULT: Final = object()
 
 
@@ -328,6 +331,20 @@ def string_list(value: Any, what: str, pointer: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise InvalidSchema(f"{what!r} is a list of names, found {brief(value)}", pointer=pointer)
     return tuple(value)
+
+
+def span(logical: str) -> range:
+    """The numbers that a date, a time or a timestamp may be: a time of one day, anything else of the years 1 to 9999.
+
+    Avro's numbers reach further, but readers do not: Python has no other years, and Spark's sums overflow at the ends.
+    """
+    kind, _, unit = logical.rpartition("-")
+    if logical == "date":
+        return range(_YEAR_1 // _DAY_SECONDS, _YEAR_10000 // _DAY_SECONDS)
+    per_second = _PER_SECOND[unit]
+    if kind == "time":
+        return range(_DAY_SECONDS * per_second)
+    return range(max(_LONG.start, _YEAR_1 * per_second), min(_LONG.stop, _YEAR_10000 * per_second))
 
 
 def brief(value: Any) -> str:

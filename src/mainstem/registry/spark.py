@@ -26,6 +26,12 @@ UNKNOWN_ID = "mainstem: unknown schema id"
 SENTINEL = "mainstem_decoded"  # a field with a default: null where Avro's bytes did not fit
 _HEADER = 5
 
+_ENDS = {
+    "date": ("DATE", "0001-01-01", "9999-12-31"),
+    "timestamp": ("TIMESTAMP", "0001-01-01 00:00:00Z", "9999-12-31 23:59:59.999999Z"),
+    "timestamp_ntz": ("TIMESTAMP_NTZ", "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"),
+}
+
 _UNKNOWN_ID = re.compile(re.escape(UNKNOWN_ID) + r" (\d+) of topic ([\w.-]+)")
 
 
@@ -99,19 +105,19 @@ def with_id(source: SchemaSource, schema: TopicSchema, schema_id: int) -> TopicS
 def decode_values(df: "DataFrame", schema: TopicSchema) -> "DataFrame":
     """`df` with two more columns: `_row`, typed by the reader schema, and `_status`.
 
-    `_status` is `row`, `tombstone` (null value), or `bad` (not the wire format, or bytes that do not fit: `_row` is null
-    then). An id that `schema` does not list fails the query with `UNKNOWN_ID`, so that nothing is lost: add it by
+    `_status` is `row`, `tombstone` (null value), or `bad` (not the wire format, bytes that do not fit, or a date or
+    timestamp outside the years 1 to 9999: `_row` is null then). An id that `schema` does not list fails the query with `UNKNOWN_ID`, so that nothing is lost: add it by
     `with_id` and run the batch again.
     """
     from pyspark.sql import functions as F
 
     value = F.col("value")
     tagged = df.withColumn("_decoded", _decoded(value, schema))
-    status = (
-        F.when(value.isNull(), F.lit(TOMBSTONE))
-        .when(F.col(f"_decoded.{SENTINEL}").isNull(), F.lit(BAD))
-        .otherwise(F.lit(DECODED))
-    )
+    status = F.when(value.isNull(), F.lit(TOMBSTONE)).when(F.col(f"_decoded.{SENTINEL}").isNull(), F.lit(BAD))
+    kind = tagged.schema["_decoded"].dataType
+    if _has_times(kind):
+        status = status.when(~_within(F.col("_decoded"), kind), F.lit(BAD))
+    status = status.otherwise(F.lit(DECODED))
     row = F.when(status == DECODED, F.col("_decoded").dropFields(SENTINEL))
     return tagged.withColumn(ROW, row).withColumn(STATUS, status).drop("_decoded")
 
@@ -133,6 +139,42 @@ def _decoded(value: "Column", schema: TopicSchema) -> "Column":
     return F.when(value.isNull(), F.lit(None)).otherwise(cases.otherwise(F.raise_error(message)))
 
 
+def _has_times(kind: "DataType") -> bool:
+    from pyspark.sql import types as T
+
+    match kind:
+        case T.StructType():
+            return any(_has_times(field.dataType) for field in kind.fields)
+        case T.ArrayType():
+            return _has_times(kind.elementType)
+        case T.MapType():
+            return _has_times(kind.valueType)
+    return isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType)
+
+
+def _within(column: "Column", kind: "DataType") -> "Column":
+    """Whether all dates and timestamps in `column` are of the years 1 to 9999; its type `kind` has some.
+
+    Spark decodes others, and then a window's sum overflows and stops the job, and no other reader opens the table.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    match kind:
+        case T.StructType():
+            fields = [field for field in kind.fields if _has_times(field.dataType)]
+            parts = (_within(column.getField(field.name), field.dataType) for field in fields)
+            within = reduce(lambda left, right: left & right, parts)
+        case T.ArrayType():
+            within = F.forall(column, lambda item: _within(item, kind.elementType))
+        case T.MapType():
+            within = F.forall(F.map_values(column), lambda item: _within(item, kind.valueType))
+        case _:
+            name, first, last = _ENDS[kind.typeName()]
+            within = column.between(F.expr(f"{name}'{first}'"), F.expr(f"{name}'{last}'"))
+    return F.coalesce(within, F.lit(True))  # what is null is outside of nothing
+
+
 def with_sentinel(reader: str, topic: str) -> str:
     """The schema with one more field, `SENTINEL`: a row decoded by it has null there if Avro's bytes did not fit.
 
@@ -150,13 +192,28 @@ def with_sentinel(reader: str, topic: str) -> str:
 
 def row_type(spark: Any, schema: TopicSchema) -> "StructType":
     """The type that rows of a topic have in Spark; needs no data, and no plan, whose first one takes seconds."""
+    with_sentinel(schema.reader, schema.topic)  # a record, or refused
+    return _spark_type(spark, schema.reader)
+
+
+def _spark_type(spark: Any, schema: str) -> "StructType":
     from pyspark.sql.types import StructType
 
-    with_sentinel(schema.reader, schema.topic)  # a record, or refused
     jvm = spark._jvm
-    parsed = jvm.org.apache.avro.Schema.Parser().parse(schema.reader)
+    parsed = jvm.org.apache.avro.Schema.Parser().parse(schema)
     kind = jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(parsed).dataType()
     return StructType.fromJson(json.loads(kind.asNullable().json()))
+
+
+def if_within(spark: Any, rows: "Column", schema: str) -> "Column":
+    """`rows`, decoded by `schema`; null where a date or timestamp is outside the years 1 to 9999."""
+    from pyspark.sql import functions as F
+
+    kind = _spark_type(spark, schema)
+    if not _has_times(kind):
+        return rows
+    # An array of one row, so that Spark decodes it once and not for each of its fields.
+    return F.transform(F.array(rows), lambda row: F.when(_within(row, kind), row))[0]
 
 
 def avro_schema(struct: "StructType", topic: str, *, required: Sequence[str] = ()) -> str:

@@ -7,6 +7,7 @@ import uuid
 import httpx
 import pytest
 
+from mainstem.client.append import append
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.heartbeats import Statement, decode
 from mainstem.client.internal import HEARTBEATS
@@ -236,8 +237,20 @@ def test_the_end_and_heartbeats_are_statements_in_the_log(http, log_connection, 
     ]
 
 
+def test_a_time_that_no_reader_can_hold_is_kept_with_its_reason(http, log_connection, registry, topic):
+    answer = post(http, topic, [order(1), {**order(2), "at": 2**63 - 1}])
+    assert [result["status"] for result in answer.json()["results"]] == ["accepted", "rejected"]
+    assert answer.json()["results"][1]["reason"].startswith("/at: expected long (timestamp-micros)")
+    assert [row["cents"] for row in rows(log_connection, registry, topic)] == [1]
+    (kept,) = rows(log_connection, registry, quarantine_topic(topic))
+    assert (kept["error"], json.loads(kept["value"])["at"]) == ("unfit", 2**63 - 1)
+
+
 def test_the_end_after_a_restart_finds_the_event_time_in_the_topic(http, log_connection, topic):
-    post(http, topic, [order(7), order(3)])
+    accepted = post(http, topic, [order(7), order(3)]).json()
+    plain = ORDER.replace('"logicalType": "timestamp-micros"', '"doc": ""')
+    far = avro.encode(accepted["schema_id"], plain, {**order(1), "at": 2**63 - 1})  # as any Kafka client may write
+    append(log_connection, topic, [(b"c1", far)])
     other = CollectorConfig(name=f"test-{uuid.uuid4().hex[:8]}")
     gateway = Gateway(log_connection, GatewayConfig(collector=other), on_taken_over=lambda: None)
     with served(gateway.app) as url:

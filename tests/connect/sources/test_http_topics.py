@@ -57,6 +57,9 @@ def test_event_times_as_clients_state_them():
     for wrong in ("now", "1970-01-01T00:00:00", None, 1.5):
         with pytest.raises(Unfit, match="expected a timestamp"):
             event_time_ms(wrong)
+    for far in (2**63, -(10**20), "9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+01:00"):
+        with pytest.raises(Unfit, match="expected a timestamp of the years 1 to 9999, found"):
+            event_time_ms(far)
 
 
 def test_topics_are_found_when_they_appear_and_refused_with_what_there_is(log_connection):

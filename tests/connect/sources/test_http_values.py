@@ -80,7 +80,10 @@ def record(*fields):
             datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC),
         ),
         (logical("long", "local-timestamp-micros"), "2013-01-01T05:15:00", datetime(2013, 1, 1, 5, 15)),
+        (logical("long", "timestamp-micros"), 253_402_300_799_999_999, datetime.max.replace(tzinfo=UTC)),
+        (logical("long", "timestamp-micros"), "0001-01-01T00:00:00Z", datetime.min.replace(tzinfo=UTC)),
         (logical("int", "date"), "2013-01-02", date(2013, 1, 2)),
+        (logical("int", "date"), 2_932_896.0, date.max),
         (logical("int", "time-millis"), "05:15:00.250", time(5, 15, 0, 250_000)),
         (logical("long", "time-micros"), "05:15:00.000001", time(5, 15, 0, 1)),
         (DECIMAL, 12.5, Decimal("12.50")),
@@ -125,6 +128,15 @@ def test_what_fits(schema, value, expected):
         (logical("long", "timestamp-millis"), "2013-01-01T05:15:00.0001Z", "/: expected whole milliseconds"),
         (logical("long", "local-timestamp-micros"), "2013-01-01T05:15:00Z", "/: expected a local timestamp, without a zone"),
         (logical("int", "date"), "01/02/2013", "/: expected a date (YYYY-MM-DD)"),
+        (logical("int", "date"), 2_932_897, "/: expected int (date) (-719162 to 2932896, in the years 1 to 9999), found 2932897"),
+        (logical("int", "date"), 2**40, "/: expected int (date) (-719162 to"),
+        (logical("int", "time-millis"), 86_400_000, "/: expected int (time-millis) (0 to 86399999), found 86400000"),
+        (logical("long", "time-micros"), -1, "/: expected long (time-micros) (0 to"),
+        (logical("long", "timestamp-micros"), 2**63 - 1, "/: expected long (timestamp-micros) (-62135596800000000 to 253402300799999999, in the years 1 to 9999), found 9223372036854775807"),
+        (logical("long", "timestamp-micros"), "9999-12-31T23:59:59-05:00", "/: expected long (timestamp-micros) (-62135596800000000 to"),
+        (logical("long", "timestamp-millis"), -(2**63), "/: expected long (timestamp-millis) (-62135596800000 to 253402300799999"),
+        (logical("long", "timestamp-nanos"), "9999-01-01T00:00:00Z", "/: expected long (timestamp-nanos) (-9223372036854775808 to"),
+        (logical("long", "local-timestamp-micros"), 253_402_300_800_000_000, "/: expected long (local-timestamp-micros) (-62135596800000000 to"),
         (logical("long", "time-micros"), "5pm", "/: expected a time (HH:MM:SS)"),
         (DECIMAL, 0.125, "/: expected at most 2 digits after the point, found 0.125"),
         (DECIMAL, 10000, "/: expected at most 6 digits with scale 2, found 10000"),
@@ -198,6 +210,15 @@ def test_whatever_is_posted_fits_and_can_be_written_or_is_unfit(schema, value):
     value = msgspec.json.decode(msgspec.json.encode(value)) if not _too_big(value) else value
     with contextlib.suppress(Unfit):
         stored(schema, value)
+
+
+@given(
+    st.sampled_from(["timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"]),
+    st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**38), 2**38).map(lambda seconds: seconds * 1_000_000),
+)
+def test_any_number_that_is_taken_as_a_timestamp_can_be_read(kind, number):
+    with contextlib.suppress(Unfit):
+        stored(logical("long", kind), number)
 
 
 def _too_big(value):

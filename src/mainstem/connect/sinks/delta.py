@@ -36,7 +36,7 @@ from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPar
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
 from mainstem.registry.reader import read_schemas
-from mainstem.registry.spark import SENTINEL, with_sentinel
+from mainstem.registry.spark import SENTINEL, if_within, with_sentinel
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -394,7 +394,8 @@ class Lakehouse:
                 reason = F.when(this, f"schema {schema_id} is not registered").otherwise(reason)
             else:
                 lost = this & self._decoded(schema_id)[SENTINEL].isNull()
-                reason = F.when(lost, f"the bytes do not fit schema {schema_id}").otherwise(reason)
+                why = f"the bytes do not fit schema {schema_id}, or a date or timestamp is not of the years 1 to 9999"
+                reason = F.when(lost, why).otherwise(reason)
         return rows.withColumn("reason", reason).filter("reason IS NOT NULL")
 
     def _decoded(self, schema_id: int) -> "Column":
@@ -403,7 +404,8 @@ class Lakehouse:
 
         schema = self._schemas[schema_id]
         options = {"avroSchema": with_sentinel(schema, f"with schema {schema_id}"), "mode": "PERMISSIVE"}
-        return from_avro(F.expr("substring(value, 6)"), schema, options)
+        rows = from_avro(F.expr("substring(value, 6)"), schema, options)
+        return if_within(self._spark, rows, schema)
 
     def _next_commit(
         self, topic: str, slices: Iterable[Slice], wrong: Mapping[tuple[str, int], int], ends: Mapping[int, int]

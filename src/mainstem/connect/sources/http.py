@@ -33,7 +33,7 @@ from mainstem.connect.sources.http_events import BadRequest, Event, parse, unpac
 from mainstem.connect.sources.http_topics import Encoder, NoSchema, NotAnInput, Topics, UnknownTopic, event_time_ms
 from mainstem.connect.sources.http_values import Unfit
 from mainstem.connect.sources.http_window import ID_HEADER, MAX_ID_BYTES, content_hash, tail
-from mainstem.core import MainstemError, Retriable, UserError
+from mainstem.core import CorruptData, MainstemError, Retriable, UserError
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.core.logging import get_logger
 from mainstem.registry import avro
@@ -256,7 +256,10 @@ class Collector:
             return self.clock.now_ms()
         for message in tail(self._connection, encoder.topic, self.config.window_records):
             if message.value() is not None:
-                value = avro.decode(message.value(), self._text)[column]
+                try:
+                    value = avro.decode(message.value(), self._text)[column]
+                except CorruptData:  # any Kafka client may have written it; readers leave it out too
+                    continue
                 latest = max(latest, -1 if value is None else int(value.timestamp() * 1000))
         return latest if latest >= 0 else self.clock.now_ms()
 

@@ -7,7 +7,7 @@ counts from the next request on.
 import asyncio
 import io
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import fastavro
@@ -22,11 +22,12 @@ from mainstem.core.clock import Clock
 from mainstem.registry import avro
 from mainstem.registry.errors import NotFound
 from mainstem.registry.records import SchemaValue
-from mainstem.registry.schema import AvroType, brief, parse
+from mainstem.registry.schema import AvroType, brief, parse, span
 from mainstem.registry.state import State
 
 STALE_SECONDS = 10.0  # after that, topics and catalog are read again in the background
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TO_MS = {"timestamp-millis": 1, "local-timestamp-millis": 1, "timestamp-micros": 1000, "local-timestamp-micros": 1000}
 _TO_MS |= {"timestamp-nanos": 1_000_000, "local-timestamp-nanos": 1_000_000}
 
@@ -120,17 +121,22 @@ def event_time_ms(value: Any) -> int:
     """An event time as a client states it: ISO 8601 with its zone, or milliseconds since 1970.
 
     Raises:
-        Unfit: neither.
+        Unfit: neither, or not of the years 1 to 9999.
     """
-    if type(value) is int:
-        return value
+    millis = value if type(value) is int else _millis(value)
+    if millis not in span("timestamp-millis"):
+        raise Unfit(f"expected a timestamp of the years 1 to 9999, found {brief(value)}", "event_time")
+    return millis
+
+
+def _millis(text: Any) -> int:
     try:
-        found = datetime.fromisoformat(value)
+        found = datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise Unfit(f"expected a timestamp or milliseconds, found {brief(value)}", "event_time") from None
+        raise Unfit(f"expected a timestamp or milliseconds, found {brief(text)}", "event_time") from None
     if found.tzinfo is None:
-        raise Unfit(f"expected a timestamp with its zone (add Z for UTC), found {brief(value)}", "event_time")
-    return int(found.astimezone(UTC).timestamp() * 1000)
+        raise Unfit(f"expected a timestamp with its zone (add Z for UTC), found {brief(text)}", "event_time")
+    return (found - _EPOCH) // timedelta(milliseconds=1)
 
 
 class Topics:

@@ -9,6 +9,7 @@
     date, time-*                  ISO 8601 (`2013-01-01`, `05:15:00`), or the number Avro stores
     timestamp-*                   ISO 8601 with `Z` or an offset, or the number Avro stores
     local-timestamp-*             ISO 8601 without an offset, or the number Avro stores
+    (all of them)                 a time of one day, anything else of the years 1 to 9999: readers can hold no other
     union                         the first type that fits, or {"type name": value}; null may be left out
     record                        an object; a field without default must be there, and unknown fields are refused
 
@@ -23,7 +24,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from mainstem.core.errors import UserError
-from mainstem.registry.schema import AvroField, AvroType, brief, pointer_to
+from mainstem.registry.schema import AvroField, AvroType, brief, pointer_to, span
 
 Convert = Callable[[Any], Any]
 
@@ -219,15 +220,20 @@ def _plain(node: AvroType) -> Convert:
 
 def _integer(node: AvroType, lowest: int, highest: int) -> Convert:
     def convert(value: Any) -> Any:
-        if type(value) is float and value.is_integer() and abs(value) <= 2**53:
-            value = int(value)  # pandas and spreadsheets write 5.0
-        if type(value) is not int:
-            raise _expected(node, value)
-        if lowest <= value <= highest:
-            return value
+        number = _whole(node, value)
+        if lowest <= number <= highest:
+            return number
         raise _expected(f"{node} ({lowest} to {highest})", value)
 
     return convert
+
+
+def _whole(node: AvroType, value: Any) -> int:
+    if type(value) is float and value.is_integer() and abs(value) <= 2**53:
+        return int(value)  # pandas and spreadsheets write 5.0
+    if type(value) is int:
+        return value
+    raise _expected(node, value)
 
 
 def _real(node: AvroType) -> Convert:
@@ -297,12 +303,21 @@ def _logical(node: AvroType) -> Convert:
         return _bytes(node)
     if node.logical == "uuid":
         return _uuid(node)
-    raw = _integer(node, *(_INT if node.kind == "int" else _LONG))
-    read = _TEXTS[node.logical.removesuffix("-millis").removesuffix("-micros").removesuffix("-nanos")]
-    unit = node.logical.rpartition("-")[2]
+    return _moment(node)
+
+
+def _moment(node: AvroType) -> Convert:
+    what, _, unit = node.logical.rpartition("-")
+    read = _TEXTS[what or unit]
+    numbers = span(node.logical)
+    years = "" if what == "time" else ", in the years 1 to 9999"
+    expected = f"{node} ({numbers[0]} to {numbers[-1]}{years})"
 
     def convert(value: Any) -> Any:
-        return read(value, unit) if type(value) is str else raw(value)
+        number = read(value, unit) if type(value) is str else _whole(node, value)
+        if number in numbers:
+            return number
+        raise _expected(expected, value)
 
     return convert
 

@@ -17,7 +17,8 @@
 | an array                      | string: JSON; numbers and booleans as such, the rest as text | bounds that do not begin at 1 |
 | everything else               | string: its text                                    |                               |
 
-Dates and timestamps before the year 1 or after 9999 are kept; Python's readers cannot show them, others can.
+Dates and timestamps before the year 1 or after 9999 are kept in the log and in replicas; for Python's readers, jobs and
+lakehouse tables such a change cannot be decoded.
 
 A value that the Avro type cannot hold raises `UnsupportedValue`, which names the repair: a setting that keeps the
 column as text. Nothing is rounded, and nothing becomes null in silence.
