@@ -127,6 +127,18 @@ def test_a_body_that_is_no_json_at_all(http, log_connection, registry, topic):
     assert post(http, topic, [{"customer": 1}]).status_code == 422  # JSON, and all of it refused
 
 
+def test_bad_utf_8_is_one_bad_event_and_kept(http, log_connection, registry, topic):
+    lines = b'%s\n{"customer":"\xff\xfe"}\n%s' % tuple(json.dumps(order(n)).encode() for n in (1, 2))
+    answer = post(http, topic, lines, headers={"Content-Type": "application/x-ndjson"})
+    assert [result["status"] for result in answer.json()["results"]] == ["accepted", "rejected", "accepted"]
+    assert answer.json()["results"][1]["reason"].startswith("not JSON: 'utf-8' codec can't decode byte 0xff")
+    (kept,) = rows(log_connection, registry, quarantine_topic(topic))
+    assert kept["value"] == b'{"customer":"\xff\xfe"}'
+    for body in (b'{"event_time":"\xff"}', b'{"a":' * 1900):
+        answer = http.post(f"/v1/topics/{topic}/heartbeat", content=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "not_json")
+
+
 def test_ids_of_three_kinds_make_retries_harmless(http, log_connection, registry, topic):
     def statuses(body, **more):
         return [

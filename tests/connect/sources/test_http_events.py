@@ -159,6 +159,20 @@ def test_an_array_that_is_nested_too_deep_is_one_bad_event():
     assert event.error == "not_json"
 
 
+@pytest.mark.parametrize(
+    "bad", [b'{"note":"\xff\xfe"}', b'{"note":"\\ud800"}', b'{"\xff":1}', b"[" * 900, b'{"a":' * 900]
+)
+def test_bytes_that_are_no_text_are_one_bad_event(bad):
+    """They were an internal server error, and the good events beside them were not taken."""
+    one, two, three = parse(NDJSON, b'{"a":1}\n%s\n{"a":2}' % bad, 10, 10_000)
+    assert (one.value, two.error, two.raw, three.value) == ({"a": 1}, "not_json", bad, {"a": 2})
+    (alone,) = parse(JSON, bad, 10, 10_000)
+    assert (alone.error, alone.raw) == ("not_json", bad)
+    assert parse(JSON, b"[%s,%s,%s]" % (bad, bad, bad), 3, 10_000)[0].error == "not_json"
+    binary = {"content-type": "application/json", **{f"ce-{name}": value for name, value in CLOUDEVENT.items()}}
+    assert parse(binary, bad, 10, 10_000)[0].error == "not_json"
+
+
 def test_gzip_within_its_limit():
     packed = gzip.compress(b"x" * 1000)
     assert unpack(packed, "gzip", 1000) == b"x" * 1000

@@ -46,6 +46,16 @@ def test_a_key_that_is_null_is_unfit():
         encoder(key=("id", "at")).encode({"id": 3})
 
 
+def test_what_is_nested_too_deep_to_be_checked_is_unfit():
+    fields = [{"name": "next", "type": ["null", "Node"], "default": None}]
+    node = json.dumps({"type": "record", "name": "Node", "fields": fields})
+    chain: dict[str, object] = {}
+    for _ in range(900):
+        chain = {"next": chain}
+    with pytest.raises(Unfit, match="nested too deep"):
+        Encoder("nodes", TopicEntry(), SchemaValue("nodes-value", 1, 7, node), ()).encode(chain)
+
+
 def test_a_catalog_that_names_a_field_the_schema_does_not_have_is_told():
     with pytest.raises(NoSchema, match="has no field 'nr'"):
         encoder(key=("nr",))

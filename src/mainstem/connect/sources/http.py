@@ -29,7 +29,7 @@ from mainstem.connect.gateway_config import CollectorConfig
 from mainstem.connect.quarantine import Quarantined, quarantine_topic
 from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, Placed, TakenOver
 from mainstem.connect.sources.http_body import Bodies, Held
-from mainstem.connect.sources.http_events import BadRequest, Event, parse, unpack
+from mainstem.connect.sources.http_events import UNREADABLE, BadRequest, Event, parse, unpack
 from mainstem.connect.sources.http_topics import Encoder, NoSchema, NotAnInput, Topics, UnknownTopic, event_time_ms
 from mainstem.connect.sources.http_values import Unfit
 from mainstem.connect.sources.http_window import ID_HEADER, MAX_ID_BYTES, content_hash, tail
@@ -237,7 +237,7 @@ class Collector:
             data = await held.read(request, 10_000)
         try:
             return encoder.topic, msgspec.json.decode(data or b"{}", type=dict[str, Any])
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise BadRequest(400, "not_json", f"the body is not a JSON object: {error}") from None
 
     async def _state(self, topic: str, event_time: int, *, end: bool) -> Response:

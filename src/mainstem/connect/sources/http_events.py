@@ -23,6 +23,12 @@ CLOUDEVENT_BATCH: Final = "application/cloudevents-batch+json"
 GZIP_PIECE_BYTES: Final = 4096
 KNOWN_TYPES: Final = (*JSON_TYPES, *NDJSON_TYPES, CLOUDEVENT, CLOUDEVENT_BATCH)
 
+UNREADABLE: Final = (
+    msgspec.DecodeError,
+    UnicodeDecodeError,
+    RecursionError,
+)  # what decoding raises for bytes of any kind
+
 _raw = msgspec.json.Decoder(msgspec.Raw)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _LINE = re.compile(rb"\S[^\n]*")
@@ -134,7 +140,7 @@ def _array_events(body: bytes, limit: int, read: Callable[[int, bytes], Event]) 
         raise _too_many(limit)
     try:
         raws = _raws.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         # Where a broken array's elements end cannot be known: the body as a whole is the bad event.
         return [Event(0, body, error="not_json", reason=f"the body is not a JSON array: {error}")]
     return [read(number, bytes(raw)) for number, raw in enumerate(raws)]
@@ -149,7 +155,7 @@ def _has_more_elements(body: bytes, limit: int) -> bool:
     for _ in range(limit):
         try:
             _raw.decode(view[place:])
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             what, _, byte = str(error).rpartition(" (byte ")
             if not what.endswith("trailing characters"):
                 return False
@@ -177,7 +183,7 @@ def _too_many(limit: int) -> BadRequest:
 def _plain(index: int, raw: bytes) -> Event:
     try:
         return Event(index, raw, _json.decode(raw))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         return Event(index, raw, error="not_json", reason=f"not JSON: {error}")
 
 

@@ -79,7 +79,10 @@ class Encoder:
 
     def encode(self, value: Any) -> Encoded:
         """Raises Unfit: the value does not fit the schema, or a column of the key is null."""
-        row = self._convert(value)
+        try:
+            row = self._convert(value)
+        except RecursionError:
+            raise Unfit("nested too deep") from None
         buffer = io.BytesIO()
         buffer.write(self._prefix)
         try:
