@@ -1,5 +1,7 @@
 """A project is loaded from its files: the graph is drawn, nothing runs, every mistake is told with its place."""
 
+import subprocess
+import sys
 from textwrap import dedent
 
 import pytest
@@ -191,3 +193,13 @@ def test_a_wrong_setting_names_the_setting_and_the_file(tmp_path, settings, mess
 def test_a_directory_without_settings_is_no_project(tmp_path):
     with pytest.raises(BadSetting, match="no such file"):
         load_project(tmp_path)
+
+
+def test_spark_outside_of_a_function_is_refused_with_what_to_write(tmp_path):
+    """Also where somebody else in this process runs Spark: so in a process of its own."""
+    text = 'from pyspark.sql import functions as F\n@F.udf("string")\ndef upper(x):\n    return x\n'
+    project(tmp_path, text)
+    code = f"from mainstem.process import load_project\nload_project({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    told = done.stderr.splitlines()[-1]
+    assert f"{tmp_path / 'jobs.py'}:2: import failed: PySparkRuntimeError" in told, told

@@ -2,7 +2,7 @@ import pytest
 
 from mainstem.core import MainstemError, UserError
 from mainstem.core.clock import ManualClock
-from mainstem.process.retries import HEALTHY_AFTER_SECONDS, LONGEST_DELAY_SECONDS, Retries
+from mainstem.process.retries import HEALTHY_AFTER_SECONDS, LONGEST_DELAY_SECONDS, WORKS_AFTER_SECONDS, Retries
 
 
 @pytest.fixture
@@ -29,6 +29,19 @@ def test_a_job_is_tried_again_after_longer_and_longer_pauses_and_starts_over_onc
     retries.see("a@1")
     assert retries.failed == {}
     assert retries.fail("a@1", MainstemError("again")).retry_seconds == 1
+
+
+def test_a_job_works_again_when_it_has_run_for_longer_than_a_start_that_fails_takes(clock):
+    """One that failed a second after each start was told to work again, every time."""
+    retries = Retries(clock)
+    assert retries.works("a@1")
+    retries.fail("a@1", MainstemError("no answer"))
+    assert not retries.works("a@1")
+    retries.start("a@1")
+    clock.advance_ms(5000)
+    assert not retries.works("a@1")
+    clock.advance_ms(int(WORKS_AFTER_SECONDS * 1000))
+    assert retries.works("a@1")
 
 
 def test_what_only_a_person_can_mend_is_tried_again_rarely(clock):

@@ -16,7 +16,7 @@ from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.internal import PROGRESS
 from mainstem.client.progress import Progress
 from mainstem.client.reports import read_reports
-from mainstem.client.topics import ensure_internal_topics, ensure_topic, list_topics, topic_settings
+from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
 from mainstem.process import sink_checkpoint
@@ -481,6 +481,42 @@ def test_a_job_that_turns_out_wrong_later_lags_alone(
     assert failed["later@1"].needs_a_person
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0)], ("customer",))
     run_until(driver, lambda: len(read_all(log_connection, f"{shop}.kept")) == 1, refused=wrong)
+
+
+@pytest.mark.spark
+def test_input_that_was_deleted_is_told_with_what_to_do(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """It was tried again for ever, in Spark's own words."""
+    jobs = """
+        @stream(to="SHOP.bereft", key="customer")
+        def bereft(orders):
+            return orders
+    """
+    project, data, topic = write_project(tmp_path / "project", shop, jobs), tmp_path / "data", f"{shop}.orders"
+    driver = driver_of(spark, project, log_connection, registry_url, data)
+    drivers.append(driver)
+    driver.start()
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(1, "ann", 0)], ("customer",))
+    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.bereft")) == 1)
+
+    def refused(driver):
+        run_until(driver, lambda: "bereft@1" in driver.retries.failed, refused=("bereft@1",))
+        failure = driver.retries.failed["bereft@1"]
+        assert failure.error.endswith(
+            f"records of {topic} are gone that it has not read: deleted with their topic, or by its retention"
+        )
+        assert failure.needs_a_person
+        assert "set another version under [jobs.bereft]" in failure.hint
+
+    delete(log_connection, [topic])
+    refused(driver)
+    drivers.remove(driver)
+    driver.stop()
+    again = driver_of(spark, project, log_connection, registry_url, data)  # makes the topic anew, without the records
+    drivers.append(again)
+    again.start()
+    refused(again)
 
 
 @pytest.mark.spark

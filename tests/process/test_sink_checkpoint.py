@@ -122,6 +122,15 @@ def test_what_a_power_cut_leaves_of_files_that_are_not_synced_is_removed(directo
     assert sorted(path.name for path in (directory / "offsets").iterdir()) == [".3.crc", "10", "3", "9"]
 
 
+def test_a_hole_is_refused(directory):
+    """Spark goes by the newest plan, and ended at each start because the one before it did not exist."""
+    checkpoint = good(directory)
+    (directory / "offsets" / "9").unlink()
+    with pytest.raises(SinkRefused, match=r"offsets/9: the plan of a batch is missing") as refused:
+        checkpoint.check(10)
+    assert "bring back an unchanged copy" in refused.value.hint
+
+
 def test_a_failure_of_spark_names_the_file_that_is_damaged(directory):
     checkpoint, state = Checkpoint(directory), directory / "state" / "0" / "1" / "7.changelog"
     assert checkpoint.damaged(f"FSError: Checksum error: file:{state} at 0 exp: 1 got: 2") == state

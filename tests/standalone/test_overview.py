@@ -6,7 +6,7 @@ from mainstem.client.append import append
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS
-from mainstem.client.progress import Marker, Written
+from mainstem.client.progress import Marker, Read, Written
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
@@ -56,14 +56,20 @@ def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path)
     writer.close()
     about = {"code": "c0de", "output": "totals", "inputs": {"orders": "orders"}, "determinism": "exact", "reason": ""}
     write_catalog(connection, {"job:totals": {"versions": {"1": about}, "current": "1"}})
-    marker = Marker("totals", "1", "uuid", 4, {"orders": {"orders": {0: 6}}}, {}, {"totals": {0: Written(3, 1)}})
+    marker = Marker(
+        "totals", "1", "uuid", 4, {"orders": {"orders": {0: 6}}}, {}, {"totals": {0: Written(3, 1)}},
+        {"orders": {"orders": {0: Read(end=6, rows=4, late=2)}}},
+    )  # fmt: skip
     append(connection, COMMITS, [(b"totals@1", msgspec.json.encode(marker))])
     write_reports(connection, [Report(reader="lakehouse", topic="orders", partition=0, end=8, rows=8)])
 
     seen = overview(tmp_path, connection)
     assert (seen.up, seen.node) == (False, None)
     assert [(s.source, s.position, s.records) for s in seen.sources] == [("shop", {"row": 10}, 10)]
-    assert [(j.job, j.current, j.batch, j.lag, j.rows) for j in seen.jobs] == [("totals", True, 4, 5, 3)]
-    assert [(r.reader, r.topic, r.lag, r.rows) for r in seen.readers] == [("lakehouse", "orders", 3, 8)]
+    assert [(j.job, j.current, j.batch, j.lag, j.rows, j.late) for j in seen.jobs] == [("totals", True, 4, 5, 3, 2)]
+    assert [(r.reader, r.topic, r.lag, r.rows) for r in seen.readers] == [
+        ("lakehouse", "orders", 3, 8),
+        ("totals@1", "orders", 5, 4),
+    ]
     with pytest.raises(UserError, match="no such job"):
         job_state(connection, "nothing")

@@ -19,9 +19,10 @@ def list_command(as_json: bool, target: Target) -> None:
     from mainstem.standalone.overview import job_states
 
     states = job_states(target.connect())
-    columns = ["job", "version", "current", "reads", "writes", "batch", "lag", "rows"]
+    columns = ["job", "version", "current", "reads", "writes", "batch", "lag", "rows", "late"]
     rows = [
-        (s.job, s.version, s.current, ", ".join(s.inputs.values()), s.output, s.batch, s.lag, s.rows) for s in states
+        (s.job, s.version, s.current, ", ".join(s.inputs.values()), s.output, s.batch, s.lag, s.rows, s.late)
+        for s in states
     ]
     click.echo(to_json(states) if as_json else to_table(columns, rows))
 
@@ -48,6 +49,7 @@ def show(name: str, as_json: bool, target: Target) -> None:
             ("batch", state.batch),
             ("lag", state.lag),
             ("rows written", state.rows),
+            ("rows too late", state.late),
         ]
         click.echo(to_table([state.job, ""], lines))
 

@@ -52,8 +52,8 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
             ),
             to_table(["source", "records", "position"], [(s.source, s.records, str(s.position)) for s in seen.sources]),
             to_table(
-                ["job", "version", "batch", "lag", "rows"],
-                [(j.job, j.version, j.batch, j.lag, j.rows) for j in seen.jobs],
+                ["job", "version", "batch", "lag", "rows", "late"],
+                [(j.job, j.version, j.batch, j.lag, j.rows, j.late) for j in seen.jobs],
             ),
             to_table(["reader", "topic", "lag", "rows"], [(r.reader, r.topic, r.lag, r.rows) for r in seen.readers]),
         ]

@@ -34,18 +34,13 @@ def write_reports(connection: Connection, reports: Sequence[Report]) -> None:
 
 
 def read_reports(connection: Connection, existing: Iterable[str]) -> list[Report]:
-    """The last statement of every reader, jobs included. Of a topic that a job reads twice, the slower reading.
+    """The last statement of every reader of every partition, jobs included.
 
     Args:
         connection: the log.
         existing: the topics that there are.
     """
-    found: dict[tuple[str, str, int], Report] = {}
-    for report in [*_destinations(connection, existing), *_jobs(connection, existing)]:
-        place = (report.reader, report.topic, report.partition)
-        if place not in found or report.end < found[place].end:
-            found[place] = report
-    return list(found.values())
+    return [*_destinations(connection, existing), *_jobs(connection, existing)]
 
 
 def _destinations(connection: Connection, existing: Iterable[str]) -> list[Report]:

@@ -65,6 +65,9 @@ INJECTION_SOURCE = "mainstem_heartbeats"
 _HEARTBEAT = "_heartbeat"
 _INJECTIONS_KEPT = 1000
 _ATTEMPTS = 5
+_END_OF_TIME = 1 << 53  # ms since 1970
+_LOST = ("UnknownTopicOrPartition", "data may have been lost", "data may have been missed", "OffsetOutOfRange")
+"""How Spark 4.2 says that records are gone that a query has not read."""
 
 
 class JobFailed(MainstemError):
@@ -218,7 +221,7 @@ class RunningJob:
         raise kind(self.spec.name, place, reason, hint=hint) from error
 
     def _refuse_damage(self, query: "StreamingQuery") -> None:
-        """A file of the checkpoint that was cut or changed fails every time: no other try can mend it."""
+        """A file of the checkpoint that was cut or changed, or input that is gone, fails every time: no other try mends it."""
         jvm: Any = self._root._jvm
         failure = query._jsq.exception()
         checkpoint = Checkpoint(self.spec.checkpoint)
@@ -227,6 +230,14 @@ class RunningJob:
         if path is not None:
             reason, hint = f"{path}: cut or changed since it was written", checkpoint.repair(path, self._committed)
             raise JobRefused(self.spec.key, None, reason, hint=hint)
+        if any(sign in text for sign in _LOST):
+            raise JobRefused(
+                self.spec.key,
+                None,
+                f"records of {', '.join(each.topic for each in self.spec.inputs)} are gone that it has not read: deleted "
+                "with their topic, or by its retention",
+                hint=f"set another version under [jobs.{self.spec.name}]: it reads what there is from the beginning",
+            )
 
     def _learn(self, schema_id: int, topic: str) -> None:
         """A producer has registered a new schema since the query was planned: plan it again with that one too."""
@@ -447,9 +458,11 @@ class RunningJob:
         if not progress or not progress["stateOperators"]:
             return None, 1
         text = progress["eventTime"].get("watermark", "1970-01-01T00:00:00.000Z")
-        watermark = datetime.fromisoformat(text)
         rows = sum(operator["numRowsTotal"] for operator in progress["stateOperators"])
-        return int(watermark.timestamp() * 1000), rows
+        try:
+            return int(datetime.fromisoformat(text).timestamp() * 1000), rows
+        except ValueError:  # beyond the year 9999, by its delay or by a heartbeat: nothing can be later
+            return _END_OF_TIME, rows
 
 
 def _forget_injections(injections: Path, read_before: float) -> None:

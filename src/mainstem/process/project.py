@@ -206,6 +206,10 @@ def _import(directory: Path, files: Sequence[Path]) -> list[ModuleType]:
     return list(ours.values())
 
 
+_WITHOUT_SPARK = (
+    "Spark does not run while a project is read: outside of the jobs' functions write types as objects, "
+    "@F.udf(StringType()), and keep F.col, F.lit and the like within functions"
+)
 _brought: set[str] = set()
 """Names of the modules that projects brought into this process."""
 
@@ -229,7 +233,9 @@ def _import_file(path: Path) -> None:
     except SyntaxError as error:
         raise BadDeclaration(Location(error.filename or str(path), error.lineno or 0), f"{error.msg}") from error
     except (Exception, SystemExit) as error:
-        raise BadDeclaration(_place_of(error, path), f"import failed: {type(error).__name__}: {error}") from error
+        hint = _WITHOUT_SPARK if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error) else ""
+        reason = f"import failed: {type(error).__name__}: {error}"
+        raise BadDeclaration(_place_of(error, path), reason, hint=hint) from error
 
 
 def _place_of(error: BaseException, path: Path) -> Location:

@@ -10,6 +10,7 @@ from mainstem.core import Clock, MainstemError, UserError
 
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 60.0
 HEALTHY_AFTER_SECONDS = 60.0
+WORKS_AFTER_SECONDS = 15.0
 
 
 class Failure(msgspec.Struct):
@@ -56,6 +57,13 @@ class Retries:
     def start(self, key: str) -> None:
         """The job has been started."""
         self._started[key] = self._clock.monotonic()
+
+    def works(self, key: str) -> bool:
+        """Whether the job runs as it should: what has failed, once it has run for longer than a start that fails takes."""
+        started = self._started.get(key)
+        return key not in self.failed or (
+            started is not None and self._clock.monotonic() - started >= WORKS_AFTER_SECONDS
+        )
 
     def see(self, key: str) -> None:
         """The job still runs: after a while its failures are forgotten."""

@@ -79,7 +79,11 @@ class Checkpoint:
         """
         if self.exists():
             self.query_id()
-        for path in self._newest("offsets", 2):
+        plans = self._newest("offsets", 2)
+        if plans and int(plans[0].name) > 0 and [int(path.name) for path in plans[1:]] != [int(plans[0].name) - 1]:
+            missing = self.directory / "offsets" / str(int(plans[0].name) - 1)
+            raise SinkRefused(f"{missing}: the plan of a batch is missing", hint=self.repair(missing, committed))
+        for path in plans:
             try:
                 read_plan(self.directory, int(path.name))
             except CorruptData as error:

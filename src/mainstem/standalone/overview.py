@@ -33,6 +33,7 @@ class JobState(msgspec.Struct, frozen=True):
     batch: int | None
     lag: int | None
     rows: int
+    late: int = 0  # rows that were too late for their window, and are in no output
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -113,9 +114,15 @@ def job_states(connection: Connection) -> list[JobState]:
                     batch=marker.batch if marker else None,
                     lag=lag_of(merge_positions(marker.end_offsets), ends) if marker else None,
                     rows=sum(total.count for partitions in written for total in partitions.values()),
+                    late=_late(marker) if marker else 0,
                 )
             )
     return states
+
+
+def _late(marker: Marker) -> int:
+    topics_read = [topic for by_topic in marker.read.values() for topic in by_topic.values()]
+    return sum(read.late for partitions in topics_read for read in partitions.values())
 
 
 def job_state(connection: Connection, job: str) -> list[JobState]:

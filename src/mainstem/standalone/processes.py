@@ -144,7 +144,8 @@ def task_states(driver: "JobDriver") -> list["TaskState"]:
 
     found = [TaskState(f"job {key}") for key in driver.running if key not in driver.retries.failed]
     for key, failure in driver.retries.failed.items():
-        state = "running" if key in driver.running else "failed" if failure.needs_a_person else "waiting"
+        works = key in driver.running and driver.retries.works(key)
+        state = "running" if works else "failed" if failure.needs_a_person else "waiting"
         found.append(
             TaskState(
                 f"job {key}",

@@ -258,6 +258,11 @@ def test_a_time_that_no_reader_can_hold_is_kept_with_its_reason(http, log_connec
     assert (kept["error"], json.loads(kept["value"])["at"]) == ("unfit", 2**63 - 1)
 
 
+def test_an_end_before_the_first_event_makes_nothing_late(http, topic):
+    """It said that nothing older than now follows: whatever came all the same was in no window."""
+    assert http.post(f"/v1/topics/{topic}/end").json()["event_time"] == 0
+
+
 def test_the_end_after_a_restart_finds_the_event_time_in_the_topic(http, log_connection, topic):
     accepted = post(http, topic, [order(7), order(3)]).json()
     plain = ORDER.replace('"logicalType": "timestamp-micros"', '"doc": ""')

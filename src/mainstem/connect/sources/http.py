@@ -249,7 +249,10 @@ class Collector:
         return _json(200, statement)
 
     def _latest_event_time(self, encoder: Encoder) -> int:
-        """The latest event time among the topic's last records; now, where the topic names no column for it."""
+        """The latest event time among the topic's last records; now, where the topic names no column for it.
+
+        Of a topic without records, the earliest: what comes in spite of the end would be too late for its windows else.
+        """
         latest = -1
         column = encoder.entry.event_time
         if column is None:
@@ -261,7 +264,7 @@ class Collector:
                 except CorruptData:  # any Kafka client may have written it; readers leave it out too
                     continue
                 latest = max(latest, -1 if value is None else int(value.timestamp() * 1000))
-        return latest if latest >= 0 else self.clock.now_ms()
+        return max(latest, 0)
 
     def _text(self, schema_id: int) -> str:
         return self._schemas.state.schema_by_id(schema_id).schema
