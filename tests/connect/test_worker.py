@@ -72,8 +72,24 @@ def test_what_may_pass_is_tried_again_with_growing_pauses_and_one_line_each():
     assert worker.states[0].failures == 3
 
 
+@pytest.mark.parametrize("error", [UserError("wrong", hint="mend it"), CorruptData("torn")])
+def test_what_a_person_has_mended_is_tried_again_and_seen_as_failed_until_then(error):
+    task, seen = Script(error, error), []
+    worker = Worker({"source bad": task}, on_change=seen.extend, failed_delay_seconds=0.01)
+    with structlog.testing.capture_logs() as logs:
+        run_until(worker, task.working)
+    assert [(line["event"], line["retry_in_seconds"]) for line in logs] == [("task_failed", 0.01)] * 2
+    assert [state.state for state in seen] == ["running", "failed", "running", "failed", "running", "stopped"]
+    again = seen[4]
+    assert (again.seen_at(again.since_ms + 1_000).state, again.seen_at(again.since_ms + 20_000).state) == (
+        "failed",
+        "running",
+    )
+    assert (seen[1].retry_seconds, seen[1].error, seen[1].hint) == (0.01, str(error), error.hint)
+
+
 @pytest.mark.parametrize("error", [UserError("wrong", hint="mend it"), CorruptData("torn"), Fenced("another")])
-def test_what_a_person_must_mend_fails_once_and_the_others_go_on(error):
+def test_what_a_person_must_mend_fails_and_the_others_go_on(error):
     bad, good, failed = Script(error), Script(), threading.Event()
 
     def on_change(states):

@@ -28,13 +28,15 @@ def test_a_task_works_again_when_it_has_run_for_a_while():
 def test_each_change_is_told_once():
     news = News()
     running = TaskState("source fleet")
-    failed = TaskState("source fleet", "failed", 2, "wrong password", "mend it")
-    seen = [running, WAITS, msgspec.structs.replace(WAITS, retry_seconds=0.0), running, failed, failed]
+    failed = TaskState("source fleet", "failed", 2, "wrong password", "mend it", 0, 60.0, needs_a_person=True)
+    tried = msgspec.structs.replace(failed, state="running").seen_at(1_000)
+    seen = [running, WAITS, msgspec.structs.replace(WAITS, retry_seconds=0.0), running, failed, tried, failed]
     assert [list(news.of([state])) for state in seen] == [
         [],
         ["source fleet waits: no answer; retry in 8 s"],
         [],
         ["source fleet works again"],
-        ["source fleet failed: wrong password (mend it)"],
+        ["source fleet failed: wrong password (mend it); retry in 60 s"],
+        [],
         [],
     ]

@@ -48,7 +48,7 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
             to_table(["process", "state", "pid", "restarts", "said"], rows),
             to_table(
                 ["source or sink", "state", "failures", "error"],
-                [(t.name, t.state, t.failures, f"{t.error} ({t.hint})" if t.hint else t.error) for t in seen.tasks],
+                [(t.name, t.state, t.failures, t.told) for t in seen.tasks],
             ),
             to_table(["source", "records", "position"], [(s.source, s.records, str(s.position)) for s in seen.sources]),
             to_table(

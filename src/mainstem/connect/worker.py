@@ -4,11 +4,11 @@ What becomes of an error:
 
     Retriable            tried again after a pause that doubles up to 30 s; a run of a minute starts over with the first
     Fenced               failed: another process runs the same source, and trying again would fence that one
-    UserError            failed: a person has to mend something; the line says what
-    CorruptData          failed: nothing is skipped in silence
+    UserError            failed: a person has to mend something; the line says what. Tried again every minute
+    CorruptData          failed: nothing is skipped in silence. Tried again every minute
     anything else        a bug of ours: logged with its stack, tried again like a Retriable
 
-One line per failure; `failed` stays until the process is started again, and the others go on.
+One line per failure, and the others go on. `failed` stays while it is tried again, until it has worked for a while.
 """
 
 import re
@@ -36,6 +36,7 @@ SourceConfig: TypeAlias = PostgresSourceConfig | FileSourceConfig
 SinkConfig: TypeAlias = PostgresReplicaConfig
 
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 30.0
+FAILED_DELAY_SECONDS = 60.0  # until what a person has to mend is tried again, as for jobs
 HEALTHY_AFTER_SECONDS = 60.0
 STOP_SECONDS = 15.0
 WORKS_AFTER_SECONDS = 10.0  # a task that failed and runs again for so long is no longer said to wait
@@ -50,7 +51,8 @@ class Task(Protocol):
 class TaskState(msgspec.Struct):
     """What people see of a task. `state`: running, waiting (for the next try), failed, stopped.
 
-    `error` is the last one, on one line; `retry_seconds` is the pause of a task that waits.
+    `error` is the last one, on one line; `retry_seconds` is the pause before the next try of a task that waits or has
+    failed, 0 where there is none. `needs_a_person`: a person has to mend what the error says.
     """
 
     name: str
@@ -60,13 +62,22 @@ class TaskState(msgspec.Struct):
     hint: str = ""
     since_ms: int = 0
     retry_seconds: float = 0.0
+    needs_a_person: bool = False
 
     def seen_at(self, now_ms: int) -> "TaskState":
         """The state as people should see it: a task that has only just been started again may fail again at once."""
         tried = self.state == "running" and bool(self.error) and now_ms - self.since_ms < WORKS_AFTER_SECONDS * 1000
         if tried:
-            return msgspec.structs.replace(self, state="waiting", retry_seconds=0.0)
+            state = "failed" if self.needs_a_person else "waiting"
+            return msgspec.structs.replace(self, state=state, retry_seconds=0.0)
         return msgspec.structs.replace(self, error="", hint="") if self.state == "running" else self
+
+    @property
+    def told(self) -> str:
+        """The error with what to do and when the next try is, on one line; "" where there is none."""
+        hint = f" ({self.hint})" if self.hint else ""
+        retry = f"; retry in {self.retry_seconds:g} s" if self.retry_seconds else ""
+        return f"{self.error}{hint}{retry}"
 
 
 def secrets_of(configs: Iterable[SourceConfig | SinkConfig]) -> set[str]:
@@ -129,6 +140,7 @@ class Worker:
         clock: Clock | None = None,
         first_delay_seconds: float = FIRST_DELAY_SECONDS,
         longest_delay_seconds: float = LONGEST_DELAY_SECONDS,
+        failed_delay_seconds: float = FAILED_DELAY_SECONDS,
     ) -> None:
         self._tasks = dict(tasks)
         self._on_change = on_change
@@ -136,6 +148,7 @@ class Worker:
         self._clock = clock or SystemClock()
         self._first_delay = first_delay_seconds
         self._longest_delay = longest_delay_seconds
+        self._failed_delay = failed_delay_seconds
         self._lock = threading.Lock()
         self._states = {name: TaskState(name, since_ms=self._clock.now_ms()) for name in self._tasks}
 
@@ -166,10 +179,16 @@ class Worker:
             try:
                 self._change(name, "running")
                 task.run(stop)
-            except (UserError, CorruptData, Fenced) as error:
+            except Fenced as error:
                 self._change(name, "failed", error)
                 self._tell_failed(name, error)
                 return
+            except (UserError, CorruptData) as error:
+                self._change(name, "failed", error, self._failed_delay)
+                self._tell_failed(name, error, retry_in_seconds=self._failed_delay)
+                if stop.wait(self._failed_delay):
+                    return
+                delay = self._first_delay
             except Exception as error:  # whatever it is, the other tasks go on and this one is tried again
                 if self._clock.monotonic() - started >= HEALTHY_AFTER_SECONDS:
                     delay = self._first_delay
@@ -179,8 +198,8 @@ class Worker:
                 delay = min(self._longest_delay, delay * 2)
         self._change(name, "stopped")
 
-    def _tell_failed(self, name: str, error: MainstemError) -> None:
-        log.error("task_failed", task=name, error=self._text(error), hint=error.hint)
+    def _tell_failed(self, name: str, error: MainstemError, **more: float) -> None:
+        log.error("task_failed", task=name, error=self._text(error), hint=error.hint, **more)
 
     def _tell(self, name: str, error: Exception, delay: float) -> None:
         if isinstance(error, MainstemError):
@@ -206,4 +225,5 @@ class Worker:
             if error is not None:
                 entry.failures += 1
                 entry.error, entry.hint = self._text(error), getattr(error, "hint", "")
+                entry.needs_a_person = state == "failed"
         self._on_change(self.states)

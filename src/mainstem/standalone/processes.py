@@ -155,6 +155,7 @@ def task_states(driver: "JobDriver") -> list["TaskState"]:
                 failure.hint,
                 failure.since_ms,
                 failure.retry_seconds,
+                failure.needs_a_person,
             )
         )
     return found

@@ -71,9 +71,5 @@ class News:
             self._told[task.name] = now
             if task.state == "running":
                 yield f"{task.name} works again"
-            elif task.state == "waiting":
-                retry = f"; retry in {task.retry_seconds:g} s" if task.retry_seconds else ""
-                yield f"{task.name} waits: {task.error}{retry}"
             else:
-                hint = f" ({task.hint})" if task.hint else ""
-                yield f"{task.name} failed: {task.error}{hint}"
+                yield f"{task.name} {'waits' if task.state == 'waiting' else 'failed'}: {task.told}"
