@@ -68,7 +68,10 @@ class Target(msgspec.Struct, frozen=True):
         return connection
 
 
-def probe(connection: Connection) -> None:
+def probe(
+    connection: Connection,
+    hint: str = "is `mainstem up` running? --bootstrap or --project says which log is meant",
+) -> None:
     """Say at once that nobody listens: the clients below would try for half a minute.
 
     Raises:
@@ -82,10 +85,7 @@ def probe(connection: Connection) -> None:
             reasons.append(error.strerror or str(error))
         else:
             return
-    raise BrokerUnavailable(
-        f"{connection.bootstrap}: no log answers: {reasons[0]}",
-        hint="is `mainstem up` running? --bootstrap or --project says which log is meant",
-    )
+    raise BrokerUnavailable(f"{connection.bootstrap}: no log answers: {reasons[0]}", hint=hint)
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:

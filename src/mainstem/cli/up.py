@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from mainstem.cli.output import tell
-from mainstem.cli.target import data_directory
+from mainstem.cli.target import data_directory, probe
+from mainstem.client.connection import Connection, load_security
 from mainstem.core.logging import configure
 from mainstem.core.process import die_with_parent
 
@@ -32,6 +33,9 @@ def up(
 
     configure("up", level=log_level)
     die_with_parent()
+    if bootstrap is not None:
+        at = Connection(bootstrap, load_security(project))
+        probe(at, hint="is the address of --bootstrap right, and does a Kafka listen there that this machine reaches?")
     directory = data_directory(project, data)
     began = time.monotonic()
     shown: dict[str, tuple[str, int | None]] = {}

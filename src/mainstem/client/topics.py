@@ -71,7 +71,7 @@ def ensure_topic(
         BrokerUnavailable: no answer within 30 s.
     """
     client = client or admin(connection)
-    factor = replication_factor or min(3, len(_metadata(client).brokers))
+    factor = replication_factor or min(3, len(_metadata(connection, client).brokers))
     new = NewTopic(name, num_partitions=partitions, replication_factor=factor, config=dict(config or {}))
     try:
         client.create_topics([new], request_timeout=TIMEOUT_SECONDS)[name].result()
@@ -80,7 +80,7 @@ def ensure_topic(
             raise _translated(error, f"create topic {name}") from error
         if same_settings:
             _refuse_other_settings(name, config or {}, describe_config(connection, name))
-    description = _wait_for_leaders(client, name)
+    description = _wait_for_leaders(connection, client, name)
     if description.partitions != partitions:
         raise TopicMismatch(
             f"topic {name}: expected {partitions} partitions, found {description.partitions}",
@@ -105,7 +105,7 @@ def topic_settings(kind: str, own: Mapping[str, str]) -> dict[str, str]:
 
 def list_topics(connection: Connection, *, client: AdminClient | None = None) -> dict[str, TopicDescription]:
     """Every topic by name, internal ones included."""
-    topics = _metadata(client or admin(connection)).topics
+    topics = _metadata(connection, client or admin(connection)).topics
     return {name: _description(topic) for name, topic in sorted(topics.items())}
 
 
@@ -167,7 +167,7 @@ def start_offsets(connection: Connection, topic: str) -> dict[int, int]:
 
 def cluster_id(connection: Connection, *, client: AdminClient | None = None) -> str:
     """Which log this is: it stays the same for the life of its data, whatever its address."""
-    return str(_metadata(client or admin(connection)).cluster_id)
+    return str(_metadata(connection, client or admin(connection)).cluster_id)
 
 
 def topic_ids(connection: Connection, names: Iterable[str], *, client: AdminClient | None = None) -> dict[str, str]:
@@ -216,22 +216,22 @@ def _offsets(connection: Connection, topic: str, spec: Any, level: IsolationLeve
         raise _translated(error, f"offsets of topic {topic}") from error
 
 
-def _wait_for_leaders(client: AdminClient, name: str) -> TopicDescription:
+def _wait_for_leaders(connection: Connection, client: AdminClient, name: str) -> TopicDescription:
     """A topic is created before its leaders are elected, and a produce in between fails."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
-        topic = _metadata(client).topics.get(name)
+        topic = _metadata(connection, client).topics.get(name)
         if topic and topic.partitions and all(partition.leader >= 0 for partition in topic.partitions.values()):
             return _description(topic)
         time.sleep(0.05)
     raise BrokerUnavailable(f"topic {name}: no leader for every partition within {TIMEOUT_SECONDS:.0f} s")
 
 
-def _metadata(client: AdminClient) -> Any:
+def _metadata(connection: Connection, client: AdminClient) -> Any:
     try:
         return client.list_topics(timeout=TIMEOUT_SECONDS)
     except KafkaException as error:
-        raise _translated(error, "list topics") from error
+        raise _translated(error, f"{connection.bootstrap}: list topics") from error
 
 
 def _description(topic: Any) -> TopicDescription:
