@@ -72,6 +72,15 @@ def test_what_may_pass_is_tried_again_with_growing_pauses_and_one_line_each():
     assert worker.states[0].failures == 3
 
 
+def test_the_name_of_a_task_is_told_once():
+    task = Script(Retriable("sink copy: no answer"))
+    worker = Worker({"sink copy": task}, first_delay_seconds=0.001)
+    with structlog.testing.capture_logs() as logs:
+        run_until(worker, task.working)
+    assert [(line["task"], line["error"]) for line in logs] == [("sink copy", "no answer")]
+    assert worker.states[0].error == "no answer"
+
+
 @pytest.mark.parametrize("error", [UserError("wrong", hint="mend it"), CorruptData("torn")])
 def test_what_a_person_has_mended_is_tried_again_and_seen_as_failed_until_then(error):
     task, seen = Script(error, error), []

@@ -1,9 +1,14 @@
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from mainstem.standalone.processes import stop_on_signals
+from mainstem.core import ManualClock
+from mainstem.process.declare import Location
+from mainstem.process.job import JobFailed
+from mainstem.process.retries import Retries
+from mainstem.standalone.processes import stop_on_signals, task_states
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +26,12 @@ def test_a_signal_asks_for_a_stop(number):
     assert not stop.is_set()
     signal.raise_signal(number)
     assert stop.wait(5)
+
+
+def test_the_name_of_a_job_is_told_once():
+    retries = Retries(ManualClock())
+    retries.fail("hourly@2", JobFailed("hourly", None, "no column"))
+    retries.fail("daily@1", JobFailed("daily", Location("jobs.py", 12), "no column"))
+    hourly, daily = task_states(SimpleNamespace(running={}, retries=retries))
+    assert (hourly.name, hourly.error) == ("job hourly@2", "no column")
+    assert (daily.name, daily.error) == ("job daily@1", "jobs.py:12: no column")

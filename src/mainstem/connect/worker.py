@@ -199,19 +199,22 @@ class Worker:
         self._change(name, "stopped")
 
     def _tell_failed(self, name: str, error: MainstemError, **more: float) -> None:
-        log.error("task_failed", task=name, error=self._text(error), hint=error.hint, **more)
+        log.error("task_failed", task=name, error=self._text(name, error), hint=error.hint, **more)
 
     def _tell(self, name: str, error: Exception, delay: float) -> None:
         if isinstance(error, MainstemError):
-            log.warning("task_waits", task=name, error=self._text(error), hint=error.hint, retry_in_seconds=delay)
+            log.warning("task_waits", task=name, error=self._text(name, error), hint=error.hint, retry_in_seconds=delay)
         else:
             stack = self._redacted("".join(traceback.format_exception(error)).rstrip())
-            log.error("task_has_a_bug", task=name, error=self._text(error), retry_in_seconds=delay, exception=stack)
+            log.error(
+                "task_has_a_bug", task=name, error=self._text(name, error), retry_in_seconds=delay, exception=stack
+            )
 
-    def _text(self, error: Exception) -> str:
-        """What is told of an error: one line, without secrets."""
+    def _text(self, name: str, error: Exception) -> str:
+        """What is told of an error: one line, without secrets, and without the task's name, which stands beside it."""
         lines = str(error).strip().splitlines() or [""]
-        return self._redacted(lines[0] if isinstance(error, MainstemError) else f"{type(error).__name__}: {lines[0]}")
+        line = lines[0].removeprefix(f"{name}: ")
+        return self._redacted(line if isinstance(error, MainstemError) else f"{type(error).__name__}: {line}")
 
     def _redacted(self, text: str) -> str:
         for secret in self._secrets:
@@ -224,6 +227,6 @@ class Worker:
             entry.state, entry.since_ms, entry.retry_seconds = state, self._clock.now_ms(), retry_seconds
             if error is not None:
                 entry.failures += 1
-                entry.error, entry.hint = self._text(error), getattr(error, "hint", "")
+                entry.error, entry.hint = self._text(name, error), getattr(error, "hint", "")
                 entry.needs_a_person = state == "failed"
         self._on_change(self.states)

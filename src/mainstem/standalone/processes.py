@@ -144,6 +144,7 @@ def task_states(driver: "JobDriver") -> list["TaskState"]:
 
     found = [TaskState(f"job {key}") for key in driver.running if key not in driver.retries.failed]
     for key, failure in driver.retries.failed.items():
+        error = failure.error.replace(f"job {key.rpartition('@')[0]} failed: ", "", 1)  # which the line begins with
         works = key in driver.running and driver.retries.works(key)
         state = "running" if works else "failed" if failure.needs_a_person else "waiting"
         found.append(
@@ -151,7 +152,7 @@ def task_states(driver: "JobDriver") -> list["TaskState"]:
                 f"job {key}",
                 state,
                 failure.failures,
-                failure.error,
+                error,
                 failure.hint,
                 failure.since_ms,
                 failure.retry_seconds,
