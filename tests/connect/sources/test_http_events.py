@@ -118,6 +118,14 @@ def test_requests_that_hold_no_events(headers, body, status, code):
     assert (error.value.status, error.value.code) == (status, code)
 
 
+def test_what_plain_curl_sends_is_refused_with_what_to_say_instead():
+    with pytest.raises(BadRequest) as error:
+        parse({"content-type": "application/x-www-form-urlencoded"}, b'{"a":1}', 2, EVENT_BYTES)
+    assert str(error.value).startswith("Content-Type: expected application/json, ")
+    assert str(error.value).endswith("; found 'application/x-www-form-urlencoded'")
+    assert "curl --json" in error.value.hint
+
+
 @pytest.mark.parametrize(("body", "over"), [(b"[%s]", b", "), (b" [ %s , 1 ] ", b" , ")])
 def test_elements_are_counted_as_json_has_them(body, over):
     elements = [b'"a,b\\",["', b'{"a":[1,2,{"b":"]"}]}', b"[[],[]]", b"-1.5e3", b"null"]

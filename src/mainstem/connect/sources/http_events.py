@@ -117,7 +117,12 @@ def parse(headers: Mapping[str, str], body: bytes, limit: int, event_bytes: int)
         events = _json_events(body, limit, _sized(_plain, event_bytes))
     else:
         known = ", ".join(KNOWN_TYPES)
-        raise BadRequest(415, "unknown_content_type", f"Content-Type {content_type!r}; taken are {known}")
+        raise BadRequest(
+            415,
+            "unknown_content_type",
+            f"Content-Type: expected {known}; found {content_type!r}",
+            hint="`curl --json` sends application/json; `curl -d` needs -H 'Content-Type: application/json' beside it",
+        )
     if not events:
         raise BadRequest(400, "no_events", "the body holds no events")
     return events
