@@ -13,12 +13,14 @@ from tests.support.commands import mainstem
 
 
 def test_a_project_that_is_not_up_is_exit_1(tmp_path):
+    (tmp_path / "mainstem.toml").touch()
     result = mainstem("status", "--project", tmp_path)
     assert result.returncode == 1
     assert "not up; `mainstem up" in result.stderr
 
 
 def test_a_project_that_is_not_up_is_a_document_for_programs(tmp_path):
+    (tmp_path / "mainstem.toml").touch()
     done = mainstem("status", "--project", tmp_path, "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout) == {"up": False, "node": None, "tasks": [], "sources": [], "jobs": [], "readers": []}
@@ -52,7 +54,7 @@ def test_sources_are_shown_where_they_are(cli_log, tmp_path):
     writer.begin()
     writer.commit({"lsn": 42})
     writer.close()
-    arguments = ["status", "--bootstrap", cli_log, "--project", str(tmp_path)]
+    arguments = ["status", "--bootstrap", cli_log, "--data", str(tmp_path)]
     people = CliRunner().invoke(group, arguments)
     assert people.exit_code == 0
     assert "{'lsn': 42}" in people.stdout

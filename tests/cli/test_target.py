@@ -52,6 +52,21 @@ def test_what_a_stopped_up_has_left_is_no_log(tmp_path):
         Target(None, tmp_path, None).connect()
 
 
+def test_a_project_that_is_none_or_never_ran_is_no_log(tmp_path, listening, monkeypatch):
+    """`topic delete --project` with a typo once deleted from whatever listened at the default address."""
+    monkeypatch.setattr("mainstem.cli.target.DEFAULT_BOOTSTRAP", listening)
+    missing = tmp_path / "projct"
+    for command in (["topic", "list"], ["status"], ["topic", "list", "--bootstrap", listening]):
+        result = CliRunner().invoke(group, [*command, "--project", str(missing)])
+        assert str(result.exception) == f"--project {missing}: expected a directory with a mainstem.toml, found none"
+    assert "expected a directory with a mainstem.toml" in the_line(mainstem("topic", "list", "--project", missing))
+    (tmp_path / "mainstem.toml").touch()
+    for option, value in (("--project", tmp_path), ("--data", tmp_path / "data")):
+        result = CliRunner().invoke(group, ["topic", "list", option, str(value)])
+        assert isinstance(result.exception, NotUp)
+        assert "expected the data of a project that is up, found none" in str(result.exception)
+
+
 def test_the_security_of_the_project_is_used(tmp_path, listening):
     settings = '[security]\nprotocol = "SASL_PLAINTEXT"\nmechanism = "PLAIN"\nusername = "me"\n'
     (tmp_path / "mainstem.toml").write_text(settings)

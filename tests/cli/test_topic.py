@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem.cli import group
+from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics, list_topics
 from tests.support.commands import mainstem, the_line
@@ -67,6 +68,24 @@ def test_internal_topics_are_not_deleted(cli_log, name):
     line = the_line(mainstem("topic", "delete", name, "--yes", "--bootstrap", cli_log))
     assert f"topic {name}: kept by Mainstem or Kafka for itself" in line
     assert name in list_topics(Connection(cli_log))
+
+
+def test_who_loses_a_topic_is_told_before_it_is_deleted(run, cli_log):
+    ensure_internal_topics(Connection(cli_log))
+    run("topic", "create", "used")
+    job = {"versions": {"1": {"output": "sums", "inputs": {"u": "used"}}}}
+    write_catalog(Connection(cli_log), {"topic:used": {"producer": "source:shop"}, "job:sums": job})
+    command = ["topic", "delete", "used", "--bootstrap", cli_log]
+    asked = CliRunner().invoke(group, command, input="n\n")
+    assert (asked.exit_code, asked.stderr.splitlines()[0]) == (
+        1,
+        "topic used: written by source shop, read by job sums@1",
+    )
+    assert "used" in list_topics(Connection(cli_log))
+    told = CliRunner().invoke(group, [*command, "--yes"])
+    assert (told.exit_code, told.stderr) == (0, asked.stderr.splitlines(keepends=True)[0])
+    assert "used" not in list_topics(Connection(cli_log))
+    write_catalog(Connection(cli_log), {"topic:used": None, "job:sums": None})
 
 
 def test_a_topic_that_is_not_there_is_misuse(cli_log):

@@ -1,7 +1,15 @@
 import pytest
 
 from mainstem.client.append import append
-from mainstem.client.catalog import TopicEntry, entries, read_catalog, retired_versions, topic_entries, write_catalog
+from mainstem.client.catalog import (
+    TopicEntry,
+    entries,
+    read_catalog,
+    retired_versions,
+    topic_entries,
+    users_of,
+    write_catalog,
+)
 from mainstem.client.internal import CATALOG
 from mainstem.core import CorruptData
 
@@ -30,3 +38,16 @@ def test_retired_versions_are_known_by_the_key_under_which_they_spoke():
         "sink:c": {"retired": ["1"]},
     }
     assert retired_versions(jobs) == {"a@1", "a@2"}
+
+
+def test_who_writes_and_who_reads_a_topic_is_known():
+    catalog = {
+        "topic:orders": {"producer": "source:shop"},
+        "topic:totals.v2": {"producer": "job:totals"},
+        "job:totals": {"versions": {"2": {"output": "totals.v2", "inputs": {"o": "orders"}}, "3": {}}},
+        "sink:lake": {"type": "delta", "pattern": "^[^_].*"},
+        "sink:replica": {"type": "postgres", "topics": ["orders"]},
+    }
+    assert users_of(catalog, "orders") == (["source shop"], ["job totals@2", "sink lake", "sink replica"])
+    assert users_of(catalog, "totals.v2") == (["job totals@2"], ["sink lake"])
+    assert users_of(catalog, "_own") == ([], [])

@@ -35,6 +35,7 @@ class Target(msgspec.Struct, frozen=True):
     bootstrap: str | None
     project: Path
     data: Path | None
+    named: bool = False  # the project was named, not taken from where the command was called
 
     @property
     def directory(self) -> Path:
@@ -52,7 +53,7 @@ class Target(msgspec.Struct, frozen=True):
         """The connection that the options mean, to a log that answers; its security is in the project's settings.
 
         Raises:
-            NotUp: the project has run here, and does not now.
+            NotUp: the project has run here, and does not now; or one was named that never ran here.
             BrokerUnavailable: nobody listens there.
         """
         from mainstem.standalone.state import is_up, load
@@ -61,6 +62,9 @@ class Target(msgspec.Struct, frozen=True):
         if self.bootstrap is None and state is not None and not is_up(self.directory):
             hint = f"`mainstem up {state.project}` starts it; --bootstrap HOST:PORT names another log"
             raise NotUp(f"{self.directory}: not up; its log was at {state.bootstrap}", hint=hint)
+        if self.bootstrap is None and state is None and (self.named or self.data is not None):
+            hint = f"`mainstem up {self.project}` starts it; --data names its directory, where `up` was given one"
+            raise NotUp(f"{self.directory}: expected the data of a project that is up, found none", hint=hint)
         known = state is not None and not (self.project / "mainstem.toml").exists()
         security = load_security(Path(state.project) if known and state is not None else self.project)
         connection = Connection(self.bootstrap or (state.bootstrap if state else DEFAULT_BOOTSTRAP), security)
@@ -88,6 +92,20 @@ def probe(
     raise BrokerUnavailable(f"{connection.bootstrap}: no log answers: {reasons[0]}", hint=hint)
 
 
+def check_project(project: Path) -> Path:
+    """`project`, if it is one: a name with a typo would mean whatever log listens at the default address.
+
+    Raises:
+        UserError: it holds no settings.
+    """
+    if not (project / "mainstem.toml").is_file():
+        raise UserError(
+            f"--project {project}: expected a directory with a mainstem.toml, found none",
+            hint="give the directory that `mainstem up` was given",
+        )
+    return project
+
+
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--bootstrap`, `--project` and `--data`; the command gets them as `target`."""
 
@@ -95,12 +113,12 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--project",
         type=click.Path(path_type=Path, file_okay=False),
-        default=Path(),
         help="Project whose running log is meant (default: this directory).",
     )
     @click.option("--data", type=click.Path(path_type=Path), help="Its data directory, where `up` was given one.")
     @functools.wraps(command)
-    def with_target(*args: Any, bootstrap: str | None, project: Path, data: Path | None, **kwargs: Any) -> Any:
-        return command(*args, target=Target(bootstrap, project, data), **kwargs)
+    def with_target(*args: Any, bootstrap: str | None, project: Path | None, data: Path | None, **kwargs: Any) -> Any:
+        where = Path() if project is None else check_project(project)
+        return command(*args, target=Target(bootstrap, where, data, project is not None), **kwargs)
 
     return with_target

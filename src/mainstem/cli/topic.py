@@ -6,7 +6,7 @@ import msgspec
 from mainstem.cli.output import confirm, json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 from mainstem.client.connection import Connection
-from mainstem.client.internal import SCHEMAS
+from mainstem.client.internal import CATALOG, SCHEMAS
 from mainstem.core import UserError
 
 
@@ -106,13 +106,19 @@ def create(name: str, partitions: int, settings: tuple[str, ...], target: Target
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
 def delete(name: str, yes: bool, target: Target) -> None:
-    """Delete topic NAME and all its records."""
+    """Delete topic NAME and all its records. Who writes and reads it is told before."""
     from mainstem.client import topics
+    from mainstem.client.catalog import read_catalog, users_of
 
     if name == SCHEMAS or name.startswith("__"):
         raise UserError(f"topic {name}: kept by Mainstem or Kafka for itself, and needed: not deleted")
     connection = target.connect()
     offsets = _span(connection, name)
+    catalog = read_catalog(connection) if CATALOG in topics.list_topics(connection) else {}
+    writers, readers = users_of(catalog, name)
+    if writers or readers:
+        text = f"written by {', '.join(writers) or 'nobody of a project'}, read by {', '.join(readers) or 'nobody'}"
+        click.echo(f"topic {name}: {text}", err=True)
     if not yes:
         confirm(f"delete topic {name} with {offsets:,} offsets for good?")
     topics.delete(connection, [name])

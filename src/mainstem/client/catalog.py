@@ -1,5 +1,6 @@
 """The catalog: what every name of a project means. Key `topic:<name>`, `job:<name>`, …; the value is JSON."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,22 @@ def retired_versions(catalog: Mapping[str, dict[str, Any]]) -> set[str]:
     return {
         job_key(job, version) for job, about in entries(catalog, "job").items() for version in about.get("retired", ())
     }
+
+
+def users_of(catalog: Mapping[str, dict[str, Any]], topic: str) -> tuple[list[str], list[str]]:
+    """Who writes a topic and who reads it, as people call them: `source shop`, `job totals@1`, `sink lakehouse`."""
+    producer = topic_entries(catalog).get(topic, TopicEntry()).producer or ""
+    writers, readers = [producer.replace(":", " ", 1)] if producer.startswith("source:") else [], []
+    for job, about in entries(catalog, "job").items():
+        for version, each in about.get("versions", {}).items():
+            if topic == each.get("output"):
+                writers.append(f"job {job_key(job, version)}")
+            if topic in each.get("inputs", {}).values():
+                readers.append(f"job {job_key(job, version)}")
+    for sink, about in entries(catalog, "sink").items():
+        if topic in about.get("topics", ()) or re.fullmatch(about.get("pattern", ""), topic):
+            readers.append(f"sink {sink}")
+    return writers, readers
 
 
 def write_catalog(connection: Connection, changes: Mapping[str, Any]) -> None:
