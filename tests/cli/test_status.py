@@ -6,9 +6,11 @@ from mainstem.cli import group
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.client.writer import TransactionalWriter
+from mainstem.connect.worker import TaskState
 from mainstem.core.locks import DirectoryLock
 from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildState
+from mainstem.standalone.tasks import TasksWriter
 from tests.support.commands import mainstem
 
 
@@ -60,3 +62,23 @@ def test_sources_are_shown_where_they_are(cli_log, tmp_path):
     assert "{'lsn': 42}" in people.stdout
     (source,) = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).stdout)["sources"]
     assert source == {"position": {"lsn": 42}, "records": 0, "source": "shop"}
+
+
+def test_what_fails_again_and_again_is_no_for_an_answer_and_what_waits_for_its_input_is_not(cli_log, tmp_path):
+    """A job that failed for ever was exit 0, and a table that was held back stood in a log only."""
+
+    def status(*tasks):
+        TasksWriter(tmp_path, 7, "spark-c0de").save([TaskState("job sums@1"), *tasks])
+        return CliRunner().invoke(group, ["status", "--data", str(tmp_path)])
+
+    idle = TaskState("job totals@1", "idle", error="topic orders has no schema yet")
+    table = TaskState("sink lake: table orders", "failed", 1, "no number", "mend it")
+    with DirectoryLock(tmp_path):
+        spark = ChildState("spark", "running", 7, ready_line="1 jobs running")
+        save(tmp_path, UpState(1, "p", cli_log, "http://127.0.0.1:1", 0.0, [spark]))
+        well = status(idle)
+        assert (well.exit_code, "topic orders has no schema yet" in well.stdout) == (0, True)
+        assert status(TaskState("job sums@2", "waiting", 1, "no answer")).exit_code == 0
+        assert status(TaskState("job sums@2", "waiting", 3, "no answer")).exit_code == 1
+        held = status(table)
+        assert (held.exit_code, "no number (mend it)" in held.stdout) == (1, True)

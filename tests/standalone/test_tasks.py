@@ -1,7 +1,7 @@
 import msgspec
 
 from mainstem.connect.worker import TaskState
-from mainstem.standalone.tasks import News, TasksWriter, load_tasks, tasks_file
+from mainstem.standalone.tasks import News, TasksWriter, is_failing, load_tasks, tasks_file
 
 WAITS = TaskState("source fleet", "waiting", 1, "no answer", since_ms=1_000, retry_seconds=8.0)
 JOB = TaskState("job enriched@1", "failed", 1, "rolled back", "bring it back")
@@ -40,3 +40,10 @@ def test_each_change_is_told_once():
         [],
         [],
     ]
+
+
+def test_what_waits_for_its_input_or_was_down_once_is_not_failing():
+    idle = TaskState("job enriched@1", "idle", error="topic crm.customers has no schema yet")
+    again = msgspec.structs.replace(WAITS, failures=3)
+    assert [is_failing(each) for each in (TaskState("a"), idle, WAITS, again, JOB)] == [False, False, False, True, True]
+    assert list(News().of([idle])) == []

@@ -20,10 +20,11 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
     """Show the processes of a project, its sources, jobs and destinations, and the lag of each.
 
     Exit 1 if `mainstem up` does not run for this project (and no --bootstrap was given), a process of it is down, or a
-    source or sink has failed.
+    source, sink or job has failed or fails again and again. A job that is idle waits for its input, as it should.
     """
     from mainstem.standalone.overview import Overview, overview
     from mainstem.standalone.state import is_up
+    from mainstem.standalone.tasks import is_failing
 
     data = target.directory
     if target.bootstrap is None and not is_up(data):
@@ -47,7 +48,7 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
         tables = [
             to_table(["process", "state", "pid", "restarts", "said"], rows),
             to_table(
-                ["source or sink", "state", "failures", "error"],
+                ["source, sink or job", "state", "failures", "why"],
                 [(t.name, t.state, t.failures, t.told) for t in seen.tasks],
             ),
             to_table(["source", "records", "position"], [(s.source, s.records, str(s.position)) for s in seen.sources]),
@@ -61,7 +62,7 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
     if (
         connection is None
         or any(child.state != "running" for child in children)
-        or any(task.state == "failed" for task in seen.tasks)
+        or any(map(is_failing, seen.tasks))
     ):
         ctx.exit(1)
 

@@ -49,10 +49,11 @@ class Task(Protocol):
 
 
 class TaskState(msgspec.Struct):
-    """What people see of a task. `state`: running, waiting (for the next try), failed, stopped.
+    """What people see of a task. `state`: running, idle (a job whose input is not there yet), waiting (for the next try
+    after a failure), failed, stopped.
 
-    `error` is the last one, on one line; `retry_seconds` is the pause before the next try of a task that waits or has
-    failed, 0 where there is none. `needs_a_person`: a person has to mend what the error says.
+    `error` is the last one, on one line, or what an idle one waits for; `retry_seconds` is the pause before the next try of
+    a task that waits or has failed, 0 where there is none. `needs_a_person`: a person has to mend what the error says.
     """
 
     name: str
@@ -192,6 +193,7 @@ class Worker:
             except Exception as error:  # whatever it is, the other tasks go on and this one is tried again
                 if self._clock.monotonic() - started >= HEALTHY_AFTER_SECONDS:
                     delay = self._first_delay
+                    self._states[name].failures = 0
                 self._change(name, "waiting", error, delay)
                 self._tell(name, error, delay)
                 stop.wait(delay)

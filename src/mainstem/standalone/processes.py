@@ -17,6 +17,7 @@ from mainstem.standalone.config import load_config, table_directories
 from mainstem.standalone.supervisor import unfailing
 
 if TYPE_CHECKING:
+    from mainstem.connect.sinks.delta import Lakehouse
     from mainstem.connect.worker import TaskState
     from mainstem.process.run import JobDriver
 
@@ -112,23 +113,23 @@ def run_spark(
         spark, frozen, version, connection, Registry(f"http://{gateway}"), data, jobs=jobs, settings=settings
     )
     tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{version.sha}").save)
-    lakehouses = []  # a bad destination lags only itself: it is started again by itself, and the jobs go on
+    lakehouses: list[Lakehouse] = []  # a bad destination lags only itself: it is started again by itself, and the jobs go on
     try:
         driver.start()
         for name, place in table_directories(config, data).items() if tables else ():
             lakehouse, checkpoint = config.lakehouses[name], data / "lakehouse" / name
             lakehouses.append(Lakehouse(spark.newSession(), connection, place, checkpoint, lakehouse, name=name))
             lakehouses[-1].start()
-        told = task_states(driver)
+        told = task_states(driver, lakehouses)
         tell(told)
         say_ready(_how_many(driver))
         while not (stop.wait(0.25) or has_ended(spark)):
             driver.step()
-            if told != (now := task_states(driver)):
-                told = now
-                tell(told)
             for each in lakehouses:
                 each.step()
+            if told != (now := task_states(driver, lakehouses)):
+                told = now
+                tell(told)
     finally:
         if has_ended(spark):  # whatever else failed meanwhile failed for that reason
             raise JavaEnded("Spark: its Java process has ended")
@@ -138,8 +139,11 @@ def run_spark(
         stop_session(spark)
 
 
-def task_states(driver: "JobDriver") -> list["TaskState"]:
-    """How each job is. One that waits for its input is as it should be; one that failed is not, until it has run for a while."""
+def task_states(driver: "JobDriver", lakehouses: Sequence["Lakehouse"] = ()) -> list["TaskState"]:
+    """How each job is, and each lakehouse with the tables that it holds back.
+
+    A job that waits for its input is as it should be; one that failed is not, until it has run for a while.
+    """
     from mainstem.connect.worker import TaskState
 
     found = [TaskState(f"job {key}") for key in driver.running if key not in driver.retries.failed]
@@ -159,7 +163,7 @@ def task_states(driver: "JobDriver") -> list["TaskState"]:
                 failure.needs_a_person,
             )
         )
-    return found
+    return found + [state for each in lakehouses for state in each.states]
 
 
 def _how_many(driver: "JobDriver") -> str:

@@ -1,5 +1,5 @@
-"""`connect.json` and `spark-<code>.json` in the data directory: how each source, sink and job is, for `mainstem up` and
-`mainstem status`.
+"""`connect.json` and `spark-<code>.json` in the data directory: how each source, sink and job is, and each table that a
+sink has to hold back, for `mainstem up` and `mainstem status`.
 
     {"format": 1, "pid": 4713, "tasks": [{"name": "source fleet", "state": "waiting", "error": "...", ...}]}
 
@@ -16,6 +16,7 @@ from mainstem.connect.worker import TaskState
 from mainstem.core.files import write_atomically
 
 FORMAT = 1
+SEVERAL_FAILURES = 3  # in a row: once or twice is what a log or a database that starts again costs
 
 
 class TasksFile(msgspec.Struct):
@@ -53,6 +54,11 @@ def load_tasks(data: Path, pids: Collection[int | None], now_ms: int) -> list[Ta
         if file.pid in pids:
             found += [task.seen_at(now_ms) for task in file.tasks]
     return found
+
+
+def is_failing(task: TaskState) -> bool:
+    """Whether a person should look: it needs one, or fails again and again. A job that waits for its input does neither."""
+    return task.state == "failed" or (task.state == "waiting" and task.failures >= SEVERAL_FAILURES)
 
 
 class News:

@@ -294,6 +294,10 @@ def test_what_one_table_cannot_take_holds_up_that_table_only(lake):
     lake.send("flights", [(b"d", flight("four"))], 5)
     lake.wait(lambda: "flights" in lake.lakehouse.held)
     assert "column number: expected bigint, found string" in lake.lakehouse.held["flights"]
+    sink, table = lake.lakehouse.states
+    assert (sink.name, sink.state) == ("sink lakehouse", "running")
+    assert (table.name, table.state) == ("sink lakehouse: table flights", "failed")
+    assert (table.error, bool(table.hint)) == (lake.lakehouse.held["flights"], True)
     lake.send("other", [(b"b", flight(2))])
     lake.wait_for("other", [(1,), (2,)], "number")
     assert lake.rows("flights", "number") == [(1,), (2**40,), (3,)]
@@ -310,8 +314,12 @@ def test_what_one_table_cannot_take_holds_up_that_table_only(lake):
     ensure_topic(lake.connection, "other", 1)
     lake.send("other", [(b"a", flight(7)), (b"b", flight(8)), (b"c", flight(9))])
     lake.wait(lambda: "the table is of topic" in lake.lakehouse.held.get("other", ""))
+    assert ("sink lakehouse: table other", "failed") in [(each.name, each.state) for each in lake.lakehouse.states]
     shutil.rmtree(lake.tables / "other")
     lake.wait_for("other", [(7,), (8,), (9,)], "number")
+    lake.wait(
+        lambda: ("sink lakehouse: table other", "running") in [(e.name, e.state) for e in lake.lakehouse.states]
+    )
 
 
 @pytest.mark.spark

@@ -32,6 +32,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import admin, bounds, cluster_id, list_topics, topic_ids
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
+from mainstem.connect.worker import TaskState
 from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
@@ -145,12 +146,20 @@ class Lakehouse:
         self._commits: dict[str, TableCommit] = {}
         self._compile: dict[str, str] = {}
         self._told: dict[str, TableCommit] = {}  # to the audit
-        self._complained: dict[str, str] = {}  # to the log, by table
+        self._state = TaskState(f"sink {name}", since_ms=self._clock.now_ms())
+        self._tables: dict[str, TaskState] = {}  # those that were ever held: until they are written, why
+        self._unopened: set[str] = set()  # those of them that could not even be opened
         self._shapes: dict[str, StructType] = {}  # what the tables took last
         self._error: BaseException | None = None  # of the last batch, as it was: Spark has only its text
         self._failures = 0
         self._again_at = 0.0
         self._lock = threading.Lock()  # of what the writers share
+
+    @property
+    def states(self) -> list[TaskState]:
+        """How the sink is, and each table that was held back: `failed` where a person has to mend something."""
+        with self._lock:
+            return [self._state, *(self._tables[topic] for topic in sorted(self._tables))]
 
     def start(self) -> None:
         """Announce what the tables hold, then follow the log; what goes wrong is tried again by `step`."""
@@ -176,8 +185,13 @@ class Lakehouse:
             self.query = None
 
     def _failed(self, error: BaseException | None) -> None:
-        reason = one_line(error) if error is not None else "it ended"
-        log.warning("lakehouse_failed", sink=self._name, reason=reason, again_in_seconds=self._back_off())
+        reason, delay = one_line(error) if error is not None else "it ended", self._back_off()
+        self._state = self._after(self._state, "waiting", reason, getattr(error, "hint", ""), delay)
+        log.warning("lakehouse_failed", sink=self._name, reason=reason, again_in_seconds=delay)
+
+    def _after(self, before: TaskState, state: str, reason: str, hint: str, retry_seconds: float) -> TaskState:
+        """The state after one more failure."""
+        return TaskState(before.name, state, before.failures + 1, reason, hint, self._clock.now_ms(), retry_seconds)
 
     def _back_off(self) -> float:
         delay = float(min(2**self._failures, LONGEST_DELAY_SECONDS))
@@ -204,6 +218,9 @@ class Lakehouse:
         writer = source.load().writeStream.foreachBatch(self._batch).queryName(self._name)
         writer = writer.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=self._config.every)
         self.query = writer.start()
+        self._state = msgspec.structs.replace(
+            self._state, state="running", since_ms=self._clock.now_ms(), retry_seconds=0.0
+        )
 
     def _starts(self) -> dict[str, dict[str, int]]:
         """Where the tables are, for every partition of every topic that is there now; later ones start at their first."""
@@ -228,6 +245,11 @@ class Lakehouse:
             for number in range(partitions):
                 start = LATEST if topic in self.held else positions.get(TopicPartition(topic, number), EARLIEST)
                 starts.setdefault(topic, {})[str(number)] = start
+        with self._lock:
+            for topic in self._tables.keys() - topics.keys() - self.held.keys():
+                del self._tables[topic]
+            for topic in self._unopened - self.held.keys():
+                self._mended(topic)
         return starts
 
     def _open(self, topic: str, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
@@ -254,16 +276,26 @@ class Lakehouse:
                     )
         except (MainstemError, msgspec.DecodeError) as error:
             self._hold(topic, error)
+            self._unopened.add(topic)
 
     def _hold(self, topic: str, error: BaseException) -> None:
         """Leave a table out until the query starts again; the log hears of each reason once."""
         with self._lock:
-            reason = self.held[topic] = one_line(error)
+            reason, hint = one_line(error), getattr(error, "hint", "")
+            self.held[topic] = reason
             if self._clock.monotonic() >= self._again_at:
                 self._back_off()
-            if self._complained.get(topic) != reason:
-                log.warning("table_held", topic=topic, reason=reason, hint=getattr(error, "hint", ""))
-            self._complained[topic] = reason
+            before = self._tables.get(topic) or TaskState(f"sink {self._name}: table {topic}")
+            if before.error != reason:
+                log.warning("table_held", topic=topic, reason=reason, hint=hint)
+            state = "failed" if isinstance(error, UserError) else "waiting"
+            self._tables[topic] = self._after(before, state, reason, hint, round(self._again_at - self._clock.monotonic(), 1))
+
+    def _mended(self, topic: str) -> None:
+        """The table is held no longer."""
+        self._unopened.discard(topic)
+        if topic in self._tables:
+            self._tables[topic] = TaskState(self._tables[topic].name, since_ms=self._clock.now_ms())
 
     def _batch(self, batch: "DataFrame", number: int) -> None:
         try:
@@ -303,6 +335,7 @@ class Lakehouse:
         written = [commit for commit, success in zip(commits, done, strict=True) if success]
         self._commits |= {commit.topic: commit for commit in written}
         self._report(written)
+        self._state = TaskState(self._state.name, since_ms=self._state.since_ms)
         if not self.held:
             self._failures = 0
 
@@ -313,7 +346,8 @@ class Lakehouse:
         except _failures() as error:
             self._hold(commit.topic, error)
             return False
-        self._complained.pop(commit.topic, None)
+        with self._lock:
+            self._mended(commit.topic)
         return True
 
     def _set_aside(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> dict[tuple[str, int], int]:
