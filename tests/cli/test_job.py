@@ -11,9 +11,13 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS
 from mainstem.client.progress import Marker, Written
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
+from mainstem.connect.worker import TaskState
 from mainstem.core import UserError
+from mainstem.core.locks import DirectoryLock
 from mainstem.process.versions import Fixed, write_fixed
 from mainstem.standalone.state import UpState, save
+from mainstem.standalone.supervisor import ChildState
+from mainstem.standalone.tasks import TasksWriter
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +77,17 @@ def test_a_version_is_retired(log, tmp_path):
 def test_a_job_that_never_ran_is_misuse(log):
     result = CliRunner().invoke(group, ["job", "show", "nothing", "--bootstrap", log])
     assert isinstance(result.exception, UserError)
+
+
+def test_a_job_that_waits_for_its_first_start_is_shown(log, tmp_path):
+    """It was in no list, and `job show` said that no such job has run."""
+    idle = TaskState("job later@1", "idle", error="topic crm.customers has no schema yet")
+    TasksWriter(tmp_path, 7, "spark-c0de").save([TaskState("job totals@1"), idle])
+    with DirectoryLock(tmp_path):
+        save(tmp_path, UpState(1, "p", log, "http://127.0.0.1:1", 0.0, [ChildState("spark", "running", 7)]))
+        listed = CliRunner().invoke(group, ["job", "list", "--data", str(tmp_path)]).stdout
+        shown = CliRunner().invoke(group, ["job", "show", "later", "--data", str(tmp_path)]).stdout
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["later", "totals"]
+    assert " ".join(listed.splitlines()[1].split()).endswith("idle topic crm.customers has no schema yet")
+    assert listed.splitlines()[2].endswith("running")
+    assert "idle: topic crm.customers has no schema yet" in shown

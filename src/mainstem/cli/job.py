@@ -8,20 +8,32 @@ from mainstem.cli.target import Target, connection_options
 
 @click.group()
 def job() -> None:
-    """The jobs that have run on this log."""
+    """The jobs that run, or have run, on this log."""
 
 
 @job.command("list")
 @json_option
 @connection_options
 def list_command(as_json: bool, target: Target) -> None:
-    """Show every version of every job: what it reads and writes, its last batch, its lag."""
+    """Show every version of every job: what it reads and writes, its last batch, its lag, and how it is."""
     from mainstem.standalone.overview import job_states
 
-    states = job_states(target.connect())
-    columns = ["job", "version", "current", "reads", "writes", "batch", "lag", "rows", "late"]
+    states = job_states(target.connect(), target.tasks)
+    columns = ["job", "version", "current", "reads", "writes", "batch", "lag", "rows", "late", "state", "why"]
     rows = [
-        (s.job, s.version, s.current, ", ".join(s.inputs.values()), s.output, s.batch, s.lag, s.rows, s.late)
+        (
+            s.job,
+            s.version,
+            s.current,
+            ", ".join(s.inputs.values()),
+            s.output,
+            s.batch,
+            s.lag,
+            s.rows,
+            s.late,
+            s.state,
+            s.why,
+        )
         for s in states
     ]
     click.echo(to_json(states) if as_json else to_table(columns, rows))
@@ -35,7 +47,7 @@ def show(name: str, as_json: bool, target: Target) -> None:
     """Show job NAME: each version, the code it runs from, whether its output can be reproduced, and why."""
     from mainstem.standalone.overview import job_state
 
-    states = job_state(target.connect(), name)
+    states = job_state(target.connect(), name, target.tasks)
     if as_json:
         click.echo(to_json(states))
         return
@@ -50,6 +62,7 @@ def show(name: str, as_json: bool, target: Target) -> None:
             ("lag", state.lag),
             ("rows written", state.rows),
             ("rows too late", state.late),
+            ("state", f"{state.state}: {state.why}" if state.why else state.state),
         ]
         click.echo(to_table([state.job, ""], lines))
 

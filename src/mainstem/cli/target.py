@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,6 +13,9 @@ import msgspec
 from mainstem.client.connection import Connection, load_security
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.core import UserError
+
+if TYPE_CHECKING:
+    from mainstem.connect.worker import TaskState
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 PROBE_SECONDS = 2.5
@@ -48,6 +51,13 @@ class Target(msgspec.Struct, frozen=True):
 
         state = load(self.directory)
         return self.project if state is None else Path(state.project)
+
+    @property
+    def tasks(self) -> "list[TaskState]":
+        """What the project's processes say of its jobs; nothing where another log is named."""
+        from mainstem.standalone.overview import tasks_of
+
+        return tasks_of(self.directory) if self.bootstrap is None else []
 
     def connect(self) -> Connection:
         """The connection that the options mean, to a log that answers; its security is in the project's settings.

@@ -1,6 +1,6 @@
 """What runs and how far it is: for `mainstem status`, `mainstem job`, and whoever shows it in another way."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,11 @@ from mainstem.standalone.tasks import load_tasks
 
 
 class JobState(msgspec.Struct, frozen=True):
-    """One version of a job. `lag` is in offsets, over all inputs; None before its first batch."""
+    """One version of a job. `lag` is in offsets, over all inputs; None before its first batch.
+
+    `state` and `why` are what its process says of it (`TaskState`); "" where none does. One that has never run is known
+    by them alone.
+    """
 
     job: str
     version: str
@@ -34,6 +38,8 @@ class JobState(msgspec.Struct, frozen=True):
     lag: int | None
     rows: int
     late: int = 0  # rows that were too late for their window, and are in no output
+    state: str = ""
+    why: str = ""
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -69,8 +75,7 @@ def overview(data: Path, connection: Connection | None) -> Overview:
     """Everything at once; what the log does not know yet is left out, and all that it knows where it does not answer."""
     running = is_up(data)
     node = load(data) if running else None
-    pids = [child.pid for child in node.children] if node else []
-    tasks = load_tasks(data, pids, SystemClock().now_ms())
+    tasks = tasks_of(data)
     if connection is None:
         return Overview(running, node, tasks)
     existing = topics.list_topics(connection)
@@ -79,13 +84,38 @@ def overview(data: Path, connection: Connection | None) -> Overview:
         node,
         tasks,
         _sources(connection) if SOURCES in existing else [],
-        job_states(connection),
+        job_states(connection, tasks),
         _readers(connection, existing),
     )
 
 
-def job_states(connection: Connection) -> list[JobState]:
-    """Every version of every job that the catalog knows; nothing is to be read of an input that was deleted."""
+def tasks_of(data: Path) -> list[TaskState]:
+    """What the processes of a project say of their sources, sinks and jobs; nothing where it is not up."""
+    node = load(data) if is_up(data) else None
+    return load_tasks(data, [child.pid for child in node.children], SystemClock().now_ms()) if node else []
+
+
+def job_states(connection: Connection, tasks: Sequence[TaskState] = ()) -> list[JobState]:
+    """Every version of every job that the catalog or one of `tasks` knows."""
+    said = {task.name.removeprefix("job "): task for task in tasks if task.name.startswith("job ")}
+    states = []
+    for state in _in_catalog(connection):
+        task = said.pop(job_key(state.job, state.version), None)
+        states.append(state if task is None else msgspec.structs.replace(state, state=task.state, why=_why(task)))
+    for key, task in said.items():  # they wait for their first start
+        job, _, version = key.rpartition("@")
+        states.append(
+            JobState(job, version, False, {}, "", "", "", "", None, None, 0, state=task.state, why=_why(task))
+        )
+    return sorted(states, key=lambda state: (state.job, state.version))
+
+
+def _why(task: TaskState) -> str:
+    return f"{task.error} ({task.hint})" if task.hint else task.error
+
+
+def _in_catalog(connection: Connection) -> list[JobState]:
+    """Those that have started once; nothing is to be read of an input that was deleted."""
     existing = topics.list_topics(connection)
     if COMMITS not in existing:
         return []
@@ -125,15 +155,15 @@ def _late(marker: Marker) -> int:
     return sum(read.late for partitions in topics_read for read in partitions.values())
 
 
-def job_state(connection: Connection, job: str) -> list[JobState]:
+def job_state(connection: Connection, job: str, tasks: Sequence[TaskState] = ()) -> list[JobState]:
     """The versions of one job.
 
     Raises:
-        UserError: the catalog has no such job.
+        UserError: neither the catalog nor one of `tasks` has such a job.
     """
-    found = [state for state in job_states(connection) if state.job == job]
+    found = [state for state in job_states(connection, tasks) if state.job == job]
     if not found:
-        raise UserError(f"job {job}: no such job has run", hint="`mainstem job list` shows the jobs")
+        raise UserError(f"job {job}: no such job runs, or has run", hint="`mainstem job list` shows the jobs")
     return found
 
 

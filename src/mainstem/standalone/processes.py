@@ -163,6 +163,8 @@ def task_states(driver: "JobDriver", lakehouses: Sequence["Lakehouse"] = ()) -> 
                 failure.needs_a_person,
             )
         )
+    idle = driver.waiting.keys() - driver.retries.failed.keys()
+    found += [TaskState(f"job {key}", "idle", error=driver.waiting[key]) for key in sorted(idle)]
     return found + [state for each in lakehouses for state in each.states]
 
 
