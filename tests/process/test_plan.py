@@ -126,7 +126,11 @@ def test_what_would_change_against_what_runs(spark, project, tmp_path):
 
     (project / "jobs.py").write_text(JOBS.replace("1000", "2000"))
     edited = plan(load_project(project), spark, topics=topics, data=data)
-    assert [change.split()[0] for change in edited.changes] == ["keep"] * 3
+    told = [change for change in edited.changes if change.startswith("job ")]
+    assert len(told) == len(edited.changes) == 3
+    assert told[0] == (
+        f'job big@1 goes on with its frozen code {version.sha}; [jobs.big] version = "2" runs the edited code beside it'
+    )
 
     (data / "jobs" / "priced@1" / RETIRED).touch()
     refused = "REFUSED: job priced@1 was retired; set another version under [jobs.priced]"

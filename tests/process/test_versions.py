@@ -10,6 +10,7 @@ from mainstem.process.versions import (
     Fixed,
     assignments,
     code_hash,
+    edited,
     freeze,
     open_version,
     read_fixed,
@@ -45,6 +46,22 @@ def test_what_was_frozen_runs_as_it_was(project, tmp_path):
     assert open_version(tmp_path / "data", first.sha) == first
     assert first.manifest.origin == str(project)
     assert first.manifest.packages["msgspec"]
+
+
+def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(project, tmp_path):
+    data = tmp_path / "data"
+    first = freeze(project, data, ManualClock())
+    for version in ("1", "2"):
+        write_fixed(data / "jobs" / f"job@{version}", Fixed("job", version, first.sha, {}, "b", 1, 4))
+    assert edited(load_project(project), data, code_hash(project)) == []
+    (project / "helper.py").write_text("LIMIT = 2\n")
+    (line,) = map(str, edited(load_project(project), data, code_hash(project)))
+    assert line == (
+        f'job job@1 goes on with its frozen code {first.sha}; [jobs.job] version = "3" runs the edited code beside it'
+    )
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[jobs.job]\nversion = "3"\n')
+    assert edited(load_project(project), data, code_hash(project)) == []
 
 
 def test_freezing_again_gives_the_same_version(project, tmp_path):

@@ -13,8 +13,8 @@ from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.process.versions import Fixed, code_hash, write_fixed
 from mainstem.standalone.config import load_config
-from mainstem.standalone.state import load
-from mainstem.standalone.up import Addresses, child_specs, choose_addresses
+from mainstem.standalone.state import claim_directory, load
+from mainstem.standalone.up import Addresses, child_specs, choose_addresses, up
 from tests.standalone.project import write_project
 from tests.support.commands import mainstem
 from tests.support.node import Node, wait_for
@@ -65,6 +65,28 @@ def test_a_driver_that_is_started_again_has_the_code_it_was_started_with(project
     (project / "jobs.py").write_text(jobs + "# edited\n")
     *_, again = child_specs(load_project(project), load_config(project, {}), tmp_path, at, own_log=False)
     assert again.command == spark.command  # one driver, not a second one for the tables alone
+
+
+def test_a_job_that_does_not_run_the_code_as_it_is_now_is_told(project, tmp_path, monkeypatch):
+    """The old code ran, and nothing said so."""
+
+    def refuse(*_, **__):
+        raise BadSetting("nothing is started here")
+
+    monkeypatch.setattr("mainstem.standalone.up.Supervisor", refuse)
+    jobs = 'from mainstem.process import stream, topic\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return a\n'
+    (project / "jobs.py").write_text(jobs)
+    data, news = tmp_path / "data", []
+    data.mkdir()
+    claim_directory(data)
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", code_hash(project), {}, "b", 1, 4))
+    for addition in ("", "# edited\n"):
+        (project / "jobs.py").write_text(jobs + addition)
+        with pytest.raises(BadSetting, match="nothing is started"):
+            up(project, data, listen="127.0.0.1:0", gateway="127.0.0.1:0", on_news=news.append)
+    (line,) = news
+    assert line.startswith("job job@1 goes on with its frozen code")
+    assert '[jobs.job] version = "2" runs the edited code beside it' in line
 
 
 def test_port_0_becomes_a_free_port(project):

@@ -13,7 +13,7 @@ from mainstem.process.project import Project
 from mainstem.process.run import input_type, output_topic
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema
-from mainstem.process.versions import code_hash, is_retired, read_fixed
+from mainstem.process.versions import code_hash, edited, is_retired, read_fixed
 from mainstem.registry.spark import SchemaSource, TopicSchema, avro_schema, subject_of, topic_schema
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ def _changes(
 ) -> list[str]:
     """What running the project would do that has not been done, one line each."""
     changes = []
+    goes_on = {each.job: str(each) for each in edited(project, data, sha)} if data is not None else {}
     for spec in project.topics.values():
         if spec.name not in topics:
             changes.append(f"create topic {spec.name} ({spec.kind}, partitions: {spec.partitions})")
@@ -187,10 +188,8 @@ def _changes(
             changes.append(f"REFUSED: job {name}@{config.version} was retired; set another version under [jobs.{name}]")
         elif fixed is None:
             changes.append(f"start job {name}@{config.version} from the beginning of its inputs")
-        elif fixed.sha != sha:
-            changes.append(
-                f"keep job {name}@{config.version} on its frozen code {fixed.sha}; the edited code runs as a new version"
-            )
+        elif name in goes_on:
+            changes.append(goes_on[name])
         changes += _schema_change(output_topic(job.to, config.version), schemas.get(job.to), registry)
     return changes
 

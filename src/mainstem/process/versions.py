@@ -11,6 +11,7 @@ version; they are not copied either, since passwords may be among them.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -30,7 +31,7 @@ from mainstem.core.config import named_tables, read_toml
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.process.declare import Location
 from mainstem.process.jars import SPARK_LOCK
-from mainstem.process.project import FILE, load_project
+from mainstem.process.project import FILE, Project, load_project
 
 _SOURCES = frozenset({".py", ".avsc", ".sql", ".json", ".toml", ".csv", ".txt"})
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
@@ -251,6 +252,33 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
             code[fixed.job, fixed.version] = fixed.sha
     shas = sorted(set(code.values()), key=lambda sha: (sha != current.sha, sha))
     return [Assignment(open_version(data, sha), tuple(job for job, of in code.items() if of == sha)) for sha in shas]
+
+
+class Edited(msgspec.Struct, frozen=True):
+    """A version that goes on with the code it was started with, although the project's is another by now."""
+
+    job: str
+    version: str
+    sha: str
+    next_version: str  # the first that is free
+
+    def __str__(self) -> str:
+        return (
+            f"job {job_key(self.job, self.version)} goes on with its frozen code {self.sha}; "
+            f'[jobs.{self.job}] version = "{self.next_version}" runs the edited code beside it'
+        )
+
+
+def edited(project: Project, data: Path, sha: str) -> list[Edited]:
+    """The jobs whose version, as the project names it, was started with other code than `sha`, the project's own."""
+    found = []
+    for name in project.order:
+        version = project.job_config(name).version
+        fixed = read_fixed(data / "jobs" / job_key(name, version))
+        if fixed is not None and fixed.sha != sha:
+            free = next(n for n in map(str, itertools.count(2)) if not (data / "jobs" / job_key(name, n)).exists())
+            found.append(Edited(name, version, fixed.sha, free))
+    return found
 
 
 def is_retired(data: Path, job: str, version: str) -> bool:

@@ -22,7 +22,7 @@ from mainstem.core.config import BadSetting
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
-from mainstem.process.versions import assignments, freeze
+from mainstem.process.versions import assignments, code_hash, edited, freeze
 from mainstem.standalone.config import NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.state import LAYOUT, UpState, claim_directory, save
@@ -112,7 +112,8 @@ def up(
         gateway: address of the gateway, instead of the settings'.
         on_ready: called once, when everything runs.
         on_change: called with the state of all processes whenever one changes.
-        on_news: called with a line when a source or sink waits, has failed, or works again.
+        on_news: called with a line when a source or sink waits, has failed, or works again; and at the start for each
+            job that does not run the code as it is now.
 
     Raises:
         DirectoryInUse: another `up` holds `data`.
@@ -139,6 +140,8 @@ def up(
             declare_topics(project, Connection(at.bootstrap, config.security), at.gateway_url)
 
         specs = child_specs(project, config, data, at, own_log=bootstrap is None)
+        for each in edited(project, data, code_hash(project.directory)):
+            unfailing(on_news)(str(each))
         supervisor = Supervisor(specs, data / LAYOUT["logs"], changed, after={"gateway": declare})
 
         async def run() -> None:
