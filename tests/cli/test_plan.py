@@ -6,7 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem.cli import group
+from mainstem.core import UserError
 from mainstem.process.declare import BadDeclaration
+from mainstem.standalone.state import UpState, save
+from tests.support.commands import mainstem
 
 JOBS = """
 from pyspark.sql import DataFrame
@@ -34,13 +37,46 @@ def project(tmp_path):
 @pytest.mark.spark
 def test_the_graph_is_shown_before_anything_runs(project):
     command = [sys.executable, "-m", "mainstem", "plan", str(project), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
+    here = project / "here"
+    here.mkdir()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, cwd=here)
+    assert (done.returncode, done.stderr, list(here.iterdir())) == (0, "", [])
     planned = json.loads(done.stdout)
     (job,) = planned["jobs"]
     assert (job["inputs"], job["output"], job["keeps_order"]) == ({"orders": "orders"}, "big_orders", True)
     assert [column["name"] for column in job["columns"]] == ["number", "amount"]
     assert not (project / ".mainstem").exists()
+
+
+@pytest.mark.spark
+def test_what_a_log_that_does_not_run_knows_is_not_made_up(project, tmp_path):
+    """All topics were there, and the plan was to create them."""
+    data = tmp_path / "data"
+    data.mkdir()
+    save(data, UpState(1, str(project), "127.0.0.1:1", "http://127.0.0.1:1", 0.0))
+    (project / "jobs.py").write_text(JOBS.replace(', schema="orders.avsc"', ""))
+    done = mainstem("plan", project, "--data", data, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "big_orders: orders: no schema yet\n" in done.stdout
+    assert "the log does not run, so which topics and schemas there are is not known" in done.stdout
+    assert "create topic" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("[broker]\nprot = 1\n", "`prot`"),
+        ('[sinks.x]\ntype = "oracle"\n', "oracle"),
+        ('[sinks.x]\ntype = "delta"\ntopics = "("\n', "no regular expression"),
+        ("[topcs.a]\n", "unknown table [topcs]"),
+        ('[spark]\nsettings = {"spark.speculation" = "true"}\n', "spark.speculation"),
+    ],
+)
+def test_what_up_refuses_is_no_plan(project, settings, told):
+    (project / "mainstem.toml").write_text(settings)
+    result = CliRunner().invoke(group, ["plan", str(project)])
+    assert isinstance(result.exception, UserError)
+    assert told in str(result.exception)
 
 
 def test_a_wrong_declaration_names_file_and_line(project):

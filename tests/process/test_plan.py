@@ -78,7 +78,10 @@ def project(tmp_path):
 
 
 def test_a_plan_of_nothing_but_the_project(spark, project):
-    it = plan(load_project(project), spark)
+    unknown = plan(load_project(project), spark)
+    assert ({topic.exists for topic in unknown.topics}, unknown.complete) == ({None}, False)
+    assert [change.split()[0] for change in unknown.changes] == ["start"] * 3
+    it = plan(load_project(project), spark, topics={})
     big, hourly, priced = it.jobs
 
     assert (big.says, big.output, big.determinism, big.keeps_order) == (

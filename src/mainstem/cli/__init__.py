@@ -99,6 +99,7 @@ def main() -> None:
     Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do), 130 interrupted by Ctrl-C, 141
     nobody reads the output any more. A bug is a failure: it shows its traceback.
     """
+    _load_kio()
     try:
         code = group.main(standalone_mode=False)  # what `ctx.exit` was given, or what the command returned: None
     except click.ClickException as error:
@@ -117,6 +118,16 @@ def main() -> None:
         end(TEMPORARY if PARENT in os.environ else MISUSE)
     else:
         end(code)
+
+
+def _load_kio() -> None:
+    """Where hypothesis is installed, kio imports it, and that leaves a directory where the command is called."""
+    if "hypothesis" not in sys.modules:
+        sys.modules["hypothesis"] = None  # type: ignore[assignment]  # the import fails, as if not installed
+        try:
+            importlib.import_module("kio.static.primitive")
+        finally:
+            del sys.modules["hypothesis"]
 
 
 def for_people(error: BaseException) -> MainstemError | None:

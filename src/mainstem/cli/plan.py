@@ -1,6 +1,10 @@
 """`mainstem plan PROJECT`: what the project means and what running it would change; nothing is run."""
 
+import contextlib
+import os
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 def plan(project: Path, data: Path | None, as_json: bool) -> None:
     """Show the graph of PROJECT: topics, jobs, schemas, whether outputs can be reproduced, and what would change.
 
-    Where the project is up, its registry and topics are asked too.
+    Where the project is up, its registry and topics are asked too. Its settings are checked as `up` does it.
     """
     configure("plan", level="error")
     planned = planned_now(project, data_directory(project, data))
@@ -42,28 +46,59 @@ def plan(project: Path, data: Path | None, as_json: bool) -> None:
     click.echo(to_table(columns, jobs) + "\n")
     for job in planned.jobs:
         if job.reason:
-            click.echo(f"{job.name}: {job.determinism}: {job.reason}")
-    click.echo("\n".join(planned.changes) or "nothing would change")
+            click.echo(": ".join(filter(None, (job.name, job.determinism, job.reason))))
+    if not planned.complete:
+        click.echo(f"the log does not run, so which topics and schemas there are is not known: `mainstem up {project}`")
+    click.echo(
+        "\n".join(planned.changes) or ("nothing would change" if planned.complete else "no other change is known")
+    )
 
 
 def planned_now(project: Path, data: Path) -> "Plan":
-    """Load and analyse the project on a Spark of its own."""
+    """Check, load and analyse the project, on a Spark of its own.
+
+    Raises:
+        BadSetting, BadSparkSetting, BadDeclaration: `mainstem up` would refuse it too.
+    """
     from mainstem.client.connection import Connection, load_security
     from mainstem.client.topics import list_topics
     from mainstem.process import load_project
     from mainstem.process.plan import plan as make
-    from mainstem.process.session import SparkConfig, start_session, stop_session
+    from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session
     from mainstem.registry.client import Registry
+    from mainstem.standalone.config import load_config, table_directories
     from mainstem.standalone.state import is_up, load
 
+    config = load_config(project)
+    table_directories(config, data)
+    check_settings(config.spark)
     loaded = load_project(project)
     with tempfile.TemporaryDirectory(prefix="mainstem-plan-") as scratch:
-        spark = start_session("plan", SparkConfig(), directory=Path(scratch))
+        with _errors_aside(Path(scratch) / "java"):
+            spark = start_session("plan", SparkConfig(), directory=Path(scratch))
         try:
-            state = load(data) if is_up(data) else None
-            if state is None:
-                return make(loaded, spark, data=data)
+            state = load(data)
+            if state is None or not is_up(data):  # what has never run has no topics yet
+                return make(loaded, spark, topics={} if state is None else None, data=data)
             topics = list_topics(Connection(state.bootstrap, load_security(project)))
             return make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data)
         finally:
             stop_session(spark)
+
+
+@contextlib.contextmanager
+def _errors_aside(file: Path) -> Iterator[None]:
+    """Keep what Java says at its start out of sight, except where it does not start; it keeps its stderr for life."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    with file.open("wb") as aside:
+        os.dup2(aside.fileno(), 2)
+    try:
+        yield
+    except BaseException:
+        os.write(before, file.read_bytes())
+        raise
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)

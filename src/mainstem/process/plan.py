@@ -34,7 +34,7 @@ class PlannedTopic(msgspec.Struct, frozen=True):
     kind: str
     key: list[str]
     partitions: int
-    exists: bool
+    exists: bool | None  # None: not known, as the log does not run
     producer: str | None  # the job that writes it, or none of this project
     readers: list[str]
     columns: list[Column] | None  # None: not known before its source has started
@@ -67,7 +67,8 @@ class Plan(msgspec.Struct, frozen=True):
     code: str
     topics: list[PlannedTopic]
     jobs: list[PlannedJob]  # each after those it reads from
-    changes: list[str]  # what running it now would do; empty: nothing
+    changes: list[str]  # what running it now would do, as far as it is known; empty: nothing
+    complete: bool = True  # False: the log does not run, and which topics and schemas there are is not known
 
 
 def plan(
@@ -80,17 +81,23 @@ def plan(
 ) -> Plan:
     """What `project` means; where a registry, topics or a data directory are given, also what would change there.
 
+    Args:
+        project: as `load_project` gave it.
+        spark: a session for the analysis.
+        registry: of a log that runs.
+        topics: those that exist; None where that is not known.
+        data: where the project keeps its state.
+
     Raises:
         BadDeclaration: a job cannot run; with the user's file and line.
         BadSetting: a schema file is wrong.
     """
-    topics = topics or {}
     schemas = _known_schemas(project, registry)
     jobs = [_job(project, name, spark, schemas) for name in project.order]
     planned = [_topic(project, spec.name, spark, schemas, topics) for spec in project.topics.values()]
     sha = code_hash(project.directory)
     changes = _changes(project, sha, schemas, registry, topics, data)
-    return Plan(project.name, sha, planned, jobs, changes)
+    return Plan(project.name, sha, planned, jobs, changes, complete=topics is not None)
 
 
 def _known_schemas(project: Project, registry: SchemaSource | None) -> dict[str, TopicSchema]:
@@ -142,7 +149,7 @@ def _topic(
     name: str,
     spark: "SparkSession",
     schemas: Mapping[str, TopicSchema],
-    topics: Mapping[str, TopicDescription],
+    topics: Mapping[str, TopicDescription] | None,
 ) -> PlannedTopic:
     from mainstem.registry.spark import row_type
 
@@ -151,8 +158,8 @@ def _topic(
         name=name,
         kind=spec.kind,
         key=list(spec.key),
-        partitions=topics[name].partitions if name in topics else spec.partitions,
-        exists=name in topics,
+        partitions=topics[name].partitions if topics and name in topics else spec.partitions,
+        exists=None if topics is None else name in topics,
         producer=spec.producer,
         readers=list(project.downstream(name)),
         columns=_columns(row_type(spark, schemas[name])) if name in schemas else None,
@@ -168,18 +175,21 @@ def _changes(
     sha: str,
     schemas: Mapping[str, TopicSchema],
     registry: SchemaSource | None,
-    topics: Mapping[str, TopicDescription],
+    topics: Mapping[str, TopicDescription] | None,
     data: Path | None,
 ) -> list[str]:
     """What running the project would do that has not been done, one line each."""
     changes = []
     goes_on = {each.job: str(each) for each in edited(project, data, sha)} if data is not None else {}
     for spec in project.topics.values():
-        if spec.name not in topics:
+        if topics is None:
+            break
+        found = topics.get(spec.name)
+        if found is None:
             changes.append(f"create topic {spec.name} ({spec.kind}, partitions: {spec.partitions})")
-        elif topics[spec.name].partitions != spec.partitions and spec.producer is not None:
+        elif found.partitions != spec.partitions and spec.producer is not None:
             changes.append(
-                f"REFUSED: topic {spec.name} has {topics[spec.name].partitions} partitions, the project says {spec.partitions}"
+                f"REFUSED: topic {spec.name} has {found.partitions} partitions, the project says {spec.partitions}"
             )
     for name in project.order:
         config, job = project.job_config(name), project.jobs[name]

@@ -135,8 +135,7 @@ def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path])
     Raises:
         BadSparkSetting: a setting contradicts the rules.
     """
-    for key, value in config.settings.items():
-        _refuse_contradiction(key, value, "[spark] settings")
+    check_settings(config)
     scratch = scratch_directory(directory)
     scratch.mkdir(parents=True, exist_ok=True)
     names = [str(jar) for jar in jars]
@@ -148,6 +147,16 @@ def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path])
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
     return _DEFAULTS | (_LOCAL if is_local(config.master) else {}) | own | config.settings | RULES
+
+
+def check_settings(config: SparkConfig) -> None:
+    """Check the settings before anything is started with them.
+
+    Raises:
+        BadSparkSetting: a setting contradicts the rules.
+    """
+    for key, value in config.settings.items():
+        _refuse_contradiction(key, value, "[spark] settings")
 
 
 def scratch_directory(directory: Path) -> Path:

@@ -317,9 +317,7 @@ def test_what_one_table_cannot_take_holds_up_that_table_only(lake):
     assert ("sink lakehouse: table other", "failed") in [(each.name, each.state) for each in lake.lakehouse.states]
     shutil.rmtree(lake.tables / "other")
     lake.wait_for("other", [(7,), (8,), (9,)], "number")
-    lake.wait(
-        lambda: ("sink lakehouse: table other", "running") in [(e.name, e.state) for e in lake.lakehouse.states]
-    )
+    lake.wait(lambda: ("sink lakehouse: table other", "running") in [(e.name, e.state) for e in lake.lakehouse.states])
 
 
 @pytest.mark.spark
