@@ -101,17 +101,11 @@ def job_states(connection: Connection, tasks: Sequence[TaskState] = ()) -> list[
     states = []
     for state in _in_catalog(connection):
         task = said.pop(job_key(state.job, state.version), None)
-        states.append(state if task is None else msgspec.structs.replace(state, state=task.state, why=_why(task)))
+        states.append(state if task is None else msgspec.structs.replace(state, state=task.state, why=task.told))
     for key, task in said.items():  # they wait for their first start
         job, _, version = key.rpartition("@")
-        states.append(
-            JobState(job, version, False, {}, "", "", "", "", None, None, 0, state=task.state, why=_why(task))
-        )
+        states.append(JobState(job, version, False, {}, "", "", "", "", None, None, 0, state=task.state, why=task.told))
     return sorted(states, key=lambda state: (state.job, state.version))
-
-
-def _why(task: TaskState) -> str:
-    return f"{task.error} ({task.hint})" if task.hint else task.error
 
 
 def _in_catalog(connection: Connection) -> list[JobState]:

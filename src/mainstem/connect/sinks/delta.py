@@ -289,7 +289,9 @@ class Lakehouse:
             if before.error != reason:
                 log.warning("table_held", topic=topic, reason=reason, hint=hint)
             state = "failed" if isinstance(error, UserError) else "waiting"
-            self._tables[topic] = self._after(before, state, reason, hint, round(self._again_at - self._clock.monotonic(), 1))
+            self._tables[topic] = self._after(
+                before, state, reason, hint, round(self._again_at - self._clock.monotonic(), 1)
+            )
 
     def _mended(self, topic: str) -> None:
         """The table is held no longer."""
