@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mainstem.client.errors import UnknownTopic
 from mainstem.client.heartbeats import decode
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import ensure_topic
@@ -29,6 +30,7 @@ from mainstem.connect.sources.file import (
 )
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.registry import avro
+from mainstem.registry.errors import NotFound
 from mainstem.registry.schema import canonical
 from tests.support.records import committed
 
@@ -209,6 +211,16 @@ def test_a_topic_of_another_shape_is_refused(world):
     )
     with pytest.raises(UnfitTopic, match="its schema does not take"):
         world.source().run(threading.Event())
+
+
+def test_a_topic_that_nobody_has_declared_is_named_with_the_table_to_add(world):
+    world.topic = f"undeclared-{uuid.uuid4().hex[:8]}"
+    world.config = msgspec.structs.replace(world.config, topic=world.topic)
+    with pytest.raises(UnknownTopic, match=f"topic {world.topic}: no such topic") as error:
+        world.source().run(threading.Event())
+    assert error.value.hint.startswith(f"add [topics.{world.topic}] to mainstem.toml")
+    with pytest.raises(NotFound):
+        world.registry.latest(f"{world.topic}-value")
 
 
 def test_a_path_that_is_no_file_is_a_persons_to_mend(world):

@@ -19,6 +19,7 @@ import msgspec
 
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.connection import Connection
+from mainstem.client.errors import UnknownTopic
 from mainstem.client.heartbeats import Statement
 from mainstem.client.heartbeats import encode as encode_heartbeat
 from mainstem.client.internal import HEARTBEATS
@@ -100,8 +101,9 @@ class FileSource:
     def run(self, stop: threading.Event) -> None:
         """Follow the file. Raises what the worker knows to treat; the next run goes on where the log says."""
         ensure_internal_topics(self._connection)
+        partitions = self._partitions()  # before a schema is registered for a topic that nobody has declared
         self._schema = self._topic_schema()
-        self._partition = partition_for(self.name.encode(), describe(self._connection, self.config.topic).partitions)
+        self._partition = partition_for(self.name.encode(), partitions)
         writer = TransactionalWriter(self._connection, self.name)
         try:
             state = writer.open()
@@ -296,6 +298,15 @@ class FileSource:
         return ended
 
     # -- what the topic is
+
+    def _partitions(self) -> int:
+        topic = self.config.topic
+        try:
+            return describe(self._connection, topic).partitions
+        except UnknownTopic:
+            table = f'topics."{topic}"' if "." in topic else f"topics.{topic}"
+            hint = f"add [{table}] to mainstem.toml and start `mainstem up` again, or: mainstem topic create {topic}"
+            raise UnknownTopic(f"source {self.name}: topic {topic}: no such topic", hint=hint) from None
 
     def _topic_schema(self) -> RegisteredSchema:
         """The topic's latest schema; it must take `{"line": text}`. Without one, ours is registered."""
