@@ -7,7 +7,7 @@ import pytest
 from mainstem.cli import extra_of, for_people
 from mainstem.core import Retriable, UserError
 from mainstem.core.process import PARENT
-from tests.support.commands import the_line
+from tests.support.commands import mainstem, the_line
 
 FAIL = """
 import sys
@@ -28,10 +28,17 @@ def test_a_failure_is_one_line_and_its_exit_code_says_who_mends_it(kind, supervi
     assert (done.returncode, done.stderr) == (code, "mainstem: expected a, found b (do c)\n")
 
 
-def test_an_unknown_command_is_misuse():
-    done = subprocess.run([sys.executable, "-m", "mainstem", "upp"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "No such command 'upp'" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["upp"], "No such command 'upp' (`mainstem --help` says what it takes)"),
+        (["topic", "create"], "Missing argument 'NAME' (`mainstem topic create --help` says what it takes)"),
+        (["tail", "t", "-n", "0"], "Invalid value for '-n' / '--count': 0 is not in the range x>=1"),
+        (["plan", "/nowhere"], "Invalid value for 'PROJECT': Directory '/nowhere' does not exist"),
+    ],
+)
+def test_misuse_is_one_line(arguments, line):
+    assert the_line(mainstem(*arguments)).startswith(f"mainstem: {line}")
 
 
 def test_a_module_that_an_extra_brings_is_known_by_it():

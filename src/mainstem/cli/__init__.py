@@ -101,11 +101,15 @@ def main() -> None:
     """
     _load_kio()
     try:
-        code = group.main(standalone_mode=False)  # what `ctx.exit` was given, or what the command returned: None
-    except click.ClickException as error:
+        code = group.main(
+            prog_name="mainstem", standalone_mode=False
+        )  # what `ctx.exit` was given, or what the command returned: None
+    except click.exceptions.NoArgsIsHelpError as error:
         with contextlib.suppress(OSError):
             error.show()
         end(MISUSE)
+    except click.ClickException as error:
+        fail(misuse(error))
     except (click.Abort, KeyboardInterrupt):
         end(INTERRUPTED)
     except (OutputClosed, BrokenPipeError):
@@ -128,6 +132,13 @@ def _load_kio() -> None:
             importlib.import_module("kio.static.primitive")
         finally:
             del sys.modules["hypothesis"]
+
+
+def misuse(error: click.ClickException) -> UserError:
+    """What click has to say, on one line."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"`{context.command_path} --help` says what it takes" if context is not None else ""
+    return UserError(" ".join(error.format_message().split()).removesuffix("."), hint=hint)
 
 
 def for_people(error: BaseException) -> MainstemError | None:
