@@ -126,6 +126,7 @@ def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_pat
         assert node.post("orders/events", [{"number": 1, "amount": 2.5}])["results"][0]["status"] == "accepted"
 
         command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]
+        assert not any(line.startswith("{") for line in node.lines), node.lines  # what ended is told once, in words
         second = subprocess.run(command, capture_output=True, text=True, check=False)
         assert second.returncode == 2
         assert f"{data}: in use by process {node.process.pid}" in second.stderr

@@ -189,7 +189,7 @@ class Supervisor:
                 delay_s = self._longest_delay_s
             elif time.monotonic() - started > HEALTHY_AFTER_S:
                 delay_s = self._first_delay_s
-            log.warning("child_ended", child=spec.name, exit_code=code, restart_in_s=delay_s, said=state.last_error)
+            log.info("child_ended", child=spec.name, exit_code=code, restart_in_s=delay_s, said=state.last_error)
             self._change(state, "failed" if refused else "waiting", pid=None)
             state.restarts += 1
             await self._unless_stopping(asyncio.sleep(delay_s))
@@ -302,7 +302,7 @@ class Supervisor:
                 done.result()
                 break
             except (Retriable, OSError) as error:
-                log.warning("follow_up_failed", child=name, error=str(error), retry_in_s=delay_s)
+                log.info("follow_up_failed", child=name, error=str(error), retry_in_s=delay_s)
                 if state.state in ("running", "waiting") and state.pid is not None:
                     state.last_error = f"what follows it failed: {error}"
                     self._change(state, "waiting", pid=state.pid)
