@@ -18,8 +18,14 @@ def test_a_topic_is_made_as_the_project_says(log_connection):
         assert create_topic(log_connection, SPEC, Path("/p")).partitions == 2
     assert create_topic(log_connection, SPEC, Path("/p"), "made.orders.v2").name == "made.orders.v2"
     assert describe_config(log_connection, "made.orders.v2")["retention.ms"] == "7000"
-    with pytest.raises(TopicMismatch):
-        create_topic(log_connection, msgspec.structs.replace(SPEC, partitions=3), Path("/p"))
+    more = msgspec.structs.replace(SPEC, partitions=3)
+    with pytest.raises(TopicMismatch) as mismatch:
+        create_topic(log_connection, more, Path("/p"))
+    assert "`mainstem topic delete made.orders`" in mismatch.value.hint
+    assert "`mainstem clean /p`" in mismatch.value.hint
+    with pytest.raises(TopicMismatch) as mismatch:  # a job would go on in the middle of a topic that is empty
+        create_topic(log_connection, msgspec.structs.replace(more, producer="totals"), Path("/p"))
+    assert "delete" not in mismatch.value.hint
 
 
 @pytest.mark.parametrize("setting", [("retenshun.ms", "1"), ("retention.ms", "soon")])

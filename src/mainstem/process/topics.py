@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from mainstem.client.connection import Connection
-from mainstem.client.errors import TopicRefused
+from mainstem.client.errors import TopicMismatch, TopicRefused
 from mainstem.client.topics import TopicDescription, ensure_topic, topic_settings
 from mainstem.core.config import BadSetting
 from mainstem.process.project import FILE, Project, TopicSpec
@@ -31,6 +31,13 @@ def create_topic(connection: Connection, spec: TopicSpec, directory: Path, name:
         return ensure_topic(connection, name or spec.name, spec.partitions, topic_settings(spec.kind, spec.config))
     except TopicRefused as error:
         raise BadSetting(f"{directory / FILE}: [topics.{spec.name}]: {error}", hint=error.hint) from error
+    except TopicMismatch as error:
+        if spec.producer is None:  # what a job writes goes on where its checkpoint is: it is never made anew under it
+            error.hint += (
+                f"; `mainstem topic delete {spec.name}` deletes it with its records, and `mainstem clean {directory}` all "
+                "that the project has kept"
+            )
+        raise
 
 
 def register_schema(registry: Registry, project: Project, spec: TopicSpec, directory: Path) -> str:
