@@ -54,14 +54,14 @@ def test_sources_are_shown_where_they_are(cli_log, tmp_path):
     writer = TransactionalWriter(Connection(cli_log), "shop")
     writer.open()
     writer.begin()
-    writer.commit({"lsn": 42})
+    writer.commit({"lsn": 42, "file": {"name": "a.log"}})
     writer.close()
     arguments = ["status", "--bootstrap", cli_log, "--data", str(tmp_path)]
     people = CliRunner().invoke(group, arguments)
     assert people.exit_code == 0
-    assert "{'lsn': 42}" in people.stdout
+    assert "lsn 42, file name a.log" in people.stdout
     (source,) = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).stdout)["sources"]
-    assert source == {"position": {"lsn": 42}, "records": 0, "source": "shop"}
+    assert source == {"position": {"lsn": 42, "file": {"name": "a.log"}}, "records": 0, "source": "shop"}
 
 
 def test_what_fails_again_and_again_is_no_for_an_answer_and_what_waits_for_its_input_is_not(cli_log, tmp_path):

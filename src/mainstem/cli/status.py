@@ -1,6 +1,6 @@
 """`mainstem status`: what runs, and how far it is."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -51,7 +51,9 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
                 ["source, sink or job", "state", "failures", "why"],
                 [(t.name, t.state, t.failures, t.told) for t in seen.tasks],
             ),
-            to_table(["source", "records", "position"], [(s.source, s.records, str(s.position)) for s in seen.sources]),
+            to_table(
+                ["source", "records", "position"], [(s.source, s.records, position(s.position)) for s in seen.sources]
+            ),
             to_table(
                 ["job", "version", "batch", "lag", "rows", "late"],
                 [(j.job, j.version, j.batch, j.lag, j.rows, j.late) for j in seen.jobs],
@@ -61,6 +63,13 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
         click.echo("\n\n".join(tables))
     if connection is None or any(child.state != "running" for child in children) or any(map(is_failing, seen.tasks)):
         ctx.exit(1)
+
+
+def position(value: Any) -> str:
+    """Where a source is, in its own words: `lsn 0/16B3748, state streaming`."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {position(each)}" for name, each in value.items())
+    return f"[{', '.join(map(position, value))}]" if isinstance(value, list) else str(value)
 
 
 def _said(child: "ChildState") -> str:
