@@ -218,3 +218,11 @@ def test_addresses(text, address):
 def test_an_ipv6_address_stands_in_brackets():
     with pytest.raises(UserError):
         parse_address("::1:9092")
+
+
+def test_the_data_directory_of_a_project_is_no_log(tmp_path):
+    """One level too high: a second log was written into it, while `up` ran."""
+    (tmp_path / "mainstem.json").write_text('{"format":1}')
+    done = run("--data", str(tmp_path), "--listen", "127.0.0.1:0")
+    assert_one_line(done, "expected the directory of a log", f"its log is in {tmp_path / 'log'}")
+    assert [path.name for path in tmp_path.iterdir()] == ["mainstem.json"]

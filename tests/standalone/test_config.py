@@ -7,6 +7,7 @@ from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.core.config import BadSetting
+from mainstem.process import load_project
 from mainstem.standalone.config import load_config, table_directories
 
 FILE_SOURCE = '[sources.x]\ntype = "file"\npath = "a"\ntopic = "t"\n'
@@ -116,3 +117,13 @@ def test_two_lakehouses_in_one_directory_are_refused_with_both_their_names(proje
     assert table_directories(apart, directory / "data") == {
         "lake": directory / "data" / "tables", "copy": directory / "elsewhere"
     }  # fmt: skip
+
+
+def test_a_fault_of_the_environment_is_named_as_its_variable(project):
+    good = project("")
+    with pytest.raises(BadSetting, match=r"^MAINSTEM_BROKER__PRT: \[broker\]: .*unknown field `prt`"):
+        load_config(good, {"MAINSTEM_BROKER__PRT": "1", "MAINSTEM_BROKER__NUM_PARTITIONS": "2"})
+    with pytest.raises(BadSetting, match=r"^MAINSTEM_TOPICS__ORDERS__PARTITIONS: \[topics\.orders\]: "):
+        load_project(good, environment={"MAINSTEM_TOPICS__ORDERS__PARTITIONS": "x"})
+    with pytest.raises(BadSetting, match=r"mainstem\.toml: \[log\]: .*segmnt_bytes"):
+        load_config(project("[log]\nsegmnt_bytes = 1\n"), {"MAINSTEM_BROKER__NUM_PARTITIONS": "2"})

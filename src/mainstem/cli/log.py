@@ -3,16 +3,18 @@
 import asyncio
 import gc
 import importlib.util
+import os
 import signal
 import sys
 import types
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from mainstem.cli import TEMPORARY
 from mainstem.core import UserError
-from mainstem.core.config import convert, overlay_environment, read_toml
+from mainstem.core.config import convert, overlay_environment, read_toml, settings_from
 from mainstem.core.process import die_with_parent, say_ready
 
 
@@ -47,19 +49,30 @@ def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> 
 
     configure("log", level=log_level)
     die_with_parent()
+    if (data / "mainstem.json").exists():
+        raise UserError(
+            f"--data {data}: expected the directory of a log, found the data directory of a project",
+            hint=f"its log is in {data / 'log'}; `mainstem up` runs it",
+        )
     try:
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         hint = "choose another directory"
         raise UserError(f"--data {data}: expected a directory to write to: {error.strerror}", hint=hint) from None
     host, port = parse_address(listen)
-    tree = overlay_environment(read_toml(config_file) if config_file is not None else {})
+    file, where = read_toml(config_file) if config_file is not None else {}, str(config_file or "environment")
     from mainstem.broker.config import BrokerConfig
     from mainstem.log import LogConfig, StorageError
 
-    where = str(config_file or "environment")
-    broker_config = convert({**tree.get("broker", {}), "host": host, "port": port}, BrokerConfig, where=where)
-    log_config = convert(tree.get("log", {}), LogConfig, where=where)
+    def load(environment: Mapping[str, str]) -> tuple[BrokerConfig, LogConfig]:
+        tree = overlay_environment(file, environment)
+        broker = {**tree.get("broker", {}), "host": host, "port": port}
+        return (
+            convert(broker, BrokerConfig, where=f"{where}: [broker]"),
+            convert(tree.get("log", {}), LogConfig, where=f"{where}: [log]"),
+        )
+
+    broker_config, log_config = settings_from(os.environ, load, where=where)
 
     async def serve() -> StorageError | None:
         from mainstem.broker.node import serving

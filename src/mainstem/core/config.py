@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,6 +62,25 @@ def variable_of(table: str, environment: Mapping[str, str] = os.environ) -> str 
     """The variable that brings a setting of `table` from the environment, the first by name."""
     prefix = f"{PREFIX}{table}__".upper()
     return next((name for name in sorted(environment) if name.startswith(prefix)), None)
+
+
+def settings_from(environment: Mapping[str, str], load: Callable[[Mapping[str, str]], T], *, where: str) -> T:
+    """What `load` makes of the file at `where` under `environment`; an error that a variable brings in names the variable.
+
+    Raises:
+        BadSetting: as `load` does.
+    """
+    try:
+        return load(environment)
+    except BadSetting as error:
+        for name in sorted(environment):
+            if name.startswith(PREFIX) and "__" in name and str(error).startswith(where):
+                try:
+                    load({other: value for other, value in environment.items() if other != name})
+                except BadSetting:  # it is wrong without that one too
+                    continue
+                raise BadSetting(f"{name}{str(error).removeprefix(where)}", hint=error.hint) from None
+        raise
 
 
 def named_tables(tree: Mapping[str, Any], table: str, *, where: Path) -> dict[str, Any]:

@@ -27,7 +27,15 @@ import msgspec
 from msgspec import Meta
 
 from mainstem.core import is_topic_name
-from mainstem.core.config import BadSetting, check_interval, convert, named_tables, overlay_environment, read_toml
+from mainstem.core.config import (
+    BadSetting,
+    check_interval,
+    convert,
+    named_tables,
+    overlay_environment,
+    read_toml,
+    settings_from,
+)
 from mainstem.process.declare import BadDeclaration, Job, Kind, Location, Topic, collecting
 
 FILE = "mainstem.toml"
@@ -131,7 +139,7 @@ def load_project(path: Path | str, *, environment: Mapping[str, str] = os.enviro
     """
     directory = Path(path).resolve()
     where = directory / FILE
-    settings = _read_settings(where, environment)
+    settings = settings_from(environment, lambda variables: _read_settings(where, variables), where=str(where))
     named = settings.project.jobs
     names = [named] if isinstance(named, str) else named
     files = [_file(directory, name, where) for name in names]

@@ -13,7 +13,15 @@ from mainstem.client.connection import Security
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.worker import SinkConfig, SourceConfig, convert_sink, convert_source
-from mainstem.core.config import BadSetting, convert, named_tables, overlay_environment, read_toml, variable_of
+from mainstem.core.config import (
+    BadSetting,
+    convert,
+    named_tables,
+    overlay_environment,
+    read_toml,
+    settings_from,
+    variable_of,
+)
 from mainstem.log import LogConfig
 from mainstem.process.session import SparkConfig
 from mainstem.standalone.state import LAYOUT
@@ -40,8 +48,12 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Node
     """Read and check the settings of the project at `path`.
 
     Raises:
-        BadSetting: the message names the file and the setting.
+        BadSetting: the message names the file or the variable, and the setting.
     """
+    return settings_from(environment, lambda variables: _load(path, variables), where=str(path / FILE))
+
+
+def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
     where, directory = path / FILE, path.resolve()
     file = read_toml(where)
     tree = overlay_environment(file, environment)
