@@ -24,13 +24,15 @@ class Node:
     def __init__(self, project, data):
         command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]
         command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
+        follows = "[sources.access]" in (project / "mainstem.toml").read_text()
+        access = {"MAINSTEM_SOURCES__ACCESS__PATH": str(project / "access.log")} if follows else {}
         self.data = data
         self.process = start(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"MAINSTEM_SOURCES__ACCESS__PATH": str(project / "access.log")},
+            env=os.environ | access,
         )
         self.lines = []
         for line in self.process.stdout:
