@@ -247,3 +247,18 @@ def test_a_tombstone_that_arrives_after_its_delete_is_not_left_behind():
     order.add(partition, change(1, 1, 1, ""))
     assert [len(batch.changes) for batch in drain(order)] == [1]
     assert order.offsets[partition] == 2
+
+
+def test_its_position_is_past_a_marker_only_where_nothing_waits():
+    written = Written([[("a", 0, "c")]], {"a": 1})
+    (table,) = written.partitions
+    order = TransactionOrder(TRANSACTIONS, starts(written))
+    written.deliver(order, table, 0)
+    order.reached(table, 2)
+    assert (order.position(table), order.position(TRANSACTIONS)) == (0, 0)
+    written.deliver(order, TRANSACTIONS, 0)
+    written.deliver(order, TRANSACTIONS, 1)
+    assert order.position(TRANSACTIONS) == 0
+    drain(order)
+    assert (order.position(table), order.position(TRANSACTIONS)) == (2, 2)
+    assert (order.offsets[table], order.offsets[TRANSACTIONS]) == (1, 2)

@@ -238,7 +238,9 @@ class _Run:
             if error is None:
                 self._take(partition, message)
             elif error.code() == KafkaError._PARTITION_EOF:
+                before = self._order.position(partition)
                 self._order.reached(partition, message.offset() or 0)
+                self._unreported |= self._order.position(partition) > before
             else:
                 self._raise(partition, error)
 
@@ -429,11 +431,10 @@ class _Run:
             [
                 Report(
                     reader=self._sink.name, topic=partition.topic, partition=partition.partition,
-                    end=offset, rows=seen.rows, tombstones=seen.tombstones, hash=seen.hash % MODULUS,
+                    end=end, rows=seen.rows, tombstones=seen.tombstones, hash=seen.hash % MODULUS,
                 )
-                for partition, offset in self._order.offsets.items()
-                for seen in (self._seen[partition],)
-                if offset
+                for partition, seen in self._seen.items()
+                if (end := self._order.position(partition))
             ],
         )  # fmt: skip
         self._reported_at, self._unreported = self._clock.monotonic(), False

@@ -152,6 +152,15 @@ class TransactionOrder:
         """The reader is at `offset`, which is the end: what lies below and was not added is not there any more."""
         self._reached[partition] = max(self._reached[partition], offset)
 
+    def position(self, partition: TopicPartition) -> int:
+        """Next offset after what was handed out; where nothing waits, past what the log has behind it for no reader.
+
+        A source commits each transaction by a marker of one offset: counted from `offsets`, a replica that has everything
+        would lag by one for ever.
+        """
+        waits = self.waiting(partition) or any(each == partition for each, _ in self._loose)
+        return self.offsets[partition] if waits else max(self.offsets[partition], self._reached[partition])
+
     def waiting(self, partition: TopicPartition) -> int:
         """How many records of a partition wait for their turn."""
         if partition == self._transactions_partition:
