@@ -101,9 +101,8 @@ def main() -> None:
     """
     _load_kio()
     try:
-        code = group.main(
-            prog_name="mainstem", standalone_mode=False
-        )  # what `ctx.exit` was given, or what the command returned: None
+        # What `ctx.exit` was given, or what the command returned: None.
+        code = group.main(prog_name="mainstem", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         with contextlib.suppress(OSError):
             error.show()

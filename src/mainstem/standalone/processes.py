@@ -113,9 +113,8 @@ def run_spark(
         spark, frozen, version, connection, Registry(f"http://{gateway}"), data, jobs=jobs, settings=settings
     )
     tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{version.sha}").save)
-    lakehouses: list[
-        Lakehouse
-    ] = []  # a bad destination lags only itself: it is started again by itself, and the jobs go on
+    # A bad destination lags only itself: it is started again by itself, and the jobs go on.
+    lakehouses: list[Lakehouse] = []
     try:
         driver.start()
         for name, place in table_directories(config, data).items() if tables else ():
