@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.connection import Connection
-from mainstem.process.reading import BooksMissing, Observed, Seen, kafka_options, observed, possible_time, with_late
+from mainstem.process.reading import BooksMissing, Observed, Seen, kafka_options, observed, with_late
 
 
 def test_every_reader_reads_committed_records_only():
@@ -31,22 +31,6 @@ def test_the_halves_of_the_hashes_add_up(hashes):
 def test_a_partition_that_was_added_meanwhile_is_refused():
     with pytest.raises(BooksMissing, match="partition 2 was added to a topic that had 2 partitions"):
         observed({"partitions": 2}, 2)
-
-
-@pytest.mark.spark
-def test_a_time_that_no_window_can_hold_is_none(spark):
-    micros = (
-        -(2**63),
-        -62135596800_000_001,
-        -62135596800_000_000,
-        0,
-        253402300799_999_999,
-        253402300800_000_000,
-        2**63 - 1,
-    )
-    times = spark.createDataFrame([(each,) for each in micros], "m long").selectExpr("m", "timestamp_micros(m) t")
-    kept = times.filter(possible_time(times["t"]).isNotNull()).orderBy("m").select("m").collect()
-    assert [row["m"] for row in kept] == list(micros[2:5])
 
 
 def test_late_rows_are_taken_out_of_the_rows():

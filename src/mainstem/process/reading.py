@@ -76,19 +76,10 @@ def typed_rows(
     from pyspark.sql import functions as F
 
     decoded = decode_values(raw, schema)
-    time = F.when(F.col(STATUS) == DECODED, possible_time(F.col(f"{ROW}.`{event_time}`"))) if event_time else None
+    time = F.when(F.col(STATUS) == DECODED, F.col(f"{ROW}.`{event_time}`")) if event_time else None
     observed = decoded.observe(name, *_metrics(partitions, time))
     position = F.struct(F.col("partition"), F.col("offset"), F.col("timestamp")).alias(POSITION)
-    rows = observed.filter(F.col(STATUS) == DECODED).select(f"{ROW}.*", position)
-    return rows.withColumn(event_time, possible_time(F.col(f"`{event_time}`"))) if event_time else rows
-
-
-def possible_time(time: "Column") -> "Column":
-    """`time`, or null outside of the years 1 to 9999: window arithmetic overflows there, which Spark reports as an error."""
-    from pyspark.sql import functions as F
-
-    first, last = F.lit("0001-01-01").cast("timestamp"), F.lit("9999-12-31 23:59:59.999999").cast("timestamp")
-    return F.when(time.between(first, last), time)
+    return observed.filter(F.col(STATUS) == DECODED).select(f"{ROW}.*", position)
 
 
 def _metrics(partitions: int, time: "Column | None") -> "list[Column]":
@@ -145,7 +136,7 @@ def count_late(raw: "DataFrame", schema: TopicSchema, event_time: str, watermark
     """Rows of `raw` per partition whose event time lies before `watermark` (ms since 1970)."""
     from pyspark.sql import functions as F
 
-    time = F.unix_millis(possible_time(F.col(f"{ROW}.`{event_time}`")))
+    time = F.unix_millis(F.col(f"{ROW}.`{event_time}`"))
     late = decode_values(raw, schema).filter((F.col(STATUS) == DECODED) & (time < watermark))
     return {row["partition"]: row["count"] for row in late.groupBy("partition").count().collect()}
 

@@ -106,8 +106,8 @@ def decode_values(df: "DataFrame", schema: TopicSchema) -> "DataFrame":
     """`df` with two more columns: `_row`, typed by the reader schema, and `_status`.
 
     `_status` is `row`, `tombstone` (null value), or `bad` (not the wire format, bytes that do not fit, or a date or
-    timestamp outside the years 1 to 9999: `_row` is null then). An id that `schema` does not list fails the query with `UNKNOWN_ID`, so that nothing is lost: add it by
-    `with_id` and run the batch again.
+    timestamp outside the years 1 to 9999: `_row` is null then). An id that `schema` does not list fails the query with
+    `UNKNOWN_ID`, so that nothing is lost: add it by `with_id` and run the batch again.
     """
     from pyspark.sql import functions as F
 

@@ -1,6 +1,8 @@
 """DeleteTopics, API 20, versions 1-6.
 
-Behaviour: durable when answered. Internal topics are kept: the coordinators could store nothing until the next start. 5: error messages. 6: topics by id.
+Behaviour: durable when answered. Internal topics are kept: the coordinators could store nothing until the next start.
+
+5: error messages. 6: topics by id.
 """
 
 from typing import Any
