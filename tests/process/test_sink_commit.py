@@ -119,25 +119,6 @@ def test_counts_and_hashes_are_cumulative_also_over_a_restart(job):
     assert set(marker.outputs[job.output]) == {0, 1}
 
 
-@pytest.mark.parametrize("found", ["another", None])
-def test_a_checkpoint_that_is_not_the_jobs_is_refused_before_the_fence(job, found):
-    """A second installation on the same log stopped the first one again and again."""
-    first = job.start()
-    job.run(first, 0, {0: ROWS})
-    kept = (job.checkpoint / "metadata").read_text()
-    if found is None:
-        (job.checkpoint / "metadata").unlink()
-    else:
-        (job.checkpoint / "metadata").write_text(json.dumps({"id": found}))
-    with pytest.raises(
-        SinkRefused, match=f"the last commit belongs to checkpoint .*, this is checkpoint {found or 'none'}"
-    ):
-        job.start()
-    (job.checkpoint / "metadata").write_text(kept)
-    job.run(first, 1, {0: ROWS})
-    assert read_marker(job.connection, job.name, "v1").batch == 1
-
-
 def test_the_plan_is_durable_before_the_transaction_ends(job):
     job.run(job.start(), 0, {0: ROWS})
     wanted = ["fenced", "marker_read", "begun", "offsets_committed", "plan_synced", "marker_written", "ending", "ended"]

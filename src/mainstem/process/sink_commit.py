@@ -32,7 +32,7 @@ from mainstem.core import Clock, MainstemError, SystemClock, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.process.sink_claims import ClaimsAddress, ClaimsServer
-from mainstem.process.sink_decision import Decision, check_owner, decide
+from mainstem.process.sink_decision import Decision, decide
 
 log = get_logger()
 
@@ -90,17 +90,9 @@ class BatchCommitter:
     def open(self) -> Marker | None:
         """Fence, then read the marker. In this order: after the fence no older transaction can still commit.
 
-        A checkpoint to which the job does not belong is refused before that: a fence of ours would stop the driver that
-        has the right one.
-
         The marker is read to the end that the topic had after the fence, also past open transactions of other jobs:
         stopping at the last stable offset would find an older marker, and a batch would be written twice.
-
-        Raises:
-            SinkRefused: the last commit belongs to another checkpoint.
         """
-        checkpoint = self._checkpoint.query_id() if self._checkpoint.exists() else "none"
-        check_owner(read_marker(self._connection, self.job.job, self.job.version), checkpoint)
         self._transaction.fence()
         self.marker = read_marker(self._connection, self.job.job, self.job.version)
         self._trace("marker_read")

@@ -57,7 +57,12 @@ def decide(
             "or remove the checkpoint and let a new version of the job start from the beginning",
         )
     name = f"{marker.job}@{marker.version}"
-    check_owner(marker, checkpoint)
+    if marker.checkpoint != checkpoint:
+        raise SinkRefused(
+            f"{name}: the last commit belongs to checkpoint {marker.checkpoint}, this is checkpoint {checkpoint}",
+            hint=f"bring back the checkpoint {marker.checkpoint}; if it is lost, start a new version of the job "
+            "with a new output: a fresh checkpoint would read the input again and write everything twice",
+        )
     if batch == marker.batch + 1:
         if start_offsets is not None and start_offsets != marker.end_offsets:
             raise SinkRefused(
@@ -83,21 +88,6 @@ def decide(
         f"{name}: batch {batch} is asked for, batch {marker.batch} is the last that the log has: the log was rolled back",
         hint=f"bring back the log that has batch {batch - 1}, or start a new version of the job",
     )
-
-
-def check_owner(marker: Marker | None, checkpoint: str) -> None:
-    """See that the last commit belongs to this checkpoint.
-
-    Raises:
-        SinkRefused: it belongs to another run of the job.
-    """
-    if marker is not None and marker.checkpoint != checkpoint:
-        raise SinkRefused(
-            f"{marker.job}@{marker.version}: the last commit belongs to checkpoint {marker.checkpoint}, this is "
-            f"checkpoint {checkpoint}",
-            hint=f"bring back the checkpoint {marker.checkpoint}; if it is lost, start a new version of the job "
-            "with a new output: a fresh checkpoint would read the input again and write everything twice",
-        )
 
 
 def _brief(offsets: Mapping[str, Positions]) -> str:
