@@ -66,9 +66,9 @@ check: setup
 	@$(PYTEST) --quiet tests/checks
 
 # Each room in a process of its own: what one leaves behind (a Spark session, settings of logging) is nobody else's.
-# They wait for servers more than they compute, so three run side by side on two cores; the long ones come first.
+# They wait for servers more than they compute, so two run side by side; the long ones come first.
 ROOMS := crash connect process e2e contract standalone cli broker client registry log examples audit wire records core test_*.py
-LANES ?= 3
+LANES ?= 2
 
 test: check
 	@printf '%s\n' $(ROOMS) | xargs -P $(LANES) -I {} bash -c 'said=$$($(PYTEST) --quiet tests/{} 2>&1) && code=0 || code=1; \
