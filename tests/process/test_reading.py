@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.connection import Connection
-from mainstem.process.reading import BooksMissing, Observed, Seen, kafka_options, observed, with_late
+from mainstem.client.progress import Seen
+from mainstem.process.reading import BooksMissing, Observed, kafka_options, observed, with_late
 
 
 def test_every_reader_reads_committed_records_only():

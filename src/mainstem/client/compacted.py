@@ -13,7 +13,8 @@ def read_compacted(connection: Connection | str, topic: str, *, timeout_seconds:
 
     Everything that was written before the call is taken into account, and what was undecided then is waited for: the
     open transaction of a stranger holds back the last stable offset, and stopping there would miss newer records of
-    others that are committed already. Transactions of ours last 60 s at most, hence the default.
+    others that are committed already. The default is longer than a transaction of Kafka's clients may last unless they
+    say otherwise (60 s).
 
     Raises:
         UnknownTopic: there is no such topic.

@@ -37,19 +37,26 @@ class Output(msgspec.Struct, frozen=True):
     hash: int
 
 
-class Read(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a reader did with the records of one partition, from offset `start` (included), where it began, to `end` (not
-    included). `hash` sums the fingerprints of all of them modulo 2**64, whatever became of each.
+class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of records of one partition; `hash` sums the fingerprints of all of them modulo 2**64, whatever they
+    were.
     """
 
-    start: int = msgspec.field(default=0, name="from")
-    end: int = msgspec.field(name="to")
     rows: int = 0
     tombstones: int = 0
     quarantined: int = 0
     filtered: int = 0
     late: int = 0
     hash: int = 0
+
+
+class Read(Seen, frozen=True, kw_only=True, omit_defaults=True):
+    """What a reader did with the records of one partition, from offset `start` (included), where it began, to `end` (not
+    included).
+    """
+
+    start: int = msgspec.field(default=0, name="from")
+    end: int = msgspec.field(name="to")
 
     @property
     def count(self) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainstem.client.connection import Connection
-from mainstem.client.progress import Read
+from mainstem.client.progress import Read, Seen
 from mainstem.core import MainstemError
 from mainstem.registry.spark import BAD, DECODED, ROW, STATUS, TOMBSTONE, TopicSchema, decode_values
 
@@ -22,17 +22,6 @@ POSITION = "_position"
 """The struct column that every input row has beside its own: partition int, offset long, timestamp timestamp."""
 
 _LOW = 0xFFFFFFFF
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """What a batch found in one partition; `hash` sums the fingerprints of all records, whatever they were."""
-
-    rows: int = 0
-    tombstones: int = 0
-    quarantined: int = 0
-    filtered: int = 0
-    late: int = 0
-    hash: int = 0
 
 
 class Observed(msgspec.Struct, frozen=True):

@@ -49,10 +49,6 @@ class Checkpoint:
         self.directory = Path(unquote(parts.path))
         self._synced: dict[Path, tuple[int, int, int]] = {}
 
-    def exists(self) -> bool:
-        """Whether a query has ever been started with it."""
-        return (self.directory / "metadata").exists()
-
     def query_id(self) -> str:
         """The id that Spark gave to the query of this checkpoint, when it first started.
 
@@ -77,7 +73,7 @@ class Checkpoint:
         Raises:
             SinkRefused: a file is damaged; the hint names the repair.
         """
-        if self.exists():
+        if (self.directory / "metadata").exists():
             self.query_id()
         plans = self._newest("offsets", 2)
         if plans and int(plans[0].name) > 0 and [int(path.name) for path in plans[1:]] != [int(plans[0].name) - 1]:

@@ -16,10 +16,11 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
+from mainstem.client.progress import Seen
 from mainstem.client.reader import arrived
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
-from mainstem.process.reading import Observed, Seen
+from mainstem.process.reading import Observed
 from mainstem.records.fingerprint import fingerprint
 from mainstem.registry import avro
 from mainstem.registry.spark import DECODED, ROW, STATUS, SchemaSource, TopicSchema, decode_values, with_id
