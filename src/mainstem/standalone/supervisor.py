@@ -78,10 +78,6 @@ class ChildFailed(UserError):
     """A child refused to start: what it says must be mended by a person."""
 
 
-class NotReady(MainstemError):
-    """A child ended, or stayed silent, before it said that it was ready."""
-
-
 class Supervisor:
     """Runs `specs` until `stop` is called or a signal comes.
 
