@@ -38,6 +38,21 @@ def test_an_archive_that_is_there_is_left_alone_and_a_failed_run_says_so(tmp_pat
     assert path.read_bytes() == b"x"
 
 
+def test_archives_that_nothing_can_use_any_more_are_removed(tmp_path, monkeypatch):
+    """Every clone left one of 220 MB behind."""
+    classes = tmp_path / "classes"
+    classes.mkdir()
+    owners = {"gone": tmp_path / "gone", "replaced": class_archive.own_jars(), "elsewhere": tmp_path, "unknown": None}
+    for name, owner in owners.items():
+        (classes / f"{name}.jsa").write_bytes(b"x")
+        if owner is not None:
+            (classes / f"{name}.txt").write_text(str(owner))
+    monkeypatch.setattr(class_archive, "archive_path", lambda *_: classes / "new.jsa")
+    monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written: written.write_bytes(b"x"))
+    assert class_archive.ensure_archive()
+    assert {path.name for path in classes.iterdir()} == {"elsewhere.jsa", "elsewhere.txt", "new.jsa", "new.txt"}
+
+
 def test_a_gateway_that_takes_no_events_ends_the_run(tmp_path):
     """The supervisor tries again after any other OSError: `make setup` would go on for ever."""
     with pytest.raises(class_archive.NotMade, match="the gateway took no events"):

@@ -19,9 +19,7 @@ _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # which classes cannot be archiv
 
 def archive_path(java: Java, jars: Iterable[Path]) -> Path:
     """Where the archive for this Java and these jars, beside Spark's own, is or would be."""
-    import pyspark
-
-    own = Path(pyspark.__file__).parent / "jars"
+    own = own_jars()
     digest = hashlib.sha256(f"{java.home}\n".encode())
     release = java.home / "release"
     digest.update(release.read_bytes() if release.is_file() else b"")
@@ -29,6 +27,13 @@ def archive_path(java: Java, jars: Iterable[Path]) -> Path:
         state = jar.stat()
         digest.update(f"{jar} {state.st_size} {state.st_mtime_ns}\n".encode())
     return cache_directory() / "classes" / f"{digest.hexdigest()[:16]}.jsa"
+
+
+def own_jars() -> Path:
+    """The directory with Spark's own jars in this environment."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent / "jars"
 
 
 def use_archive(path: Path) -> str:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
 from mainstem.process import load_project
-from mainstem.process.class_archive import archive_path, make_archive
+from mainstem.process.class_archive import archive_path, make_archive, own_jars
 from mainstem.process.jars import spark_jars
 from mainstem.process.java import find_java
 from mainstem.standalone.config import load_config
@@ -69,8 +70,8 @@ class NotMade(MainstemError):
     """The small project did not get to its end, or the JVM wrote no archive."""
 
 
-def ensure_archive() -> bool:
-    """Make the archive unless there is one; whether it was made.
+def ensure_archive(on_start: Callable[[], None] = lambda: None) -> bool:
+    """Make the archive unless there is one; whether it was made. `on_start` is called before it is.
 
     Raises:
         NoJava: no Java that can run Spark.
@@ -79,6 +80,7 @@ def ensure_archive() -> bool:
     path = archive_path(find_java(), spark_jars())
     if path.is_file():
         return False
+    on_start()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="mainstem-classes-") as scratch:
         written = path.with_suffix(".new")
@@ -86,8 +88,24 @@ def ensure_archive() -> bool:
         _run_small_project(Path(scratch), written)
         if not written.is_file():
             raise NotMade(f"{written}: the JVM wrote no class archive")
+        _owner(path).write_text(str(own_jars()))
         written.rename(path)
+    _remove_useless(path)
     return True
+
+
+def _owner(archive: Path) -> Path:
+    """The file beside an archive with the directory of the Spark that it was made for."""
+    return archive.with_suffix(".txt")
+
+
+def _remove_useless(kept: Path) -> None:
+    """Remove archives, of 220 MB each, of environments that are gone, and what `kept` takes the place of."""
+    for archive in kept.parent.glob("*.jsa"):
+        owner = Path(_owner(archive).read_text()) if _owner(archive).is_file() else None
+        if archive != kept and (owner is None or owner == own_jars() or not owner.is_dir()):
+            archive.unlink(missing_ok=True)
+            _owner(archive).unlink(missing_ok=True)
 
 
 def _run_small_project(scratch: Path, archive: Path) -> None:
@@ -148,7 +166,7 @@ def main() -> int:
     """Make the archive, and say so; for `make setup`."""
     try:
         began = time.monotonic()
-        if ensure_archive():
+        if ensure_archive(lambda: print("class archive: making one, which takes one to two minutes", flush=True)):
             print(f"class archive: made in {time.monotonic() - began:.0f} s")
     except MainstemError as error:
         sys.stderr.write(f"class archive: {error}\n")
