@@ -37,6 +37,7 @@ def test_what_is_undecided_is_waited_for_and_what_is_aborted_is_not_seen(connect
     append(connection, topic, [(key, b"behind it") for key in (b"a", b"b", b"c", b"d")])
     with pytest.raises(BrokerUnavailable, match="not decided within"):
         read_compacted(connection, topic, timeout_seconds=0.5)
+    assert b"stranger" not in read_compacted(connection, topic, timeout_seconds=5, decided=True)
     timer = threading.Timer(0.3, transaction.abort)
     timer.start()
     assert set(read_compacted(connection, topic)) == {b"a", b"b", b"c", b"d"}

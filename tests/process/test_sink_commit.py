@@ -119,6 +119,37 @@ def test_counts_and_hashes_are_cumulative_also_over_a_restart(job):
     assert set(marker.outputs[job.output]) == {0, 1}
 
 
+@pytest.mark.parametrize("found", ["checkpoint another", None])
+def test_a_checkpoint_that_is_not_the_jobs_is_refused_before_the_fence(job, found):
+    """A second installation on the same log stopped the first one again and again."""
+    first = job.start()
+    job.run(first, 0, {0: ROWS})
+    kept = (job.checkpoint / "metadata").read_text()
+    if found is None:
+        (job.checkpoint / "metadata").unlink()
+    else:
+        (job.checkpoint / "metadata").write_text(json.dumps({"id": "another"}))
+    with pytest.raises(SinkRefused, match=f"the last commit belongs to .*, this is {found or 'one that is new'}"):
+        job.start()
+    (job.checkpoint / "metadata").write_text(kept)
+    job.run(first, 1, {0: ROWS})
+    assert read_marker(job.connection, job.name, "v1").batch == 1
+
+
+def test_the_look_before_the_fence_does_not_wait_for_the_transaction_that_the_fence_ends(job):
+    """Each start after a kill took a minute."""
+    committer = job.start()
+    job.run(committer, 0, {0: ROWS})
+    ticket, place = committer.begin().ticket, TopicPartition(COMMITS, 0)
+    with committer._transaction.writer(ticket) as writer:
+        writer.append(place, [b"undecided"], [b"{}"], None, int(time.time() * 1000))
+        writer.finish()
+    assert end_offsets(job.connection, COMMITS, committed=True)[0] < end_offsets(job.connection, COMMITS)[0]
+    began = time.monotonic()
+    assert job.start().marker.batch == 0
+    assert time.monotonic() - began < 20  # its timeout is 60 s
+
+
 def test_the_plan_is_durable_before_the_transaction_ends(job):
     job.run(job.start(), 0, {0: ROWS})
     wanted = ["fenced", "marker_read", "begun", "offsets_committed", "plan_synced", "marker_written", "ending", "ended"]

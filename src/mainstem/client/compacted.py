@@ -8,13 +8,15 @@ from mainstem.client.reader import CommittedReader
 from mainstem.client.topics import start_offsets
 
 
-def read_compacted(connection: Connection | str, topic: str, *, timeout_seconds: float = 75.0) -> dict[bytes, bytes]:
+def read_compacted(
+    connection: Connection | str, topic: str, *, timeout_seconds: float = 75.0, decided: bool = False
+) -> dict[bytes, bytes]:
     """The last committed value of every key; a key whose last value is null is left out.
 
     Everything that was written before the call is taken into account, and what was undecided then is waited for: the
     open transaction of a stranger holds back the last stable offset, and stopping there would miss newer records of
     others that are committed already. The default is longer than a transaction of Kafka's clients may last unless they
-    say otherwise (60 s).
+    say otherwise (60 s). Whoever can do with what is `decided` now need not wait.
 
     Raises:
         UnknownTopic: there is no such topic.
@@ -23,7 +25,8 @@ def read_compacted(connection: Connection | str, topic: str, *, timeout_seconds:
     connection = Connection(connection) if isinstance(connection, str) else connection
     state: dict[bytes, bytes | None] = {}
     # What was deleted is no state any more: what is left is read from its start.
-    with CommittedReader(connection, topic, start_offsets(connection, topic), deleted="earliest") as reader:
+    starts = start_offsets(connection, topic)
+    with CommittedReader(connection, topic, starts, deleted="earliest", decided=decided) as reader:
         deadline = time.monotonic() + timeout_seconds
         for messages in reader:
             for message in messages:

@@ -106,10 +106,12 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     tables: dict[str, Any] = {}  # the pinned position of each table the batch was joined with
 
 
-def read_marker(connection: Connection, job: str, version: str) -> Marker | None:
-    """The last committed marker of a job's version. Call it after the fence: then no older batch can still commit."""
+def read_marker(connection: Connection, job: str, version: str, *, decided: bool = False) -> Marker | None:
+    """The last committed marker of a job's version. Call it after the fence: then no older batch can still commit. With
+    `decided` it does not wait for open transactions, and may find an older one.
+    """
     key = job_key(job, version)
-    value = read_compacted(connection, COMMITS).get(key.encode())
+    value = read_compacted(connection, COMMITS, decided=decided).get(key.encode())
     if value is None:
         return None
     try:

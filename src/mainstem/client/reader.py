@@ -27,6 +27,7 @@ class CommittedReader:
         deleted: what to do where a record that comes next was deleted: go on from the `earliest` that is there, or
             raise an `error`.
         follow: go on for ever; otherwise stop at the ends of now, open transactions included once they are decided.
+        decided: stop where the first transaction is open, instead of waiting for it.
 
     Raises:
         UnknownTopic: there is no such topic.
@@ -40,8 +41,9 @@ class CommittedReader:
         *,
         deleted: Literal["earliest", "error"],
         follow: bool = False,
+        decided: bool = False,
     ) -> None:
-        ends = end_offsets(connection, topic)
+        ends = end_offsets(connection, topic, committed=decided)
         self._topic = topic
         self._follow = follow
         self.missing = {partition: ends[partition] for partition, start in starts.items() if start < ends[partition]}

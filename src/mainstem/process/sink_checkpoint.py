@@ -49,6 +49,14 @@ class Checkpoint:
         self.directory = Path(unquote(parts.path))
         self._synced: dict[Path, tuple[int, int, int]] = {}
 
+    def started(self) -> str | None:
+        """The id of its query; None where none has ever been started with it.
+
+        Raises:
+            SinkRefused: it cannot be read.
+        """
+        return self.query_id() if (self.directory / "metadata").exists() else None
+
     def query_id(self) -> str:
         """The id that Spark gave to the query of this checkpoint, when it first started.
 
@@ -73,8 +81,7 @@ class Checkpoint:
         Raises:
             SinkRefused: a file is damaged; the hint names the repair.
         """
-        if (self.directory / "metadata").exists():
-            self.query_id()
+        self.started()
         plans = self._newest("offsets", 2)
         if plans and int(plans[0].name) > 0 and [int(path.name) for path in plans[1:]] != [int(plans[0].name) - 1]:
             missing = self.directory / "offsets" / str(int(plans[0].name) - 1)

@@ -32,7 +32,7 @@ from mainstem.core import Clock, MainstemError, SystemClock, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.process.sink_claims import ClaimsAddress, ClaimsServer
-from mainstem.process.sink_decision import Decision, decide
+from mainstem.process.sink_decision import Decision, check_owner, decide
 
 log = get_logger()
 
@@ -92,7 +92,16 @@ class BatchCommitter:
 
         The marker is read to the end that the topic had after the fence, also past open transactions of other jobs:
         stopping at the last stable offset would find an older marker, and a batch would be written twice.
+
+        Where what is decided already shows that the job belongs to another checkpoint, it ends before the fence, which
+        would stop the driver that has the right one. That look must not wait: what is open may be the transaction of
+        our own last driver, which the fence ends.
+
+        Raises:
+            SinkRefused: the last commit belongs to another checkpoint.
         """
+        found = read_marker(self._connection, self.job.job, self.job.version, decided=True)
+        check_owner(found, self._checkpoint.started())
         self._transaction.fence()
         self.marker = read_marker(self._connection, self.job.job, self.job.version)
         self._trace("marker_read")

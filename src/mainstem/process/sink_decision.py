@@ -57,12 +57,7 @@ def decide(
             "or remove the checkpoint and let a new version of the job start from the beginning",
         )
     name = f"{marker.job}@{marker.version}"
-    if marker.checkpoint != checkpoint:
-        raise SinkRefused(
-            f"{name}: the last commit belongs to checkpoint {marker.checkpoint}, this is checkpoint {checkpoint}",
-            hint=f"bring back the checkpoint {marker.checkpoint}; if it is lost, start a new version of the job "
-            "with a new output: a fresh checkpoint would read the input again and write everything twice",
-        )
+    check_owner(marker, checkpoint)
     if batch == marker.batch + 1:
         if start_offsets is not None and start_offsets != marker.end_offsets:
             raise SinkRefused(
@@ -88,6 +83,21 @@ def decide(
         f"{name}: batch {batch} is asked for, batch {marker.batch} is the last that the log has: the log was rolled back",
         hint=f"bring back the log that has batch {batch - 1}, or start a new version of the job",
     )
+
+
+def check_owner(marker: Marker | None, checkpoint: str | None) -> None:
+    """See that the last commit belongs to this checkpoint; None is one that no query was ever started with.
+
+    Raises:
+        SinkRefused: it belongs to another run of the job.
+    """
+    if marker is not None and marker.checkpoint != checkpoint:
+        this = "one that is new" if checkpoint is None else f"checkpoint {checkpoint}"
+        raise SinkRefused(
+            f"{marker.job}@{marker.version}: the last commit belongs to checkpoint {marker.checkpoint}, this is {this}",
+            hint=f"bring back the checkpoint {marker.checkpoint}; if it is lost, start a new version of the job "
+            "with a new output: a fresh checkpoint would read the input again and write everything twice",
+        )
 
 
 def _brief(offsets: Mapping[str, Positions]) -> str:
