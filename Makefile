@@ -71,7 +71,7 @@ ROOMS := crash connect process e2e contract standalone cli broker client registr
 LANES ?= 2
 
 test: check
-	@printf '%s\n' $(ROOMS) | xargs -P $(LANES) -I {} bash -c 'said=$$($(PYTEST) --quiet tests/{} 2>&1) && code=0 || code=1; \
+	@printf '%s\n' $(ROOMS) | xargs -P $(LANES) -I {} bash -c 'said=$$($(PYTEST) --quiet --durations 5 --durations-min 10 tests/{} 2>&1) && code=0 || code=1; \
 	    echo "tests/{}"; echo "$$said"; exit $$code'
 
 test-long: setup

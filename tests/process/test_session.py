@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -79,6 +80,12 @@ def test_what_a_killed_jvm_left_is_deleted_by_the_next_start(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         start_session("test", SparkConfig(), directory=tmp_path)
     assert [path.name for path in scratch_directory(tmp_path).iterdir()] == []
+
+
+@pytest.mark.spark
+def test_a_jvm_unpacks_what_it_needs_among_its_scratch_files(spark):
+    """Each one that was killed left three directories in /tmp."""
+    assert Path(spark._jvm.java.lang.System.getProperty("java.io.tmpdir")).name == "scratch"
 
 
 @pytest.mark.spark

@@ -1,6 +1,7 @@
 """The project whose run makes the class archive; `make setup` runs it for real."""
 
 import json
+import shlex
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from mainstem.standalone.up import Addresses
 
 
 def test_the_small_project_uses_every_part_of_a_driver(tmp_path):
-    options = make_archive(tmp_path / "a.jsa")
+    options = shlex.join(make_archive(tmp_path / "a.jsa"))
     (tmp_path / "mainstem.toml").write_text(class_archive._SETTINGS.format(options=json.dumps(options)))
     (tmp_path / "visits.avsc").write_text(class_archive._SCHEMA)
     (tmp_path / "jobs.py").write_text(class_archive._JOBS)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mainstem.process.java import Java, cache_directory
 
-_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # which classes cannot be archived is nobody's concern
+_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # which classes cannot be archived is nobody's concern
 
 
 def archive_path(java: Java, jars: Iterable[Path]) -> Path:
@@ -36,11 +36,11 @@ def own_jars() -> Path:
     return Path(pyspark.__file__).parent / "jars"
 
 
-def use_archive(path: Path) -> str:
+def use_archive(path: Path) -> tuple[str, ...]:
     """Options for a JVM that is to take classes from the archive."""
-    return f"-XX:SharedArchiveFile={path} {_QUIET}"
+    return (f"-XX:SharedArchiveFile={path}", *_QUIET)
 
 
-def make_archive(path: Path) -> str:
+def make_archive(path: Path) -> tuple[str, ...]:
     """Options for a JVM that is to write, when it ends, all classes that it has loaded."""
-    return f"-XX:ArchiveClassesAtExit={path} {_QUIET}"
+    return (f"-XX:ArchiveClassesAtExit={path}", *_QUIET)

@@ -1,6 +1,7 @@
 """The Spark session that jobs run in: locked jars, a Java that can run it, and the settings that correctness rests on."""
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -76,8 +77,10 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Ten times the JVM's own thresholds: at a start on two cores its optimising compiler takes as much time as all else
 # (docs/decisions/spark-start.md), and a loop that is worth it gets there within the first long batch anyway.
 _LATE_C2 = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
-    "-XX:Tier4BackEdgeThreshold=400000"
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
 )
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -105,7 +108,10 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     settings = session_settings(config, directory, jars)
     archive = archive_path(java, jars)
     if is_local(config.master) and not settings.get(_JAVA_OPTIONS):
-        settings[_JAVA_OPTIONS] = " ".join([_LATE_C2, *([use_archive(archive)] if archive.is_file() else [])])
+        # A killed JVM leaves what it has unpacked there behind: with the scratch files it is gone at the next start.
+        temporary = f"-Djava.io.tmpdir={scratch_directory(directory).absolute()}"
+        options = [*_LATE_C2, temporary, *(use_archive(archive) if archive.is_file() else ())]
+        settings[_JAVA_OPTIONS] = shlex.join(options)
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if is_local(config.master):

@@ -7,6 +7,7 @@ It takes a minute, once per environment; afterwards a driver is up three to five
 
 import asyncio
 import json
+import shlex
 import sys
 import tempfile
 import time
@@ -111,7 +112,7 @@ def _remove_useless(kept: Path) -> None:
 def _run_small_project(scratch: Path, archive: Path) -> None:
     project, data = scratch / "project", scratch / "data"
     project.mkdir()
-    (project / "mainstem.toml").write_text(_SETTINGS.format(options=json.dumps(make_archive(archive))))
+    (project / "mainstem.toml").write_text(_SETTINGS.format(options=json.dumps(shlex.join(make_archive(archive)))))
     (project / "visits.avsc").write_text(_SCHEMA)
     (project / "jobs.py").write_text(_JOBS)
     config, loaded = load_config(project, {}), load_project(project, environment={})
