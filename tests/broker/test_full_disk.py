@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from mainstem.client.reader import arrived
 from mainstem.core import SystemClock
 from tests.log.simulated_disk import SimulatedDisk
 from tests.support.broker import restarted, start, stop, until
@@ -37,7 +38,7 @@ def read_all(bootstrap, count):
     consumer.assign([Place("t", 0, 0)])
     found = []
     while len(found) < count:
-        found += [message.value() for message in consumer.consume(100, 1)]
+        found += [message.value() for message in arrived(consumer, 1.0)]
     consumer.close()
     return found
 

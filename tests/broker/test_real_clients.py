@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
 import mainstem
+from mainstem.client.reader import arrived
 from mainstem.log import LogConfig
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -46,7 +47,7 @@ def consumer(bootstrap, **settings):
 def read_all(reading, count, seconds=60):
     found, until = [], time.monotonic() + seconds
     while len(found) < count and time.monotonic() < until:
-        for message in reading.consume(1000, 0.5):
+        for message in arrived(reading, 0.5):
             assert message.error() is None, message.error()
             found.append(message)
     return found
@@ -265,7 +266,7 @@ def kept(bootstrap, name):
     reading.assign([Place(name, 0, OFFSET_BEGINNING)])
     found = []
     while True:
-        for message in reading.consume(1000, 1):
+        for message in arrived(reading, 1.0):
             if message.error() is not None:
                 assert message.error().code() == KafkaError._PARTITION_EOF
                 reading.close()

@@ -16,6 +16,7 @@ from mainstem.client.transaction import SharedTransaction, TransactionWriter
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.core.clock import since_boot
 from tests.support.broker import running, until
+from tests.support.records import committed
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -26,20 +27,11 @@ def transaction(request, connection, name):
     transaction.close()
 
 
-def rows_of(connection, topic, partitions=3):
+def rows_of(connection, topic):
     """partition -> values, as a read_committed reader sees them."""
-    consumer = Consumer(
-        connection.confluent(isolation_level="read_committed", group_id="test", enable_partition_eof=True)
-    )
-    consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(partitions)])
-    rows, ended = {partition: [] for partition in range(partitions)}, set()
-    while len(ended) < partitions:
-        for message in consumer.consume(1000, 1.0):
-            if message.error():
-                ended.add(message.partition())
-            else:
-                rows[message.partition()].append(message.value())
-    consumer.close()
+    rows = {partition: [] for partition in end_offsets(connection, topic)}
+    for message in committed(connection, topic):
+        rows[message.partition()].append(message.value())
     return rows
 
 

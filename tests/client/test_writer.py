@@ -1,30 +1,17 @@
 import time
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client import Fenced, TransactionFailed
 from mainstem.client.topics import end_offsets
 from mainstem.client.writer import TransactionalWriter, read_source
 from mainstem.core.clock import since_boot
 from mainstem.records import fingerprint_sum
+from tests.support.records import committed
 
 
 def visible(connection, topic):
-    consumer = Consumer(
-        connection.confluent(isolation_level="read_committed", group_id="test", enable_partition_eof=True)
-    )
-    consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(3)])
-    rows, ended = [], set()
-    while len(ended) < 3:
-        for message in consumer.consume(100, 1.0):
-            if message.error():
-                ended.add(message.partition())
-            else:
-                rows.append((message.key(), message.value(), message.headers()))
-    consumer.close()
-    return rows
+    return [(message.key(), message.value(), message.headers()) for message in committed(connection, topic)]
 
 
 def test_rows_and_position_become_visible_together(connection, topic, name):

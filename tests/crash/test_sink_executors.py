@@ -11,12 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client import Connection
 from mainstem.client.append import append
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
+from tests.support.records import committed
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 2000
@@ -67,14 +66,4 @@ def kill_an_executor(driver: int) -> int:
 
 
 def read(connection, topic):
-    consumer = Consumer(connection.confluent(isolation_level="read_committed", group_id="t", enable_partition_eof=True))
-    consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(4)])
-    values, ended = [], set()
-    while len(ended) < 4:
-        for message in consumer.consume(1000, 1.0):
-            if message.error():
-                ended.add(message.partition())
-            else:
-                values.append(message.value())
-    consumer.close()
-    return values
+    return [message.value() for message in committed(connection, topic)]

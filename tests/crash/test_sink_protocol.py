@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client import Connection
@@ -28,6 +28,7 @@ from mainstem.client.internal import job_group
 from mainstem.client.progress import Marker, read_marker
 from mainstem.client.topics import admin, end_offsets, ensure_internal_topics, ensure_topic
 from tests.support import sink_engine
+from tests.support.records import committed
 
 RECORDS = 240  # of one input partition; 50 per batch: 5 batches
 OUTPUTS = 3
@@ -82,19 +83,10 @@ class Bench:
         return [(offset, batch) for offset, batch, _ in self.read()]
 
     def read(self) -> list[tuple[int, int, int]]:
-        settings = self.connection.confluent(isolation_level="read_committed", enable_auto_commit=False)
-        consumer = Consumer(settings | {"group.id": "checker", "enable.partition.eof": True, "fetch.wait.max.ms": 20})
-        consumer.assign([ConfluentPartition(self.output, partition, 0) for partition in range(OUTPUTS)])
-        found, ended = [], set()
-        while len(ended) < OUTPUTS:
-            for message in consumer.consume(500, 0.5):
-                if message.error() is not None:
-                    ended.add(message.partition())
-                else:
-                    _, offset, batch = (int(part) for part in message.value().split(b":"))
-                    found.append((offset, batch, message.partition()))
-        consumer.close()
-        return found
+        values = [
+            (message.value().split(b":"), message.partition()) for message in committed(self.connection, self.output)
+        ]
+        return [(int(offset), int(batch), partition) for (_, offset, batch), partition in values]
 
     def check(self) -> Marker:
         """Every input record is in the output once, in the batch that was planned for it; the books balance."""

@@ -6,8 +6,6 @@ import uuid
 from collections import Counter
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client import Connection, Security
 from mainstem.client.partitioner import partition_for
@@ -16,6 +14,7 @@ from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_t
 from mainstem.process.session import BadSparkSetting, check_rules
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.records import fingerprint_sum
+from tests.support.records import committed
 
 pytestmark = pytest.mark.spark
 SCHEMA = "topic string, key binary, value binary"
@@ -68,19 +67,10 @@ def job(spark, connection, tmp_path):
         sink.close()
 
 
-def read(connection, topic, partitions=4):
+def read(connection, topic):
     """(partition, key, value, headers) of every record that a read_committed reader sees, in the order of offsets."""
-    consumer = Consumer(connection.confluent(isolation_level="read_committed", group_id="t", enable_partition_eof=True))
-    consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(partitions)])
-    rows, ended = [], set()
-    while len(ended) < partitions:
-        for message in consumer.consume(1000, 1.0):
-            if message.error():
-                ended.add(message.partition())
-            else:
-                rows.append((message.partition(), message.key(), message.value(), message.headers()))
-    consumer.close()
-    return rows
+    found = committed(connection, topic)
+    return [(message.partition(), message.key(), message.value(), message.headers()) for message in found]
 
 
 def test_rows_go_where_kafkas_own_clients_would_put_them_and_the_books_agree(job):

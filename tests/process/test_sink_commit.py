@@ -7,8 +7,6 @@ import uuid
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client import Connection, TransactionFailed
 from mainstem.client.internal import COMMITS, PROGRESS, job_key
@@ -20,6 +18,7 @@ from mainstem.process.sink_claims import Claim, send_claim
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, fence_job
 from mainstem.process.sink_decision import Decision, SinkRefused
 from mainstem.records import fingerprint_sum
+from tests.support.records import committed
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -88,16 +87,9 @@ ROWS = [(b"a", b"1"), (b"b", None), (None, b"3")]
 
 
 def progress_of(connection, job):
-    consumer = Consumer(connection.confluent(isolation_level="read_committed", group_id="t", enable_partition_eof=True))
-    consumer.assign([ConfluentPartition(PROGRESS, 0, 0)])
-    found = []
-    while True:
-        for message in consumer.consume(100, 1.0):
-            if message.error():
-                consumer.close()
-                return found
-            if message.key() == job_key(job.name, "v1").encode():
-                found.append(msgspec.json.decode(message.value(), type=Progress))
+    mine = job_key(job.name, "v1").encode()
+    found = committed(connection, PROGRESS)
+    return [msgspec.json.decode(each.value(), type=Progress) for each in found if each.key() == mine]
 
 
 def test_rows_marker_and_progress_become_visible_together(job):

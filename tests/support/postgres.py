@@ -9,11 +9,9 @@ from typing import Any
 
 import psycopg2
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client import Connection
-from mainstem.client.topics import describe, end_offsets, ensure_internal_topics
+from mainstem.client.topics import end_offsets, ensure_internal_topics
 from mainstem.client.writer import read_source
 from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sinks.postgres import PostgresReplica
@@ -24,6 +22,7 @@ from mainstem.connect.worker import Task
 from mainstem.registry import avro
 from mainstem.registry.client import Registry
 from tests.support.live import running_registry
+from tests.support.records import committed
 
 WAIT_SECONDS = 120.0  # only a hang takes so long, or a machine that many share
 
@@ -229,24 +228,16 @@ def wait_until(
 
 def read_topic(connection: Connection, topic: str, registry: Registry) -> list[Any]:
     """Every committed record: (key, decoded value or None, headers, partition, offset)."""
-    partitions = describe(connection, topic).partitions
-    settings = connection.confluent(isolation_level="read_committed", enable_auto_commit=False)
-    settings |= {"group.id": "test", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
-    consumer = Consumer(settings)
-    consumer.assign([ConfluentPartition(topic, number, 0) for number in range(partitions)])
-    found, open_partitions = [], partitions
-    try:
-        while open_partitions:
-            for message in consumer.consume(10_000, 1.0):
-                if message.error():
-                    open_partitions -= 1
-                    continue
-                value = message.value()
-                decoded = None if value is None else avro.decode(value, registry.schema)
-                found.append((message.key(), decoded, message.headers(), message.partition(), message.offset()))
-    finally:
-        consumer.close()
-    return found
+    return [
+        (
+            message.key(),
+            None if message.value() is None else avro.decode(message.value(), registry.schema),
+            message.headers(),
+            message.partition(),
+            message.offset(),
+        )
+        for message in committed(connection, topic)
+    ]
 
 
 def state_of(records: list[Any]) -> dict[bytes, Any]:

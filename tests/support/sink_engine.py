@@ -26,6 +26,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from mainstem.client import Connection
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Output
+from mainstem.client.reader import arrived
 from mainstem.client.topics import end_offsets
 from mainstem.client.transaction import TransactionWriter
 from mainstem.core import TopicPartition
@@ -143,7 +144,7 @@ class Engine:
         consumer.assign([ConfluentPartition(self.config.source, p, start.get(p, 0)) for p in wanted])
         rows = []
         while wanted:
-            for message in consumer.consume(100, 0.2):
+            for message in arrived(consumer, 0.2):
                 assert message.error() is None, message.error()
                 partition, offset = message.partition(), message.offset()
                 if offset < end[partition]:

@@ -20,7 +20,9 @@ def append(
 ) -> dict[int, int]:
     """Append (key, value) records in their order; on return all are as durable as the topic promises.
 
-    Keys choose their partition as in Kafka; records without a key go to partition 0.
+    Keys choose their partition as in Kafka; records without a key go to partition 0. It is for topics whose last value
+    of a key counts: where an acknowledgement was lost, records may be there twice, still in their order. An idempotent
+    producer would see to that, but librdkafka takes half a second until a new one has its id.
 
     Returns:
         The next offset after what was written, by partition.
@@ -30,7 +32,7 @@ def append(
         BrokerUnavailable: not all of them were acknowledged in time; some may have been appended.
     """
     partitions = describe(connection, topic).partitions
-    producer = Producer(connection.confluent(enable_idempotence=True, linger_ms=0, log_level=2))
+    producer = Producer(connection.confluent(acks="all", max_in_flight=1, linger_ms=0, log_level=2))
     ends: dict[int, int] = {}
     failures: list[str] = []
 
