@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -37,18 +38,24 @@ class TopicDescription(msgspec.Struct, frozen=True):
     replication_factor: int
 
 
+@lru_cache(maxsize=8)
 def admin(connection: Connection) -> AdminClient:
-    """An admin client. Keep it in a variable until its futures are done: they never end once it is gone."""
-    return AdminClient(connection.confluent(socket_timeout_ms=10_000, log_level=2))
+    """The admin client of this process for a log. Keep it in a variable until its futures are done: they never end once
+    it is gone.
+
+    One for all uses, since a new one takes 50 ms until it is connected, and one to three seconds where it asks for the
+    leaders of partitions a moment too early.
+    """
+    settings = connection.confluent(socket_timeout_ms=10_000, log_level=2)
+    return AdminClient(settings | {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 500})
 
 
 def ensure_internal_topics(connection: Connection) -> None:
     """Create the internal topics that are missing; on return all have leaders."""
-    client = admin(connection)
-    present = list_topics(connection, client=client)
+    present = list_topics(connection)
     for topic in INTERNAL_TOPICS:
         if topic.name not in present:
-            ensure_topic(connection, topic.name, 1, topic.config, client=client)
+            ensure_topic(connection, topic.name, 1, topic.config)
 
 
 def ensure_topic(
@@ -59,7 +66,6 @@ def ensure_topic(
     *,
     replication_factor: int | None = None,
     same_settings: bool = False,
-    client: AdminClient | None = None,
 ) -> TopicDescription:
     """Create topic `name` unless it exists; on return it has leaders. Replication is min(3, brokers) unless given.
 
@@ -70,17 +76,16 @@ def ensure_topic(
         TopicRefused: the log does not take its settings, or as many partitions or replicas.
         BrokerUnavailable: no answer within 30 s.
     """
-    client = client or admin(connection)
-    factor = replication_factor or min(3, len(_metadata(connection, client).brokers))
+    factor = replication_factor or min(3, len(_metadata(connection).brokers))
     new = NewTopic(name, num_partitions=partitions, replication_factor=factor, config=dict(config or {}))
     try:
-        client.create_topics([new], request_timeout=TIMEOUT_SECONDS)[name].result()
+        admin(connection).create_topics([new], request_timeout=TIMEOUT_SECONDS)[name].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise _translated(error, f"create topic {name}") from error
         if same_settings:
             _refuse_other_settings(name, config or {}, describe_config(connection, name))
-    description = _wait_for_leaders(connection, client, name)
+    description = _wait_for_leaders(connection, name)
     if description.partitions != partitions:
         raise TopicMismatch(
             f"topic {name}: expected {partitions} partitions, found {description.partitions}",
@@ -103,9 +108,9 @@ def topic_settings(kind: str, own: Mapping[str, str]) -> dict[str, str]:
     return (CHANGELOG_SETTINGS if kind == "changelog" else STREAM_SETTINGS) | dict(own)
 
 
-def list_topics(connection: Connection, *, client: AdminClient | None = None) -> dict[str, TopicDescription]:
+def list_topics(connection: Connection) -> dict[str, TopicDescription]:
     """Every topic by name, internal ones included."""
-    topics = _metadata(connection, client or admin(connection)).topics
+    topics = _metadata(connection).topics
     return {name: _description(topic) for name, topic in sorted(topics.items())}
 
 
@@ -165,14 +170,14 @@ def start_offsets(connection: Connection, topic: str) -> dict[int, int]:
     )
 
 
-def cluster_id(connection: Connection, *, client: AdminClient | None = None) -> str:
+def cluster_id(connection: Connection) -> str:
     """Which log this is: it stays the same for the life of its data, whatever its address."""
-    return str(_metadata(connection, client or admin(connection)).cluster_id)
+    return str(_metadata(connection).cluster_id)
 
 
-def topic_ids(connection: Connection, names: Iterable[str], *, client: AdminClient | None = None) -> dict[str, str]:
+def topic_ids(connection: Connection, names: Iterable[str]) -> dict[str, str]:
     """The id of every topic that exists; one that is deleted and made anew has another id."""
-    client, names = client or admin(connection), list(names)
+    client, names = admin(connection), list(names)
     found: dict[str, str] = {}
     futures = client.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS) if names else {}
     for name, future in futures.items():
@@ -184,11 +189,9 @@ def topic_ids(connection: Connection, names: Iterable[str], *, client: AdminClie
     return found
 
 
-def bounds(
-    connection: Connection, topics: Mapping[str, int], *, client: AdminClient | None = None
-) -> dict[TopicPartition, tuple[int, int]]:
+def bounds(connection: Connection, topics: Mapping[str, int]) -> dict[TopicPartition, tuple[int, int]]:
     """Log start offset and high watermark of every partition: `topics` has their number. Two requests for all."""
-    client = client or admin(connection)
+    client = admin(connection)
     places = [ConfluentPartition(topic, number) for topic, count in topics.items() for number in range(count)]
     try:
         start, end = (
@@ -206,9 +209,9 @@ def bounds(
 
 
 def _offsets(connection: Connection, topic: str, spec: Any, level: IsolationLevel) -> dict[int, int]:
-    partitions = describe(connection, topic).partitions
-    wanted = {ConfluentPartition(topic, number): spec for number in range(partitions)}
     client = admin(connection)
+    partitions = describe(connection, topic).partitions  # which also tells the client who leads them now
+    wanted = {ConfluentPartition(topic, number): spec for number in range(partitions)}
     futures = client.list_offsets(wanted, isolation_level=level, request_timeout=TIMEOUT_SECONDS)
     try:
         return {partition.partition: future.result().offset for partition, future in futures.items()}
@@ -216,20 +219,20 @@ def _offsets(connection: Connection, topic: str, spec: Any, level: IsolationLeve
         raise _translated(error, f"offsets of topic {topic}") from error
 
 
-def _wait_for_leaders(connection: Connection, client: AdminClient, name: str) -> TopicDescription:
+def _wait_for_leaders(connection: Connection, name: str) -> TopicDescription:
     """A topic is created before its leaders are elected, and a produce in between fails."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
-        topic = _metadata(connection, client).topics.get(name)
+        topic = _metadata(connection).topics.get(name)
         if topic and topic.partitions and all(partition.leader >= 0 for partition in topic.partitions.values()):
             return _description(topic)
         time.sleep(0.05)
     raise BrokerUnavailable(f"topic {name}: no leader for every partition within {TIMEOUT_SECONDS:.0f} s")
 
 
-def _metadata(connection: Connection, client: AdminClient) -> Any:
+def _metadata(connection: Connection) -> Any:
     try:
-        return client.list_topics(timeout=TIMEOUT_SECONDS)
+        return admin(connection).list_topics(timeout=TIMEOUT_SECONDS)
     except KafkaException as error:
         raise _translated(error, f"{connection.bootstrap}: list topics") from error
 

@@ -30,7 +30,7 @@ from msgspec import Meta
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.reports import Report, write_reports
-from mainstem.client.topics import admin, bounds, cluster_id, list_topics, topic_ids
+from mainstem.client.topics import bounds, cluster_id, list_topics, topic_ids
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
 from mainstem.connect.worker import TaskState
 from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
@@ -224,17 +224,16 @@ class Lakehouse:
 
     def _starts(self) -> dict[str, dict[str, int]]:
         """Where the tables are, for every partition of every topic that is there now; later ones start at their first."""
-        client = admin(self._connection)
         matches = self._spark._jvm.java.util.regex.Pattern.matches  # type: ignore[union-attr]
-        found = list_topics(self._connection, client=client)
+        found = list_topics(self._connection)
         topics = {
             name: topic.partitions
             for name, topic in found.items()
             if name not in KAFKA_INTERNAL and matches(self._config.topics, name)
         }
-        self._cluster = cluster_id(self._connection, client=client)
-        self._ids = topic_ids(self._connection, topics, client=client)
-        places = bounds(self._connection, topics, client=client)
+        self._cluster = cluster_id(self._connection)
+        self._ids = topic_ids(self._connection, topics)
+        places = bounds(self._connection, topics)
         self._commits = {}
         for table in sorted(self._directory.iterdir()):
             if is_table(table) and table.name != QUARANTINE:

@@ -27,7 +27,7 @@ from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.reports import Report, write_reports
-from mainstem.client.topics import admin, end_offsets, ensure_internal_topics, start_offsets
+from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics, start_offsets
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sinks.postgres_order import Batch, Change, TransactionOrder
 from mainstem.connect.sinks.postgres_target import TargetShape, TargetTable, shape_of
@@ -162,7 +162,7 @@ class _Run:
         self._unreported = False
         self._ends: tuple[str, dict[TopicPartition, int]] | None = None  # of the head that is incomplete
         self._look_at = 0.0
-        self._log_id = str(admin(self._connection).list_topics(timeout=30).cluster_id)
+        self._log_id = cluster_id(self._connection)
         with target.cursor() as cursor:
             self._lock(cursor)
             cursor.execute(_TABLES)
