@@ -82,6 +82,9 @@ _LATE_C2 = (
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
+# Spark recognises that a batch was interrupted by a regular expression over the message, which goes a few frames deeper
+# with each letter: with the usual stack of 1 MB every stop of a query wrote a thousand lines of StackOverflowError.
+_DEEP = "-Xss16m"
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -110,7 +113,7 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     if is_local(config.master) and not settings.get(_JAVA_OPTIONS):
         # A killed JVM leaves what it has unpacked there behind: with the scratch files it is gone at the next start.
         temporary = f"-Djava.io.tmpdir={scratch_directory(directory).absolute()}"
-        options = [*_LATE_C2, temporary, *(use_archive(archive) if archive.is_file() else ())]
+        options = [*_LATE_C2, _DEEP, temporary, *(use_archive(archive) if archive.is_file() else ())]
         settings[_JAVA_OPTIONS] = shlex.join(options)
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
