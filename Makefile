@@ -106,5 +106,5 @@ lock: $(VENV)/pip
 	$(PY) -m tests.support.lock_jars
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench examples docs -name __pycache__ -type d -prune -exec rm -rf {} +

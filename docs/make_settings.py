@@ -55,7 +55,12 @@ def render() -> str:
         about = (kind.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         parts.append(f"## {table}\n\n{' '.join(about.split())}\n\n| setting | type | default |\n|---|---|---|")
         parts[-1] += "".join(f"\n| `{row[0]}` | {row[1]} | {row[2]} |" for row in rows(kind)) + "\n"
-    text = "A topic's own settings, in `[topics.NAME.config]` and for `mainstem topic create --config`, with Kafka's names."
+    text = (
+        "A topic's own settings, in `[topics.NAME.config]` and for `mainstem topic create --config`, with Kafka's names. The "
+        "defaults are Kafka's, and hold for topics that anybody else creates. A topic of a project is kept for ever "
+        "(`retention.ms` and `retention.bytes` are -1), since a week's retention would delete last year's events on arrival; one "
+        "that is a changelog is compacted instead, seven days later (`min.compaction.lag.ms`)."
+    )
     parts.append(f"## Kafka's topic settings\n\n{text}\n\n| setting | type | default |\n|---|---|---|")
     parts[-1] += "".join(f"\n| `{n.replace('_', '.')}` | {t} | {d} |" for n, t, d in rows(KafkaTopicConfig)) + "\n"
     return "\n".join(parts)

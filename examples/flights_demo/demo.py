@@ -36,10 +36,11 @@ from watch import Watch
 
 from mainstem.client.connection import Connection
 from mainstem.client.reports import read_reports
-from mainstem.client.topics import list_topics
+from mainstem.client.topics import end_offsets, list_topics
 from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sources.postgres import mark_position
-from mainstem.core import MainstemError
+from mainstem.core import MainstemError, UserError
+from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.core.process import PARENT, start_child
 from mainstem.registry.reader import TypedReader
 
@@ -47,12 +48,13 @@ PROJECT = HERE.parent / "flights"
 ALL_FLIGHTS = 336_776
 BATCH = 1000
 BOOKS_SECONDS = 60.0  # the destinations report in their own time
+OURS = ".flights_demo"  # the lock on a demo's directory, which may be emptied
 TABLES = {
     "airlines": "carrier text PRIMARY KEY, name text",
     "airports": "faa text PRIMARY KEY, name text, lat double precision, lon double precision, alt int, tz int, dst text, tzone text",
     "planes": "tailnum text PRIMARY KEY, year int, type text, manufacturer text, model text, engines int, seats int, speed int, engine text",
 }
-SPOILED = (b"{not json", b'{"year": "MMXIII"}')  # what a bad producer sends
+SPOILED = {b"{not json": "not_json", b'{"year": "MMXIII"}': "unfit"}  # what a bad producer sends, and why it is refused
 
 Thread = TypeVar("Thread", bound=Background)
 
@@ -69,18 +71,42 @@ def main() -> int:
     options.add_argument("--gateway", default="127.0.0.1:0", help="address of registry and collector")
     chosen = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: what was started is stopped
-    shutil.rmtree(chosen.work, ignore_errors=True)
-    chosen.work.mkdir(parents=True)
     try:
-        with LocalPostgres(chosen.work / "postgres") as postgres:
-            demo = Demo(chosen, postgres)
-            try:
-                return demo.run()
-            finally:
-                demo.stop()
+        ours = (chosen.work / OURS).exists()
+        with DirectoryLock(chosen.work, OURS):
+            empty(chosen.work, ours=ours)
+            with LocalPostgres(chosen.work / "postgres") as postgres:
+                demo = Demo(chosen, postgres)
+                try:
+                    return demo.run()
+                finally:
+                    demo.stop()
+    except DirectoryInUse as error:
+        print(f"demo: {error}: a demo still runs there; end it, or give another --work", file=sys.stderr)
+        return 2
+    except UserError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
     except (Stuck, MainstemError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
+
+
+def empty(work: Path, *, ours: bool) -> None:
+    """Remove what an earlier demo left in its directory.
+
+    Raises:
+        UserError: it is not `ours`, and holds something.
+    """
+    left = [path for path in work.iterdir() if path.name != OURS]
+    if left and not ours:
+        (work / OURS).unlink()
+        raise UserError(f"{work}: expected a directory for the demo, found {left[0].name} there; give another --work")
+    for path in left:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 class Demo:
@@ -140,8 +166,8 @@ class Demo:
         changed = {f"fleet.{table}": ends[f"fleet.{table}"] for table in (*TABLES, *stock.TABLES)}
         self.waited("the replica has everything", watch, lambda: watch.read("replica", changed))
         reader.stop()
-        results = self.timed("compare every stage with the truth", lambda: self.compare(truth, count, lines, rejected))
-        results += [*self.compare_stock(transfers.made), reader.line()]
+        results = self.timed("compare every stage with the truth", lambda: self.compare(truth, lines, rejected))
+        results.append(reader.line())
         said = [each for each in read_reports(self.connection, list_topics(self.connection)) if "@" in each.reader]
         late = sum(each.late for each in said)
         results.append(Line("audit", "rows too late for their window", len(said), late, 0, bool(said) and late == 0))
@@ -237,48 +263,58 @@ class Demo:
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
-    def compare(self, truth: Truth, count: int, lines: list[str], rejected: int) -> list[Line]:
+    def compare(self, truth: Truth, lines: list[str], rejected: int) -> list[Line]:
         at, tables = self.connection, self.work / "node" / "tables"
         flights = (
             "scheduled_at, carrier, flight, origin, dest, tailnum, dep_time, dep_delay, arr_delay, air_time, distance"
         )
         weather = "origin, time_hour, temp, dewp, humid, wind_dir, wind_speed, wind_gust, precip, pressure, visib"
-        want = {
-            "flights": (flights, truth.rows(f"SELECT {flights} FROM flights"), count),
-            "weather": (weather, truth.rows(f"SELECT {weather} FROM weather"), 26_115),
+        # Columns, the truth, and what the topic is made of: events that were sent, or another topic.
+        want: dict[str, tuple[str, list[tuple[Any, ...]], int | str]] = {
+            "flights": (flights, truth.rows(f"SELECT {flights} FROM flights"), self.sent["flights"]),
+            "weather": (weather, truth.rows(f"SELECT {weather} FROM weather"), self.sent["weather"]),
             "access_log": ("line", [(line,) for line in lines], len(lines)),
-            "flights_enriched": (COLUMNS["flights_enriched"], truth.flights_enriched(), count),
-            "delays_hourly": (COLUMNS["delays_hourly"], truth.delays_hourly(), count),
-            "aircraft_days": (COLUMNS["aircraft_days"], truth.aircraft_days(), count),
-            "access_requests": (COLUMNS["access_requests"], access_requests(lines), len(lines)),
-            "access_sessions": (COLUMNS["access_sessions"], access_sessions(lines), len(lines)),
+            "flights_enriched": (COLUMNS["flights_enriched"], truth.flights_enriched(), "flights"),
+            "delays_hourly": (COLUMNS["delays_hourly"], truth.delays_hourly(), "flights_enriched"),
+            "aircraft_days": (COLUMNS["aircraft_days"], truth.aircraft_days(), "flights"),
+            "access_requests": (COLUMNS["access_requests"], access_requests(lines), "access_log"),
+            "access_sessions": (COLUMNS["access_sessions"], access_sessions(lines), "access_requests"),
         }
         found: list[Line] = []
-        for topic, (columns, rows, took) in want.items():
+        gave: dict[str, int] = {}
+        for topic, (columns, rows, source) in want.items():
+            took = source if isinstance(source, int) else gave[source]
             found.append(compare("topic", topic, took, topic_rows(at, topic, columns), rows))
-            found.append(compare("table", topic, found[-1].gave, delta_rows(tables, topic, columns), rows))
+            gave[topic] = found[-1].gave
+            found.append(compare("table", topic, gave[topic], delta_rows(tables, topic, columns), rows))
         for name, definition in TABLES.items():
             columns = ", ".join(column.split()[0] for column in definition.split(", "))
-            rows = truth.rows(f"SELECT {columns} FROM {name}")
-            found.append(compare("topic", f"fleet.{name}", None, table_of(at, f"fleet.{name}", columns), rows))
-            found.append(
-                compare("table", f"fleet.{name}", found[-1].gave, delta_rows(tables, f"fleet.{name}", columns), rows)
-            )
-            found.append(compare("replica", name, found[-1].gave, database_rows(self.replica, name, columns), rows))
+            found += self.compare_table(name, columns, truth.rows(f"SELECT {columns} FROM {name}"))
+        for name, parts in stock.stock().items():
+            found += self.compare_table(name, "part, quantity", list(parts.items()))
         with TypedReader(at, "flights.quarantine") as reader:
-            kept = [record.value["value"] for record in reader]
-        found.append(compare("quarantine", "flights", len(SPOILED), [(k,) for k in kept], [(s,) for s in SPOILED]))
-        assert rejected == len(SPOILED), f"{rejected} of {len(SPOILED)} spoiled events were rejected"
+            kept = [(record.value["value"], record.value["error"]) for record in reader]
+        found.append(compare("quarantine", "flights", rejected, kept, SPOILED.items()))
+        found.append(self.compare_names(tables))
         return found
 
-    def compare_stock(self, transfers: int) -> list[Line]:
-        """The stock of parts in the replica, with what the schedule of the transfers leads to."""
+    def compare_table(self, name: str, columns: str, rows: list[tuple[Any, ...]]) -> list[Line]:
+        """A table of the source database: its topic, its Delta table, its replica."""
+        topic = compare("topic", f"fleet.{name}", None, table_of(self.connection, f"fleet.{name}", columns), rows)
+        delta = delta_rows(self.work / "node" / "tables", f"fleet.{name}", columns)
+        replica = database_rows(self.replica, name, columns)
         return [
-            compare(
-                "replica", table, transfers, database_rows(self.replica, table, "part, quantity"), list(parts.items())
-            )
-            for table, parts in stock.stock().items()
+            topic,
+            compare("table", f"fleet.{name}", topic.gave, delta, rows),
+            compare("replica", name, topic.gave, replica, rows),
         ]
+
+    def compare_names(self, tables: Path) -> Line:
+        """Every topic that has records is a table, whoever made it."""
+        names = [name for name in list_topics(self.connection) if not name.startswith("__")]
+        filled = [(name,) for name in names if any(end_offsets(self.connection, name).values())]
+        there = [(path.name,) for path in tables.iterdir() if (path / "_delta_log").is_dir()]
+        return compare("tables", "one for each topic", len(filled), there, filled)
 
     def conclude(self, results: list[Line]) -> int:
         print()

@@ -11,6 +11,7 @@ import pytest
 
 from mainstem.core.config import BadSetting
 from mainstem.process import load_project
+from mainstem.process.jars import FetchFailed
 from mainstem.process.versions import Fixed, code_hash, write_fixed
 from mainstem.standalone.config import load_config
 from mainstem.standalone.state import claim_directory, load
@@ -50,6 +51,20 @@ def test_jobs_that_were_started_with_code_that_was_edited_since_have_a_process_o
     with (project / "mainstem.toml").open("a") as file:
         file.write('[jobs.job]\nversion = "2"\n')
     assert names(project, tmp_path, own_log=False) == ["gateway", "connect", "spark", f"spark-{sha[:8]}"]
+
+
+def test_missing_jars_are_fetched_where_their_progress_is_seen(project, tmp_path, monkeypatch):
+    """A driver on a slow line was ended after its 300 s to start, again and again."""
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[sinks.lake]\ntype = "delta"\n')
+
+    def fetch():
+        raise FetchFailed("here")
+
+    monkeypatch.setattr("mainstem.standalone.up.spark_jars", fetch)
+    monkeypatch.setenv("MAINSTEM_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(FetchFailed, match="here"):
+        up(project, tmp_path / "data")
 
 
 def test_a_driver_that_is_started_again_has_the_code_it_was_started_with(project, tmp_path):
