@@ -1,9 +1,11 @@
 import pytest
+from confluent_kafka import Producer
 
+from mainstem import embedded
 from mainstem.client import BrokerUnavailable, Connection, TopicMismatch, UnknownTopic
 from mainstem.client.append import append
 from mainstem.client.errors import TopicRefused
-from mainstem.client.internal import INTERNAL_TOPICS
+from mainstem.client.internal import COMMITS, INTERNAL_TOPICS
 from mainstem.client.topics import (
     bounds,
     cluster_id,
@@ -27,6 +29,23 @@ def test_internal_topics_are_made_once(connection):
     assert all(present[topic.name].partitions == 1 for topic in INTERNAL_TOPICS)
     for topic in INTERNAL_TOPICS:
         assert topic.config.items() <= describe_config(connection, topic.name).items()
+
+
+def test_a_client_that_asks_for_an_internal_topic_does_not_make_it():
+    """It had Kafka's week of retention: ids of schemas and positions of sources went with it."""
+    with embedded() as log:
+        connection = Connection(log.bootstrap)
+        for topic in INTERNAL_TOPICS:
+            Producer(connection.confluent()).list_topics(topic.name, timeout=30)
+        assert [topic.name for topic in INTERNAL_TOPICS if topic.name in list_topics(connection)] == []
+
+
+def test_an_internal_topic_that_would_lose_what_it_holds_is_refused():
+    with embedded() as log:
+        connection = Connection(log.bootstrap)
+        ensure_topic(connection, COMMITS, 1, {})
+        with pytest.raises(TopicMismatch, match=f"topic {COMMITS}: expected cleanup.policy = compact, found delete"):
+            ensure_internal_topics(connection)
 
 
 def test_a_topic_is_made_once_and_keeps_its_partitions(connection, name):

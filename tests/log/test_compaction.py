@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from mainstem.core import ManualClock
-from mainstem.log import StorageError, TopicConfig
+from mainstem.log import StorageError, TopicConfig, compaction
 from mainstem.log.compaction import cleanable, dirty_ratio
 from mainstem.log.threads import FileThreads
 from mainstem.records import decode_records, iter_headers
@@ -73,6 +73,23 @@ def test_the_last_record_of_each_key_stays_where_it_was(tmp_path):
             assert topic.partition.cleaned_offset == 5
             result = await topic.partition.read(0, 1)
             assert decode_records(result.records)[0].offset == 1
+
+    run(test())
+
+
+def test_only_so_many_bytes_of_keys_are_held_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(compaction, "MOST_KEY_BYTES", 30)
+
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for key in (b"a" * 20, b"b" * 20, b"c" * 20, b"b" * 20, b"a" * 20):
+                await topic.put(key, b"v")
+            await topic.compact()
+            assert topic.partition.cleaned_offset == 2
+            for _ in range(3):
+                await topic.compact()
+            assert topic.partition.cleaned_offset == 5
+            assert [offset for offset, *_ in await topic.records()] == [2, 3, 4]
 
     run(test())
 

@@ -1,11 +1,14 @@
 """`mainstem topic list|describe|create|delete`."""
 
+import contextlib
+
 import click
 import msgspec
 
 from mainstem.cli.output import confirm, json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 from mainstem.client.connection import Connection
+from mainstem.client.errors import UnknownTopic
 from mainstem.client.internal import CATALOG, SCHEMAS
 from mainstem.core import UserError
 
@@ -50,11 +53,11 @@ def list_command(internal: bool, as_json: bool, target: Target) -> None:
     from mainstem.client import topics
 
     connection = target.connect()
-    lines = [
-        TopicLine(name, each.partitions, each.replication_factor, _span(connection, name))
-        for name, each in topics.list_topics(connection).items()
-        if internal or not name.startswith("_")
-    ]
+    lines = []
+    for name, each in topics.list_topics(connection).items():
+        if internal or not name.startswith("_"):
+            with contextlib.suppress(UnknownTopic):  # deleted meanwhile
+                lines.append(TopicLine(name, each.partitions, each.replication_factor, _span(connection, name)))
     rows = [msgspec.structs.astuple(line) for line in lines]
     click.echo(to_json(lines) if as_json else to_table(["topic", "partitions", "replicas", "offsets"], rows))
 

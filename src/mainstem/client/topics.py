@@ -51,11 +51,18 @@ def admin(connection: Connection) -> AdminClient:
 
 
 def ensure_internal_topics(connection: Connection) -> None:
-    """Create the internal topics that are missing; on return all have leaders."""
+    """Create the internal topics that are missing; on return all have leaders.
+
+    Raises:
+        TopicMismatch: somebody else has created one, and it would lose what it holds.
+    """
     present = list_topics(connection)
     for topic in INTERNAL_TOPICS:
         if topic.name not in present:
             ensure_topic(connection, topic.name, 1, topic.config)
+        else:
+            keeps = {key: value for key, value in topic.config.items() if key in ("cleanup.policy", "retention.ms")}
+            _refuse_other_settings(topic.name, keeps, describe_config(connection, topic.name))
 
 
 def ensure_topic(

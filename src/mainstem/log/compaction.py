@@ -38,6 +38,8 @@ from mainstem.records.record import (
 log = get_logger()
 
 CLEANED = ".cleaned"
+MOST_KEY_BYTES = 128 * 1024 * 1024
+"""Of the keys that a pass holds at a time; what is left waits for the next one."""
 _WRITE_BYTES = 1 << 20
 _NO_HORIZON = -1
 
@@ -150,9 +152,10 @@ def discard(cleaned: list[Cleaned], disk: Disk) -> None:
 def last_offsets(plan: Plan, stop: threading.Event) -> tuple[dict[bytes, int], int]:
     """The last offset of each key from `dirty_offset` on, and the offset where this stopped.
 
-    It stops at `end_offset`, or at a batch boundary when `most_keys` keys are known.
+    It stops at `end_offset`, or at a batch boundary when `most_keys` keys are known, or keys of `MOST_KEY_BYTES`.
     """
     latest: dict[bytes, int] = {}
+    size = 0
     transactions = _Transactions(plan.aborted)
     for segment in plan.segments:
         if segment.next_offset <= plan.dirty_offset:
@@ -160,10 +163,11 @@ def last_offsets(plan: Plan, stop: threading.Event) -> tuple[dict[bytes, int], i
         for _, header, batch in segment.scan():
             if header.last_offset < plan.dirty_offset or header.is_control or transactions.is_aborted(header):
                 continue
-            if len(latest) >= plan.most_keys:
+            if len(latest) >= plan.most_keys or size >= MOST_KEY_BYTES:
                 return latest, header.base_offset
             for record in _records_of(header, batch)[1]:
                 if record.key is not None:
+                    size += 0 if record.key in latest else len(record.key)
                     latest[record.key] = record.offset
             _breathe(stop)
     return latest, plan.end_offset

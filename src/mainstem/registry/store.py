@@ -12,6 +12,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError
@@ -64,7 +65,7 @@ class Store:
         """
         self._loop = asyncio.get_running_loop()
         config = next(topic.config for topic in INTERNAL_TOPICS if topic.name == SCHEMAS)
-        await self._blocking(ensure_topic, self._connection, SCHEMAS, 1, config)
+        await self._blocking(partial(ensure_topic, same_settings=True), self._connection, SCHEMAS, 1, config)
         self._reader = threading.Thread(target=self._follow, name="registry-reader", daemon=True)
         self._reader.start()
         await self.catch_up()

@@ -417,6 +417,19 @@ def test_a_static_member_that_does_not_rejoin_stays_until_its_session_expires():
     assert desk.answers["b"].leader == desk.answers["b"].member_id, "the leader must take part"
 
 
+def test_a_pending_member_that_takes_an_instance_id_can_leave_again():
+    """It asked for a member id without one: the expiry of both members failed, and the group stood still."""
+    desk = Desk()
+    first = desk.join("a", instance="i").member_id
+    desk.sync("a", first, 1, [(first, b"x")], instance="i")
+    asked = desk.join("b", ask=True)
+    desk.join("b", asked.member_id, instance="i")
+    for _ in range(4):
+        desk.pass_time(60_000)
+    assert desk.group.state is EMPTY
+    assert desk.join("c", instance="i").error is Code.none
+
+
 def test_only_absent_static_members_do_not_make_a_generation():
     desk = Desk()
     first = desk.join("a", instance="i", session=1_000_000, rebalance=5_000).member_id

@@ -732,8 +732,8 @@ class Group:
 
     def _remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
-        if member is not None and member.instance_id is not None:
-            del self._static[member.instance_id]
+        if member is not None and self._static.get(member.instance_id or "") == member_id:
+            del self._static[member.instance_id or ""]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self._pending.pop(member_id, None)

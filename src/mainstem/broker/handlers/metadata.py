@@ -32,10 +32,17 @@ def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[An
     )
 
 
+# Created by those who keep their state there, with settings that keep it: made by a client that only asks for them, they
+# would lose what is older than a week.
+_STATE = (*COORDINATOR_TOPICS, "_schemas")
+
+
 def _may_create(request: Any, ctx: RequestContext, asked: Any) -> bool:
     allowed = getattr(request, "allow_auto_topic_creation", True) and ctx.broker.config.auto_create_topics_enable
     name = asked.name
-    return allowed and bool(name) and name not in COORDINATOR_TOPICS and ctx.broker.topics.get(name) is None
+    if not allowed or not name or name in _STATE or name.startswith("__mainstem."):
+        return False
+    return ctx.broker.topics.get(name) is None
 
 
 async def _create_and_answer(request: Any, ctx: RequestContext, missing: list[str]) -> dict[str, Any]:
