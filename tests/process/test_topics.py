@@ -53,3 +53,6 @@ def test_the_schema_of_frozen_code_is_named_where_its_user_has_it(registry_url, 
         BadSetting, match=r"^/p/schemas/made\.avsc: schema of topic made\.frozen: /: unknown type 'strng'"
     ):
         read_schema(frozen, spec, Path("/p"))
+    file.write_text('{"type": "record", "name": "R", "doc": "\\ud800", "fields": []}')
+    with pytest.raises(BadSetting, match=r"^/p/schemas/made\.avsc: schema of topic made\.frozen: /: a text holds"):
+        read_schema(frozen, spec, Path("/p"))

@@ -72,6 +72,19 @@ def test_a_recursive_schema_is_a_cycle():
             record({"name": "a", "type": ["null", "int"], "default": 1}),
             "/fields/0/default: the default is wrong: expected null",
         ),
+        (
+            record({"name": "a", "type": {"type": ["null", "string"]}}),
+            """/fields/0/type/type: a type's 'type' is a name, found ["null", "string"]: write that in place of""",
+        ),
+        ('{"type":{"type":"array","items":"string"}}', "/type: a type's 'type' is a name, found {"),
+        (
+            record({"name": "a", "type": "double", "default": 10**400}),
+            "/fields/0/default: the default is wrong: expected double, found 1000",
+        ),
+        (
+            record({"name": "a", "type": "long", "default": 10**400}),
+            "/fields/0/default: the default is wrong: expected long, found 1000",
+        ),
         ('["null",["int"]]', "/1: a union directly inside a union"),
         ('["int","int"]', "/1: the union holds 'int' twice"),
         ("[]", "/: a union needs at least one type"),
@@ -166,8 +179,44 @@ def test_canonical_text_is_a_fixed_point_and_means_the_same(tree):
     )
 )
 def test_any_json_is_a_schema_or_an_invalid_one(tree):
+    text = json.dumps(tree)
     with contextlib.suppress(InvalidSchema):
-        parse(json.dumps(tree))
+        parse(text)
+        canonical(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type":"string","fields":5}',
+        '{"type":"string","items":{"type":["null"]},"values":7}',
+        record({"name": "a", "type": "double", "default": 10**300}),
+        record({"name": "a", "type": "int", "default": 1.0}),
+    ],
+)
+def test_what_is_a_schema_has_a_canonical_form(text):
+    parse(text)
+    assert canonical(canonical(text)) == canonical(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (record({"name": "a", "type": "int"}, doc="\ud800"), "/: a text holds one half of a surrogate pair"),
+        (record({"name": "a", "type": "double", "default": float("nan")}), "/: a number is NaN, or further"),
+        (record({"name": "a", "type": "double", "unit": 1}).replace("1}", "1e999}"), "/: a number is NaN, or further"),
+    ],
+)
+def test_what_json_cannot_say_has_no_canonical_form(text, message):
+    with pytest.raises(InvalidSchema) as error:
+        canonical(text)
+    assert str(error.value).startswith(message)
+
+
+def test_a_message_about_half_a_character_can_be_sent():
+    with pytest.raises(InvalidSchema) as error:
+        parse(record({"name": "a", "type": "int", "default": "\ud800"}))
+    assert str(error.value).encode().endswith(b'expected int, found "\\ud800"')
 
 
 def test_pointers_are_escaped():

@@ -10,7 +10,7 @@ from mainstem.core.config import BadSetting
 from mainstem.process.project import FILE, Project, TopicSpec
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import RegistryError
-from mainstem.registry.schema import parse
+from mainstem.registry.schema import canonical, parse
 from mainstem.registry.spark import subject_of
 
 
@@ -72,6 +72,7 @@ def read_schema(project: Project, spec: TopicSpec, directory: Path) -> str:
     try:
         text = spec.schema_file.read_text(encoding="utf-8")
         parse(text)
+        canonical(text)  # what the registry does with it next: it would refuse it when the project is up
     except OSError as error:
         raise BadSetting(f"{place}: expected a file to read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -6,6 +6,7 @@ and because the compatibility checker needs the place of every part. https://avr
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -109,8 +110,21 @@ def canonical(text: str) -> str:
 
     Two texts of the same canonical form are one schema with one id. Docs, aliases and custom attributes stay: they are
     part of what a team agreed on, unlike in Avro's "parsing canonical form".
+
+    Raises:
+        InvalidSchema: not JSON, or it holds a number or a character that JSON cannot say.
     """
-    return json.dumps(_canonical(load(text), ""), separators=(",", ":"), ensure_ascii=False)
+    tree = _canonical(load(text), "")
+    try:
+        result = json.dumps(tree, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        result.encode()
+    except UnicodeEncodeError:
+        raise InvalidSchema(
+            "a text holds one half of a surrogate pair (\\ud800 to \\udfff) without the other"
+        ) from None
+    except ValueError:
+        raise InvalidSchema("a number is NaN, or further from 0 than a double can be") from None
+    return result
 
 
 def load(text: str) -> Any:
@@ -186,9 +200,11 @@ class _Parser:
                 return AvroType(kind, pointer, items=items, attributes=custom(tree))
             case str() if kind in PRIMITIVES:
                 return self.logical(AvroType(kind, pointer, attributes=custom(tree)), tree)
+            case str():  # {"type": "shop.Order"}
+                return self.named(kind, namespace, pointer_to(pointer, "type"))
             case _:
-                # {"type": {"type": "string"}} and {"type": "shop.Order"}: a wrapped type
-                return self.read(kind, namespace, pointer_to(pointer, "type"))
+                problem = f"a type's 'type' is a name, found {brief(kind)}: write that in place of the object around it"
+                raise InvalidSchema(problem, pointer=pointer_to(pointer, "type"))
 
     def named(self, name: str, namespace: str, pointer: str) -> AvroType:
         if name in PRIMITIVES:
@@ -349,14 +365,14 @@ def span(logical: str) -> range:
 
 def brief(value: Any) -> str:
     """`value` as JSON, cut to a length a message can hold."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = json.dumps(value, default=str, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def misfit(kind: AvroType, value: Any) -> str:
     """Why the JSON `value` is no default for `kind`; empty if it is one. In a union, the first branch counts."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    integer = number and float(value).is_integer()
+    integer = number and (isinstance(value, int) or value.is_integer())
     fits: bool
     match kind.kind:
         case "null":
@@ -368,7 +384,7 @@ def misfit(kind: AvroType, value: Any) -> str:
         case "long":
             fits = integer and int(value) in _LONG
         case "float" | "double":
-            fits = number
+            fits = number and (isinstance(value, float) or abs(value) <= sys.float_info.max)
         case "string":
             fits = isinstance(value, str)
         case "bytes":
@@ -426,9 +442,9 @@ def _canonical(tree: Any, namespace: str) -> Any:
     for name in [*(each for each in _ORDER if each in tree), *(each for each in tree if each not in _ORDER)]:
         value = tree[name]
         match name:
-            case "fields":
+            case "fields" if kind in {"record", "error"}:
                 result[name] = [_canonical_field(field, inner) for field in value]
-            case "items" | "values":
+            case "items" | "values" if kind == ("array" if name == "items" else "map"):
                 result[name] = _canonical(value, inner)
             case "type":
                 result[name] = kind if kind in NAMED else _canonical(kind, namespace)
