@@ -158,6 +158,27 @@ def test_references(registry):
     assert error.value.code == 42206
 
 
+def test_a_reference_to_the_newest_version_is_stored_as_that_version(registry):
+    """As -1, what the id means would change with the next version of the other subject."""
+    customer = NewSchema(
+        '{"type":"record","name":"Customer","fields":[{"name":"a","type":"Address"}]}',
+        references=(Reference("Address", "address", -1),),
+    )
+    with pytest.raises(InvalidSchema, match="leads to the newest version of subject 'address': no such schema"):
+        registry.register("customer", customer)
+    address = '{"type":"record","name":"Address","fields":[%s]}'
+    registry.register("address", NewSchema(address % ""))
+    first = registry.register("customer", customer)
+    assert registry.register("customer", customer) == first
+    registry.register("address", NewSchema(address % '{"name":"city","type":"string","default":""}'))
+    stored = registry.state.schema_by_id(first)
+    assert stored.references == (Reference("Address", "address", 1),)
+    assert "city" not in registry.state.resolve(stored.references)[0]
+    assert registry.state.referenced_by("address", 1) == [first]
+    second = registry.register("customer", customer)
+    assert registry.state.schema_by_id(second).references == (Reference("Address", "address", 2),)
+
+
 def test_modes(registry):
     with pytest.raises(NotPermitted) as error:
         registry.state.set_mode(None, "SOMETIMES")

@@ -430,12 +430,23 @@ class State:
         """`new` in canonical form, checked, without version and id."""
         if new.schema_type not in {"AVRO", None}:
             raise InvalidSchema(f"the schema type {new.schema_type} is not supported; AVRO is")
-        references = new.references or ()
+        references = tuple(self._pinned(reference) for reference in new.references or ())
         schema.parse(new.schema, self.resolve(references))
         text = schema.canonical(new.schema)
         return SchemaValue(
             subject, 0, 0, text, references=references, metadata=new.metadata or None, rule_set=new.rule_set or None
         )
+
+    def _pinned(self, reference: Reference) -> Reference:
+        """Version -1 is the newest one there is now: what is stored names it, so that an id means the same for ever."""
+        if reference.version != -1:
+            return reference
+        try:
+            newest = self.version(reference.subject, None).version
+        except NotFound:
+            where = f"the newest version of subject {reference.subject!r}"
+            raise InvalidSchema(f"the reference {reference.name!r} leads to {where}: no such schema") from None
+        return msgspec.structs.replace(reference, version=newest)
 
     def _check_writable(self, subject: str) -> None:
         mode = self.mode(subject)
