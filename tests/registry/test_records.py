@@ -9,6 +9,7 @@ from mainstem.registry.records import (
     decode_key,
     decode_object,
     decode_schema,
+    given_id,
     schema_key,
     schema_value,
     subject_key,
@@ -37,6 +38,22 @@ def test_values_come_back_also_with_what_other_registries_add():
     foreign = b'{"subject":"s","version":1,"id":1,"md5":"x","schema":"\\"int\\"","schemaTags":[],"deleted":false}'
     assert decode_schema(foreign) == SchemaValue("s", 1, 1, '"int"')
     assert decode_key(schema_key("s", 3)) == Key("SCHEMA", "s", 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "schema_id"),
+    [
+        (b'{"id":7,"references":null}', 7),
+        (b'{"id":"7"}', 0),
+        (b'{"id":-7}', 0),
+        (b'{"id":2147483648}', 0),
+        (b"[]", 0),
+        (b"", 0),
+        (b'{"x":' + b"[" * 5000, 0),
+    ],
+)
+def test_the_id_of_a_value_that_is_otherwise_unreadable(data, schema_id):
+    assert given_id(data) == schema_id
 
 
 @pytest.mark.parametrize("call", [decode_key, decode_schema, decode_object])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mainstem.core import CorruptData
 from mainstem.registry.errors import IncompatibleSchema, InvalidSchema, NotFound, NotPermitted, RegistryError
-from mainstem.registry.records import Reference
+from mainstem.registry.records import Reference, SchemaValue, schema_key, schema_value, subject_key
 from mainstem.registry.state import NewSchema, State, guid_of
 
 
@@ -228,6 +228,30 @@ def test_what_later_registries_write_is_passed_over():
     state.apply(b'{"keytype":"NOOP","magic":0}', None)
     with pytest.raises(CorruptData):
         state.apply(b"nonsense", b"")
+
+
+def test_an_unreadable_schema_keeps_its_id():
+    state = State()
+    with pytest.raises(CorruptData):
+        state.apply(schema_key("s", 1), b'{"subject":"s","version":1,"id":7,"schema":"x","references":null}')
+    assert state.register("t", order(ID)).id == 8
+
+
+def test_a_schema_that_only_its_registry_understands_is_equal_to_itself():
+    state = State()
+    text = '{"type":"record","name":"R","fields":[{}]}'
+    state.apply(schema_key("s", 1), schema_value(SchemaValue("s", 1, 7, text)))
+    assert state.schema_by_id(7).schema == text
+    assert state.register("t", order(ID)).id == 8
+
+
+def test_settings_that_another_registry_left_empty_are_not_there(registry):
+    registry.state.apply(subject_key("CONFIG", "s"), b'{"compatibilityLevel":null,"normalize":false}')
+    assert registry.register("s", order(ID)) == 1
+    assert registry.state.config("s") == {"compatibilityLevel": "BACKWARD", "normalize": False}
+    with pytest.raises(CorruptData, match=r"expected a compatibility level of NONE, .*, found 'SOME'"):
+        registry.state.apply(subject_key("CONFIG", "s"), b'{"compatibilityLevel":"SOME"}')
+    assert registry.register("s", order(ID, NOTE_OR_NONE)) == 2
 
 
 subjects = st.sampled_from(["a", "b", "c"])

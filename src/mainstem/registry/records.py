@@ -12,7 +12,7 @@ what compaction keeps. Only NOOP's value is ours; Confluent's reader skips that 
 """
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -52,6 +52,10 @@ class SchemaValue(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     deleted: bool = False
 
 
+class _Id(msgspec.Struct):
+    id: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
+
+
 def schema_key(subject: str, version: int) -> bytes:
     return _json({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
 
@@ -87,6 +91,14 @@ def decode_schema(data: bytes) -> SchemaValue:
         return msgspec.json.decode(data, type=SchemaValue)
     except msgspec.DecodeError as error:
         raise CorruptData(f"_schemas: expected a schema's value, found {data[:80]!r}: {error}") from error
+
+
+def given_id(data: bytes) -> int:
+    """The id that a schema's value gives away, also where the rest of it cannot be read; 0 if there is none."""
+    try:
+        return msgspec.json.decode(data, type=_Id).id
+    except (msgspec.DecodeError, RecursionError):
+        return 0
 
 
 def decode_object(data: bytes) -> dict[str, Any]:

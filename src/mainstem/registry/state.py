@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mainstem.core.errors import CorruptData
 from mainstem.registry import records, schema
 from mainstem.registry.compatibility import Level, check
 from mainstem.registry.errors import IncompatibleSchema, InvalidSchema, NotFound, NotPermitted
@@ -75,7 +76,7 @@ class State:
                     if version <= last:
                         self.subjects[key.subject or ""][version] = msgspec.structs.replace(value, deleted=True)
             case "CONFIG":
-                _set(self.configs, key.subject, None if value_bytes is None else records.decode_object(value_bytes))
+                _set(self.configs, key.subject, None if value_bytes is None else _settings(value_bytes))
             case "MODE":
                 mode = None if value_bytes is None else records.decode_object(value_bytes).get("mode", DEFAULT_MODE)
                 _set(self.modes, key.subject, mode)
@@ -93,11 +94,13 @@ class State:
             if gone is not None:
                 self._forget_id(gone)
             return
+        # First of all: an id is taken even if what it stands for cannot be read. All that may fail comes before a change.
+        self.max_id = max(self.max_id, records.given_id(value_bytes))
         value = records.decode_schema(value_bytes)
+        content = _content(value)
         self.subjects.setdefault(subject, {})[version] = value
         self.by_id[value.id] = value
-        self.by_content.setdefault(_content(value), value.id)
-        self.max_id = max(self.max_id, value.id)
+        self.by_content.setdefault(content, value.id)
 
     def _forget_id(self, gone: SchemaValue) -> None:
         """A permanently deleted version takes its id along, unless another version has the same one."""
@@ -489,8 +492,21 @@ def _content(value: SchemaValue) -> str:
 def _canonical_text(text: str) -> str:
     try:
         return schema.canonical(text)
-    except (InvalidSchema, AttributeError, KeyError, TypeError):
+    except (InvalidSchema, AttributeError, KeyError, TypeError, ValueError):
         return text  # written by another registry, which took it: then it is equal to itself only
+
+
+def _settings(value: bytes) -> dict[str, Any]:
+    """A CONFIG record's; another registry may write null for what it does not set.
+
+    Raises:
+        CorruptData: no object, or a compatibility level that there is not.
+    """
+    settings = {name: setting for name, setting in records.decode_object(value).items() if setting is not None}
+    level = settings.get("compatibilityLevel", Level.NONE)
+    if level not in list(Level):
+        raise CorruptData(f"_schemas: expected a compatibility level of {', '.join(Level)}, found {level!r}")
+    return settings
 
 
 def _set(table: dict[str | None, Any], key: str | None, value: Any | None) -> None:

@@ -23,7 +23,7 @@ from mainstem.client.errors import BrokerUnavailable, TransactionFailed
 from mainstem.client.internal import INTERNAL_TOPICS, SCHEMAS
 from mainstem.client.topics import end_offsets, ensure_topic
 from mainstem.client.transaction import SharedTransaction
-from mainstem.core import CorruptData, TopicPartition
+from mainstem.core import TopicPartition
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.core.logging import get_logger
 from mainstem.registry.errors import RegistryError, StoreUnavailable
@@ -211,9 +211,9 @@ class Store:
             for key, value in batch:
                 try:
                     self.state.apply(key, value)
-                except CorruptData as error:
+                except Exception as error:  # CorruptData, or what a record that no registry writes ends in
                     # One unreadable record must not take all schemas down; it is told, and `/health` counts it.
-                    log.warning("registry_record_unreadable", error=str(error))
+                    log.warning("registry_record_unreadable", error=f"{type(error).__name__}: {error}", key=repr(key))
                     self.state.unreadable += 1
             self._applied = max(self._applied, next_offset)
             self.failure = failure
