@@ -311,7 +311,7 @@ class Demo:
 
     def compare_names(self, tables: Path) -> Line:
         """Every topic that has records is a table, whoever made it."""
-        names = [name for name in list_topics(self.connection) if not name.startswith("__")]
+        names = [name for name in list_topics(self.connection) if not name.startswith("_")]
         filled = [(name,) for name in names if any(end_offsets(self.connection, name).values())]
         there = [(path.name,) for path in tables.iterdir() if (path / "_delta_log").is_dir()]
         return compare("tables", "one for each topic", len(filled), there, filled)
