@@ -1,5 +1,6 @@
 import io
 import json
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -393,3 +394,10 @@ def test_what_was_taken_as_readable_on_the_way_is_looked_at_again():
     assert problems(schema("long"), schema("int")) == []
     (found,) = problems(schema("int"), schema("string"))
     assert found.startswith("TYPE_MISMATCH at /fields/0/type/fields/1/type: expected int")
+
+
+def test_enums_of_many_symbols_are_compared_within_seconds():
+    symbols = [f"S{number}" for number in range(50_000)]
+    started = time.monotonic()
+    assert problems(enum(*symbols), enum(*reversed(symbols))) == []
+    assert time.monotonic() - started < 5

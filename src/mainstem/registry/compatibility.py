@@ -211,7 +211,7 @@ class _Comparison:
         return problems
 
     def enum(self, reader: AvroType, writer: AvroType) -> list[Incompatibility]:
-        missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+        missing = [symbol for symbol in writer.symbols if symbol not in reader.symbol_set]
         if not missing or reader.symbol_default is not None:
             return []
         reason = f"the writer's symbols {', '.join(missing)} are unknown and the enum has no default"

@@ -58,6 +58,9 @@ class AvroType(msgspec.Struct, eq=False):
     aliases: tuple[str, ...] = ()
     fields: "tuple[AvroField, ...]" = ()
     symbols: tuple[str, ...] = ()
+    symbol_set: frozenset[str] = (
+        frozenset()
+    )  # the same: a schema of 1 MB has 100,000, too many to walk for each question
     symbol_default: str | None = None
     size: int = 0
     items: "AvroType | None" = None  # of an array; the values of a map
@@ -276,10 +279,13 @@ class _Parser:
     def enum(self, tree: dict[str, Any], namespace: str, pointer: str) -> AvroType:
         node, _ = self.define(tree, "enum", namespace, pointer)
         node.symbols = string_list(tree.get("symbols"), "symbols", pointer)
+        seen: set[str] = set()
         for number, symbol in enumerate(node.symbols):
-            if not _NAME.match(symbol) or symbol in node.symbols[:number]:
+            if not _NAME.match(symbol) or symbol in seen:
                 place = pointer_to(pointer, "symbols", number)
                 raise InvalidSchema(f"the symbol {symbol!r} is no name or is there twice", pointer=place)
+            seen.add(symbol)
+        node.symbol_set = frozenset(seen)
         default = tree.get("default")
         if default is not None and default not in node.symbols:
             raise InvalidSchema(f"the default {default!r} is not a symbol", pointer=pointer_to(pointer, "default"))
@@ -392,7 +398,7 @@ def misfit(kind: AvroType, value: Any) -> str:
         case "fixed":
             fits = isinstance(value, str) and len(value) == kind.size and all(ord(each) < 256 for each in value)
         case "enum":
-            fits = value in kind.symbols
+            fits = isinstance(value, str) and value in kind.symbol_set
         case "union":
             return misfit(kind.branches[0], value)
         case _:
