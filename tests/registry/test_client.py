@@ -1,5 +1,8 @@
+import contextlib
 import json
 import pickle
+import socket
+import threading
 import time
 import uuid
 
@@ -75,3 +78,35 @@ def test_a_registry_that_is_down_is_asked_for_a_while_then_told():
     with pytest.raises(RegistryUnavailable, match="no answer"):
         registry.latest("s")
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\n{",
+        b"SSH-2.0-x\r\n",
+        b"",
+    ],
+)
+def test_a_registry_that_ends_in_the_middle_of_its_answer_is_asked_again_then_told(start):
+    asked = []
+
+    def answer():
+        while True:
+            with contextlib.suppress(OSError):
+                connection, _ = listener.accept()
+                with connection:
+                    asked.append(connection.recv(65536))
+                    connection.sendall(start)
+                continue
+            return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(RegistryUnavailable, match=f"^registry {url}: no answer: .+") as error:
+            Registry(url, patience_seconds=0.2).latest("s")
+        listener.shutdown(socket.SHUT_RDWR)
+    assert len(asked) > 1
+    assert "\n" not in str(error.value)

@@ -1,5 +1,6 @@
 """A blocking client of any Confluent-compatible registry, on the standard library alone: it also runs in Spark's workers."""
 
+import http.client
 import json
 import time
 import urllib.error
@@ -133,15 +134,22 @@ class Registry:
         headers = {"Accept": f"{CONTENT_TYPE}, application/json", "Content-Type": CONTENT_TYPE}
         request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)  # noqa: S310 - the user's own url
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_seconds) as response:  # noqa: S310
-                return json.loads(response.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _translated(error.code, error.read(), f"{method} {self.url}{path}") from None
-        except (OSError, ValueError) as error:
+            try:
+                with urllib.request.urlopen(request, timeout=self.timeout_seconds) as response:  # noqa: S310
+                    return json.loads(response.read())
+            except urllib.error.HTTPError as error:
+                with error:
+                    status, answer = error.code, error.read()
+        except (
+            OSError,
+            ValueError,
+            http.client.HTTPException,
+        ) as error:  # the last: it ended in the middle of its answer
+            reason = " ".join(str(error).split()) or type(error).__name__  # one line, whatever a server says
             raise RegistryUnavailable(
-                f"registry {self.url}: no answer: {error}", hint="is the gateway running?"
+                f"registry {self.url}: no answer: {reason}", hint="is the gateway running?"
             ) from error
+        raise _translated(status, answer, f"{method} {self.url}{path}")
 
 
 def _quoted(subject: str) -> str:
