@@ -202,7 +202,8 @@ class Demo:
         threading.Thread(target=self.node.stdout.read, daemon=True).start()
         state = json.loads((self.work / "node" / "up.json").read_text())
         self.connection = Connection(state["bootstrap"])
-        self.http = httpx.Client(base_url=state["gateway"], timeout=60)
+        # trust_env: the gateway is on this machine, where a proxy that variables name does not reach
+        self.http = httpx.Client(base_url=state["gateway"], timeout=60, trust_env=False)
         self.options.listen, self.options.gateway = state["bootstrap"], state["gateway"].removeprefix("http://")
 
     def stop(self) -> None:

@@ -38,6 +38,13 @@ def test_register_and_read_back(registry, subject):
     assert avro.decode(avro.encode(schema_id, registry.schema(schema_id), {"id": 1}), registry.schema) == {"id": 1}
 
 
+def test_a_proxy_is_not_asked_for_this_machine(registry, monkeypatch):
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    registry.patience_seconds = 0
+    assert registry.subjects() is not None
+
+
 def test_refusals_have_their_types(registry, subject):
     registry.register(subject, order(ID))
     narrower = order({"name": "id", "type": "int"})

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from mainstem.core.errors import Retriable
+from mainstem.core.http import open_request
 from mainstem.registry.errors import IncompatibleSchema, InvalidSchema, NotFound, NotPermitted, RegistryError
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -135,7 +136,7 @@ class Registry:
         request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)  # noqa: S310 - the user's own url
         try:
             try:
-                with urllib.request.urlopen(request, timeout=self.timeout_seconds) as response:  # noqa: S310
+                with open_request(request, self.timeout_seconds) as response:
                     return json.loads(response.read())
             except urllib.error.HTTPError as error:
                 with error:

@@ -13,12 +13,14 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 
 import msgspec
 
 from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
+from mainstem.core.http import open_request
 from mainstem.process import load_project
 from mainstem.process.class_archive import archive_path, make_archive, own_jars
 from mainstem.process.jars import spark_jars
@@ -156,8 +158,8 @@ def _visit(at: Addresses, tables: Path) -> None:
         url = f"{at.gateway_url}/v1/topics/visits/events"
         request = urllib.request.Request(url, body, {"content-type": "application/json"})  # noqa: S310 - our own gateway
         try:
-            urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
-        except OSError as error:
+            open_request(request, 60).close()
+        except (OSError, HTTPException) as error:
             raise NotMade(f"{url}: the gateway took no events: {error}") from error
         sent += len(events)
         time.sleep(1)
