@@ -53,3 +53,24 @@ def test_a_schema_that_nobody_registered_is_corrupt_data(connection):
     append(connection, "u", [(None, b"\0\0\0\0\x63\x02")])
     with pytest.raises(CorruptData, match="u: expected schema 99"):
         read(connection, "u")
+
+
+def test_an_odd_record_does_not_end_a_raw_reader(connection):
+    ensure_topic(connection, "odd", 1)
+    texts = {8: '{"type": "record"', 9: '{"type": "record", "name": "C", "fields": [{"name": "a", "type": "Address"}]}'}
+    for number, text in texts.items():
+        key = {"keytype": "SCHEMA", "subject": "odd-value", "version": number, "magic": 1}
+        value = {"subject": "odd-value", "version": number, "id": number, "schema": text, "deleted": False}
+        append(connection, SCHEMAS, [(msgspec.json.encode(key), msgspec.json.encode(value))])
+    values = [b"[" * 5000, b"\0\0\0\0\x08\x02", b"\0\0\0\0\x09\x02", b"end"]
+    append(connection, "odd", [(b"k", value) for value in values])
+    with TypedReader(connection, "odd", raw=True) as reader:
+        records = list(reader)
+    assert [record.value for record in records] == ["[" * 5000, *values[1:3], "end"]
+    assert [record.undecoded[:28] for record in records] == [
+        "",
+        *(f"schema {n} cannot be read with" for n in (8, 9)),
+        "",
+    ]
+    with pytest.raises(CorruptData, match="schema 8 cannot be read with: InvalidSchema: /: not JSON"):
+        read(connection, "odd", start="1")

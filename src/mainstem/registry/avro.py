@@ -16,9 +16,11 @@ from struct import Struct
 from typing import Any
 
 import fastavro
+from fastavro.schema import SchemaParseException
 
 from mainstem.core.errors import CorruptData, UserError
 from mainstem.registry import schema as schemas
+from mainstem.registry.errors import InvalidSchema
 
 HEADER = Struct(">bI")
 MAGIC = 0
@@ -105,7 +107,12 @@ def decode(value: bytes, schema_of: Callable[[int], str], *, reader: str | None 
             years 1 to 9999.
     """
     schema_id, payload = split(value)
-    writer = compiled(schema_of(schema_id))
+    text = schema_of(schema_id)
+    try:
+        writer = compiled(text)
+    except (InvalidSchema, SchemaParseException, ValueError, TypeError, KeyError, AttributeError) as error:
+        # Another registry took it, or it has references; a name that is not there is a ValueError (UnknownType).
+        raise BadValue(f"schema {schema_id} cannot be read with: {type(error).__name__}: {error}") from error
     stream = io.BytesIO(payload)
     try:
         row = fastavro.schemaless_reader(stream, writer, compiled(reader) if reader is not None else None)

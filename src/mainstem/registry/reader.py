@@ -114,7 +114,7 @@ class TypedReader:
             return avro.decode(value, self._schema)
         try:
             return msgspec.json.decode(value)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):  # the second: nested deeper than a document may be
             pass
         try:
             return value.decode()
