@@ -63,7 +63,12 @@ def test_a_value_that_cannot_be_decoded_is_printed_with_the_reason_and_the_rest_
         list(reader)
 
 
-def test_a_start_that_is_none_is_refused(log):
-    result = tail("--from", "yesterday", "--bootstrap", log)
+@pytest.mark.parametrize("start", ["yesterday", "²", "9" * 5000])
+def test_a_start_that_is_none_is_refused(log, start):
+    result = tail("--from", start, "--bootstrap", log)
     assert isinstance(result.exception, UserError)
-    assert str(result.exception) == "--from: expected earliest, end or an offset, found 'yesterday'"
+    assert str(result.exception) == f"--from: expected earliest, end or an offset, found {start[:40]!r}"
+
+
+def test_an_offset_far_behind_the_end_is_one_without_records(log):
+    assert tail("--from", "9" * 18, "--no-follow", "--bootstrap", log).stdout == ""

@@ -21,8 +21,8 @@ def tail(topic: str, start: str, count: int | None, no_follow: bool, as_json: bo
     """Print the committed records of TOPIC, one per line; with --json one JSON document per line."""
     from mainstem.registry.reader import TypedReader
 
-    if start not in ("earliest", "end") and not start.isdigit():
-        raise UserError(f"--from: expected earliest, end or an offset, found {start!r}")
+    if start not in ("earliest", "end") and not (start.isascii() and start.isdigit() and len(start) < len(str(2**63))):
+        raise UserError(f"--from: expected earliest, end or an offset, found {start[:40]!r}")
     with TypedReader(target.connect(), topic, start=start, follow=not no_follow, raw=True) as reader:
         for record in itertools.islice(reader, count):
             if as_json:

@@ -36,10 +36,10 @@ def routes(store: Store) -> list[BaseRoute]:
         ("GET", "/subjects", api.subjects),
         ("GET", "/schemas", api.schemas),
         ("GET", "/schemas/types", api.types),
-        ("GET", "/schemas/ids/{id:int}", api.by_id),
-        ("GET", "/schemas/ids/{id:int}/schema", api.text_by_id),
-        ("GET", "/schemas/ids/{id:int}/subjects", api.subjects_of_id),
-        ("GET", "/schemas/ids/{id:int}/versions", api.versions_of_id),
+        ("GET", "/schemas/ids/{id}", api.by_id),
+        ("GET", "/schemas/ids/{id}/schema", api.text_by_id),
+        ("GET", "/schemas/ids/{id}/subjects", api.subjects_of_id),
+        ("GET", "/schemas/ids/{id}/versions", api.versions_of_id),
         ("GET", "/schemas/guids/{guid}", api.by_guid),
         ("GET", "/schemas/guids/{guid}/ids", api.ids_of_guid),
         ("GET", version + "/schema", api.text),
@@ -105,19 +105,19 @@ class _Api:
         return ["AVRO"]
 
     async def by_id(self, request: Request) -> Any:
-        value = self.state.schema_by_id(request.path_params["id"])
+        value = self.state.schema_by_id(_schema_id(request))
         answer = _content(value)
         return answer | {"maxId": self.state.max_id} if _flag(request, "fetchMaxId") else answer
 
     async def text_by_id(self, request: Request) -> Any:
-        return msgspec.Raw(self.state.schema_by_id(request.path_params["id"]).schema.encode())
+        return msgspec.Raw(self.state.schema_by_id(_schema_id(request)).schema.encode())
 
     async def subjects_of_id(self, request: Request) -> Any:
-        found = self.state.versions_of_id(request.path_params["id"], deleted=_flag(request, "deleted"))
+        found = self.state.versions_of_id(_schema_id(request), deleted=_flag(request, "deleted"))
         return _page(request, sorted({value.subject for value in found if _wants(request, value)}))
 
     async def versions_of_id(self, request: Request) -> Any:
-        found = self.state.versions_of_id(request.path_params["id"], deleted=_flag(request, "deleted"))
+        found = self.state.versions_of_id(_schema_id(request), deleted=_flag(request, "deleted"))
         return _page(request, [{"subject": v.subject, "version": v.version} for v in found if _wants(request, v)])
 
     async def by_guid(self, request: Request) -> Any:
@@ -271,12 +271,25 @@ def _version_number(text: str) -> int | None:
     """None is the latest."""
     if text in {"latest", "-1"}:
         return None
-    if not text.isdigit() or not 0 < int(text) < 2**31:
-        message = (
-            f"The specified version '{text}' is not a valid version id. Allowed values are [1, 2^31-1] and 'latest'"
-        )
+    number = _number(text)
+    if not number:
+        message = f"The specified version '{text[:40]}' is not a valid version id. Allowed values are [1, 2^31-1] and 'latest'"
         raise NotPermitted(message, code=42202)
-    return int(text)
+    return number
+
+
+def _schema_id(request: Request) -> int:
+    text = request.path_params["id"]
+    number = _number(text)
+    if number is None:
+        raise NotFound(f"Schema {text[:40]} not found", code=40403)
+    return number
+
+
+def _number(text: str) -> int | None:
+    """None is no number below 2^31. `isdigit` alone takes digits that `int` does not, and `int` only so many."""
+    digits = text.isascii() and text.isdigit() and len(text) <= 10
+    return int(text) if digits and int(text) < 2**31 else None
 
 
 def _flag(request: Request, name: str) -> bool:

@@ -66,7 +66,7 @@ class TypedReader:
         self._topic = topic
         self._raw = raw
         self._schemas: dict[int, str] = {}
-        self._first = int(start) if start.isdigit() else 0
+        self._first = 0 if start in {"earliest", "end"} else int(start)
         if start == "end":
             starts = end_offsets(connection, topic)
         else:
