@@ -1,10 +1,15 @@
 """The REST API over a real socket and a real log; the last test is Confluent's own client."""
 
+import asyncio
 import json
 import uuid
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+
+from mainstem.registry import app
+from mainstem.registry.app import routes
 
 JSON = "application/vnd.schemaregistry.v1+json"
 
@@ -96,6 +101,38 @@ def test_errors_have_confluents_codes(api, method, path, body, status, code):
     answer = api.request(method, path, json=body)
     assert (answer.status_code, answer.json()["error_code"]) == (status, code)
     assert answer.json()["message"]
+
+
+def posted(receive):
+    """The status and the body that a POST gets whose own body comes from `receive`."""
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    path = "/subjects/s/versions"
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": "", "headers": []}
+    asyncio.run(Starlette(routes=routes(None))(scope | {"query_string": b""}, receive, send))
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def test_a_client_that_goes_away_before_the_end_of_its_body_is_no_error():
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    assert posted(receive) == (499, b"")
+
+
+def test_a_body_may_take_only_so_long(monkeypatch):
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.05)
+
+    async def receive():
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    status, body = posted(receive)
+    assert (status, json.loads(body)["error_code"]) == (408, 408)
+    assert json.loads(body)["message"].endswith(" bytes of the body came in 0.05 s, and not its end")
 
 
 def test_settings_modes_and_deletion(api, subject, path):

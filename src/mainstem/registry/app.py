@@ -5,23 +5,25 @@ so that its clients work unchanged. Left out: JSON Schema and Protobuf, rule set
 contexts beyond listing (a subject `:.ctx:name` is a subject of that very name). See docs/unsupported.md.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from mainstem.core.errors import MainstemError, Retriable
 from mainstem.core.logging import get_logger
-from mainstem.registry.errors import InvalidSchema, NotFound, NotPermitted, RegistryError, StoreUnavailable
+from mainstem.registry.errors import BodyTooSlow, InvalidSchema, NotFound, NotPermitted, RegistryError, StoreUnavailable
 from mainstem.registry.records import SchemaValue
 from mainstem.registry.state import NewSchema, State, guid_of
 from mainstem.registry.store import Store
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 BODY_LIMIT = 1 << 20
+BODY_SECONDS = 30.0  # that a client may take to send one: what has come is held as long
 
 log = get_logger()
 
@@ -248,6 +250,8 @@ def _endpoint(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], 
         except Retriable as error:
             log.warning("registry_unavailable", path=request.url.path, error=str(error))
             return _error(500, getattr(error, "code", StoreUnavailable.code), error)
+        except ClientDisconnect:
+            return Response(status_code=499)
 
     return endpoint
 
@@ -311,11 +315,15 @@ def _wants(request: Request, value: SchemaValue) -> bool:
 async def _body(request: Request, kind: Any) -> Any:
     size = 0
     parts = []
-    async for part in request.stream():
-        size += len(part)
-        if size > BODY_LIMIT:
-            raise NotPermitted(f"the body is larger than {BODY_LIMIT} bytes", code=42209)
-        parts.append(part)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > BODY_LIMIT:
+                    raise NotPermitted(f"the body is larger than {BODY_LIMIT} bytes", code=42209)
+                parts.append(part)
+    except TimeoutError:
+        raise BodyTooSlow(f"{size} bytes of the body came in {BODY_SECONDS:g} s, and not its end") from None
     try:
         return msgspec.json.decode(b"".join(parts), type=kind)
     except msgspec.DecodeError as error:
