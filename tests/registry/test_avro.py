@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.registry.avro import BadValue, UnfitRow, decode, encode, key_text, split
+from mainstem.registry.avro import HEADER, MAGIC, BadValue, UnfitRow, decode, encode, key_text, split
 
 FLIGHT = json.dumps(
     {
@@ -105,3 +105,9 @@ def test_a_decimal_of_all_its_digits():
     kind = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 4})
     for text in ("-" + "9" * 34 + ".9999", "0.0001", "0"):
         assert decode(encode(1, kind, Decimal(text)), lambda _: kind) == Decimal(text)
+
+
+def test_a_schema_that_refers_to_another_cannot_be_read_with_and_says_which():
+    text = '{"type":"record","name":"C","fields":[{"name":"a","type":"Address"}]}'
+    with pytest.raises(BadValue, match=r"^schema 7 cannot be read with: UnknownType: Address$"):
+        decode(HEADER.pack(MAGIC, 7) + b"\2a", lambda _: text)

@@ -17,7 +17,7 @@ from mainstem.connect.sources.http_topics import (
 from mainstem.connect.sources.http_values import Unfit
 from mainstem.core import ManualClock
 from mainstem.registry import avro
-from mainstem.registry.records import SchemaValue
+from mainstem.registry.records import Reference, SchemaValue
 from mainstem.registry.state import NewSchema, State
 
 AT = {"type": "long", "logicalType": "timestamp-micros"}
@@ -31,7 +31,7 @@ SCHEMA = json.dumps(
 
 
 def encoder(**entry):
-    return Encoder("orders", TopicEntry(**entry), SchemaValue("orders-value", 1, 7, SCHEMA), ())
+    return Encoder("orders", TopicEntry(**entry), SchemaValue("orders-value", 1, 7, SCHEMA))
 
 
 def test_an_event_becomes_key_value_and_event_time():
@@ -53,12 +53,20 @@ def test_what_is_nested_too_deep_to_be_checked_is_unfit():
     for _ in range(900):
         chain = {"next": chain}
     with pytest.raises(Unfit, match="nested too deep"):
-        Encoder("nodes", TopicEntry(), SchemaValue("nodes-value", 1, 7, node), ()).encode(chain)
+        Encoder("nodes", TopicEntry(), SchemaValue("nodes-value", 1, 7, node)).encode(chain)
 
 
 def test_a_catalog_that_names_a_field_the_schema_does_not_have_is_told():
     with pytest.raises(NoSchema, match="has no field 'nr'"):
         encoder(key=("nr",))
+
+
+def test_a_schema_that_refers_to_others_is_refused_before_anything_is_written_with_it():
+    """Nothing could read what it wrote: readers have the text of one id."""
+    version = SchemaValue("orders-value", 2, 7, SCHEMA, references=(Reference("Address", "address", 1),))
+    with pytest.raises(NoSchema, match="schema 7 refers to other schemas") as refused:
+        Encoder("orders", TopicEntry(), version)
+    assert "'orders-value'" in refused.value.hint
 
 
 def test_event_times_as_clients_state_them():

@@ -60,12 +60,17 @@ class Encoded(NamedTuple):
 class Encoder:
     """Encodes events of one topic with one version of its schema."""
 
-    def __init__(self, topic: str, entry: TopicEntry, version: SchemaValue, references: tuple[str, ...]) -> None:
+    def __init__(self, topic: str, entry: TopicEntry, version: SchemaValue) -> None:
         self.topic = topic
         self.entry = entry
         self.schema_id = version.id
         self.columns: frozenset[str] = frozenset()
-        schema = parse(version.schema, references)
+        if version.references:
+            raise NoSchema(
+                f"topic {topic!r}: its schema {version.id} refers to other schemas, with which nothing here can read a value",
+                hint=f"register a schema in {version.subject!r} that holds their types itself",
+            )
+        schema = parse(version.schema)
         self.columns = frozenset(field.name for field in schema.fields)
         for column in (*entry.key, *([entry.event_time] if entry.event_time else [])):
             if column not in self.columns:
@@ -73,7 +78,7 @@ class Encoder:
                     f"topic {topic!r}: its schema {version.id} has no field {column!r}, which the catalog names"
                 )
         self._convert: Convert = converter(schema)
-        self._schema = avro.compiled(version.schema, references)
+        self._schema = avro.compiled(version.schema)
         self._prefix = avro.HEADER.pack(avro.MAGIC, version.id)
         self._to_ms = _event_time_reader(schema, entry.event_time)
 
@@ -211,6 +216,6 @@ class Topics:
             raise NoSchema(f"topic {topic!r} has no schema: subject {subject!r} is empty", hint=hint) from None
         known = self._encoders.get(topic)
         if known is None or known.schema_id != version.id or known.entry != entry:
-            known = Encoder(topic, entry, version, self._schemas.resolve(version.references))
+            known = Encoder(topic, entry, version)
             self._encoders[topic] = known
         return known
