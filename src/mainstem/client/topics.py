@@ -16,6 +16,7 @@ from mainstem.client.internal import INTERNAL_TOPICS
 from mainstem.core import TopicPartition
 
 TIMEOUT_SECONDS = 30.0
+_ATTEMPT_SECONDS = 5.0
 _REFUSALS = (
     KafkaError.INVALID_CONFIG,
     KafkaError.INVALID_PARTITIONS,
@@ -23,6 +24,7 @@ _REFUSALS = (
     KafkaError.POLICY_VIOLATION,
 )
 """The answers that are the same at every try."""
+_NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 STREAM_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """A project's topics are kept for ever: a week's retention by event time would delete last year's data on arrival."""
 CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
@@ -238,10 +240,16 @@ def _wait_for_leaders(connection: Connection, name: str) -> TopicDescription:
 
 
 def _metadata(connection: Connection) -> Any:
-    try:
-        return admin(connection).list_topics(timeout=TIMEOUT_SECONDS)
-    except KafkaException as error:
-        raise _translated(error, f"{connection.bootstrap}: list topics") from error
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return admin(connection).list_topics(timeout=min(_ATTEMPT_SECONDS, max(left, 0.1)))
+        except KafkaException as error:
+            admin.cache_clear()  # it may wait for a broker that is gone; a new client asks those that are there
+            if error.args[0].code() not in _NO_ANSWER or left < _ATTEMPT_SECONDS:
+                raise _translated(error, f"{connection.bootstrap}: list topics") from error
+            time.sleep(0.05)
 
 
 def _description(topic: Any) -> TopicDescription:
