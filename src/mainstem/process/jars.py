@@ -106,6 +106,12 @@ def spark_jars() -> list[Path]:
     return fetch(read_lock(SPARK_LOCK))
 
 
+def absent_jars() -> list[Jar]:
+    """Those of `spark_jars` that are not in the cache; whether the others are whole is not looked at, as that takes longer."""
+    cache = cache_directory()
+    return [jar for jar in read_lock(SPARK_LOCK) if not jar.path_in(cache).exists()]
+
+
 def fetch(jars: Sequence[Jar], *, cache: Path | None = None, report: Report | None = None) -> list[Path]:
     """Paths of `jars` in the cache, in their order; missing or damaged ones are fetched first.
 

@@ -141,11 +141,7 @@ class Registry:
             except urllib.error.HTTPError as error:
                 with error:
                     status, answer = error.code, error.read()
-        except (
-            OSError,
-            ValueError,
-            http.client.HTTPException,
-        ) as error:  # the last: it ended in the middle of its answer
+        except (OSError, ValueError, http.client.HTTPException) as error:  # the last: half an answer
             reason = " ".join(str(error).split()) or type(error).__name__  # one line, whatever a server says
             raise RegistryUnavailable(
                 f"registry {self.url}: no answer: {reason}", hint="is the gateway running?"

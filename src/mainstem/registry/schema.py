@@ -58,9 +58,7 @@ class AvroType(msgspec.Struct, eq=False):
     aliases: tuple[str, ...] = ()
     fields: "tuple[AvroField, ...]" = ()
     symbols: tuple[str, ...] = ()
-    symbol_set: frozenset[str] = (
-        frozenset()
-    )  # the same: a schema of 1 MB has 100,000, too many to walk for each question
+    symbol_set: frozenset[str] = frozenset()  # the same: 1 MB has 100,000, too many to walk for each question
     symbol_default: str | None = None
     size: int = 0
     items: "AvroType | None" = None  # of an array; the values of a map

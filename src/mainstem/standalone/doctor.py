@@ -75,13 +75,11 @@ def _java() -> Iterator[Finding]:
 
 
 def _jars() -> Iterator[Finding]:
-    from mainstem.process.jars import SPARK_LOCK, read_lock
+    from mainstem.process.jars import SPARK_LOCK, absent_jars, read_lock
     from mainstem.process.java import cache_directory
 
-    cache = cache_directory()
-    jars = read_lock(SPARK_LOCK)
-    missing = [jar for jar in jars if not jar.path_in(cache).exists()]
-    found = f"{len(jars) - len(missing)} of {len(jars)} in {cache}"
+    wanted, missing = len(read_lock(SPARK_LOCK)), absent_jars()
+    found = f"{wanted - len(missing)} of {wanted} in {cache_directory()}"
     yield Finding("warn" if missing else "ok", "jars for Spark", found + ("; fetched at first use" if missing else ""))
 
 

@@ -22,8 +22,7 @@ from mainstem.core.config import BadSetting
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
-from mainstem.process.jars import SPARK_LOCK, read_lock, spark_jars
-from mainstem.process.java import cache_directory
+from mainstem.process.jars import absent_jars, spark_jars
 from mainstem.process.versions import assignments, code_hash, edited, freeze
 from mainstem.standalone.config import NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
@@ -142,8 +141,8 @@ def up(
             declare_topics(project, Connection(at.bootstrap, config.security), at.gateway_url)
 
         specs = child_specs(project, config, data, at, own_log=bootstrap is None)
-        if any(spec.early for spec in specs):
-            _fetch_jars()
+        if any(spec.early for spec in specs) and absent_jars():
+            spark_jars()  # here, where its progress is seen: a driver has only so long to start
         for each in edited(project, data, code_hash(project.directory)):
             unfailing(on_news)(str(each))
         supervisor = Supervisor(specs, data / LAYOUT["logs"], changed, after={"gateway": declare})
@@ -159,12 +158,6 @@ def up(
             asyncio.run(run())
         except* KeyboardInterrupt:
             pass
-
-
-def _fetch_jars() -> None:
-    """Fetch the jars that a driver needs where the progress is seen: a driver itself has only so long to start."""
-    if not all(jar.path_in(cache_directory()).exists() for jar in read_lock(SPARK_LOCK)):
-        spark_jars()
 
 
 async def _announce(supervisor: Supervisor, tell: Callable[[], None]) -> None:

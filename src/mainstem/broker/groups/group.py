@@ -732,8 +732,9 @@ class Group:
 
     def _remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
-        if member is not None and self._static.get(member.instance_id or "") == member_id:
-            del self._static[member.instance_id or ""]
+        instance_id = member.instance_id if member is not None else None
+        if instance_id is not None and self._static.get(instance_id) == member_id:  # it may be another member's by now
+            del self._static[instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self._pending.pop(member_id, None)
