@@ -39,13 +39,6 @@ def test_a_reader_may_ask_for_its_own_shape():
     assert decode(encode(1, FLIGHT, ROW), lambda _: FLIGHT, reader=reader) == {"id": 7.0, "x": 3}
 
 
-def test_a_schema_with_references():
-    address = '{"type":"record","name":"Address","fields":[{"name":"city","type":"string"}]}'
-    customer = '{"type":"record","name":"Customer","fields":[{"name":"a","type":"Address"}]}'
-    value = encode(1, customer, {"a": {"city": "Rome"}}, references=[address])
-    assert value == b"\0\0\0\0\1\x08Rome"
-
-
 def test_a_row_that_does_not_fit_is_told():
     with pytest.raises(UnfitRow, match="does not fit schema 3"):
         encode(3, FLIGHT, {"id": "seven"})

@@ -9,7 +9,7 @@ https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-d
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from decimal import MAX_PREC, Context, Decimal
 from functools import lru_cache
 from struct import Struct
@@ -62,15 +62,12 @@ _READERS |= {f"{kind}-{name}": _time(name, _READERS[f"{kind}-{name}"]) for kind,
 
 
 @lru_cache(maxsize=1024)
-def compiled(text: str, references: tuple[str, ...] = ()) -> Any:
-    """The schema as fastavro wants it. `references` are the texts it uses, dependencies first."""
-    named: dict[str, Any] = {}
-    for reference in references:
-        fastavro.parse_schema(schemas.load(reference), named_schemas=named)
-    return fastavro.parse_schema(schemas.load(text), named_schemas=named)
+def compiled(text: str) -> Any:
+    """The schema as fastavro wants it; it may not use types of others."""
+    return fastavro.parse_schema(schemas.load(text), named_schemas={})
 
 
-def encode(schema_id: int, schema: str, row: Any, *, references: Iterable[str] = ()) -> bytes:
+def encode(schema_id: int, schema: str, row: Any) -> bytes:
     """`row` (a mapping for a record; times as datetime, decimals as Decimal) as a value that names its schema.
 
     Raises:
@@ -79,7 +76,7 @@ def encode(schema_id: int, schema: str, row: Any, *, references: Iterable[str] =
     buffer = io.BytesIO()
     buffer.write(HEADER.pack(MAGIC, schema_id))
     try:
-        fastavro.schemaless_writer(buffer, compiled(schema, tuple(references)), row)
+        fastavro.schemaless_writer(buffer, compiled(schema), row)
     except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
         raise UnfitRow(f"the row does not fit schema {schema_id}: {error}") from error
     return buffer.getvalue()
