@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from mainstem.client.errors import TopicMismatch
-from mainstem.client.topics import describe_config
+from mainstem.client.topics import describe_config, ensure_topic, topic_settings
 from mainstem.core.config import BadSetting
 from mainstem.process.project import Project, TopicSpec
-from mainstem.process.topics import create_topic, read_schema, register_schema
+from mainstem.process.topics import create_topic, other_settings, read_schema, register_schema
 from mainstem.registry.client import Registry
 
 SPEC = TopicSpec("made.orders", "stream", (), None, None, 2, {"retention.ms": "7000"}, None)
@@ -26,6 +26,21 @@ def test_a_topic_is_made_as_the_project_says(log_connection):
     with pytest.raises(TopicMismatch) as mismatch:  # a job would go on in the middle of a topic that is empty
         create_topic(log_connection, msgspec.structs.replace(more, producer="totals"), Path("/p"))
     assert "delete" not in mismatch.value.hint
+
+
+def test_a_topic_that_a_client_made_first_is_told(log_connection):
+    """It kept the log's week of retention, and nobody said so."""
+    ensure_topic(log_connection, "found.orders", 2)
+    ensure_topic(log_connection, "found.made", 1, topic_settings("changelog", {}))
+    specs = [
+        msgspec.structs.replace(SPEC, name="found.orders", config={}),
+        msgspec.structs.replace(SPEC, name="found.made", kind="changelog", config={}),
+        msgspec.structs.replace(SPEC, name="found.absent"),
+    ]
+    project = Project("p", Path("/p"), {}, {}, {spec.name: spec for spec in specs}, {}, (), (), ())
+    [line] = other_settings(log_connection, project)
+    assert line.startswith("topic found.orders was made with retention.ms = 604800000, and keeps it")
+    assert "the project would have made it with -1" in line
 
 
 @pytest.mark.parametrize("setting", [("retenshun.ms", "1"), ("retention.ms", "soon")])

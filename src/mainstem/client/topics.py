@@ -137,13 +137,20 @@ def describe(connection: Connection, name: str) -> TopicDescription:
 
 def describe_config(connection: Connection, name: str) -> dict[str, str]:
     """The settings of a topic as the broker sees them, defaults included."""
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    client = admin(connection)
-    try:
-        entries = client.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
-    except KafkaException as error:
-        raise _translated(error, f"describe topic {name}") from error
-    return {key: entry.value for key, entry in sorted(entries.items())}
+    return describe_configs(connection, [name])[name]
+
+
+def describe_configs(connection: Connection, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The settings of topics that exist, by their names; one request for all."""
+    client, wanted = admin(connection), [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    found: dict[str, dict[str, str]] = {}
+    futures = client.describe_configs(wanted, request_timeout=TIMEOUT_SECONDS) if wanted else {}
+    for resource, future in futures.items():
+        try:
+            found[resource.name] = {key: entry.value for key, entry in sorted(future.result().items())}
+        except KafkaException as error:
+            raise _translated(error, f"describe topic {resource.name}") from error
+    return found
 
 
 def delete(connection: Connection, names: Iterable[str]) -> None:

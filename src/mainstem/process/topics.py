@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch, TopicRefused
-from mainstem.client.topics import TopicDescription, ensure_topic, topic_settings
+from mainstem.client.topics import TopicDescription, describe_configs, ensure_topic, list_topics, topic_settings
 from mainstem.core.config import BadSetting
 from mainstem.process.project import FILE, Project, TopicSpec
 from mainstem.registry.client import Registry
@@ -38,6 +38,24 @@ def create_topic(connection: Connection, spec: TopicSpec, directory: Path, name:
                 "that the project has kept"
             )
         raise
+
+
+def other_settings(connection: Connection, project: Project) -> list[str]:
+    """One line for each setting that a topic of `project` has otherwise than the project would have made it.
+
+    A topic keeps the settings it was made with. Where a client was first to ask for it, as Kafka's clients may do by
+    themselves, those are the log's defaults: a week's retention, by which last year's events are gone on arrival.
+    """
+    declared = {spec.name: topic_settings(spec.kind, spec.config) for spec in project.topics.values()}
+    present = list_topics(connection)
+    found = describe_configs(connection, [name for name in declared if name in present])
+    return [
+        f"topic {name} was made with {key} = {has.get(key)}, and keeps it; the project would have made it with {value}: "
+        f"change it with kafka-configs, or write it under [topics.{name}.config]"
+        for name, has in found.items()
+        for key, value in declared[name].items()
+        if has.get(key) != value
+    ]
 
 
 def register_schema(registry: Registry, project: Project, spec: TopicSpec, directory: Path) -> str:

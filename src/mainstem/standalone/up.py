@@ -23,6 +23,7 @@ from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
 from mainstem.process.jars import absent_jars, spark_jars
+from mainstem.process.topics import other_settings
 from mainstem.process.versions import assignments, code_hash, edited, freeze
 from mainstem.standalone.config import NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
@@ -114,7 +115,7 @@ def up(
         on_ready: called once, when everything runs.
         on_change: called with the state of all processes whenever one changes.
         on_news: called with a line when a source or sink waits, has failed, or works again; and at the start for each
-            job that does not run the code as it is now.
+            job that does not run the code as it is now, and each topic that somebody else has made otherwise.
 
     Raises:
         DirectoryInUse: another `up` holds `data`.
@@ -138,7 +139,10 @@ def up(
             tell(children)
 
         def declare() -> None:
-            declare_topics(project, Connection(at.bootstrap, config.security), at.gateway_url)
+            connection = Connection(at.bootstrap, config.security)
+            declare_topics(project, connection, at.gateway_url)
+            for line in other_settings(connection, project):
+                unfailing(on_news)(line)
 
         specs = child_specs(project, config, data, at, own_log=bootstrap is None)
         if any(spec.early for spec in specs) and absent_jars():
