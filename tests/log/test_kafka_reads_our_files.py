@@ -1,7 +1,5 @@
 """Kafka's own `kafka-dump-log`, unmodified, reads what the log writes and finds nothing to say against it."""
 
-import pytest
-
 from mainstem.log import TopicConfig
 from tests.log.support import batch, run, with_partition
 from tests.support import kafka_tools
@@ -9,7 +7,6 @@ from tests.support import kafka_tools
 CODECS = ("none", "lz4", "zstd", "snappy", "gzip")
 
 
-@pytest.mark.kafka
 def test_segments_and_indexes_are_kafkas(tmp_path):
     """It once said "Mismatches": the offset index named the first offset of a batch, Kafka's names the last."""
 
