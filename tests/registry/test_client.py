@@ -62,18 +62,6 @@ def test_refusals_have_their_types(registry, subject):
     assert registry.incompatibilities(subject, narrower) == []
 
 
-def test_references_are_resolved(registry, subject):
-    registry.register(
-        f"{subject}-address", '{"type":"record","name":"Address","fields":[{"name":"city","type":"string"}]}'
-    )
-    schema_id = registry.register(
-        subject,
-        '{"type":"record","name":"C","fields":[{"name":"a","type":"Address"}]}',
-        references=[{"name": "Address", "subject": f"{subject}-address", "version": 1}],
-    )
-    assert "city" in registry.references(schema_id)[0]
-
-
 def test_it_travels_to_other_processes(registry, subject):
     schema_id = registry.register(subject, order(ID))
     assert pickle.loads(pickle.dumps(registry)).schema(schema_id) == registry.schema(schema_id)

@@ -95,7 +95,7 @@ def split(value: bytes) -> tuple[int, bytes]:
 
 
 def decode(value: bytes, schema_of: Callable[[int], str], *, reader: str | None = None) -> Any:
-    """The row in `value`; `schema_of` gives the text of a schema id (`Registry.schema`, which resolves references).
+    """The row in `value`; `schema_of` gives the text of a schema id, as `Registry.schema` does.
 
     With `reader`, the row comes in that schema's shape.
 

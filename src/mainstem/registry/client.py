@@ -38,13 +38,12 @@ class Registry:
         self.timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds  # how long a registry that is down is asked again
         self._schemas: dict[int, str] = {}
-        self._references: dict[int, tuple[str, ...]] = {}
         self._ids: dict[tuple[str, str], int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self.url, self.timeout_seconds, self.patience_seconds)  # a worker starts with empty caches
 
-    def register(self, subject: str, schema: str, *, references: list[dict[str, Any]] | None = None) -> int:
+    def register(self, subject: str, schema: str) -> int:
         """The id of `schema` in `subject`; registered on the way if it is new.
 
         Raises:
@@ -54,10 +53,8 @@ class Registry:
         """
         known = self._ids.get((subject, schema))
         if known is None:
-            body: dict[str, Any] = {"schema": schema} | ({"references": references} if references else {})
-            known = self._ids[subject, schema] = int(
-                self._call("POST", f"/subjects/{_quoted(subject)}/versions", body)["id"]
-            )
+            answer = self._call("POST", f"/subjects/{_quoted(subject)}/versions", {"schema": schema})
+            known = self._ids[subject, schema] = int(answer["id"])
         return known
 
     def schema(self, schema_id: int) -> str:
@@ -68,15 +65,8 @@ class Registry:
             RegistryUnavailable: no answer.
         """
         if schema_id not in self._schemas:
-            answer = self._call("GET", f"/schemas/ids/{schema_id}")
-            self._references[schema_id] = self._resolve(answer.get("references") or [])
-            self._schemas[schema_id] = str(answer["schema"])
+            self._schemas[schema_id] = str(self._call("GET", f"/schemas/ids/{schema_id}")["schema"])
         return self._schemas[schema_id]
-
-    def references(self, schema_id: int) -> tuple[str, ...]:
-        """The texts that the schema uses, dependencies first."""
-        self.schema(schema_id)
-        return self._references[schema_id]
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The latest version of a subject, asked for anew each time.
@@ -106,16 +96,6 @@ class Registry:
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Set the level of a subject, or the global one."""
         self._call("PUT", "/config" + (f"/{_quoted(subject)}" if subject is not None else ""), {"compatibility": level})
-
-    def _resolve(self, references: list[dict[str, Any]]) -> tuple[str, ...]:
-        texts: list[str] = []
-        for reference in references:
-            path = f"/subjects/{_quoted(reference['subject'])}/versions/{reference['version']}?deleted=true"
-            answer = self._call("GET", path)
-            for text in (*self._resolve(answer.get("references") or []), str(answer["schema"])):
-                if text not in texts:
-                    texts.append(text)
-        return tuple(texts)
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         deadline = time.monotonic() + self.patience_seconds
