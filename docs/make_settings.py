@@ -1,5 +1,7 @@
 """Write docs/settings.md from the structs that check the settings: `python docs/make_settings.py`. A test holds both together."""
 
+import inspect
+import re
 import types
 import typing
 from pathlib import Path
@@ -52,9 +54,9 @@ def render() -> str:
     """The whole page."""
     parts = [HEAD]
     for table, kind in TABLES:
-        about = (kind.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
-        parts.append(f"## {table}\n\n{' '.join(about.split())}\n\n| setting | type | default |\n|---|---|---|")
-        parts[-1] += "".join(f"\n| `{row[0]}` | {row[1]} | {row[2]} |" for row in rows(kind)) + "\n"
+        about, meanings = documented(kind)
+        parts.append(f"## {table}\n\n{about}\n\n| setting | type | default | meaning |\n|---|---|---|---|")
+        parts[-1] += "".join(f"\n| `{n}` | {t} | {d} | {meanings[n]} |" for n, t, d in rows(kind)) + "\n"
     text = (
         "A topic's own settings, in `[topics.NAME.config]` and for `mainstem topic create --config`, with Kafka's names. The "
         "defaults are Kafka's, and hold for topics that anybody else creates. A topic of a project is kept for ever "
@@ -64,6 +66,13 @@ def render() -> str:
     parts.append(f"## Kafka's topic settings\n\n{text}\n\n| setting | type | default |\n|---|---|---|")
     parts[-1] += "".join(f"\n| `{n.replace('_', '.')}` | {t} | {d} |" for n, t, d in rows(KafkaTopicConfig)) + "\n"
     return "\n".join(parts)
+
+
+def documented(kind: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
+    """What the docstring says of the table, and under `Attributes:` of each setting, as one line each."""
+    about, _, listed = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")
+    found = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", listed, re.MULTILINE)
+    return " ".join(about.split()), {name: " ".join(meaning.split()).replace("|", "\\|") for name, meaning in found}
 
 
 def rows(kind: type[msgspec.Struct]) -> list[tuple[str, str, str]]:

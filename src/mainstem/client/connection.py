@@ -22,14 +22,25 @@ _LOGIN_MODULE = {
 
 
 class Security(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """TLS and SASL of one cluster; files are PEM. The default is plain text, as on a laptop's loopback."""
+    """TLS and SASL of one cluster. The default is plain text, as on a laptop's loopback.
+
+    Attributes:
+        protocol: Kafka's `security.protocol`.
+        mechanism: of SASL; empty without it.
+        username: of SASL.
+        password: of SASL; better given as `MAINSTEM_SECURITY__PASSWORD` than written into a file.
+        ca_file: PEM of the authorities that sign the brokers' certificates; empty: those of the system.
+        certificate_file: PEM of the client's own certificate, where the broker asks for one.
+        key_file: PEM of its private key.
+        check_hostname: whether a broker's certificate must be for the name it was reached by.
+    """
 
     protocol: Protocol = "PLAINTEXT"
     mechanism: Mechanism = ""
     username: str = ""
     password: str = ""
     ca_file: str = ""
-    certificate_file: str = ""  # the client's own, where the broker asks for one
+    certificate_file: str = ""
     key_file: str = ""
     check_hostname: bool = True
 

@@ -19,22 +19,27 @@ SegmentBytes = Annotated[int, Meta(ge=14, le=2**31 - 1)]
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of a log directory: table `[log]` of `mainstem.toml`."""
+    """Table `[log]`: settings of a log directory.
+
+    Attributes:
+        journal_bytes: a checkpoint is taken when the journal has so many bytes; a start after a crash reads at most a few
+            times that.
+        sync_threads: threads that bring segments to the disk at a checkpoint.
+        compaction_keys: different keys that one compaction of a partition holds in memory; what is beyond waits for the
+            next.
+        housekeeping_interval_ms: how often retention, compaction and rolling by time are looked at.
+        producer_id_expiration_ms: a producer without an open transaction is forgotten after this long without a batch.
+        read_threads: threads for reads that are not in the page cache, and for files that are opened, created or deleted.
+        open_files: segment files kept open at most; the process's own limit counts too.
+    """
 
     journal_bytes: Annotated[int, Meta(ge=4096, le=2**40)] = 64 * 2**20
-    """A checkpoint is taken when the journal has so many bytes; a start after a crash reads at most a few times that."""
     sync_threads: Annotated[int, Meta(ge=1, le=64)] = 8
-    """Threads that bring segments to the disk at a checkpoint."""
     compaction_keys: Count = 2_000_000
-    """Different keys that one compaction of a partition holds in memory; what is beyond waits for the next."""
     housekeeping_interval_ms: Count = 30_000
-    """How often retention, compaction and rolling by time are looked at."""
     producer_id_expiration_ms: Count = DAY_MS
-    """A producer without an open transaction is forgotten after this long without a batch."""
     read_threads: Annotated[int, Meta(ge=1, le=64)] = 4
-    """Threads for reads that are not in the page cache, and for files that are opened, created or deleted."""
     open_files: Annotated[int, Meta(ge=16)] = 16_384
-    """Segment files kept open at most; the process's own limit counts too."""
 
 
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

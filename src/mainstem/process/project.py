@@ -42,21 +42,36 @@ FILE = "mainstem.toml"
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Table `[project]`."""
+    """The project as a whole.
+
+    Attributes:
+        name: what `plan` and `status` call it; empty: the directory's name.
+        jobs: the Python files with the jobs and topics, in the order they are read.
+    """
 
     name: str = ""
     jobs: str | list[str] = "jobs.py"
 
 
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Table `[topics.<name>]`: what the topic is created with. The code may say the same of it, never the opposite."""
+    """Table `[topics.<name>]`: what the topic is created with. The code may say the same of it, never the opposite.
 
-    partitions: Annotated[int, Meta(ge=0)] = 0  # 0: as many as the first input of the job that writes it, else 1
+    Attributes:
+        partitions: 0: as many as the first input of the job that writes it, else 1.
+        kind: a stream keeps every record; a changelog is compacted to the last record of each key.
+        key: the columns whose values make a record's key, and with it its partition.
+        event_time: the column that says when the event happened: late rows are counted by it, and sources say by it how
+            far they are.
+        schema: an Avro schema file of the project, registered for the topic's values.
+        config: Kafka's own settings, as `"retention.ms" = "86400000"`.
+    """
+
+    partitions: Annotated[int, Meta(ge=0)] = 0
     kind: Kind | None = None
     key: str | list[str] | None = None
     event_time: str | None = None
-    schema: str | None = None  # an Avro schema file of the project
-    config: dict[str, str] = {}  # Kafka's own settings, e.g. "retention.ms"
+    schema: str | None = None
+    config: dict[str, str] = {}
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -64,16 +79,23 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Table `[jobs.<name>]`."""
+    """Settings of `[jobs.<name>]`, a job of the code.
 
-    every: str = "1 second"  # how often the job looks for new records
-    version: str = "1"  # another name builds the job anew, beside the old one
-    max_offsets_per_trigger: Annotated[int, Meta(ge=1)] = 100_000  # bounds a batch, and with it its transaction
-    transaction_timeout_seconds: Annotated[int, Meta(ge=1, le=900)] = (
-        60  # for writing one batch; readers wait for a dead driver's
-    )
-    state_partitions: Annotated[int, Meta(ge=1)] = 4  # fixed for the life of a version's state
-    spark: dict[str, str] = {}  # settings of the job's Spark session
+    Attributes:
+        every: how often the job looks for new records.
+        version: another name builds the job anew, beside the old one.
+        max_offsets_per_trigger: most records of one batch, and with it of its transaction.
+        transaction_timeout_seconds: for writing one batch; readers wait so long for a dead driver's.
+        state_partitions: in how many parts the job's state is kept; fixed for the life of a version.
+        spark: settings of the job's Spark session.
+    """
+
+    every: str = "1 second"
+    version: str = "1"
+    max_offsets_per_trigger: Annotated[int, Meta(ge=1)] = 100_000
+    transaction_timeout_seconds: Annotated[int, Meta(ge=1, le=900)] = 60
+    state_partitions: Annotated[int, Meta(ge=1)] = 4
+    spark: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         check_interval(self.every)

@@ -22,12 +22,19 @@ if TYPE_CHECKING:
 
 
 class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Table `[spark]`: one driver process for all jobs of one version of the code."""
+    """Table `[spark]`: one driver process for all jobs of one version of the code.
+
+    Attributes:
+        master: where the jobs run: `local[N]` for N threads of this machine, `spark://HOST:PORT` for a cluster.
+        driver_memory: heap of the driver's JVM; with `local[N]` it does all the work.
+        log_level: of Spark's own log, as log4j names them.
+        settings: anything else that Spark knows; what exactly-once rests on cannot be overridden.
+    """
 
     master: str = "local[2]"
     driver_memory: str = "1g"
     log_level: str = "ERROR"
-    settings: dict[str, str] = {}  # anything else that Spark knows; `RULES` cannot be overridden
+    settings: dict[str, str] = {}
 
 
 RULES = {

@@ -67,12 +67,19 @@ WIDENINGS = {("integer", "long"), ("integer", "double"), ("float", "double")}
 
 
 class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[sinks.<name>]` with `type = "delta"`."""
+    """Settings of `[sinks.<name>]` with `type = "delta"`.
 
-    path: str = ""  # directory of the tables; empty: `tables` in the data directory
-    topics: str = USER_TOPICS  # a regular expression
+    Attributes:
+        path: directory of the tables; empty: `tables` in the data directory.
+        topics: a regular expression; every topic whose whole name fits becomes a table.
+        every: how often it looks for new records and new topics.
+        max_records: of all topics together, in one batch.
+    """
+
+    path: str = ""
+    topics: str = USER_TOPICS
     every: str = "2 seconds"
-    max_records: Annotated[int, Meta(ge=1)] = 400_000  # of all topics together, per batch
+    max_records: Annotated[int, Meta(ge=1)] = 400_000
 
     def __post_init__(self) -> None:
         check_interval(self.every)
