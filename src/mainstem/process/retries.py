@@ -1,14 +1,14 @@
 """When a job that has failed is tried again. It lags alone: the other jobs of its driver go on.
 
-What failed is tried again after a pause that doubles up to the longest, and one that only a person can mend
-(`UserError`) after the longest at once. A run of a minute starts over with the first.
+What failed is tried again after a pause that doubles up to the longest; where only a person can mend it (`UserError`),
+the first pause is longer: nobody is as fast as a broker that comes back. A run of a minute starts over with the first.
 """
 
 import msgspec
 
 from mainstem.core import Clock, MainstemError, UserError
 
-FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 60.0
+FIRST_DELAY_SECONDS, FIRST_DELAY_OF_A_PERSON_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 5.0, 60.0
 HEALTHY_AFTER_SECONDS = 60.0
 WORKS_AFTER_SECONDS = 15.0
 
@@ -39,9 +39,8 @@ class Retries:
         before = self.failed.get(key)
         failures = 1 if before is None else before.failures + 1
         final = isinstance(error, UserError)
-        delay = (
-            LONGEST_DELAY_SECONDS if final else min(FIRST_DELAY_SECONDS * 2 ** (failures - 1), LONGEST_DELAY_SECONDS)
-        )
+        first = FIRST_DELAY_OF_A_PERSON_SECONDS if final else FIRST_DELAY_SECONDS
+        delay = min(first * 2 ** min(failures - 1, 10), LONGEST_DELAY_SECONDS)
         self._started.pop(key, None)
         found = self.failed[key] = Failure(
             " ".join(str(error).split()), error.hint, final, failures, delay, self._clock.monotonic() + delay,
