@@ -2,6 +2,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -10,6 +11,7 @@ from mainstem.cli import group
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.standalone.state import claim_directory, is_up, marker_file
 from tests.support.commands import mainstem, the_line
+from tests.support.node import wait_for
 
 
 def clean(*arguments):
@@ -81,6 +83,8 @@ def test_ctrl_c_at_the_question_deletes_nothing(tmp_path):
         asked = b""
         while not asked.endswith(b"[y/N]: "):
             asked += process.stderr.read(1)
+        # A signal between the question and the read of its answer is seen only when that read is over: Python's way.
+        wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert b"Traceback" not in process.stderr.read()
