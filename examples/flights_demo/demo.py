@@ -148,6 +148,7 @@ class Demo:
         self.waited("the log has the changes (q)", watch, lambda: watch.sources.get("fleet", {}).get("lsn", -1) >= q)
         transfers = self.started(Transfers(self.fleet, reader, self.check))
         rejected = self.spoil()
+        new_table = self.started(Background(lambda: self.see_table("flights.quarantine")))
         self.timed(f"post flights {early + 1:,} to {count:,}", lambda: self.post("flights", events))
         if self.faults is not None:
             self.timed("every process has been killed once", self.faults.finish)
@@ -165,6 +166,7 @@ class Demo:
         self.waited("the tables have everything", watch, lambda: watch.read("lakehouse", ends))
         changed = {f"fleet.{table}": ends[f"fleet.{table}"] for table in (*TABLES, *stock.TABLES)}
         self.waited("the replica has everything", watch, lambda: watch.read("replica", changed))
+        new_table.finish()
         reader.stop()
         results = self.timed("compare every stage with the truth", lambda: self.compare(truth, lines, rejected))
         results.append(reader.line())
@@ -257,6 +259,12 @@ class Demo:
         """Send what is no event; each is answered on its own and kept in quarantine. How many were."""
         results = self.events("flights", b"\n".join(SPOILED), "application/x-ndjson", "spoiled")
         return sum(each["status"] == "rejected" for each in results)
+
+    def see_table(self, topic: str) -> None:
+        """Say how long it takes until a topic that was made just now is a table, beside all other work."""
+        began = time.monotonic()
+        until(f"{topic} is a table", (self.work / "node" / "tables" / topic / "_delta_log").is_dir, self.check)
+        self.progress(f"the new topic {topic} is a table after {time.monotonic() - began:.1f} s")
 
     def end(self, topic: str) -> None:
         """Nothing more comes: the last windows may close."""

@@ -184,9 +184,8 @@ class SharedTransaction:
                 with contextlib.suppress(_NothingToEnd):
                     self._end(committed=committed)
                     break
-            except (
-                IdentityLost
-            ):  # who has the id now, if anybody, has another producer id: nothing of theirs is aborted
+            except IdentityLost:
+                # Who has the id now, if anybody, has another producer id: nothing of theirs is aborted.
                 lost = True
                 break
         if lost or not self.implicit:

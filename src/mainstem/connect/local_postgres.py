@@ -149,10 +149,8 @@ class LocalPostgres:
         home = self.data.resolve().parent
         home.chmod(0o711)
         package = self._binaries.parent.parent
-        for part in (
-            Path(package.name) / VERSION,
-            Path(package.name + ".libs"),
-        ):  # the programs find their libraries by relative path
+        # The programs find their libraries by relative path.
+        for part in (Path(package.name) / VERSION, Path(package.name + ".libs")):
             if not (home / part).exists():
                 shutil.copytree(package.parent / part, home / part, symlinks=True)
         self._binaries = home / package.name / VERSION / "bin"

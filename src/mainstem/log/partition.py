@@ -246,9 +246,8 @@ class PartitionLog:
             check_batch(header, batch, config, now, self.topic_partition)
             parts.append(recompress(header, batch, config, self.topic_partition))
             size += len(parts[-1])
-            if (
-                size > len(batches) + _GROWN * config.max_message_bytes
-            ):  # a client sends one batch; others may send more
+            # A client sends one batch; others may send more.
+            if size > len(batches) + _GROWN * config.max_message_bytes:
                 raise BatchTooLarge(f"{self.topic_partition}: {len(batches)} bytes of batches grow to more than {size}")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

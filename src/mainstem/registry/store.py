@@ -120,9 +120,8 @@ class Store:
             except TransactionFailed as error:  # nothing of it is visible; mostly another registry has fenced us
                 self._holds_id = False
                 log.info("registry_lost_turn", transactional_id=TRANSACTIONAL_ID, error=str(error))
-                await asyncio.sleep(
-                    random.uniform(0, min(1.0, 0.02 * 2**attempt))
-                )  # else two would fence each other for ever
+                # At random, or two would fence each other for ever.
+                await asyncio.sleep(random.uniform(0, min(1.0, 0.02 * 2**attempt)))
                 continue
             except BaseException:
                 self._holds_id = False

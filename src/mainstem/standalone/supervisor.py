@@ -229,9 +229,8 @@ class Supervisor:
                     await self._watch(spec, state, process, first, unfailing(log_file.write))
             finally:
                 if process.returncode is None:
-                    if (
-                        self._stopping.is_set()
-                    ):  # all of them: the next one may be down, and stopped before those after it
+                    if self._stopping.is_set():
+                        # All of them: the next one may be down, and stopped before those after it.
                         for each in later:
                             await self._stopped[each].wait()
                     await self._end(spec, state, process)

@@ -64,9 +64,8 @@ def head_hash(file: BinaryIO, size: int) -> int:
 def start(file: BinaryIO, after: FilePosition | None = None) -> FilePosition:
     """The beginning of `file`, which came after another one."""
     done = () if after is None else after.done
-    if (
-        after is not None and after.head_bytes
-    ):  # without a head, an inode alone would also fit the file that gets it next
+    # Without a head, an inode alone would also fit the file that gets it next.
+    if after is not None and after.head_bytes:
         done = (*done, Head(after.inode, after.head_bytes, after.head_hash))[-REMEMBERED:]
     return FilePosition(os.fstat(file.fileno()).st_ino, done=done)
 

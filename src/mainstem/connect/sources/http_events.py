@@ -23,11 +23,8 @@ CLOUDEVENT_BATCH: Final = "application/cloudevents-batch+json"
 GZIP_PIECE_BYTES: Final = 4096
 KNOWN_TYPES: Final = (*JSON_TYPES, *NDJSON_TYPES, CLOUDEVENT, CLOUDEVENT_BATCH)
 
-UNREADABLE: Final = (
-    msgspec.DecodeError,
-    UnicodeDecodeError,
-    RecursionError,
-)  # what decoding raises for bytes of any kind
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes of any kind."""
 
 _raw = msgspec.json.Decoder(msgspec.Raw)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])

@@ -92,11 +92,8 @@ class Encoder:
         buffer.write(self._prefix)
         try:
             fastavro.schemaless_writer(buffer, self._schema, row)
-        except (
-            ValueError,
-            TypeError,
-            OverflowError,
-        ) as error:  # our checks should have found it: still answered, with less to say
+        except (ValueError, TypeError, OverflowError) as error:
+            # Our checks should have found it: still answered, with less to say.
             raise Unfit(f"cannot be written: {error}") from error
         key = self._key(value) if self.entry.key else None
         return Encoded(key, buffer.getvalue(), self._to_ms(row) if self._to_ms else None)
