@@ -43,7 +43,7 @@ def test_archives_that_nothing_can_use_any_more_are_removed(tmp_path, monkeypatc
     """Every clone left one of 220 MB behind."""
     classes = tmp_path / "classes"
     classes.mkdir()
-    owners = {"gone": tmp_path / "gone", "replaced": class_archive.own_jars(), "elsewhere": tmp_path, "unknown": None}
+    owners = {"gone": tmp_path / "gone", "replaced": class_archive.spark_home(), "elsewhere": tmp_path, "unknown": None}
     for name, owner in owners.items():
         (classes / f"{name}.jsa").write_bytes(b"x")
         if owner is not None:

@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mainstem.process.java import Java, cache_directory
+from mainstem.process.spark_home import spark_home
 
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # which classes cannot be archived is nobody's concern
 
 
 def archive_path(java: Java, jars: Iterable[Path]) -> Path:
     """Where the archive for this Java and these jars, beside Spark's own, is or would be."""
-    own = own_jars()
+    own = spark_home() / "jars"
     digest = hashlib.sha256(f"{java.home}\n".encode())
     release = java.home / "release"
     digest.update(release.read_bytes() if release.is_file() else b"")
@@ -27,13 +28,6 @@ def archive_path(java: Java, jars: Iterable[Path]) -> Path:
         state = jar.stat()
         digest.update(f"{jar} {state.st_size} {state.st_mtime_ns}\n".encode())
     return cache_directory() / "classes" / f"{digest.hexdigest()[:16]}.jsa"
-
-
-def own_jars() -> Path:
-    """The directory with Spark's own jars in this environment."""
-    import pyspark
-
-    return Path(pyspark.__file__).parent / "jars"
 
 
 def use_archive(path: Path) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from mainstem.core import UserError
 from mainstem.process.class_archive import archive_path, use_archive
 from mainstem.process.jars import spark_jars
 from mainstem.process.java import find_java
+from mainstem.process.spark_home import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,6 +126,7 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if is_local(config.master):
+        os.environ["SPARK_HOME"] = str(spark_home())
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 

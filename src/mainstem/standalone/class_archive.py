@@ -2,7 +2,7 @@
 
     python -m mainstem.standalone.class_archive
 
-It takes a minute, once per environment; afterwards a driver is up three to five times as fast.
+It takes a minute, once for all environments with the same Spark; afterwards a driver is up three to five times as fast.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
 from mainstem.core.http import open_request
 from mainstem.process import load_project
-from mainstem.process.class_archive import archive_path, make_archive, own_jars
+from mainstem.process.class_archive import archive_path, make_archive
 from mainstem.process.jars import spark_jars
 from mainstem.process.java import find_java
+from mainstem.process.spark_home import remove_unused, spark_home
 from mainstem.standalone.config import load_config
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.supervisor import Supervisor
@@ -91,8 +92,9 @@ def ensure_archive(on_start: Callable[[], None] = lambda: None) -> bool:
         _run_small_project(Path(scratch), written)
         if not written.is_file():
             raise NotMade(f"{written}: the JVM wrote no class archive")
-        _owner(path).write_text(str(own_jars()))
+        _owner(path).write_text(str(spark_home()))
         written.rename(path)
+    remove_unused(spark_home())
     _remove_useless(path)
     return True
 
@@ -103,10 +105,10 @@ def _owner(archive: Path) -> Path:
 
 
 def _remove_useless(kept: Path) -> None:
-    """Remove archives, of 220 MB each, of environments that are gone, and what `kept` takes the place of."""
+    """Remove archives, of 220 MB each, of a Spark that is gone, and what `kept` takes the place of."""
     for archive in kept.parent.glob("*.jsa"):
         owner = Path(_owner(archive).read_text()) if _owner(archive).is_file() else None
-        if archive != kept and (owner is None or owner == own_jars() or not owner.is_dir()):
+        if archive != kept and (owner is None or owner == spark_home() or not owner.is_dir()):
             archive.unlink(missing_ok=True)
             _owner(archive).unlink(missing_ok=True)
 
