@@ -86,6 +86,14 @@ def test_only_what_can_change_a_job_changes_the_hash(project):
     assert len({before, changed, more, code_hash(project)}) == 4
 
 
+def test_a_project_of_settings_alone_is_frozen(tmp_path):
+    """It was a FileNotFoundError of its own copy."""
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "mainstem.toml").write_text("[project]\njobs = []\n")
+    version = freeze(tmp_path / "p", tmp_path / "data", ManualClock())
+    assert [path.name for path in version.directory.iterdir()] == ["mainstem.toml"]
+
+
 def test_what_the_settings_say_of_topics_is_frozen_and_passwords_are_not(project, tmp_path):
     """The copy once was the whole file, readable by everybody; and edits of [topics] never reached the jobs."""
     settings = (

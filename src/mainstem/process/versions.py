@@ -84,6 +84,7 @@ def freeze(directory: Path, data: Path, clock: Clock) -> Version:
     versions.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".freezing-", dir=versions) as scratch:
         copy = Path(scratch) / "copy"
+        copy.mkdir()
         for name, path in _sources(directory):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy / name)  # with its permissions: it may be for its owner alone
