@@ -113,7 +113,7 @@ class Truth:
         )
 
     def aircraft_days(self) -> list[tuple[object, ...]]:
-        """A day of work of an aircraft: flights with less than 6 hours from one scheduled departure to the next."""
+        """A day of work of an aircraft: flights with at most 6 hours from one scheduled departure to the next."""
         return self.rows(
             """
             WITH marked AS (

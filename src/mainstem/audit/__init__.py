@@ -1,4 +1,4 @@
-"""PROVE: counts and hashes per topic, tier and bucket; the books must balance."""
+"""PROVE: counts and hashes per topic, partition and tier; the books must balance."""
 
 from mainstem.audit.books import Count, Line, Verdict, WriterStatement, balance
 

@@ -1,4 +1,4 @@
-"""CHANGE: what a user declares (project), what it means (plan), running it on Spark (run), replay and cutover."""
+"""CHANGE: what a user declares (project), what it means (plan), running it on Spark (run)."""
 
 from mainstem.process.declare import BadDeclaration, changelog, stream, table, topic
 from mainstem.process.project import Project, load_project

@@ -1,6 +1,6 @@
 """The exactly-once sink: one Kafka transaction per micro-batch, from Spark to the log. The only way jobs write.
 
-    sink = BatchSink(JobIdentity("enriched", "v1", checkpoint), connection, [OutputTopic("shop.enriched", 4)])
+    sink = BatchSink(JobIdentity("enriched", "1", checkpoint), connection, [OutputTopic("shop.enriched", 4)])
     sink.open()
     stream.writeStream.foreachBatch(lambda df, n: sink.write(rows(df), n, end_offsets(n))).option(...).start()
 
