@@ -11,9 +11,18 @@ from mainstem.client.errors import Fenced
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
-from mainstem.connect.worker import Worker, convert_sink, convert_source, make_sink, make_source, secrets_of
-from mainstem.core import CorruptData, Retriable, UserError
+from mainstem.connect.worker import (
+    FOR_A_PERSON,
+    Worker,
+    convert_sink,
+    convert_source,
+    make_sink,
+    make_source,
+    secrets_of,
+)
+from mainstem.core import Backoff, CorruptData, Retriable, UserError
 from mainstem.core.config import BadSetting
+from mainstem.process import retries as of_jobs
 from mainstem.registry.client import Registry
 
 
@@ -58,7 +67,7 @@ def test_tasks_run_until_they_are_stopped():
 
 def test_what_may_pass_is_tried_again_with_growing_pauses_and_one_line_each():
     task = Script(Retriable("down"), Retriable("down"), ValueError("a bug"))
-    worker = Worker({"sink slow": task}, first_delay_seconds=0.001, longest_delay_seconds=0.002)
+    worker = Worker({"sink slow": task}, passing=Backoff(0.001, 0.002))
     with structlog.testing.capture_logs() as logs:
         run_until(worker, task.working)
     assert [(line["event"], line["error"], line["retry_in_seconds"]) for line in logs] == [
@@ -74,7 +83,7 @@ def test_what_may_pass_is_tried_again_with_growing_pauses_and_one_line_each():
 
 def test_the_name_of_a_task_is_told_once():
     task = Script(Retriable("sink copy: no answer"))
-    worker = Worker({"sink copy": task}, first_delay_seconds=0.001)
+    worker = Worker({"sink copy": task}, passing=Backoff(0.001, 30))
     with structlog.testing.capture_logs() as logs:
         run_until(worker, task.working)
     assert [(line["task"], line["error"]) for line in logs] == [("sink copy", "no answer")]
@@ -84,10 +93,13 @@ def test_the_name_of_a_task_is_told_once():
 @pytest.mark.parametrize("error", [UserError("wrong", hint="mend it"), CorruptData("torn")])
 def test_what_a_person_has_mended_is_tried_again_and_seen_as_failed_until_then(error):
     task, seen = Script(error, error), []
-    worker = Worker({"source bad": task}, on_change=seen.extend, failed_delay_seconds=0.01)
+    worker = Worker({"source bad": task}, on_change=seen.extend, for_a_person=Backoff(0.01, 0.02))
     with structlog.testing.capture_logs() as logs:
         run_until(worker, task.working)
-    assert [(line["event"], line["retry_in_seconds"]) for line in logs] == [("task_failed", 0.01)] * 2
+    assert [(line["event"], line["retry_in_seconds"]) for line in logs] == [
+        ("task_failed", 0.01),
+        ("task_failed", 0.02),
+    ]
     assert [state.state for state in seen] == ["running", "failed", "running", "failed", "running", "stopped"]
     again = seen[4]
     assert (again.seen_at(again.since_ms + 1_000).state, again.seen_at(again.since_ms + 20_000).state) == (
@@ -95,6 +107,10 @@ def test_what_a_person_has_mended_is_tried_again_and_seen_as_failed_until_then(e
         "running",
     )
     assert (seen[1].retry_seconds, seen[1].error, seen[1].hint) == (0.01, str(error), error.hint)
+
+
+def test_what_a_person_has_to_mend_is_tried_as_soon_as_a_job_would_be():
+    assert FOR_A_PERSON == of_jobs.FOR_A_PERSON
 
 
 @pytest.mark.parametrize("error", [UserError("wrong", hint="mend it"), CorruptData("torn"), Fenced("another")])
@@ -127,7 +143,7 @@ def test_no_secret_is_in_what_is_told_of_an_error():
     bug = ValueError(f"{text}\nand {text}")
     bug.__cause__ = KeyError(text)
     task = Script(Retriable(f"{text}\nDETAIL: more"), bug)
-    worker = Worker({"source a": task}, secrets=secrets_of(configs), first_delay_seconds=0.001)
+    worker = Worker({"source a": task}, secrets=secrets_of(configs), passing=Backoff(0.001, 30))
     with structlog.testing.capture_logs() as logs:
         run_until(worker, task.working)
     assert logs[0]["error"] == "*** and ***, *** and ***"

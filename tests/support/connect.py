@@ -15,6 +15,7 @@ import signal, sys, threading
 import msgspec
 from mainstem.client.connection import Connection
 from mainstem.connect.worker import Worker, convert_sink, convert_source, make_sink, make_source
+from mainstem.core import Backoff
 from mainstem.core.logging import configure
 from mainstem.registry.client import Registry
 
@@ -24,7 +25,7 @@ stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 convert, make = (convert_source, make_source) if kind == "source" else (convert_sink, make_sink)
 config = convert(msgspec.json.decode(settings), where="test")
-Worker({f"{kind} {name}": make(name, config, Connection(bootstrap), Registry(registry))}, longest_delay_seconds=0.5).run(stop)
+Worker({f"{kind} {name}": make(name, config, Connection(bootstrap), Registry(registry))}, passing=Backoff(0.5, 0.5)).run(stop)
 """
 
 

@@ -2,13 +2,13 @@
 
 What becomes of an error:
 
-    Retriable            tried again after a pause that doubles up to 30 s; a run of a minute starts over with the first
+    Retriable            tried again after a pause that doubles from 0.5 s up to 30 s
     Fenced               failed: another process runs the same source, and trying again would fence that one
-    UserError            failed: a person has to mend something; the line says what. Tried again every minute
-    CorruptData          failed: nothing is skipped in silence. Tried again every minute
+    UserError            failed: a person has to mend something; the line says what. Tried again after 5 s, 10 s, … 60 s
+    CorruptData          failed: nothing is skipped in silence. Tried again like a UserError
     anything else        a bug of ours: logged with its stack, tried again like a Retriable
 
-One line per failure, and the others go on. `failed` stays while it is tried again, until it has worked for a while.
+A run of a minute starts over with the first pause. One line per failure, and the others go on. `failed` stays while it is tried again, until it has worked for a while.
 """
 
 import re
@@ -25,7 +25,7 @@ from mainstem.client.errors import Fenced
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
-from mainstem.core import Clock, CorruptData, MainstemError, SystemClock, UserError
+from mainstem.core import Backoff, Clock, CorruptData, MainstemError, SystemClock, UserError
 from mainstem.core.config import convert
 from mainstem.core.logging import get_logger
 from mainstem.registry.client import Registry
@@ -35,8 +35,7 @@ log = get_logger()
 SourceConfig: TypeAlias = PostgresSourceConfig | FileSourceConfig
 SinkConfig: TypeAlias = PostgresReplicaConfig
 
-FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 30.0
-FAILED_DELAY_SECONDS = 60.0  # until what a person has to mend is tried again, as for jobs
+PASSING, FOR_A_PERSON = Backoff(first=0.5, longest=30.0), Backoff(first=5.0, longest=60.0)
 HEALTHY_AFTER_SECONDS = 60.0
 STOP_SECONDS = 15.0
 WORKS_AFTER_SECONDS = 10.0  # a task that failed and runs again for so long is no longer said to wait
@@ -130,6 +129,8 @@ class Worker:
         tasks: by name, e.g. `source shop`; the name is in every line about it.
         on_change: called with all states when one has changed, from the thread in which it changed.
         secrets: words that never appear in what is told of an error.
+        passing: how long to wait after an error that may pass by itself.
+        for_a_person: how long to wait where a person has to mend something.
     """
 
     def __init__(
@@ -139,17 +140,14 @@ class Worker:
         on_change: Callable[[list[TaskState]], None] = lambda _: None,
         secrets: Collection[str] = (),
         clock: Clock | None = None,
-        first_delay_seconds: float = FIRST_DELAY_SECONDS,
-        longest_delay_seconds: float = LONGEST_DELAY_SECONDS,
-        failed_delay_seconds: float = FAILED_DELAY_SECONDS,
+        passing: Backoff = PASSING,
+        for_a_person: Backoff = FOR_A_PERSON,
     ) -> None:
         self._tasks = dict(tasks)
         self._on_change = on_change
         self._secrets = sorted(secrets, key=len, reverse=True)
         self._clock = clock or SystemClock()
-        self._first_delay = first_delay_seconds
-        self._longest_delay = longest_delay_seconds
-        self._failed_delay = failed_delay_seconds
+        self._passing, self._for_a_person = passing, for_a_person
         self._lock = threading.Lock()
         self._states = {name: TaskState(name, since_ms=self._clock.now_ms()) for name in self._tasks}
 
@@ -174,31 +172,30 @@ class Worker:
                 log.warning("task_does_not_stop", task=thread.name)
 
     def _keep(self, name: str, task: Task, stop: threading.Event) -> None:
-        delay = self._first_delay
+        failures = 0
         while not stop.is_set():
             started = self._clock.monotonic()
             try:
-                self._change(name, "running")
+                self._change(name, "running", failures)
                 task.run(stop)
             except Fenced as error:
-                self._change(name, "failed", error)
+                self._change(name, "failed", failures + 1, error)
                 self._tell_failed(name, error)
                 return
-            except (UserError, CorruptData) as error:
-                self._change(name, "failed", error, self._failed_delay)
-                self._tell_failed(name, error, retry_in_seconds=self._failed_delay)
-                if stop.wait(self._failed_delay):
-                    return
-                delay = self._first_delay
             except Exception as error:  # whatever it is, the other tasks go on and this one is tried again
-                if self._clock.monotonic() - started >= HEALTHY_AFTER_SECONDS:
-                    delay = self._first_delay
-                    self._states[name].failures = 0
-                self._change(name, "waiting", error, delay)
-                self._tell(name, error, delay)
-                stop.wait(delay)
-                delay = min(self._longest_delay, delay * 2)
-        self._change(name, "stopped")
+                failures = 1 if self._clock.monotonic() - started >= HEALTHY_AFTER_SECONDS else failures + 1
+                if isinstance(error, (UserError, CorruptData)):
+                    delay = self._for_a_person.pause(failures)
+                    self._change(name, "failed", failures, error, delay)
+                    self._tell_failed(name, error, retry_in_seconds=delay)
+                    if stop.wait(delay):
+                        return
+                else:
+                    delay = self._passing.pause(failures)
+                    self._change(name, "waiting", failures, error, delay)
+                    self._tell(name, error, delay)
+                    stop.wait(delay)
+        self._change(name, "stopped", failures)
 
     def _tell_failed(self, name: str, error: MainstemError, **more: float) -> None:
         log.error("task_failed", task=name, error=self._text(name, error), hint=error.hint, **more)
@@ -223,12 +220,14 @@ class Worker:
             text = text.replace(secret, "***")
         return text
 
-    def _change(self, name: str, state: str, error: Exception | None = None, retry_seconds: float = 0.0) -> None:
+    def _change(
+        self, name: str, state: str, failures: int, error: Exception | None = None, retry_seconds: float = 0.0
+    ) -> None:
         with self._lock:
             entry = self._states[name]
             entry.state, entry.since_ms, entry.retry_seconds = state, self._clock.now_ms(), retry_seconds
+            entry.failures = failures
             if error is not None:
-                entry.failures += 1
                 entry.error, entry.hint = self._text(name, error), getattr(error, "hint", "")
                 entry.needs_a_person = state == "failed"
         self._on_change(self.states)

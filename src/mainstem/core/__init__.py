@@ -1,10 +1,12 @@
 """The words every room uses: offsets, topic partitions, errors, clocks, settings, logging. Imports no other room."""
 
+from mainstem.core.backoff import Backoff
 from mainstem.core.clock import Clock, ManualClock, SystemClock
 from mainstem.core.errors import CorruptData, MainstemError, Retriable, UserError
 from mainstem.core.types import Offset, Position, TopicPartition, is_topic_name
 
 __all__ = [
+    "Backoff",
     "Clock",
     "CorruptData",
     "MainstemError",

@@ -6,9 +6,9 @@ the first pause is longer: nobody is as fast as a broker that comes back. A run 
 
 import msgspec
 
-from mainstem.core import Clock, MainstemError, UserError
+from mainstem.core import Backoff, Clock, MainstemError, UserError
 
-FIRST_DELAY_SECONDS, FIRST_DELAY_OF_A_PERSON_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 5.0, 60.0
+PASSING, FOR_A_PERSON = Backoff(first=1.0, longest=60.0), Backoff(first=5.0, longest=60.0)
 HEALTHY_AFTER_SECONDS = 60.0
 WORKS_AFTER_SECONDS = 15.0
 
@@ -39,8 +39,7 @@ class Retries:
         before = self.failed.get(key)
         failures = 1 if before is None else before.failures + 1
         final = isinstance(error, UserError)
-        first = FIRST_DELAY_OF_A_PERSON_SECONDS if final else FIRST_DELAY_SECONDS
-        delay = min(first * 2 ** min(failures - 1, 10), LONGEST_DELAY_SECONDS)
+        delay = (FOR_A_PERSON if final else PASSING).pause(failures)
         self._started.pop(key, None)
         found = self.failed[key] = Failure(
             " ".join(str(error).split()), error.hint, final, failures, delay, self._clock.monotonic() + delay,

@@ -11,6 +11,7 @@ killed supervisor leaves nothing behind.
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from typing import Any, ParamSpec
 
 import msgspec
 
+from mainstem.core.backoff import Backoff
 from mainstem.core.errors import MainstemError, Retriable, UserError
 from mainstem.core.logging import get_logger
 from mainstem.core.process import PARENT
@@ -106,7 +108,7 @@ class Supervisor:
         self._logs = logs
         self._on_change = unfailing(on_change)
         self._after = dict(after or {})
-        self._first_delay_s, self._longest_delay_s = first_delay_s, longest_delay_s
+        self._backoff = Backoff(first_delay_s, longest_delay_s)
         self._states = {spec.name: ChildState(spec.name) for spec in specs}
         self._served = {spec.name: asyncio.Event() for spec in specs}  # it has said that it is ready
         self._ready = {spec.name: asyncio.Event() for spec in specs}  # and what is to be done after that is done
@@ -168,7 +170,7 @@ class Supervisor:
     async def _restart_until_stopped(
         self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]
     ) -> None:
-        delay_s = self._first_delay_s
+        failures = 0
         while not self._stopping.is_set():
             started = time.monotonic()
             ended = await self._life(spec, state, before, later)
@@ -181,15 +183,12 @@ class Supervisor:
                 self._failure = ChildFailed(f"{spec.name}: {said}", hint=f"its log: {self._log_file(spec)}")
                 self.stop()
                 return
-            if refused:
-                delay_s = self._longest_delay_s
-            elif time.monotonic() - started > HEALTHY_AFTER_S:
-                delay_s = self._first_delay_s
+            failures = 1 if time.monotonic() - started > HEALTHY_AFTER_S else failures + 1
+            delay_s = self._backoff.longest if refused else self._backoff.pause(failures)
             log.info("child_ended", child=spec.name, exit_code=code, restart_in_s=delay_s, said=state.last_error)
             self._change(state, "failed" if refused else "waiting", pid=None)
             state.restarts += 1
             await self._unless_stopping(asyncio.sleep(delay_s))
-            delay_s = min(delay_s * 2, self._longest_delay_s)
 
     async def _life(
         self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]
@@ -286,10 +285,10 @@ class Supervisor:
 
     async def _follow_up(self, name: str) -> None:
         """Do what is to be done once when the child `name` serves, in as many tries as it takes."""
-        state, delay_s = self._states[name], self._first_delay_s
+        state = self._states[name]
         if not await self._unless_stopping(self._served[name].wait()):
             return
-        while True:
+        for failures in itertools.count(1):
             done = in_daemon_thread(self._after[name])
             if not await self._unless_stopping(done):
                 return
@@ -297,6 +296,7 @@ class Supervisor:
                 done.result()
                 break
             except (Retriable, OSError) as error:
+                delay_s = self._backoff.pause(failures)
                 log.info("follow_up_failed", child=name, error=str(error), retry_in_s=delay_s)
                 if state.state in ("running", "waiting") and state.pid is not None:
                     state.last_error = f"what follows it failed: {error}"
@@ -307,7 +307,6 @@ class Supervisor:
                 return
             if not await self._unless_stopping(asyncio.sleep(delay_s)):
                 return
-            delay_s = min(delay_s * 2, self._longest_delay_s)
         if state.state == "waiting" and state.pid is not None:
             self._change(state, "running", pid=state.pid)
         self._ready[name].set()
