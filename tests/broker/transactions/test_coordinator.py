@@ -130,6 +130,36 @@ def test_an_open_transaction_of_nobody_is_aborted_at_the_start(tmp_path, clock):
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_damaged_partition_with_a_transaction_open_does_not_keep_the_broker_from_starting(tmp_path, clock, version):
+    """The checkpoint says that it is open; no marker can be written there before somebody repairs it."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        producer = await broker.transactions.initialize("t", 60_000)
+        await broker.transactions.add_partitions("t", producer, {A})
+        await broker.partition(A).append(transactional_batch(producer, 0, b"v", clock))
+        await broker.log.checkpoint()
+        await broker.transactions.end("t", producer, commit=True, version=version)
+        await broker.transactions._entries["t"].stored  # COMPLETE_COMMIT is durable
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        await stop(broker)
+        (tmp_path / "b" / str(A) / "00000000000000000000.log").unlink()
+        with structlog.testing.capture_logs() as logs:
+            broker = await start(tmp_path / "b", clock)
+        assert [each["partition"] for each in logs if each["event"] == "open_transactions_left"] == [str(A)]
+        assert broker.transactions.describe("t").state is COMPLETE_COMMIT, "nothing of it is open that can be ended"
+        producer = await broker.transactions.initialize("t", 60_000)
+        await broker.transactions.add_partitions("t", producer, {B})
+        await broker.partition(B).append(transactional_batch(producer, 0, b"v", clock))
+        await broker.transactions.end("t", producer, commit=True, version=1)
+        assert await values(broker, B) == [b"v"]
+        await stop(broker)
+
+    asyncio.run(story())
+
+
 def test_a_transaction_of_a_deleted_topic_ends(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

@@ -513,6 +513,9 @@ class TransactionCoordinator:
         - of the transaction after one that is being ended: that one has its markers already, only COMPLETE_* was not
           durable; the partition is adopted when it is complete. A marker now would end the wrong transaction;
         - of anybody else: aborted. Nobody could end it any more.
+
+        A partition that is offline takes no marker, and what is known of it may be old: it waits for the start after
+        its repair.
         """
         owners = {entry.transaction.producer_id: entry for entry in self._entries.values()}
         owners |= {entry.transaction.next_producer_id: entry for entry in self._entries.values()}
@@ -520,7 +523,11 @@ class TransactionCoordinator:
         orphans: list[asyncio.Future[AppendResult]] = []
         adopted: list[asyncio.Future[None]] = []
         for partition, partition_log in list(self._broker.log.partitions.items()):
-            for producer in _open_producers(partition_log):
+            open_producers = _open_producers(partition_log)
+            if open_producers and partition_log.error is not None:
+                log.warning("open_transactions_left", partition=str(partition), reason=str(partition_log.error))
+                continue
+            for producer in open_producers:
                 entry = owners.get(producer.producer_id)
                 current = None if entry is None else entry.transaction
                 if entry is None or current is None:
