@@ -1,6 +1,7 @@
 # Everything a person or CI runs. Each target sets up what it needs; a second run needs no network.
 #
-#   make demo        the main job, on real input; KEEP=1 keeps it running
+#   make setup       what all need, in .venv; PYTHON=/path/to/python3 makes it of another Python
+#   make demo        the main job, on real input; KEEP=1 keeps it running, FLIGHTS=20000 makes it short
 #   make test        set-up, checks, tests: what CI runs
 #   make check       format, lint, types, import rule, the repository's own checks
 #   make test-long   the tests that take minutes, and every property with more examples: docs/long-runs.md

@@ -1,6 +1,7 @@
 """What the pages under docs/ say is what the code does."""
 
 import importlib.util
+import subprocess
 
 from mainstem.cli import COMMANDS
 from tests.support.repository import ROOT
@@ -26,3 +27,12 @@ def test_every_decision_is_a_page_with_a_title() -> None:
         text = page.read_text()
         assert text.startswith("# "), page.name
         assert len(text) > 400, page.name
+
+
+def test_make_help_names_every_target_that_a_person_runs() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (phony,) = [line for line in makefile.splitlines() if line.startswith(".PHONY:")]
+    inner = {"help", "tools", "archive"}
+    assert [name for name in phony.split()[1:] if name not in inner and f"make {name} " not in told] == []
+    assert [name for name in ("KEEP", "FLIGHTS", "PYTHON", "UPGRADE") if f"{name}=" not in told] == []

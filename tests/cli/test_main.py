@@ -2,9 +2,11 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
 from mainstem.cli import extra_of, for_people
+from mainstem.cli import group as main_group
 from mainstem.core import Retriable, UserError
 from mainstem.core.process import PARENT
 from tests.support.commands import mainstem, the_line
@@ -39,6 +41,27 @@ def test_a_failure_is_one_line_and_its_exit_code_says_who_mends_it(kind, supervi
 )
 def test_misuse_is_one_line(arguments, line):
     assert the_line(mainstem(*arguments)).startswith(f"mainstem: {line}")
+
+
+def commands(group, *path):
+    """Every command below `group`, with its path."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield " ".join((*path, name)), command
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+
+
+@pytest.mark.parametrize(("name", "command"), [pytest.param(*each, id=each[0]) for each in commands(main_group)])
+def test_a_command_says_in_a_few_words_what_it_does_and_each_option_what_it_is(name, command):
+    """Nearly every line of `mainstem --help` was cut."""
+    assert 0 < len(command.short_help or "") <= 45
+    assert [each.name for each in command.params if isinstance(each, click.Option) and not each.help] == []
+
+
+def test_the_default_of_bootstrap_is_told_where_there_is_one():
+    assert "[default: the project's, else 127.0.0.1:9092]" in " ".join(mainstem("status", "--help").stdout.split())
 
 
 def test_a_module_that_an_extra_brings_is_known_by_it():

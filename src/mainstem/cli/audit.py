@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mainstem.audit.books import Verdict
 
 
-@click.command()
+@click.command(short_help="Whether anything was lost or doubled.")
 @click.argument("topics", nargs=-1)
 @click.option("--complete", is_flag=True, help="Exit 1 also while a comparison is in flight.")
 @json_option

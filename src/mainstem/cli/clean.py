@@ -11,7 +11,7 @@ from mainstem.cli.target import data_directory
 from mainstem.core.locks import DirectoryLock
 
 
-@click.command()
+@click.command(short_help="Delete the data directory of a project.")
 @click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--data", type=click.Path(path_type=Path), help="The data directory, where it is not PROJECT/.mainstem.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -5,7 +5,7 @@ import click
 from mainstem.cli.output import json_option, to_json, to_table
 
 
-@click.command()
+@click.command(short_help="What this machine has of what is needed.")
 @click.option("--data", type=click.Path(), default=".", show_default=True, help="Where state will be kept.")
 @json_option
 @click.pass_context

@@ -6,12 +6,12 @@ from mainstem.cli.output import json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 
 
-@click.group()
+@click.group(short_help="The versions of jobs; stop one for good.")
 def job() -> None:
     """The jobs that run, or have run, on this log."""
 
 
-@job.command("list")
+@job.command("list", short_help="Every version of every job.")
 @json_option
 @connection_options
 def list_command(as_json: bool, target: Target) -> None:
@@ -39,7 +39,7 @@ def list_command(as_json: bool, target: Target) -> None:
     click.echo(to_json(states) if as_json else to_table(columns, rows))
 
 
-@job.command()
+@job.command(short_help="The versions of one job, in full.")
 @click.argument("name")
 @json_option
 @connection_options
@@ -67,7 +67,7 @@ def show(name: str, as_json: bool, target: Target) -> None:
         click.echo(to_table([state.job, ""], lines))
 
 
-@job.command()
+@job.command(short_help="Stop a version of a job for good.")
 @click.argument("name")
 @click.argument("version")
 @connection_options

@@ -13,17 +13,18 @@ from pathlib import Path
 import click
 
 from mainstem.cli import TEMPORARY
+from mainstem.cli.output import log_level_option
 from mainstem.core import UserError
 from mainstem.core.config import convert, overlay_environment, read_toml, settings_from
 from mainstem.core.process import die_with_parent, say_ready
 
 
-@click.group()
+@click.group(short_help="The log alone: start it, repair it.")
 def log() -> None:
     """The log: a broker that speaks the Kafka protocol over one directory."""
 
 
-@log.command()
+@log.command(short_help="Serve the log in a directory.")
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory of the log.")
 @click.option(
     "--listen",
@@ -38,7 +39,7 @@ def log() -> None:
     type=click.Path(path_type=Path),
     help="A mainstem.toml; its tables [broker] and [log] are read.",
 )
-@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
+@log_level_option("info")
 def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> None:
     """Serve the log in directory DATA until SIGTERM or Ctrl-C.
 
@@ -101,7 +102,7 @@ def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> 
         raise click.exceptions.Exit(TEMPORARY)
 
 
-@log.command()
+@log.command(short_help="Cut a partition where it is damaged.")
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory of the log.")
 @click.option("--yes", is_flag=True, help="Cut the partition; without it only what would be lost is told.")
 @click.argument("topic")

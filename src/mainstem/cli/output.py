@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -11,6 +11,14 @@ import msgspec
 from mainstem.core import UserError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document; its fields are stable.")
+
+
+def log_level_option(default: str) -> Callable[[Any], Any]:
+    """`--log-level`; what is logged goes to stderr."""
+    levels = click.Choice(["debug", "info", "warning", "error"])
+    return click.option(
+        "--log-level", default=default, show_default=True, type=levels, help="The least that is logged."
+    )
 
 
 def tell(line: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mainstem.process.plan import Plan
 
 
-@click.command()
+@click.command(short_help="What a project means and would change.")
 @click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--data", type=click.Path(path_type=Path), help="Where state is kept [default: PROJECT/.mainstem].")
 @json_option

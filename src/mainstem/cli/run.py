@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
+from mainstem.cli.output import log_level_option
 from mainstem.core.logging import configure
 from mainstem.core.process import die_with_parent
 
 
 def process_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))(
-        command
-    )
+    command = log_level_option("info")(command)
     command = click.option("--data", required=True, type=click.Path(path_type=Path), help="Where state is kept.")(
         command
     )
@@ -22,12 +21,12 @@ def process_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))(command)
 
 
-@click.group()
+@click.group(short_help="Run one process of a project.")
 def run() -> None:
     """Run one process of a project; `mainstem up` runs them all."""
 
 
-@run.command()
+@run.command(short_help="Registry and collector.")
 @process_options
 def gateway(project: Path, bootstrap: str, gateway: str, data: Path, log_level: str) -> None:
     """The schema registry and the HTTP collector of PROJECT."""
@@ -38,7 +37,7 @@ def gateway(project: Path, bootstrap: str, gateway: str, data: Path, log_level: 
     run_gateway(project, bootstrap, gateway, data)
 
 
-@run.command()
+@run.command(short_help="Sources and destinations.")
 @process_options
 def connect(project: Path, bootstrap: str, gateway: str, data: Path, log_level: str) -> None:
     """The sources of PROJECT, and its destinations that need no Spark."""
@@ -49,8 +48,8 @@ def connect(project: Path, bootstrap: str, gateway: str, data: Path, log_level: 
     run_connect(project, bootstrap, gateway, data)
 
 
-@run.command()
-@click.option("--code", required=True, help="Hash of the frozen code; `mainstem job list` shows it.")
+@run.command(short_help="Jobs and the lakehouse.")
+@click.option("--code", required=True, metavar="HASH", help="Of the frozen code; `mainstem job show` shows it.")
 @click.option("--job", "jobs", multiple=True, metavar="NAME@VERSION", help="A job to run; once for each.")
 @click.option("--tables", is_flag=True, help="Keep the lakehouse too.")
 @process_options

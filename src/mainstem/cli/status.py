@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mainstem.standalone.supervisor import ChildState
 
 
-@click.command()
+@click.command(short_help="What runs, and how far it is.")
 @json_option
 @connection_options
 @click.pass_context

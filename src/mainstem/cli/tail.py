@@ -5,20 +5,19 @@ import itertools
 import click
 import msgspec
 
-from mainstem.cli.output import json_option
 from mainstem.cli.target import Target, connection_options
 from mainstem.core import UserError
 
 
-@click.command()
+@click.command(short_help="Print the records of a topic.")
 @click.argument("topic")
 @click.option("--from", "start", default="end", show_default=True, help="earliest, end, or an offset.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option("--no-follow", is_flag=True, help="Stop at the end of the topic.")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document per line; its fields are stable.")
 @connection_options
 def tail(topic: str, start: str, count: int | None, no_follow: bool, as_json: bool, target: Target) -> None:
-    """Print the committed records of TOPIC, one per line; with --json one JSON document per line."""
+    """Print the committed records of TOPIC, one per line."""
     from mainstem.registry.reader import TypedReader
 
     if start not in ("earliest", "end") and not (start.isascii() and start.isdigit() and len(start) < len(str(2**63))):

@@ -119,7 +119,11 @@ def check_project(project: Path) -> Path:
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--bootstrap`, `--project` and `--data`; the command gets them as `target`."""
 
-    @click.option("--bootstrap", metavar="HOST:PORT", help="Address of the log.")
+    @click.option(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help=f"Address of the log [default: the project's, else {DEFAULT_BOOTSTRAP}].",
+    )
     @click.option(
         "--project",
         type=click.Path(path_type=Path, file_okay=False),

@@ -39,12 +39,12 @@ class TopicDetail(msgspec.Struct, frozen=True):
     config: dict[str, str]
 
 
-@click.group()
+@click.group(short_help="List, describe, create, delete topics.")
 def topic() -> None:
     """List, describe, create and delete topics."""
 
 
-@topic.command("list")
+@topic.command("list", short_help="Every topic.")
 @click.option("--all", "internal", is_flag=True, help="Also the topics that Mainstem and Kafka keep for themselves.")
 @json_option
 @connection_options
@@ -62,7 +62,7 @@ def list_command(internal: bool, as_json: bool, target: Target) -> None:
     click.echo(to_json(lines) if as_json else to_table(["topic", "partitions", "replicas", "offsets"], rows))
 
 
-@topic.command()
+@topic.command(short_help="Partitions and settings of a topic.")
 @click.argument("name")
 @json_option
 @connection_options
@@ -85,9 +85,9 @@ def describe(name: str, as_json: bool, target: Target) -> None:
     click.echo(to_table(["setting", "value"], detail.config.items()))
 
 
-@topic.command()
+@topic.command(short_help="Create a topic.")
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1, 100_000), default=1, show_default=True)
+@click.option("--partitions", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many it has.")
 @click.option("--config", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka topic setting; repeatable.")
 @connection_options
 def create(name: str, partitions: int, settings: tuple[str, ...], target: Target) -> None:
@@ -104,7 +104,7 @@ def create(name: str, partitions: int, settings: tuple[str, ...], target: Target
     click.echo(f"topic {made.name}: {made.partitions} partitions, {made.replication_factor} replicas")
 
 
-@topic.command()
+@topic.command(short_help="Delete a topic and its records.")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options

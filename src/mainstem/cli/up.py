@@ -6,20 +6,20 @@ from pathlib import Path
 
 import click
 
-from mainstem.cli.output import tell
+from mainstem.cli.output import log_level_option, tell
 from mainstem.cli.target import data_directory, probe
 from mainstem.client.connection import Connection, load_security
 from mainstem.core.logging import configure
 from mainstem.core.process import die_with_parent
 
 
-@click.command()
+@click.command(short_help="Run a project, and keep it running.")
 @click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--data", type=click.Path(path_type=Path), help="Where state is kept [default: PROJECT/.mainstem].")
 @click.option("--bootstrap", metavar="HOST:PORT", help="Run on this Kafka instead of a log of our own.")
 @click.option("--listen", metavar="HOST:PORT", help="Address of our own log [default: 127.0.0.1:9092].")
 @click.option("--gateway", metavar="HOST:PORT", help="Address of registry and collector [default: 127.0.0.1:9600].")
-@click.option("--log-level", default="warning", type=click.Choice(["debug", "info", "warning", "error"]))
+@log_level_option("warning")
 def up(
     project: Path, data: Path | None, bootstrap: str | None, listen: str | None, gateway: str | None, log_level: str
 ) -> None:
