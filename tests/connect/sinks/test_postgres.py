@@ -196,6 +196,36 @@ def reported(pipeline):
     return {(each.topic, each.partition): (each.count, each.hash) for each in mine}
 
 
+def test_a_restart_leaves_the_types_as_the_changes_made_them(pipeline):
+    """Every start went back to the types of the first schema: texts were cut, and larger numbers kept it from starting."""
+    pipeline.source.run(
+        "CREATE TABLE a (id int PRIMARY KEY, note varchar(10), n int)", "INSERT INTO a VALUES (1, 'short', 1)"
+    )
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        for turn in range(3):
+            with running(pipeline.make_replica()) as sink:
+                pipeline.wait_until_equal("a", running=sink)
+                if turn == 0:
+                    pipeline.source.run("ALTER TABLE a ALTER note TYPE text, ALTER n TYPE bigint")
+                pipeline.source.run(f"INSERT INTO a VALUES ({turn + 2}, repeat('long', 9), 2 ^ 40)")
+                pipeline.wait_until_equal("a", running=sink)
+        pipeline.source.run("DELETE FROM a WHERE id = 2")  # the first that it sees after a start
+        pipeline.target.run("ALTER TABLE mainstem_offsets DROP schema_id")  # as an earlier version left it
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+
+
+def test_types_change_before_the_first_commit_too(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY, n int)", "INSERT INTO a VALUES (1, 1)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("ALTER TABLE a ALTER n TYPE bigint", "INSERT INTO a VALUES (2, 2 ^ 40)")
+        pipeline.wait_until_written(source)
+        with running(pipeline.make_replica(commit_interval_ms=60_000)) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+
+
 def test_a_second_process_of_the_same_sink_is_kept_out(pipeline):
     pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
     with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:

@@ -9,7 +9,9 @@ process of the same sink out.
 A transaction that lacks records because compaction removed them cannot be had any more. The replica then empties its
 tables and reads the topics from their start, in one target transaction: its readers see the old state, then the new.
 
-    mainstem_offsets   sink | topic | partition | next_offset | position | log_id | rows | tombstones | hash
+    mainstem_offsets   sink | topic | partition | next_offset | position | log_id | rows | tombstones | hash | schema_id
+
+`schema_id` says in which schema's shape the topic's table is, since a later run must not change it back.
 """
 
 import json
@@ -158,6 +160,7 @@ class _Run:
         self._whole = True  # the target may commit
         self._position = 0
         self._seen: dict[TopicPartition, Seen] = {}
+        self._schema_ids: dict[str, int] = {}  # of the tables as the last run left them, by topic
         self._reported_at = 0.0
         self._unreported = False
         self._ends: tuple[str, dict[TopicPartition, int]] | None = None  # of the head that is incomplete
@@ -337,11 +340,13 @@ class _Run:
             LogMismatch: the offsets are of another log, or lie beyond its end.
         """
         cursor.execute(
-            "SELECT topic, partition, next_offset, log_id, rows, tombstones, hash::text FROM mainstem_offsets "
+            "SELECT topic, partition, next_offset, log_id, rows, tombstones, hash::text, schema_id FROM mainstem_offsets "
             "WHERE sink = %s",
             (self._sink.name,),
         )
-        saved = {TopicPartition(row[0], row[1]): row[2:] for row in cursor.fetchall()}
+        found = cursor.fetchall()
+        saved = {TopicPartition(topic, number): tuple(rest) for topic, number, *rest, _ in found}
+        self._schema_ids = {topic: schema_id for topic, *_, schema_id in found if schema_id is not None}
         offsets: dict[TopicPartition, int] = {}
         for topic in (*self._topics, self._transactions.topic):
             for number, end in end_offsets(self._connection, topic).items():
@@ -359,15 +364,19 @@ class _Run:
         return offsets
 
     def _prepare_tables(self, cursor: Any, *, rebuild: bool) -> None:
-        """Every table in its first shape, also one that has no rows yet; its later shapes come with the records."""
+        """Every table as it was left, or in its first shape, also one without rows; later shapes come with the records."""
         for topic, table in self._tables.items():
             if rebuild:
                 table.clear(cursor)
             try:
-                first = self._sink.registry.version(f"{topic}-value", 1)
+                schema_id = self._schema_ids.get(topic) or self._sink.registry.version(f"{topic}-value", 1).id
+                shape = self._sink.shape(schema_id)
             except NotFound:
                 continue
-            table.prepare(cursor, first.id, self._sink.shape(first.id), may_have_rows=not self._new)
+            if self._new:
+                table.prepare(cursor, schema_id, shape, may_have_rows=False)
+            else:
+                table.resume(cursor, schema_id, shape)
 
     def _table(self, topic: str) -> TargetTable:
         schema, _, table = topic.removeprefix(f"{self._config.source}.").rpartition(".")
@@ -414,10 +423,10 @@ class _Run:
         rows = [
             (
                 self._sink.name, partition.topic, partition.partition, offset, self._position, self._log_id,
-                seen.rows, seen.tombstones, seen.hash % MODULUS,
+                seen.rows, seen.tombstones, seen.hash % MODULUS, table.schema_id if table is not None else None,
             )
             for partition, offset in self._order.offsets.items()
-            for seen in (self._seen[partition],)
+            for seen, table in ((self._seen[partition], self._tables.get(partition.topic)),)
         ]  # fmt: skip
         execute_values(cursor, _SAVE_OFFSETS, rows)
 
@@ -443,15 +452,22 @@ class _Run:
 _TABLES = """
 CREATE TABLE IF NOT EXISTS mainstem_offsets (
     sink text, topic text, partition int, next_offset bigint NOT NULL, position bigint NOT NULL, log_id text NOT NULL,
-    rows bigint NOT NULL, tombstones bigint NOT NULL, hash numeric(20) NOT NULL,
+    rows bigint NOT NULL, tombstones bigint NOT NULL, hash numeric(20) NOT NULL, schema_id int,
     PRIMARY KEY (sink, topic, partition)
 );
+DO $$ BEGIN  -- ADD COLUMN IF NOT EXISTS locks the table also where there is nothing to add, and other sinks write to it
+    IF NOT EXISTS (
+        SELECT FROM pg_attribute WHERE attrelid = 'mainstem_offsets'::regclass AND attname = 'schema_id'
+    ) THEN
+        ALTER TABLE mainstem_offsets ADD COLUMN schema_id int;
+    END IF;
+END $$;
 """
 
 _SAVE_OFFSETS = """
 INSERT INTO mainstem_offsets AS o VALUES %s
 ON CONFLICT (sink, topic, partition) DO UPDATE SET next_offset = EXCLUDED.next_offset, position = EXCLUDED.position,
     log_id = EXCLUDED.log_id, rows = EXCLUDED.rows, tombstones = EXCLUDED.tombstones,
-    hash = EXCLUDED.hash
-WHERE o.next_offset <> EXCLUDED.next_offset
+    hash = EXCLUDED.hash, schema_id = EXCLUDED.schema_id
+WHERE o.next_offset <> EXCLUDED.next_offset OR o.schema_id IS DISTINCT FROM EXCLUDED.schema_id
 """

@@ -150,8 +150,18 @@ class TargetTable:
     def _table(self) -> str:
         return quoted(self.schema, self.name)
 
+    @property
+    def schema_id(self) -> int | None:
+        """The schema that the table was last prepared for."""
+        return self._shape_id if self._shape is not None else None
+
+    def resume(self, cursor: Any, schema_id: int, shape: TargetShape) -> None:
+        """Go on with the table as an earlier run left it, in the shape of this schema: no type changes."""
+        self._shape = shape
+        self.prepare(cursor, schema_id, shape, may_have_rows=True)
+
     def prepare(self, cursor: Any, schema_id: int, shape: TargetShape, *, may_have_rows: bool) -> None:
-        """Create the table, or add the columns it lacks; nothing happens where the schema is that of the last call.
+        """Create the table, or bring it from the schema of the last call to this one; nothing happens where it is the same.
 
         Raises:
             NotEmpty: it exists with rows, and the replica has never written to it.
@@ -169,7 +179,7 @@ class TargetTable:
                     f"table {self.schema}.{self.name} of the replica: expected no rows before the first load, found some",
                     hint="empty it, or give the sink another `schema`",
                 )
-            self._alter(cursor, shape, present, may_have_rows=may_have_rows)
+            self._alter(cursor, shape, present)
         self._exists, self._shape, self._shape_id = True, shape, schema_id
         self._stage = quoted(f"mainstem_{self.schema}_{self.name}_{schema_id}"[-60:])
         columns = self._column_list()
@@ -265,8 +275,12 @@ class TargetTable:
         cursor.execute(f"CREATE TABLE {self._table} ({', '.join(columns)}, PRIMARY KEY ({key}))")
         self._empty = True
 
-    def _alter(self, cursor: Any, shape: TargetShape, present: dict[str, str], *, may_have_rows: bool) -> None:
-        """Columns are added and change their type; none is ever dropped, only left null."""
+    def _alter(self, cursor: Any, shape: TargetShape, present: dict[str, str]) -> None:
+        """Columns are added, and change their type where the schema does; none is ever dropped, only left null.
+
+        A type that differs for another reason is somebody's choice, or that of a later schema: a cast could cut values.
+        """
+        before = {column.name: column.server_type for column in self._shape.columns} if self._shape else {}
         for column in shape.columns:
             name = quoted(column.name)
             if column.name not in present:
@@ -274,7 +288,7 @@ class TargetTable:
                 cursor.execute(f"ALTER TABLE {self._table} ADD COLUMN {name} {column.server_type}{default}")
                 if default:  # it was for the rows that are there
                     cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {name} DROP DEFAULT")
-            elif may_have_rows and present[column.name] != column.server_type:
+            elif column.server_type not in (present[column.name], before.get(column.name, column.server_type)):
                 cursor.execute(
                     f"ALTER TABLE {self._table} ALTER COLUMN {name} TYPE {column.server_type} USING {name}::{column.server_type}"
                 )
