@@ -91,6 +91,24 @@ def test_windows_keep_state_and_their_length_is_guessed(spark, tmp_path, groupin
     assert it.horizon == horizon
 
 
+@pytest.mark.parametrize(
+    ("result", "stateful"),
+    [
+        ('orders.dropDuplicates(["id", "at"])', "dropDuplicates"),
+        ('orders.withColumnRenamed("at", "day").dropDuplicates(["day"])', "dropDuplicates"),
+        ('orders.dropDuplicatesWithinWatermark(["id"])', "dropDuplicatesWithinWatermark"),
+        ('orders.groupBy("customer", "at").agg(F.max("id").alias("id"))', "an aggregation"),
+    ],
+)
+def test_state_that_the_watermark_removes_is_no_matter(spark, tmp_path, result, stateful):
+    it = found(spark, tmp_path, f"""
+        @stream(to="once", watermark=("at", "10 minutes"))
+        def job(orders):
+            return {result}
+    """)  # fmt: skip
+    assert it.stateful == stateful
+
+
 def test_a_job_that_asks_for_the_time_or_for_chance_says_so(spark, tmp_path):
     for expression, reason in (
         ("F.current_timestamp()", "asks for the time"),
@@ -122,6 +140,13 @@ TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count(
         (('@table(to="t", key="customer", watermark=("at", "1 hour"))\ndef job(orders, customers):\n'
          '    return orders.join(customers, "id").groupBy("customer", F.window("at", "1 hour")).count()'),
          1, "an aggregation together with a table (customers)"),
+        ('@stream(to="t", watermark=("at", "1 hour"))\ndef job(orders):\n    return orders.dropDuplicates(["id"])', 1,
+         "dropDuplicates whose columns hold neither 'at' nor a window of it keeps its state for ever"),
+        (('@table(to="t", key="customer", watermark=("at", "1 hour"), emit="changes")\ndef job(orders):\n'
+         '    return orders.groupBy("customer").count()'), 1, "an aggregation whose columns hold neither 'at' nor a window"),
+        (('@table(to="t", key=["customer", "start"], watermark=("at", "1 hour"))\ndef job(orders):\n'
+         '    return orders.groupBy("customer", F.window("at", "1 hour").start.alias("start")).count()'),
+         1, "an aggregation whose columns hold neither 'at' nor a window"),
         ('@stream(to="t")\ndef job(orders, refunds):\n    return orders.join(refunds, "id")', 1,
          "a join of two streams keeps state, and without a watermark"),
         ('@stream(to="t")\ndef job(orders):\n    return orders.orderBy("id")', 1, "a sort over a stream never ends"),

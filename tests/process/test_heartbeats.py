@@ -16,6 +16,7 @@ from mainstem.process.heartbeats import (
 )
 
 HOUR = 3_600_000
+YEAR_10000 = 253_402_300_800_000
 
 
 def test_a_statement_counts_once_all_that_it_speaks_of_is_processed():
@@ -74,6 +75,22 @@ def test_a_query_that_was_started_again_is_woken_once():
     idle = Inputs(100 * HOUR, False)
     assert rules.next_step(idle, 1, None, 1) == Inject(100 * HOUR)  # not further than what was said
     assert rules.next_step(idle, 1, 100 * HOUR, 3) is None
+
+
+def test_state_that_no_watermark_removes_does_not_hold_back_the_end_for_ever():
+    """Event times grew fourfold until Spark's microseconds overflowed a long; their file was in the checkpoint, so that the
+    job failed with it at every start.
+    """
+    end, watermark = Inputs(1_357_000_000_000, True), 0
+    rules = StatefulRules(delay=2 * HOUR, horizon=6 * HOUR)
+    for _ in range(30):
+        step = rules.next_step(end, 1, watermark, open_windows=1)
+        if not isinstance(step, Inject):
+            break
+        watermark = step.event_time - 2 * HOUR
+    assert step == State(1_357_000_000_000, True)
+    assert watermark == YEAR_10000 - 1 + 6 * HOUR  # what ends before was closed
+    assert rules.next_step(end, 1, watermark, open_windows=1) is None
 
 
 class Query:

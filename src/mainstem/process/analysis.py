@@ -42,6 +42,7 @@ _UNBOUNDED = {
     "Intersect": "an intersection",
     "Except": "a difference",
 }
+_ATTRIBUTE, _MARK = "AttributeReference", '"spark.watermarkDelayMs"'
 _CLOCK = re.compile(r"\b(current_timestamp|now|current_date|localtimestamp|current_time|curdate)\(")
 _DURATION = re.compile(r"cast\(((?:\d+ (?:days|hours|minutes|seconds|weeks)\s?)+) as interval\)|\b(\d{7,17})(?=[ )])")
 _SECONDS = {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
@@ -236,6 +237,7 @@ def _nodes(plan: Any) -> Iterator[Any]:
 def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | None:
     """The one operator that keeps state over batches, in words."""
     found: list[str] = []
+    unbounded = False
     for node in nodes:
         if not node.isStreaming():
             continue
@@ -250,6 +252,7 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
             found.append("a join of two streams")
         elif name in _STATEFUL:
             found.append(_STATEFUL[name])
+            unbounded = unbounded or not _is_bounded(name, node)
     if not found:
         return None
     if len(found) > 1:
@@ -271,7 +274,30 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
             f"{job.name}: {found[0]} keeps state, and without a watermark it keeps it for ever",
             hint='add watermark=("column of the event time", "10 minutes")',
         )
+    if unbounded:
+        column = job.watermark.column
+        raise BadDeclaration(
+            job.location,
+            f"{job.name}: {found[0]} whose columns hold neither {column!r} nor a window of it keeps its state for ever",
+            hint=f"add F.window({column!r}, …) itself, not only its start or end, to what it groups by"
+            if found[0] == _STATEFUL["Aggregate"]
+            else f"add {column!r} to the columns that must be equal, or use dropDuplicatesWithinWatermark",
+        )
     return found[0]
+
+
+def _is_bounded(name: str, node: Any) -> bool:
+    """Whether the watermark removes what an aggregation or a dropDuplicates keeps: Spark asks the columns for its mark.
+
+    Spark itself refuses such an aggregation where `emit` is `final`, and only once it is started.
+    """
+    if name not in ("Aggregate", "Deduplicate", "Distinct"):
+        return True
+    columns = (
+        node.groupingExpressions() if name == "Aggregate" else node.keys() if name == "Deduplicate" else node.output()
+    )
+    found = [columns.apply(number) for number in range(columns.size())]
+    return any(_MARK in each.metadata().json() for each in found if each.getClass().getSimpleName() == _ATTRIBUTE)
 
 
 def _reads_again(job: Job, inputs: Sequence[Input], nodes: Sequence[Any], stateful: str | None) -> bool:

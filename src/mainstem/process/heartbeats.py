@@ -7,7 +7,8 @@ job has processed up to those positions, it passes the news on:
     a job with windows      1. injects a row with that event time into its own query: the watermark moves; a query that
                                has just been started gets one in any case, since it runs no batch without a row, even
                                if the last one of the run before has left windows to be closed
-                            2. if nothing at all follows: goes on until no window is open
+                            2. if nothing at all follows: goes on until no window is open, at most beyond the year 9999:
+                               what is kept even then (by a join of two streams without a bound) is kept for ever
                             3. then states of its output that nothing follows
 
 A window that is still open may yet give a row that is older than the input's event time. So of the output of a windowed
@@ -32,6 +33,7 @@ from mainstem.core.logging import get_logger
 log = get_logger()
 
 _GROWTH = 4
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999: no event is later
 
 
 class Inputs(msgspec.Struct, frozen=True):
@@ -128,10 +130,11 @@ class StatefulRules:
             return self._inject(target)
         if watermark < inputs.event_time + self._first_horizon:
             return self._inject(inputs.event_time + self._delay + self._first_horizon)
-        if open_windows:
+        last = max(inputs.event_time, _LAST_MS) + self._first_horizon
+        if open_windows and watermark < last:
             if watermark >= inputs.event_time + self._horizon:
                 self._horizon *= _GROWTH
-            return self._inject(inputs.event_time + self._delay + self._horizon)
+            return self._inject(min(inputs.event_time + self._horizon, last) + self._delay)
         self._passed_on = (inputs, positions)
         self._horizon = self._first_horizon
         return State(inputs.event_time, end=True)
