@@ -211,6 +211,36 @@ def test_epochs_that_are_used_up_give_a_new_producer_id(tmp_path, clock):
     asyncio.run(story())
 
 
+def test_a_timeout_of_the_last_epoch_gives_a_new_producer_id(tmp_path, clock):
+    """The transactional id could never be ended again, nor taken over, and no other transaction timed out any more."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        producer = await broker.transactions.initialize("t", 60_000)
+        entry = broker.transactions._entries["t"]
+        await broker.transactions._change(msgspec.structs.replace(entry.transaction, producer_epoch=32766))
+        last = Producer(producer.producer_id, 32766)
+        await broker.transactions.add_partitions("t", last, {A})
+        await broker.partition(A).append(transactional_batch(last, 0, b"timed out", clock))
+        broker = await crashed(broker, tmp_path / "b", clock)  # no id is reserved now
+        transactions = broker.transactions
+        clock.advance_ms(60_001)
+        transactions.expire()
+        await until(lambda: transactions._ids.left > 0, "ids are reserved")
+        transactions.expire()
+        await transactions._settle("t")
+        after = await transactions.end("t", last, commit=False, version=2)
+        assert (after.producer_epoch, after.producer_id != last.producer_id) == (0, True)
+        await transactions.add_partitions("t", after, {A})
+        await broker.partition(A).append(transactional_batch(after, 0, b"v", clock))
+        await transactions.end("t", after, commit=True, version=2)
+        assert await values(broker) == [b"v"]
+        await stop(broker)
+
+    asyncio.run(story())
+
+
 def last_fields(producer):
     return producer.producer_id, producer.producer_epoch
 
@@ -305,6 +335,31 @@ def test_an_offline_partition_does_not_stop_the_clock_of_the_others(tmp_path, cl
             await transactions.add_partitions("b", await transactions.initialize("b", 1000), {A})
             clock.advance_ms(1001)
             await until(lambda: transactions.describe("b").state is COMPLETE_ABORT, "the clock goes on")
+
+    asyncio.run(story())
+
+
+def test_an_error_nobody_foresaw_does_not_stop_the_clock_of_the_others(tmp_path, clock, monkeypatch):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            transactions = broker.transactions
+            names = "abcd"
+            for name in names:
+                await transactions.add_partitions(name, await transactions.initialize(name, 1000), {A})
+            broken = next(iter(transactions._watched))  # the first to have its turn
+            right = transaction.fence
+
+            def wrong(current, *rest):
+                return 1 // 0 if current.transactional_id == broken else right(current, *rest)
+
+            monkeypatch.setattr(transaction, "fence", wrong)
+            clock.advance_ms(1001)
+            transactions.expire()
+            for name in names:
+                await transactions._settle(name)
+            states = {name: transactions.describe(name).state for name in names}
+            assert states == {name: ONGOING if name == broken else COMPLETE_ABORT for name in names}
 
     asyncio.run(story())
 

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,9 +100,24 @@ def test_used_up_epochs_give_a_new_producer_id():
     assert (rotated.producer, rotated.previous_producer_id) == (Producer(9, 0), 7)
     assert initialize(rotated, last.producer).producer == Producer(9, 0), "a retry"
     assert initialize(last, new_id=lambda: 9).producer == Producer(9, 0)
-    fenced = rules.complete(rules.fence(new(producer_epoch=LAST_EPOCH, state=ONGOING), 5), 6)
-    assert fenced.producer_epoch == LAST_EPOCH + 1, "the one epoch that is kept for fencing"
-    assert initialize(fenced, new_id=lambda: 9).producer == Producer(9, 0)
+
+
+def test_a_fence_with_the_last_epoch_gives_a_new_producer_id():
+    """The old one went on with an epoch that nothing could raise any more."""
+    old = Producer(7, LAST_EPOCH)
+    prepared = rules.fence(new(producer_epoch=LAST_EPOCH, state=ONGOING), 5, lambda: 9)
+    assert prepared.producer_epoch == LAST_EPOCH + 1, "the one epoch that is kept for fencing"
+    assert rules.following(prepared) == Producer(9, 0)
+    fenced = rules.complete(prepared, 6)
+    assert (fenced.producer, fenced.previous_producer_id) == (Producer(9, 0), 7)
+    assert end(fenced, old, commit=False, version=2) is fenced, "the old producer finds out"
+    assert initialize(fenced, old).producer == Producer(9, 0), "in either way"
+    taken = initialize(fenced)
+    assert taken.producer == Producer(9, 1)
+    with pytest.raises(ProducerFenced):
+        initialize(taken, old)
+    with pytest.raises(UnknownProducerMapping):
+        end(taken, old, commit=False, version=2)
 
 
 def test_a_transaction_begins_with_its_first_partition():
@@ -199,7 +215,7 @@ def test_version_2_uses_up_its_epochs():
 
 def test_a_fenced_producer_may_recover_as_long_as_nobody_took_over():
     begun = new(state=ONGOING, partitions=frozenset({A}))
-    aborted = rules.complete(rules.fence(begun, 5), 6)
+    aborted = rules.complete(rules.fence(begun, 5, no_id), 6)
     assert aborted.producer == Producer(7, 4)
     with pytest.raises(ProducerFenced):
         rules.verify(aborted, "t", begun.producer, A)
@@ -247,11 +263,12 @@ steps = st.lists(
 )
 
 
-@given(steps)
-def test_no_order_of_requests_breaks_the_rules(history):
-    """Epochs never fall, states follow the table, and a refusal leaves everything as it was."""
+@given(steps, st.sampled_from([0, LAST_EPOCH - 2]))
+def test_no_order_of_requests_breaks_the_rules(history, first_epoch):
+    """Epochs never fall or leave their range, states follow the table, and a refusal leaves everything as it was."""
     ids = iter(range(100, 10_000))
     current = initialize(None, new_id=lambda: next(ids))
+    current = msgspec.structs.replace(current, producer_epoch=first_epoch)
     known = [current.producer]
     for step, which in history:
         producer = known[-1 - which % len(known)]
@@ -265,6 +282,7 @@ def test_no_order_of_requests_breaks_the_rules(history):
             assert current.producer_epoch >= before.producer_epoch
         else:
             assert current.producer_epoch == 0
+        assert current.producer_epoch <= LAST_EPOCH + (current.state in rules.PREPARED)
         if current.producer not in known:
             known.append(current.producer)
         if producer != before.producer and step in ("add", "implicit"):
@@ -282,7 +300,7 @@ def one_step(step, current, producer, ids):
     if step in ("add", "implicit"):
         return add(current, producer, implicit=step == "implicit")
     if step == "fence":
-        return rules.fence(current, 1) if current.state is ONGOING else current
+        return rules.fence(current, 1, new_id) if current.state is ONGOING else current
     if step == "complete":
         return rules.complete(current, 1) if current.state in rules.PREPARED else current
     return end(current, producer, commit="commit" in step, version=2 if "2" in step else 1, new_id=new_id)

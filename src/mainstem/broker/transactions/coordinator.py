@@ -18,7 +18,8 @@ durable.
 """
 
 import asyncio
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from mainstem.broker.errors import UnknownTopicOrPartition
@@ -149,13 +150,14 @@ class TransactionCoordinator:
                 " (transaction.max.timeout.ms)",
             )
         await self._settle(transactional_id)
+        await self._ids.ready()
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.transaction.state is ONGOING:
             transaction.check_takeover(entry.transaction, expected)
-            fenced = transaction.fence(entry.transaction, self._clock.now_ms())
+            fenced = transaction.fence(entry.transaction, self._clock.now_ms(), self._ids.take)
             log.info("transaction_fenced", transactional_id=transactional_id, producer_epoch=fenced.producer_epoch)
             await asyncio.shield(self._finish(entry, fenced))
-        await self._ids.ready()
+            await self._ids.ready()
         current = self._current(transactional_id)
         after = transaction.initialize(
             current, transactional_id, timeout_ms, expected, self._clock.now_ms(), self._ids.take
@@ -383,18 +385,13 @@ class TransactionCoordinator:
         """Abort transactions that took too long, try again what could not be ended, forget ids nobody uses."""
         now = self._clock.now_ms()
         for transactional_id in list(self._watched):
-            try:
+            with _failing_alone("transaction_not_ended", transactional_id):
                 self._look_after(transactional_id, now)
-            except MainstemError as error:  # this one's log is offline; the others' are not
-                log.warning("transaction_not_ended", transactional_id=transactional_id, reason=str(error))
         if self._expires_at <= now:
             self._expires_at = now + _EXPIRATION_CHECK_MS
-            for entry in list(self._entries.values()):
-                try:
+            for transactional_id, entry in list(self._entries.items()):
+                with _failing_alone("transactional_id_not_expired", transactional_id):
                     self._expire_id(entry, now)
-                except MainstemError as error:
-                    transactional_id = entry.transaction.transactional_id
-                    log.warning("transactional_id_not_expired", transactional_id=transactional_id, reason=str(error))
 
     def _look_after(self, transactional_id: str, now_ms: int) -> None:
         entry = self._entries.get(transactional_id)
@@ -405,8 +402,11 @@ class TransactionCoordinator:
         elif entry.transaction.state in PREPARED:
             self._finish(entry, None)
         elif transaction.has_timed_out(entry.transaction, now_ms):
+            if entry.transaction.epochs_used_up and not self._ids.left:  # the next turn of the clock finds some
+                self._broker.spawn(self._ids.ready(), name="reserve producer ids")
+                return
             log.info("transaction_timed_out", transactional_id=transactional_id)
-            self._finish(entry, transaction.fence(entry.transaction, now_ms))
+            self._finish(entry, transaction.fence(entry.transaction, now_ms, self._ids.take))
 
     def _expire_id(self, entry: _Entry, now_ms: int) -> None:
         current = entry.transaction
@@ -566,6 +566,17 @@ class TransactionCoordinator:
 
 
 _EXPIRATION_CHECK_MS: Final = 3_600_000
+
+
+@contextmanager
+def _failing_alone(event: str, transactional_id: str) -> Iterator[None]:
+    """What goes wrong with one transactional id is said, and takes nothing from the others."""
+    try:
+        yield
+    except MainstemError as error:  # its log is offline; the others' are not
+        log.warning(event, transactional_id=transactional_id, reason=str(error))
+    except Exception:  # a bug
+        log.exception(event, transactional_id=transactional_id)
 
 
 def _open_producers(partition_log: PartitionLog) -> list[Producer]:

@@ -61,8 +61,13 @@ class ProducerIds:
             if self._end == start:  # nobody else was faster; if somebody was, ids from `start` are theirs
                 self._next, self._end = start, end
 
+    @property
+    def left(self) -> int:
+        """How many `take` has before `ready` has to reserve more."""
+        return self._end - self._next
+
     def take(self) -> int:
-        """An id that nobody has. `ready` was awaited in the same turn of the loop."""
+        """An id that nobody has. `ready` was awaited, or `left` asked, in the same turn of the loop."""
         assert self._next < self._end, "ProducerIds.ready comes first"
         self._next += 1
         return self._next - 1

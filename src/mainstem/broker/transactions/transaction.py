@@ -307,17 +307,18 @@ def _answer_retry(current: Transaction, commit: bool) -> Transaction:
     return current
 
 
-def fence(current: Transaction, now_ms: int) -> Transaction:
+def fence(current: Transaction, now_ms: int, new_producer_id: Callable[[], int]) -> Transaction:
     """Abort the open transaction with a raised epoch: its producer can neither add to it nor commit it any more.
 
     As long as nobody else takes the transactional id over, the old producer may find out by aborting (version 2) or
-    initializing with its old epoch, and goes on with the raised one.
+    initializing with its old epoch, and goes on with the raised one, or with a new id where that was the last epoch.
     """
     return _to(
         current,
         PREPARE_ABORT,
         producer_epoch=current.producer_epoch + 1,
         last_producer_epoch=current.producer_epoch,
+        next_producer_id=new_producer_id() if current.epochs_used_up else NO_PRODUCER_ID,
         client_version=2,
         updated_ms=now_ms,
     )
