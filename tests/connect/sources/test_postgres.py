@@ -277,6 +277,53 @@ def test_the_catalog_says_what_the_topics_are(pipeline):
     assert catalog[f"source:{pipeline.name}"]["topics"] == [pipeline.topic("a")]
 
 
+# --------------------------------------------------------------------------- the catalog is of now, the changes of then
+
+
+def large_rows(pipeline):
+    pipeline.source.run(
+        "CREATE TABLE d (id int PRIMARY KEY, n int, t text)", "ALTER TABLE d ALTER t SET STORAGE EXTERNAL"
+    )
+    pipeline.source.run("INSERT INTO d VALUES (1, 1, repeat('large', 1000))")
+
+
+def test_a_large_column_that_is_dropped_with_its_last_update_is_null(pipeline):
+    """The source asked for the column for ever: it is gone once the transaction is visible."""
+    large_rows(pipeline)
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run(
+            "ALTER TABLE d ADD head text, ADD u text", "UPDATE d SET head = left(t, 5), u = n", "ALTER TABLE d DROP t",
+            transaction=True,
+        )  # fmt: skip
+        pipeline.source.run("UPDATE d SET n = 2")
+        pipeline.wait_until_written(source)
+    (_, first, headers, *_), (_, last, *_) = pipeline.read(pipeline.topic("d"))[-2:]
+    assert first["after"] == {"id": 1, "n": 1, "t": None, "head": "large", "u": "1"}
+    assert headers == [(UNCHANGED_HEADER, b'["t"]')]
+    assert last["after"] == {"id": 1, "n": 2, "head": "large", "u": "1"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP TABLE d",
+        "ALTER TABLE d RENAME t TO u",
+        "ALTER TABLE d RENAME id TO d_id",
+        "ALTER TABLE d ALTER id TYPE date USING now()",
+    ],
+)
+def test_a_large_value_that_cannot_be_read_any_more_is_null(pipeline, change):
+    large_rows(pipeline)
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("UPDATE d SET n = 2", change, transaction=True)
+        pipeline.wait_until_written(source)
+    _, value, headers, *_ = pipeline.read(pipeline.topic("d"))[-1]
+    assert value["after"] == {"id": 1, "n": 2, "t": None}
+    assert headers == [(UNCHANGED_HEADER, b'["t"]')]
+
+
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 

@@ -83,6 +83,23 @@ def test_the_present_values_of_a_row(database, connection):
     assert catalog.read_columns(connection, relation, key | {"50% a": "2"}, ["c"]) is None
 
 
+def test_the_present_values_of_a_row_whose_table_was_altered_since(database, connection):
+    database.run("CREATE TABLE t (a text PRIMARY KEY, b text, c text)", "INSERT INTO t VALUES ('1', 'b', 'c')")
+    relation = catalog.find_tables(connection, ["t"])[0].relation
+    database.run("ALTER TABLE t DROP b")
+    assert catalog.read_columns(connection, relation, {"a": "1"}, ["b", "c"]) == [None, b"c"]
+    assert catalog.read_columns(connection, relation, {"a": "1"}, ["b"]) == [None]
+    assert catalog.read_columns(connection, relation, {"a": "2"}, ["b", "c"]) is None
+    database.run("CREATE SCHEMA o", "ALTER TABLE t RENAME TO u", "ALTER TABLE u SET SCHEMA o")
+    assert catalog.read_columns(connection, relation, {"a": "1"}, ["c"]) == [b"c"]
+    database.run("ALTER TABLE o.u ALTER a TYPE int USING 1")
+    assert catalog.read_columns(connection, relation, {"a": "x"}, ["c"]) is None
+    database.run("ALTER TABLE o.u RENAME a TO id")
+    assert catalog.read_columns(connection, relation, {"a": "1"}, ["c"]) is None
+    database.run("DROP TABLE o.u")
+    assert catalog.read_columns(connection, relation, {"a": "1"}, ["c"]) is None
+
+
 def test_a_transaction_is_visible_when_it_has_ended(database, connection):
     other = database.connect()
     other.autocommit = False

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import psycopg2
+import psycopg2.errors
 import psycopg2.extensions
 import psycopg2.extras
 
@@ -15,6 +16,14 @@ from mainstem.connect.sources.postgres_types import SESSION_SETTINGS, ServerType
 from mainstem.core import MainstemError, Retriable, UserError
 
 CONNECT_TIMEOUT_SECONDS = 10
+# A key's text that its column cannot hold, because it has another type now: no row has it.
+_NO_SUCH_KEY = (
+    psycopg2.errors.InvalidTextRepresentation,
+    psycopg2.errors.InvalidDatetimeFormat,
+    psycopg2.errors.DatetimeFieldOverflow,
+    psycopg2.errors.NumericValueOutOfRange,
+)
+_ALTERED = (psycopg2.errors.UndefinedTable, psycopg2.errors.UndefinedColumn, *_NO_SUCH_KEY)
 _FIRST_USER_OID = 16_384  # below it are the types that every database has
 # libpq gives no code for a refused connection, only its text.
 _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "permission denied", "must be superuser")
@@ -265,14 +274,53 @@ def _server_type(cursor: Any, oid: int, modifier: int) -> ServerType:
 def read_columns(
     connection: Any, relation: Relation, key: dict[str, str], columns: Sequence[str]
 ) -> list[bytes | None] | None:
-    """The present text of some columns of one row; None where the row is gone."""
+    """The present text of some columns of one row, null for columns that are dropped; None where the row is gone.
+
+    The table is as its relation was, or has been altered, renamed or dropped since.
+    """
+    place = (relation.namespace, relation.name)
+    with translated(f"read {'.'.join(place)}"):
+        try:
+            return _read_columns(connection, place, key, columns)
+        except _ALTERED:
+            now = _present_columns(connection, relation.oid)
+        if now is None or not key.keys() <= now[1]:
+            return None
+        place, present = now
+        left = [column for column in columns if column in present]
+        try:
+            values = _read_columns(connection, place, key, left)
+        except _NO_SUCH_KEY:
+            return None
+    if values is None:
+        return None
+    by_column = dict(zip(left, values, strict=True))
+    return [by_column.get(column) for column in columns]
+
+
+def _read_columns(
+    connection: Any, place: tuple[str, str], key: dict[str, str], columns: Sequence[str]
+) -> list[bytes | None] | None:
     listed = ", ".join(f"{quoted(column)}::text" for column in columns)
     where = " AND ".join(f"{quoted(column)} = ".replace("%", "%%") + "%s" for column in key)
-    query = f"SELECT {listed} FROM {quoted(relation.namespace, relation.name)} WHERE "  # noqa: S608 - quoted names
-    with translated(f"read {relation.namespace}.{relation.name}"), connection.cursor() as cursor:
+    query = f"SELECT {listed} FROM {quoted(*place)} WHERE "  # noqa: S608 - quoted names
+    with connection.cursor() as cursor:
         cursor.execute(query.replace("%", "%%") + where, list(key.values()))
         found = cursor.fetchone()
     return None if found is None else [None if value is None else value.encode() for value in found]
+
+
+def _present_columns(connection: Any, oid: int) -> tuple[tuple[str, str], set[str]] | None:
+    """What a table and its columns are called now; None where there is no such table."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT n.nspname, c.relname, array_agg(a.attname::text) FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid "
+            "WHERE c.oid = %s AND a.attnum > 0 AND NOT a.attisdropped GROUP BY 1, 2",
+            (oid,),
+        )
+        found = cursor.fetchone()
+    return None if found is None else (found[:2], set(found[2]))
 
 
 def is_visible(connection: Any, xid: int) -> bool:

@@ -56,7 +56,7 @@ Describe = Callable[[Relation], TableEncoder | None]
 """A relation's encoder; None for a table that the source does not have."""
 ReadColumns = Callable[[int, TableEncoder, Row, list[int]], Row]
 """The values of some columns of the row with this key, as transaction `xid` or a later one left them; nulls where the
-row is gone since. Never those from before: the record that comes of it may be the last one of its row.
+row, or the column, is gone since. Never those from before: the record that comes of it may be the last one of its row.
 """
 
 
