@@ -324,6 +324,24 @@ def test_a_large_value_that_cannot_be_read_any_more_is_null(pipeline, change):
     assert headers == [(UNCHANGED_HEADER, b'["t"]')]
 
 
+def test_a_key_that_is_itself_a_large_value(pipeline):
+    key = "substr(string_agg(md5(i::text), ''), 1, 2600)"
+    pipeline.source.run(
+        "CREATE TABLE d (k text PRIMARY KEY, n int, t text)",
+        "ALTER TABLE d ALTER t SET STORAGE EXTERNAL",
+        "ALTER TABLE d ALTER k SET STORAGE EXTERNAL",
+    )
+    pipeline.source.run(f"INSERT INTO d SELECT {key}, 1, repeat('large', 1000) FROM generate_series(1, 100) i")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("UPDATE d SET n = 2")
+        pipeline.wait_until_written(source)
+    ((key,),) = pipeline.source.run("SELECT k FROM d")
+    found, value, headers, *_ = pipeline.read(pipeline.topic("d"))[-1]
+    assert (found.decode(), value["op"], value["after"]) == (key, "u", {"k": key, "n": 2, "t": "large" * 1000})
+    assert headers == [(UNCHANGED_HEADER, b'["t"]')]
+
+
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 

@@ -144,6 +144,16 @@ def test_a_value_that_was_not_sent_again_comes_from_the_old_row_or_from_the_data
     assert log.rows()[0][4] == {"id": 1, "text": None}
 
 
+def test_a_key_that_was_not_sent_again_comes_from_the_old_key():
+    """A key of 2 kB is stored apart from its row: the update does not have it, and the old key comes with it."""
+    log = Log().handle(*transaction(120, Update(1, row(1, None), None, [UNCHANGED, b"new"])))
+    assert log.rows() == [("s.a", b"1", "u", None, {"id": 1, "text": "new"})]
+    assert log.records[1][4] == []
+    log = Log().handle(*transaction(120, Update(1, row(1, None), None, [UNCHANGED, UNCHANGED])))
+    assert log.rows() == [("s.a", b"1", "u", None, {"id": 1, "text": "present"})]
+    assert log.records[1][4] == [(UNCHANGED_HEADER, b'["text"]')]
+
+
 def test_a_transaction_without_changes_of_ours_only_moves_the_position():
     log = Log().handle(
         *transaction(120, Origin(1, "elsewhere"), Message(True, 5, "mainstem", b"beat"), Insert(3, row(1)))

@@ -9,8 +9,9 @@ What becomes of a change:
     truncate                t, to each partition                key: TRUNCATE_KEY
 
 `before` is the whole old row with replica identity FULL; else it is null, and of a deleted row it holds the key alone. A
-large value that an update did not touch is not in the WAL: with FULL it is taken from the old row; else it is read from
-the database as it is then, and the header `mainstem-unchanged` names the columns, so that a replica can leave them alone.
+large value that an update did not touch is not in the WAL: with FULL it is taken from the old row, and where it is part
+of the key, from the old key; else it is read from the database as it is then, and the header `mainstem-unchanged` names
+the columns, so that a replica can leave them alone.
 """
 
 import json
@@ -257,11 +258,14 @@ class ChangeTranslator:
 
     def _complete(self, table: TableEncoder, message: Update) -> tuple[Row, list[tuple[str, bytes]]]:
         """The new row with the values that the server did not send again."""
+        old = message.before or message.key
         after = list(message.after)
+        if old is not None:
+            for place, value in enumerate(after):
+                if value is UNCHANGED and (message.before is not None or place in table.table.key):
+                    after[place] = old[place]
         missing = [place for place, value in enumerate(after) if value is UNCHANGED]
-        if message.before is not None:
-            for place in missing:
-                after[place] = message.before[place]
+        if not missing:
             return after, []
         present = self._read_columns(self._xid, table, after, missing)
         for place, value in zip(missing, present, strict=True):
