@@ -18,6 +18,7 @@ from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
 from mainstem.connect.sources.postgres_position import PositionMismatch, SlotExists
 from mainstem.connect.sources.postgres_table import TRUNCATE_KEY, NoKey
 from mainstem.connect.sources.postgres_types import UnsupportedValue
+from mainstem.registry.errors import IncompatibleSchema
 from tests.support.postgres import (
     ALL_TYPES,
     Running,
@@ -340,6 +341,41 @@ def test_a_key_that_is_itself_a_large_value(pipeline):
     found, value, headers, *_ = pipeline.read(pipeline.topic("d"))[-1]
     assert (found.decode(), value["op"], value["after"]) == (key, "u", {"k": key, "n": 2, "t": "large" * 1000})
     assert headers == [(UNCHANGED_HEADER, b'["t"]')]
+
+
+def test_a_dropped_table_with_its_old_rows_in_the_stream_keeps_its_key(pipeline):
+    """With replica identity FULL only the catalog says which columns are the key, and it has forgotten."""
+    pipeline.source.run(
+        'CREATE TABLE f (x int, "the y" int, PRIMARY KEY ("the y", x))',
+        "ALTER TABLE f REPLICA IDENTITY FULL",
+        "CREATE TABLE a (id int PRIMARY KEY)",
+    )
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    pipeline.source.run("INSERT INTO f VALUES (1, 2)", "DROP TABLE f", "INSERT INTO a VALUES (1)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    assert [key for key, *_ in pipeline.read(pipeline.topic("f"))] == [b"[2,1]"]
+    assert len(pipeline.read(pipeline.topic("a"))) == 1
+
+
+def test_a_key_that_is_renamed_while_the_source_is_away(pipeline):
+    """A renamed key is a new required field, which the registry refuses unless told otherwise; what is older goes on."""
+    pipeline.source.run("CREATE TABLE f (x int PRIMARY KEY)", "ALTER TABLE f REPLICA IDENTITY FULL")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    pipeline.source.run("INSERT INTO f VALUES (1)", "ALTER TABLE f RENAME x TO y", "INSERT INTO f VALUES (2)")
+    assert isinstance(run_until_it_fails(pipeline.make_source(commit_interval_ms=0)), IncompatibleSchema)
+    assert [key for key, *_ in pipeline.read(pipeline.topic("f"))] == [b"1"]
+    pipeline.registry.set_compatibility("NONE", f"{pipeline.topic('f')}-value")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    assert [key for key, *_ in pipeline.read(pipeline.topic("f"))] == [b"1", b"2"]
+    pipeline.source.run("INSERT INTO f VALUES (3)", "ALTER TABLE f RENAME y TO x", "INSERT INTO f VALUES (4)")
+    pipeline.source.run("ALTER TABLE f RENAME x TO z")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    assert [key for key, *_ in pipeline.read(pipeline.topic("f"))] == [b"1", b"2", b"3", b"4"]
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals

@@ -17,6 +17,7 @@ from mainstem.connect.sources.postgres_table import (
     encode_begin,
     encode_end,
     field_names,
+    key_of,
 )
 from mainstem.connect.sources.postgres_types import ServerType, UnsupportedValue
 from mainstem.registry import avro
@@ -131,3 +132,8 @@ def test_begin_and_end(counts):
     end = avro.decode(encode_end(3, TRANSACTION, counts), lambda _: TRANSACTIONS_SCHEMA)
     assert (end["status"], end["event_count"]) == ("END", sum(counts.values()))
     assert {table["topic"]: table["event_count"] for table in end["tables"]} == counts
+
+
+def test_the_key_is_found_in_the_schema():
+    described = table([("2nd part", INT), ("name", TEXT), ("id", INT)], ["id", "2nd part"])
+    assert key_of(described.schema) == ("id", "2nd part") == described.key_columns

@@ -8,8 +8,10 @@ that takes longer than half of the Kafka transaction's timeout, is committed in 
 and a sink that promises whole transactions waits for END.
 """
 
+import contextlib
 import threading
 import time
+from collections.abc import Set
 from typing import Any
 
 import msgspec
@@ -51,10 +53,12 @@ from mainstem.connect.sources.postgres_table import (
     describe_table,
     encode_begin,
     encode_end,
+    key_of,
 )
 from mainstem.core import Clock, MainstemError, SystemClock
 from mainstem.core.logging import get_logger
 from mainstem.registry.client import Registry
+from mainstem.registry.errors import NotFound
 
 log = get_logger()
 
@@ -303,6 +307,19 @@ class PostgresSource:
         )
         return table.with_schema_id(self._registry.register(f"{topic}-value", table.schema))
 
+    def registered_key(self, relation: Relation, columns: Set[str]) -> tuple[str, ...]:
+        """The last key of the table that was registered and is among `columns`; empty where there is none.
+
+        Older versions count too: what the server sends again may be from before the last one.
+        """
+        subject = f"{table_topic(self.name, relation)}-value"
+        for number in range(self._registry.latest(subject).version, 0, -1):
+            with contextlib.suppress(NotFound):  # somebody has deleted this version
+                key = key_of(self._registry.version(subject, number).schema)
+                if columns >= set(key):
+                    return key
+        return ()
+
 
 class _Stream:
     """From the position on, until asked to stop. An error undoes what is not committed; the next run sends it again."""
@@ -430,8 +447,15 @@ class _Stream:
         flagged = tuple(column.name for column in relation.columns if column.in_key)
         if relation.replica_identity in "di" and set(key) != set(flagged):
             key = flagged  # the catalog is of now, the message of then
+        columns = {column.name for column in relation.columns}
+        if not columns.issuperset(key) or (not key and self._is_dropped(".".join(ours))):
+            key = self._source.registered_key(relation, columns)
         missing = catalog.missing_values(self._database, relation.oid)
         return self._source.encoder(TableInfo(relation, types, key, missing))
+
+    def _is_dropped(self, table: str) -> bool:
+        self._check_published()
+        return table in self._dropped
 
     def _read_columns(self, xid: int, table: TableEncoder, row: Row, places: list[int]) -> Row:
         self._wait_until_visible(xid)

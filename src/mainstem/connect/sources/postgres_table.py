@@ -173,6 +173,14 @@ def _schema(
     }
 
 
+def key_of(schema: str) -> tuple[str, ...]:
+    """The columns of the key, in order, as a table's schema has them."""
+    change = json.loads(schema)
+    row = next(field for field in change["fields"] if field["name"] == "before")["type"][1]
+    columns = {field["name"]: field.get("column", field["name"]) for field in row["fields"]}
+    return tuple(columns[name] for name in change["key"])
+
+
 TRANSACTIONS_SCHEMA = json.dumps(
     {
         "type": "record",
