@@ -164,7 +164,7 @@ class Topics:
             InternalTopic: it is one.
         """
         if name in self._internal:
-            raise InternalTopic(f"topic {name!r} is internal: only the log itself writes to it, cuts it or deletes it")
+            raise InternalTopic(f"topic {name!r} is internal: only the log itself changes it")
 
     # --- changes -----------------------------------------------------------------------------------------------------
 

@@ -51,3 +51,12 @@ def test_what_is_refused(raw, topic, count, assignments, code):
 
 def test_an_unknown_topic(raw):
     assert grow(raw, "no-such-topic", 3).error_code is Code.unknown_topic_or_partition
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_an_internal_topic_refuses(raw, name):
+    """The next start looked for groups by the new count, and found older commits than the last ones."""
+    before = partitions(raw, name)
+    for validate_only in (True, False):
+        assert grow(raw, name, before + 1, validate_only=validate_only).error_code is Code.invalid_topic_exception
+    assert partitions(raw, name) == before

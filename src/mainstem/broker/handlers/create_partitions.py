@@ -1,6 +1,7 @@
 """CreatePartitions, API 37, versions 0-3.
 
 Behaviour: grows topics; durable when answered. Assignments, where given, name this node for every new partition.
+An internal topic refuses: by the count of its partitions a coordinator finds a group's or a transactional id's records.
 """
 
 from typing import Any
@@ -19,6 +20,7 @@ async def _grow(ctx: RequestContext, asked: Any, *, validate_only: bool) -> dict
     topics, node = ctx.broker.topics, ctx.broker.config.node_id
     try:
         topic = topics.by_name(asked.name)
+        topics.check_not_internal(asked.name)
         topics.check_growth(topic, asked.count)
         if asked.assignments:  # some clients send an empty list where others send null
             if len(asked.assignments) != asked.count - len(topic.logs):
