@@ -8,7 +8,7 @@ from mainstem.core import CorruptData
 
 @pytest.mark.parametrize(
     "heartbeat",
-    [Statement("t", {0: 5, 1: 0}, 1_700_000_000_000, end=True), Statement("t", {}, 1)],
+    [Statement("t", {0: 5, 1: 0}, 1_700_000_000_000, end=True), Statement("t", {}, 1, topic_id="x")],
 )
 def test_a_heartbeat_comes_back_as_what_it_was(heartbeat):
     assert decode(encode(heartbeat)) == heartbeat

@@ -1,10 +1,13 @@
 """Idle and finished inputs: the rules, step by step and against a model of a watermark."""
 
+import uuid
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, encode
+from mainstem.client.topics import delete, ensure_topic, topic_ids
 from mainstem.process.heartbeats import (
     Follower,
     Inject,
@@ -13,6 +16,7 @@ from mainstem.process.heartbeats import (
     StatefulRules,
     StatelessRules,
     inputs_covered,
+    still_speak,
 )
 
 HOUR = 3_600_000
@@ -27,6 +31,20 @@ def test_a_statement_counts_once_all_that_it_speaks_of_is_processed():
     assert inputs_covered({"flights": statement}, {"flights": {0: 12, 1: 7}}) == Inputs(5000, True)
     empty = Statement("flights", {0: 0, 1: 0}, 5000)
     assert inputs_covered({"flights": empty}, {}) == Inputs(5000, False)
+
+
+def test_a_statement_about_a_topic_that_was_made_anew_counts_no_more(log_connection):
+    """The end of the old one ended the new one as soon as that had as many records."""
+    topic = f"heartbeats-{uuid.uuid4().hex[:8]}"
+    ensure_topic(log_connection, topic, 1)
+    statement = Statement(topic, {0: 1}, 5000, True, topic_ids(log_connection, [topic])[topic])
+    of_older_version = Statement(topic, {0: 1}, 5000, True)
+    assert still_speak(log_connection, [statement, of_older_version])
+    delete(log_connection, [topic])
+    assert not still_speak(log_connection, [statement])
+    ensure_topic(log_connection, topic, 1)
+    assert not still_speak(log_connection, [of_older_version, statement])
+    assert still_speak(log_connection, [of_older_version])
 
 
 def test_several_inputs_are_as_far_as_the_slowest():

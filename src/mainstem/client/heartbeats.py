@@ -10,13 +10,14 @@ from mainstem.core import CorruptData
 
 class Statement(msgspec.Struct, frozen=True, omit_defaults=True):
     """By whoever writes `topic`: after `positions` (partition: next offset) nothing older than `event_time` (ms)
-    follows; where `end`, nothing follows at all.
+    follows; where `end`, nothing follows at all. Of a topic with another id that has the name now, it says nothing.
     """
 
     topic: str
     positions: dict[int, int]
     event_time: int
     end: bool = False
+    topic_id: str = ""  # empty in those of older versions: they count for the name
 
     @property
     def key(self) -> bytes:

@@ -17,7 +17,7 @@ job nothing is said before its input has ended.
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, decode
 from mainstem.client.internal import HEARTBEATS
+from mainstem.client.topics import topic_ids
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 
@@ -55,6 +56,12 @@ def inputs_covered(
         if any(done.get(partition, 0) < position for partition, position in statement.positions.items()):
             return None
     return Inputs(min(each.event_time for each in known), all(each.end for each in known))
+
+
+def still_speak(connection: Connection, statements: Iterable[Statement]) -> bool:
+    """Whether all of them speak of the topics that have their names now: none was deleted and made anew since."""
+    named = {statement.topic: statement.topic_id for statement in statements if statement.topic_id}
+    return topic_ids(connection, named) == named
 
 
 class Inject(msgspec.Struct, frozen=True):

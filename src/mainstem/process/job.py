@@ -20,7 +20,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, write_heartbeats
 from mainstem.client.internal import job_key
 from mainstem.client.progress import Positions, Reads
-from mainstem.client.topics import end_offsets
+from mainstem.client.topics import end_offsets, topic_ids
 from mainstem.core import MainstemError, UserError
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
@@ -33,6 +33,7 @@ from mainstem.process.heartbeats import (
     StatefulRules,
     StatelessRules,
     inputs_covered,
+    still_speak,
 )
 from mainstem.process.offsets import read_plan
 from mainstem.process.project import Input, JobConfig
@@ -411,8 +412,9 @@ class RunningJob:
         inputs = inputs_covered(spoken, processed)
         if inputs is None:
             return
-        positions = {topic: statement.positions for topic, statement in spoken.items() if statement is not None}
-        if self._rules.is_done(inputs, positions):
+        statements = [statement for statement in spoken.values() if statement is not None]
+        positions = {statement.topic: statement.positions for statement in statements}
+        if self._rules.is_done(inputs, positions) or not still_speak(self._connection, statements):
             return
         if isinstance(self._rules, StatelessRules):
             step: Inject | State | None = self._rules.next_step(inputs, positions)
@@ -444,8 +446,9 @@ class RunningJob:
 
     def _state(self, step: State) -> None:
         topic = self.spec.fixed.output
+        topic_id = topic_ids(self._connection, [topic]).get(topic, "")
         ends = end_offsets(self._connection, topic, committed=True)
-        statement = Statement(topic, ends, step.event_time, step.end)
+        statement = Statement(topic, ends, step.event_time, step.end, topic_id)
         if self._follower.statement(topic) != statement:
             write_heartbeats(self._connection, [statement])
             log.info("output_idle", job=self.spec.name, topic=topic, end=step.end)

@@ -15,7 +15,7 @@ import pytest
 from mainstem.client.errors import UnknownTopic
 from mainstem.client.heartbeats import decode
 from mainstem.client.internal import HEARTBEATS
-from mainstem.client.topics import ensure_topic
+from mainstem.client.topics import delete, describe_config, ensure_topic, topic_ids
 from mainstem.client.writer import read_source
 from mainstem.connect.quarantine import quarantine_topic
 from mainstem.connect.sources.file import (
@@ -90,6 +90,10 @@ class World:
     def position(self):
         return read_source(self.connection, f"file-{self.topic}").position
 
+    def has_read(self, size):
+        state = read_source(self.connection, f"file-{self.topic}")
+        return state is not None and state.position["position"] == size
+
     def wait_until(self, condition, seconds=20):
         until = time.monotonic() + seconds
         while not condition():
@@ -132,6 +136,7 @@ def test_lines_are_followed_restarts_go_on_and_the_end_is_stated_once(world):
     world.wait_for(expected)
     (statement,) = world.statements()
     assert statement.end
+    assert statement.topic_id == topic_ids(world.connection, [world.topic])[world.topic]
     assert statement.positions[0] >= len(expected)
     first = committed(world.connection, world.topic)[1]
     assert dict(first.headers()) == {"mainstem.file": str(world.path).encode(), "mainstem.position": b"7"}
@@ -190,6 +195,28 @@ def test_what_is_no_text_or_too_long_is_kept_in_quarantine_and_the_rest_goes_on(
     assert kept[0]["reason"].startswith(f"{world.path} at byte 5: byte 0 of the line is not utf-8")
     assert {each["error"] for each in kept[1:]} == {"line_too_long"}
     assert b"".join(each["value"] for each in kept[1:]) == b"y" * 2500
+
+
+def test_a_quarantine_that_was_deleted_is_made_anew_by_the_next_run(world):
+    source, stop = world.source(), threading.Event()
+    quarantine = quarantine_topic(world.topic)
+    for bad in (b"\xff first\n", b"\xff second\n"):
+        stop.clear()
+        world.append(bad)
+        size = world.path.stat().st_size
+        thread = threading.Thread(target=source.run, args=(stop,))
+        thread.start()
+        try:
+            world.wait_until(lambda size=size: world.has_read(size))
+        finally:
+            stop.set()
+            thread.join(30)
+        (kept,) = committed(world.connection, quarantine)
+        assert avro.decode(kept.value(), world.registry.schema)["value"] == bad.strip()
+        assert (
+            describe_config(world.connection, quarantine)["retention.ms"] == "-1"
+        )  # not as the log makes a missing one
+        delete(world.connection, [quarantine])
 
 
 def test_growing_after_the_end_is_refused(world):

@@ -11,7 +11,7 @@ from mainstem.client.append import append
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.heartbeats import Statement, decode
 from mainstem.client.internal import HEARTBEATS
-from mainstem.client.topics import end_offsets, ensure_topic
+from mainstem.client.topics import delete, end_offsets, ensure_topic, topic_ids
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
@@ -242,11 +242,33 @@ def test_the_end_and_heartbeats_are_statements_in_the_log(http, log_connection, 
     assert end.status_code == 200
     found = [decode(message.value()) for message in committed(log_connection, HEARTBEATS)]
     mine = [each for each in found if getattr(each, "topic", "") == topic]
-    positions = end_offsets(log_connection, topic, committed=True)
+    positions, topic_id = end_offsets(log_connection, topic), topic_ids(log_connection, [topic])[topic]
     assert mine == [
-        Statement(topic, positions, 1_356_998_430_000),
-        Statement(topic, positions, 1_356_998_449_000, end=True),
+        Statement(topic, positions, 1_356_998_430_000, False, topic_id),
+        Statement(topic, positions, 1_356_998_449_000, True, topic_id),
     ]
+
+
+def test_of_a_topic_that_was_made_anew_nothing_of_the_old_one_counts(http, log_connection, registry, topic):
+    """Its events were duplicates of what was deleted, and the latest of its event times was that of the old topic."""
+    events = [order(n, id=n) for n in range(20)]
+    assert post(http, topic, events).json()["accepted"] == 20
+    assert http.post(f"/v1/topics/{topic}/end").json()["event_time"] == 1_356_998_419_000
+    delete(log_connection, [topic])
+    ensure_topic(log_connection, topic, 1)
+    assert http.post(f"/v1/topics/{topic}/end").json()["event_time"] == 0
+    assert post(http, topic, events[:10]).json()["accepted"] == 10
+    assert len(rows(log_connection, registry, topic)) == 10
+
+
+def test_a_quarantine_that_was_deleted_is_made_anew(http, log_connection, registry, topic):
+    """A request with one bad event was refused as a whole until the gateway was started again."""
+    name = quarantine_topic(topic)
+    assert post(http, topic, [order(1), {"cents": 2}]).json()["rejected"] == 1
+    delete(log_connection, [name])
+    answer = post(http, topic, [order(3), {"cents": 4}]).json()
+    assert [result["status"] for result in answer["results"]] == ["accepted", "rejected"]
+    assert [json.loads(row["value"]) for row in rows(log_connection, registry, name)] == [{"cents": 4}]
 
 
 def test_a_time_that_no_reader_can_hold_is_kept_with_its_reason(http, log_connection, registry, topic):

@@ -225,6 +225,22 @@ def test_one_request_that_cannot_be_appended_does_not_spoil_the_others(log_conne
     delete(log_connection, [small])
 
 
+def test_a_topic_that_is_made_anew_is_another_one(log_connection, topic):
+    """Its ids were those of what was deleted, and keys went to partitions that it did not have."""
+    events = [record(topic, f"{n}", str(n), key=b"k%d" % n) for n in range(10)]
+
+    async def scenario():
+        async with running(log_connection, topic) as appender:
+            await appender.append(events)
+            await asyncio.to_thread(delete, log_connection, [topic])
+            with pytest.raises(UserError):
+                await appender.append(events)
+            await asyncio.to_thread(ensure_topic, log_connection, topic, 1)
+            return [(place.status, place.partition) for place in await appender.append(events)]
+
+    assert asyncio.run(scenario()) == [("accepted", 0)] * 10
+
+
 def test_more_than_may_wait_is_refused_at_once(log_connection, topic):
     async def scenario():
         appender = Appender(log_connection, topic, waiting_bytes=1000)

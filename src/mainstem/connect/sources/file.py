@@ -24,7 +24,7 @@ from mainstem.client.heartbeats import Statement
 from mainstem.client.heartbeats import encode as encode_heartbeat
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.partitioner import partition_for
-from mainstem.client.topics import describe, end_offsets, ensure_internal_topics
+from mainstem.client.topics import describe, end_offsets, ensure_internal_topics, topic_ids
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect import quarantine
 from mainstem.connect.quarantine import Quarantined, quarantine_topic
@@ -101,6 +101,7 @@ class FileSource:
     def run(self, stop: threading.Event) -> None:
         """Follow the file. Raises what the worker knows to treat; the next run goes on where the log says."""
         ensure_internal_topics(self._connection)
+        self._quarantine_id = None  # that topic may have been deleted since
         partitions = self._partitions()  # before a schema is registered for a topic that nobody has declared
         self._schema = self._topic_schema()
         self._partition = partition_for(self.name.encode(), partitions)
@@ -289,8 +290,10 @@ class FileSource:
     def _state_end(self, writer: TransactionalWriter, position: FilePosition) -> FilePosition:
         """All lines are committed: state that nothing follows, and remember that it was stated, in one transaction."""
         ended = msgspec.structs.replace(position, ended=True)
-        positions = end_offsets(self._connection, self.config.topic, committed=True)
-        statement = Statement(self.config.topic, positions, self._clock.now_ms(), end=True)
+        topic = self.config.topic
+        topic_id = topic_ids(self._connection, [topic]).get(topic, "")
+        positions = end_offsets(self._connection, topic, committed=True)
+        statement = Statement(topic, positions, self._clock.now_ms(), True, topic_id)
         writer.begin()
         writer.send(HEARTBEATS, 0, statement.key, encode_heartbeat(statement))
         writer.commit(msgspec.to_builtins(ended))

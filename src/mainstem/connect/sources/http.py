@@ -20,10 +20,11 @@ from starlette.routing import BaseRoute, Route
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
+from mainstem.client.errors import UnknownTopic as TopicGone
 from mainstem.client.heartbeats import Statement
 from mainstem.client.heartbeats import encode as encode_heartbeat
 from mainstem.client.internal import HEARTBEATS
-from mainstem.client.topics import end_offsets
+from mainstem.client.topics import end_offsets, topic_ids
 from mainstem.connect import quarantine
 from mainstem.connect.gateway_config import CollectorConfig
 from mainstem.connect.quarantine import Quarantined, quarantine_topic
@@ -87,7 +88,7 @@ class Collector:
         self._connection = connection
         self._schemas = schemas
         self._quarantine_ids: dict[str, int] = {}
-        self._event_times: dict[str, int] = {}  # topic -> the latest, in ms
+        self._event_times: dict[str, int] = {}  # topic id -> the latest, in ms
 
     async def open(self) -> None:
         """Fence older collectors of this name; read topics and catalog."""
@@ -124,7 +125,7 @@ class Collector:
             held.add(len(body))
         events = parse(request.headers, body, self.config.batch_events, self.config.event_bytes)
         ids = _Ids(request, encoder)
-        latest = self._event_times.get(encoder.topic, -1)
+        latest = -1
         intakes = []
         for event in events:
             intake, event_time = self._take(encoder, ids, event)
@@ -132,9 +133,10 @@ class Collector:
             intakes.append(intake)
         if any(intake.code for intake in intakes):
             intakes = await self._to_quarantine(encoder, intakes)
-        placed = await self.appender.append([intake.record for intake in intakes])
-        if latest >= 0:
-            self._event_times[encoder.topic] = max(latest, self._event_times.get(encoder.topic, -1))
+        placed = await self._append(encoder, intakes)
+        topic_id = self.appender.topic_id(encoder.topic)
+        if latest >= 0 and topic_id is not None:
+            self._event_times[topic_id] = max(latest, self._event_times.get(topic_id, -1))
         results = [_result(intake, place) for intake, place in zip(intakes, placed, strict=True)]
         await self._keep_reused(encoder, intakes, results)
         return _answer(encoder, results, whole_body=len(events) == 1 and events[0].raw is body)
@@ -187,6 +189,18 @@ class Collector:
         record = NewRecord(quarantine_topic(encoder.topic), None, value, headers, kept_id, 0)
         return _Intake(intake.event, record, intake.code, intake.reason)
 
+    async def _append(self, encoder: Encoder, intakes: list[_Intake]) -> list[Placed]:
+        """Append their records; a quarantine that was deleted, with what was mended, is made anew."""
+        records = [intake.record for intake in intakes]
+        try:
+            return await self.appender.append(records)
+        except TopicGone:
+            if not any(intake.code for intake in intakes):
+                raise
+            self._quarantine_ids.pop(encoder.topic, None)
+            await self._quarantine_schema(encoder.topic)
+            return await self.appender.append(records)
+
     async def _quarantine_schema(self, topic: str) -> int:
         if topic not in self._quarantine_ids:
             await asyncio.to_thread(quarantine.create_quarantine, self._connection, topic)
@@ -209,7 +223,7 @@ class Collector:
             self._refused(encoder, schema_id, intakes[number]._replace(code="id_reused", reason=results[number].reason))
             for number in reused
         ]
-        placed = await self.appender.append([intake.record for intake in refused])
+        placed = await self._append(encoder, refused)
         for number, place in zip(reused, placed, strict=True):
             results[number].partition, results[number].offset = place.partition, place.offset
 
@@ -226,7 +240,7 @@ class Collector:
         if "event_time" in body:
             return await self._state(topic, event_time_ms(body["event_time"]), end=True)
         await self.appender.settled()
-        latest = self._event_times.get(topic)
+        latest = self._event_times.get(await asyncio.to_thread(self._topic_id, topic))
         if latest is None:  # nothing was posted since this process started: the topic itself knows
             latest = await asyncio.to_thread(self._latest_event_time, await self.topics.encoder(topic))
         return await self._state(topic, latest, end=True)
@@ -242,11 +256,15 @@ class Collector:
 
     async def _state(self, topic: str, event_time: int, *, end: bool) -> Response:
         await self.appender.settled()
+        topic_id = await asyncio.to_thread(self._topic_id, topic)
         positions = await asyncio.to_thread(end_offsets, self._connection, topic, committed=True)
-        statement = Statement(topic, positions, event_time, end)
+        statement = Statement(topic, positions, event_time, end, topic_id)
         await self.appender.append([NewRecord(HEARTBEATS, statement.key, encode_heartbeat(statement), [])])
         log.info("heartbeat", topic=topic, event_time=event_time, end=end)
         return _json(200, statement)
+
+    def _topic_id(self, topic: str) -> str:
+        return topic_ids(self._connection, [topic]).get(topic, "")
 
     def _latest_event_time(self, encoder: Encoder) -> int:
         """The latest event time among the topic's last records; now, where the topic names no column for it.

@@ -4,8 +4,9 @@
                              └── what arrives meanwhile is the next group
 
 One transactional id per collector. Whoever starts takes it (`fence`), so a gateway that was thought dead and comes back
-can append nothing any more. Only then are the topics' tails read for the event ids that were taken in before. The books
-of the collector (records and hash per partition, for the audit) travel in the same transaction.
+can append nothing any more. Only then are the topics' tails read for the event ids that were taken in before. Both ids and
+partitions are forgotten where a topic was deleted and made anew. The books of the collector (records and hash per
+partition, for the audit) travel in the same transaction.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from mainstem.client.errors import BrokerUnavailable, Fenced, IdentityLost, Tran
 from mainstem.client.internal import SOURCES, source_transactional_id
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Written, add_written
-from mainstem.client.topics import describe
+from mainstem.client.topics import describe, topic_ids
 from mainstem.client.transaction import Appended, SharedTransaction
 from mainstem.client.writer import SourceState, read_source
 from mainstem.connect.sources.http_window import Seen, Window, read_tail
@@ -112,6 +113,7 @@ class Appender:
         self._holds_id = False
         self._windows: dict[str, Window] = {}
         self._partitions: dict[str, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self._turns: dict[str, int] = {}
         self._books = SourceState({})
         self.committed = 0  # transactions
@@ -142,9 +144,9 @@ class Appender:
         """Return when nothing is waiting or under way."""
         await self._idle.wait()
 
-    def partitions(self, topic: str) -> int | None:
-        """The number of partitions, once it is known."""
-        return self._partitions.get(topic)
+    def topic_id(self, topic: str) -> str | None:
+        """The id of a topic as the last group found it."""
+        return self._topic_ids.get(topic)
 
     # -- the one that commits
 
@@ -232,6 +234,7 @@ class Appender:
         Only a start takes it from others: an older gateway that went on after an error would fence the newer one.
         """
         self._windows.clear()
+        self._partitions.clear()
         if self._transaction is None:
             self._transaction = SharedTransaction(self._connection, source_transactional_id(self.name))
         self._transaction.fence_again()
@@ -247,9 +250,12 @@ class Appender:
             return self._commit_once(requests)
 
     def _commit_once(self, requests: list[list[NewRecord]]) -> list[list[Placed]]:
-        """1. hold the id, or fence  2. leave out what is there already  3. append  4. commit  5. remember the ids."""
+        """1. hold the id, or fence  2. forget topics that are gone  3. leave out what is there already  4. append, commit
+        5. remember the ids.
+        """
         if not self._holds_id:
             self._fence()
+        self._forget_others({record.topic for records in requests for record in records})
         group = self._arrange(requests)
         done: dict[TopicPartition, Appended] = {}
         if group.lanes:
@@ -264,6 +270,15 @@ class Appender:
             placed = _placed(done[lane], number)
             self._windows[topic].add(event_id, Seen(lane.partition, placed, content))
         return answers
+
+    def _forget_others(self, topics: set[str]) -> None:
+        """Of a topic that has another id than before, or none, nothing that is known is true any more."""
+        found = topic_ids(self._connection, topics)
+        for topic in topics:
+            if found.get(topic) != self._topic_ids.get(topic):
+                self._windows.pop(topic, None)
+                self._partitions.pop(topic, None)
+        self._topic_ids |= found
 
     def _arrange(self, requests: list[list[NewRecord]]) -> _Group:
         group = _Group()
