@@ -258,6 +258,22 @@ def test_a_topic_syncs_after_some_time(tmp_path):
     run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=1_000, flush_ms=10)))
 
 
+def test_a_timer_that_is_early_by_its_clocks_rounding_syncs_all_the_same(tmp_path):
+    """One flush in six was dropped, and none came after it until the next append."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        asyncio.get_running_loop()._clock_resolution = 0.5
+        before = len(disk.syncs)
+        await partition.append(batch(b"v"))
+        async with asyncio.timeout(10):
+            while len(disk.syncs) == before:
+                await asyncio.sleep(0)
+        assert disk.syncs[-1].suffix == ".log"
+
+    run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=1_000, flush_ms=400)))
+
+
 def test_trust_that_is_taken_back_makes_the_earlier_records_durable_too(tmp_path):
     disk = SimulatedDisk(tmp_path)
 

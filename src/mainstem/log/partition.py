@@ -154,6 +154,7 @@ class PartitionLog:
         self._unsynced: dict[Segment, None] = {}  # hold batches that are in no journal
         self._unsynced_records = 0
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._flush_due = False
         self._listeners: list[Callable[[], None]] = []
         self._maintenance = asyncio.Lock()  # segments leave the log one reason at a time
         self._clock = clock
@@ -442,7 +443,9 @@ class PartitionLog:
         sync: list[Segment] = []
         if not journaled:
             self._unsynced.update(dict.fromkeys(write.segment for write in writes))
-        if self._unsynced and (journaled or self._flush_is_due()):
+        due = self._flush_due or self._unsynced_records >= self._config.flush_messages
+        self._flush_due = False
+        if self._unsynced and (journaled or due):
             sync = [segment for segment in self._unsynced if not segment.retired]
             self._unsynced.clear()
             self._unsynced_records = 0
@@ -451,11 +454,9 @@ class PartitionLog:
             self._flush_timer = self._loop.call_later(self._config.flush_ms / 1000, self._flush)
         return Batch(self, writes, self.log_end_offset, journaled, sync)
 
-    def _flush_is_due(self) -> bool:
-        waited = self._flush_timer is not None and self._flush_timer.when() <= self._loop.time()
-        return waited or self._unsynced_records >= self._config.flush_messages
-
     def _flush(self) -> None:
+        """Sync with the next round what is in no journal."""
+        self._flush_timer, self._flush_due = None, True
         if not self._scheduled:
             self._scheduled = True
             self._writer.schedule(self)
