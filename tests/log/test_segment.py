@@ -61,9 +61,12 @@ def test_a_lookup_leads_to_the_batch(given_sizes, data):
 def test_a_cut_forgets_the_end(tmp_path):
     segment = filled(files(tmp_path), tmp_path, [500, 500, 500, 500])
     shorter = filled(files(tmp_path), tmp_path, [500, 500])
-    segment.cut(shorter.size, shorter.next_offset)
+    segment.cut(shorter.size, shorter.next_offset, shorter.latest)
     assert (segment.size, segment.next_offset) == (shorter.size, shorter.next_offset)
+    assert segment.latest == shorter.latest
     assert segment.offset_index.data == shorter.offset_index.data
+    segment.cut(0, 0, shorter.latest)
+    assert segment.latest == (-1, 0)
 
 
 def test_indexes_come_back_from_their_files_or_from_the_batches(tmp_path):

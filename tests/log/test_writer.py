@@ -176,6 +176,79 @@ def test_a_full_disk_that_has_no_room_for_a_files_name(tmp_path, flush_messages)
     run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=flush_messages)))
 
 
+def test_look_ups_by_time_know_nothing_of_what_a_full_disk_refused(tmp_path):
+    """The offset of the latest timestamp was one that was refused: the time index said that nothing up to there was
+    later, although later records had got those offsets."""
+    disk = SimulatedDisk(tmp_path)
+    time = 1_700_000_000_000
+
+    async def test(partition):
+        await partition.append(batch(*[b"v"] * 10, timestamp=time + 500))
+        for refused in ([partition], [partition] * 3):
+            disk.refuse("write", errno.ENOSPC, ".log")
+            appends = [p.append(batch(*[b"v" * 100] * 100, timestamp=time + 3_000)) for p in refused]
+            with pytest.raises(StorageError, match="nothing was appended"):
+                await asyncio.gather(*appends)
+            latest = await partition.latest_timestamp()
+            assert (latest.offset, latest.timestamp) == (0, time + 500)
+            assert len(partition.segments) == 1
+            assert partition.segments[0].max_timestamp == time + 500
+        for later in (900, 2_000, 2_100, 2_200):
+            await partition.append(batch(b"v" * 5_000, timestamp=time + later))
+        found = await partition.offset_for_timestamp(time + 1_500)
+        assert (found.offset, found.timestamp) == (11, time + 2_000)
+        latest = await partition.latest_timestamp()
+        assert (latest.offset, latest.timestamp) == (13, time + 2_200)
+
+    run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(segment_bytes=25_000)))
+
+
+@pytest.mark.parametrize("place", [".log", "journal"])
+def test_what_a_refused_round_was_to_sync_is_synced_with_the_next(tmp_path, place):
+    """It was forgotten: later records were journaled behind bytes that no sync had brought to the disk, and after a
+    power cut they were lost with them."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=1_000))
+        await partition.append(batch(b"first"))
+        await log.checkpoint()  # the file's name is on the disk
+        await partition.append(batch(b"trusting"))
+        partition.config = TopicConfig()
+        partition.roll()
+        disk.refuse("write", errno.ENOSPC, place)
+        with pytest.raises(StorageError, match="nothing was appended"):
+            await partition.append(batch(b"refused"))
+        await partition.append(batch(b"synced"))
+        abandon(log)
+        again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert await values(again.partitions[TP]) == [b"first", b"trusting", b"synced"]
+        abandon(again)
+
+    run(test())
+
+
+def test_a_flush_that_shared_its_round_with_a_full_disk_is_made_up_for(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        trusting = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=2))
+        other = await log.create_partition(type(TP)("orders", 1), TOPIC_ID, TopicConfig())
+        await trusting.append(batch(b"first"))
+        disk.refuse("write", errno.ENOSPC, "journal")
+        second, refused = trusting.append(batch(b"second")), other.append(batch(b"refused"))
+        assert (await second).base_offset == 1
+        with pytest.raises(StorageError, match="nothing was appended"):
+            await refused
+        await log._writer.idle()
+        assert disk.file(trusting.segments[0].path).pending == []
+        abandon(log)
+
+    run(test())
+
+
 async def check_values(partition, expected):
     assert await values(partition) == expected
 

@@ -145,6 +145,7 @@ class PartitionLog:
         self._segments: list[Segment] = []
         self._base_offsets: list[int] = []
         self._high_watermark_place = (0, 0)  # base offset of its segment, position in it
+        self._high_watermark_latest = (-1, 0)  # the latest timestamp before that position, and its offset
         self._producers = Producers()
         self._ended: list[_Ended] = []
         self._pending: deque[_Pending] = deque()
@@ -452,7 +453,8 @@ class PartitionLog:
             self._cancel_flush_timer()
         elif self._unsynced and self._flush_timer is None and self._config.flush_ms < FOREVER:
             self._flush_timer = self._loop.call_later(self._config.flush_ms / 1000, self._flush)
-        return Batch(self, writes, self.log_end_offset, journaled, sync)
+        latest = writes[-1].segment.latest if writes else self._high_watermark_latest
+        return Batch(self, writes, self.log_end_offset, latest, journaled, sync)
 
     def _flush(self) -> None:
         """Sync with the next round what is in no journal."""
@@ -480,6 +482,7 @@ class PartitionLog:
         last = batch.writes[-1]
         self.high_watermark = batch.end_offset
         self._high_watermark_place = (last.segment.base_offset, last.position + last.size)
+        self._high_watermark_latest = batch.latest
         self._update_last_stable_offset()
         while self._pending and self._pending[0].last_offset < self.high_watermark:
             _resolve(self._pending.popleft())
@@ -506,6 +509,10 @@ class PartitionLog:
 
     def undo(self, batch: Batch, error: StorageError) -> None:
         """Forget every append that is not acknowledged; the disk had no room for them."""
+        if unsynced := [segment for segment in batch.sync if not segment.retired]:
+            # The round did not come to it; what is journaled next may lie behind bytes that only these syncs bring.
+            self._unsynced.update(dict.fromkeys(unsynced))
+            self._flush()
         if batch.end_offset <= self.high_watermark:
             return
         while self._segments[-1].base_offset > self.high_watermark:
@@ -513,7 +520,9 @@ class PartitionLog:
         # One that begins at the high watermark stays, empty: what is before it is sealed, and compacted perhaps.
         base_offset, position = self._high_watermark_place
         active = self._segments[-1]
-        active.cut(position if active.base_offset == base_offset else 0, self.high_watermark)
+        if active.base_offset != base_offset:
+            position = 0
+        active.cut(position, self.high_watermark, self._high_watermark_latest)
         if active.size == 0:  # there may be no file to sync
             self._unsynced.pop(active, None)
         self.epochs.truncate_after(self.high_watermark)
@@ -1020,6 +1029,7 @@ class PartitionLog:
         _unlink(self._drop_segments(), self.files)
         last = self._segments[-1]
         self._high_watermark_place = (last.base_offset, last.size)
+        self._high_watermark_latest = last.latest
         self.high_watermark = self.log_end_offset
         for segment in self._segments:
             segment.restored_size = segment.checkpointed_size = segment.size

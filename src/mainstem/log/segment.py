@@ -134,6 +134,11 @@ class Segment:
         return self._indexed
 
     @property
+    def latest(self) -> tuple[int, int]:
+        """The latest timestamp, and the offset of the batch that has it."""
+        return self.max_timestamp, self.max_timestamp_offset
+
+    @property
     def is_dense(self) -> bool:
         """Each batch begins at the offset where the one before it ends."""
         return self.offsets_crc == 0
@@ -191,13 +196,11 @@ class Segment:
         self.aborted.append(transaction)
         self._state = None
 
-    def cut(self, position: int, next_offset: int) -> None:
-        """Forget what was appended at `position` and after it.
-
-        The latest timestamp stays as it is: too late a one only makes a look-up read a segment in vain.
-        """
+    def cut(self, position: int, next_offset: int, latest: tuple[int, int]) -> None:
+        """Forget what was appended at `position` and after it; `latest` is what it was before that."""
         self.size = position
         self.next_offset = next_offset
+        self.max_timestamp, self.max_timestamp_offset = latest if position else (-1, self.base_offset)
         self.offset_index.truncate(position)
         self.time_index.truncate(next_offset)
         while self.aborted and self.aborted[-1].last_offset >= next_offset:

@@ -55,6 +55,8 @@ class Batch(msgspec.Struct, frozen=True):
     sink: "Sink"
     writes: list[Write]
     end_offset: int
+    latest: tuple[int, int]
+    """Of the last write's segment, up to `end_offset`: the latest timestamp and its offset."""
     journaled: bool
     """In the journal, hence durable with it; else durable with the next sync of its segment."""
     sync: list[Segment]
