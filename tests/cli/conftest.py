@@ -14,7 +14,9 @@ def cli_log():
 @pytest.fixture(autouse=True)
 def logging_as_before():
     """A command that runs in this process sets it up for itself; tests that come later look for warnings."""
-    before = structlog.get_config()
+    before = structlog.get_config() if structlog.is_configured() else None
     yield
-    structlog.configure(**before)
+    structlog.reset_defaults()  # an embedded log is silent only where nobody has configured anything
+    if before is not None:
+        structlog.configure(**before)
     structlog.contextvars.clear_contextvars()
