@@ -118,7 +118,7 @@ def test_any_other_directory_is_left_alone(tmp_path):
     home.mkdir()
     (home / "thesis.txt").touch()
     line = the_line(mainstem("clean", tmp_path, "--data", home, "--yes"))
-    assert f"{home}: expected a data directory of Mainstem, found no mainstem.json" in line
+    assert f"{home}: expected a data directory of Mainstem, found no mainstem.json (give --data " in line
     assert [path.name for path in home.iterdir()] == ["thesis.txt"]
     marker_file(home).write_text('{"format": 2}')
     line = the_line(mainstem("clean", tmp_path, "--data", home, "--yes"))

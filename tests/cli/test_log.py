@@ -167,7 +167,9 @@ def test_a_port_in_use(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert_one_line(run("--data", str(tmp_path), "--listen", f"127.0.0.1:{port}"), f"127.0.0.1:{port} is in use")
+        done = run("--data", str(tmp_path), "--listen", f"127.0.0.1:{port}")
+        assert_one_line(done, f"127.0.0.1:{port} is in use")
+        assert len(done.stderr.splitlines()) == 1  # a log that did not start was told to have stopped
 
 
 def test_a_data_directory_in_use(tmp_path):

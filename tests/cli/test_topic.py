@@ -47,6 +47,15 @@ def test_a_topic_that_exists_otherwise_is_refused(run, cli_log):
     run("topic", "delete", "kept", "--yes")
 
 
+def test_a_setting_that_the_log_does_not_know_comes_with_the_nearest_it_knows(cli_log):
+    ensure_internal_topics(Connection(cli_log))
+    create = ("topic", "create", "new", "--bootstrap", cli_log, "--config")
+    assert the_line(mainstem(*create, "retenton.ms=1")).endswith("(did you mean retention.ms?)")
+    for setting in ("foo=1", "retention.ms=many"):
+        line = the_line(mainstem(*create, setting))
+        assert line.endswith("(its settings are those of https://kafka.apache.org/documentation/#topicconfigs)")
+
+
 def test_a_malformed_setting_says_what_is_expected(run):
     from mainstem.core import UserError
 

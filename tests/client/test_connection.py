@@ -51,10 +51,15 @@ def test_a_bad_address_is_told_at_once(bootstrap):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"protocol": "SASL_SSL"}, {"mechanism": "PLAIN"}, {"protocol": "SSL", "certificate_file": "/c.pem"}],
+    [
+        {"protocol": "SASL_SSL"},
+        {"mechanism": "PLAIN"},
+        {"protocol": "SSL", "key_file": "/k.pem"},
+        {"protocol": "SSL", "certificate_file": "/c.pem"},
+    ],
 )
 def test_half_of_a_security_setting_is_refused(settings):
-    with pytest.raises(UserError, match="security:"):
+    with pytest.raises(ValueError, match=": set "):
         Security(**settings)
 
 

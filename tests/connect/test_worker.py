@@ -171,7 +171,7 @@ def test_settings_choose_the_kind():
     ("tree", "said"),
     [
         ({"type": "postgres", "url": "x", "tabels": []}, "unknown field `tabels`"),
-        ({"type": "oracle", "url": "x"}, "Invalid value 'oracle'"),
+        ({"type": "oracle", "url": "x"}, "expected type = .*, found 'oracle'"),
         ({"type": "postgres"}, "missing required field `url`"),
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 from mainstem.core.config import (
     BadSetting,
     check_interval,
+    check_type,
     convert,
     named_tables,
     overlay_environment,
@@ -36,6 +37,28 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 def test_a_wrong_type_is_named_with_its_place():
     with pytest.raises(BadSetting, match=r"Expected `int`, got `str` - at `\$\.log\.segment_bytes`"):
         convert({"log": {"segment_bytes": "many"}}, Tree, where="mainstem.toml")
+
+
+@pytest.mark.parametrize(
+    ("tree", "hint"),
+    [
+        ({"log": {"segmnt_bytes": 1}}, "did you mean segment_bytes?"),
+        ({"log": {"zzz": 1}}, "expected is one of name, segment_bytes"),
+        ({"log": {"segment_bytes": "many"}}, "its default is 1024"),
+        ({"log": 5}, ""),
+    ],
+)
+def test_a_wrong_setting_comes_with_what_to_do(tree, hint):
+    """It named a page that is in no wheel."""
+    with pytest.raises(BadSetting) as caught:
+        convert(tree, Tree, where="mainstem.toml")
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize("tree", [{}, {"type": "b"}, {"type": ["a"]}, 5])
+def test_a_table_of_an_unknown_type_is_told_which_there_are(tree):
+    with pytest.raises(BadSetting, match=r'^f: \[sources\.x\]: expected type = "a" or type = "c", found '):
+        check_type(tree, ("c", "a"), where="f: [sources.x]")
 
 
 def test_the_environment_overrides_the_file():

@@ -190,6 +190,13 @@ def test_a_wrong_setting_names_the_setting_and_the_file(tmp_path, settings, mess
     assert str(tmp_path / "mainstem.toml") in str(caught.value)
 
 
+def test_a_project_without_the_usual_file_of_jobs_is_told_how_to_say_so(tmp_path):
+    (tmp_path / "mainstem.toml").touch()
+    with pytest.raises(BadSetting, match=rf"expected jobs in {tmp_path}/jobs\.py, found no such file$") as caught:
+        load_project(tmp_path)
+    assert "jobs = [] where there are none" in caught.value.hint
+
+
 def test_a_directory_without_settings_is_no_project(tmp_path):
     with pytest.raises(BadSetting, match="no such file"):
         load_project(tmp_path)

@@ -64,6 +64,7 @@ class Broker:
         self._tasks: asyncio.TaskGroup
         self._running: set[asyncio.Task[None]] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._started = False
         self.stopping: asyncio.Future[None]  # done once the broker stops: long polls answer what they have
 
     async def start(self) -> str:
@@ -91,6 +92,7 @@ class Broker:
             await self.stop()
             raise
         address = f"{self.host}:{self.port}"
+        self._started = True
         log.info("broker_started", address=address, cluster_id=self.topics.cluster_id, topics=len(self.topics))
         return address
 
@@ -115,7 +117,8 @@ class Broker:
         for task in list(self._running):
             task.cancel()
         await self._stack.aclose()
-        log.info("broker_stopped")
+        if self._started:
+            log.info("broker_stopped")
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> "asyncio.Task[None]":
         """Run `coroutine` in the broker's task group; it is cancelled when the broker stops, and an error is logged."""

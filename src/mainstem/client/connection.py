@@ -46,11 +46,15 @@ class Security(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.sasl and not self.mechanism:
-            raise UserError(f"security: protocol {self.protocol} needs a mechanism, found none", hint="set mechanism")
+            raise ValueError(f"protocol {self.protocol} needs a mechanism, found none: set mechanism")
         if self.mechanism and not self.sasl:
-            raise UserError(f"security: mechanism {self.mechanism} has no effect with protocol {self.protocol}")
+            raise ValueError(
+                f"mechanism {self.mechanism} has no effect with protocol {self.protocol}: "
+                "set protocol to SASL_SSL or SASL_PLAINTEXT, or leave mechanism out"
+            )
         if bool(self.certificate_file) != bool(self.key_file):
-            raise UserError("security: certificate_file and key_file belong together, found one of them")
+            given, absent = sorted(("certificate_file", "key_file"), key=lambda name: not getattr(self, name))
+            raise ValueError(f"{given} needs {absent}, found none: set both or neither")
 
     def __repr__(self) -> str:
         return f"Security(protocol={self.protocol!r}, mechanism={self.mechanism!r}, username={self.username!r})"

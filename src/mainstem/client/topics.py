@@ -14,6 +14,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, TopicMismatch, TopicRefused, UnknownTopic
 from mainstem.client.internal import INTERNAL_TOPICS
 from mainstem.core import TopicPartition
+from mainstem.core.config import suggestion
 
 TIMEOUT_SECONDS = 30.0
 _ATTEMPT_SECONDS = 5.0
@@ -91,7 +92,10 @@ def ensure_topic(
         admin(connection).create_topics([new], request_timeout=TIMEOUT_SECONDS)[name].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise _translated(error, f"create topic {name}") from error
+            translated = _translated(error, f"create topic {name}")
+            if isinstance(translated, TopicRefused):
+                translated.hint = _mend_settings(connection, config or {})
+            raise translated from error
         if same_settings:
             _refuse_other_settings(name, config or {}, describe_config(connection, name))
     description = _wait_for_leaders(connection, name)
@@ -101,6 +105,13 @@ def ensure_topic(
             hint="a topic keeps its number of partitions; give that number, or another name",
         )
     return description
+
+
+def _mend_settings(connection: Connection, config: Mapping[str, str]) -> str:
+    """The hint where settings of a new topic are refused: which of them this log does not know, by those of a topic it has."""
+    known = next(iter(describe_configs(connection, list(list_topics(connection))[:1]).values()), dict(config))
+    unknown = next((name for name in config if name not in known), "")
+    return suggestion(unknown, known, "its settings are those of https://kafka.apache.org/documentation/#topicconfigs")
 
 
 def _refuse_other_settings(name: str, expected: Mapping[str, str], found: Mapping[str, str]) -> None:

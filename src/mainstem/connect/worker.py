@@ -26,7 +26,7 @@ from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.core import Backoff, Clock, CorruptData, MainstemError, SystemClock, UserError
-from mainstem.core.config import convert
+from mainstem.core.config import check_type, convert
 from mainstem.core.logging import get_logger
 from mainstem.registry.client import Registry
 
@@ -34,6 +34,7 @@ log = get_logger()
 
 SourceConfig: TypeAlias = PostgresSourceConfig | FileSourceConfig
 SinkConfig: TypeAlias = PostgresReplicaConfig
+SOURCES: dict[str, type[SourceConfig]] = {"file": FileSourceConfig, "postgres": PostgresSourceConfig}
 
 PASSING, FOR_A_PERSON = Backoff(first=0.5, longest=30.0), Backoff(first=5.0, longest=60.0)
 HEALTHY_AFTER_SECONDS = 60.0
@@ -96,7 +97,8 @@ def convert_source(tree: Any, *, where: str) -> SourceConfig:
     Raises:
         BadSetting: an unknown type, field or value; the message starts with `where`.
     """
-    return convert(tree, SourceConfig, where=where)  # type: ignore[arg-type]  # a union: its tag chooses
+    check_type(tree, SOURCES, where=where)
+    return convert(tree, SOURCES[tree["type"]], where=where)
 
 
 def convert_sink(tree: Any, *, where: str) -> SinkConfig:

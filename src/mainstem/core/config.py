@@ -1,9 +1,10 @@
 """Settings: one frozen struct per room, read from `mainstem.toml`, then from the environment, checked once at start."""
 
+import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,6 +122,46 @@ def convert(tree: Any, kind: type[T], *, where: str) -> T:
     try:
         return msgspec.convert(tree, kind, strict=False)
     except msgspec.ValidationError as error:
+        raise BadSetting(f"{where}: {error}", hint=_what_to_do(str(error), kind)) from None
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """What to do about an unknown name: take the nearest one that is known; where none is near, `otherwise` or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {close[0]}?" if close else otherwise or f"expected is one of {', '.join(names)}"
+
+
+def check_type(tree: Any, known: Collection[str], *, where: str) -> None:
+    """Check the setting `type` of the table `tree`, which says what its other settings are.
+
+    Raises:
+        BadSetting: it is missing, or says none of `known`.
+    """
+    found = tree.get("type") if isinstance(tree, Mapping) else None
+    if found not in known:
+        expected = " or ".join(f'type = "{each}"' for each in sorted(known))
         raise BadSetting(
-            f"{where}: {error}", hint="docs/settings.md lists every setting with its type and default"
-        ) from None
+            f"{where}: expected {expected}, found {'no type' if found is None else repr(found)}",
+            hint="give one of them",
+        )
+
+
+def _what_to_do(error: str, kind: Any) -> str:
+    """The hint for what msgspec says of settings of the type `kind`."""
+    place = re.search(r" - at `\$\.(.*)`$", error)
+    steps = place[1].split(".") if place else []
+    if unknown := re.match(r"Object contains unknown field `(.+?)`", error):
+        return suggestion(unknown[1], _fields(kind, steps))
+    field = _fields(kind, steps[:-1]).get(steps[-1]) if steps else None
+    default = None if field is None else field.default
+    told = isinstance(default, (int, float, str)) and default != ""
+    return f"its default is {msgspec.json.encode(default).decode()}" if told else ""
+
+
+def _fields(kind: Any, steps: Sequence[str]) -> dict[str, msgspec.structs.FieldInfo]:
+    """The fields of the struct at `steps` below the struct `kind`, by name; none where there is no struct."""
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return {}
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    return _fields(fields[steps[0]].type, steps[1:]) if steps and steps[0] in fields else {} if steps else fields

@@ -210,7 +210,10 @@ def _read_settings(where: Path, environment: Mapping[str, str]) -> _Settings:
 def _file(directory: Path, name: str, where: Path) -> Path:
     path = (directory / name).resolve()
     if not path.is_file():
-        raise BadSetting(f"{where}: [project] jobs: no such file: {path}")
+        raise BadSetting(
+            f"{where}: expected jobs in {path}, found no such file",
+            hint="make it, or name the files under [project]: jobs = [] where there are none",
+        )
     return path
 
 

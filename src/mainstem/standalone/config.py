@@ -1,10 +1,9 @@
 """The settings of a whole node: every table of `mainstem.toml`, each checked by the room that it belongs to."""
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -15,11 +14,13 @@ from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.worker import SinkConfig, SourceConfig, convert_sink, convert_source
 from mainstem.core.config import (
     BadSetting,
+    check_type,
     convert,
     named_tables,
     overlay_environment,
     read_toml,
     settings_from,
+    suggestion,
     variable_of,
 )
 from mainstem.log import LogConfig
@@ -60,12 +61,14 @@ def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
     for table in tree:
         if table not in TABLES:
             place = str(where) if table in file else variable_of(table, environment)
-            close = difflib.get_close_matches(table, TABLES, 1)
-            hint = f"did you mean [{close[0]}]?" if close else f"the tables are {', '.join(TABLES)}"
-            raise BadSetting(f"{place}: unknown table [{table}]", hint=hint)
+            raise BadSetting(f"{place}: unknown table [{table}]", hint=suggestion(table, TABLES))
     sources, sinks = (named_tables(tree, table, where=where) for table in ("sources", "sinks"))
-    deltas = {name: {k: v for k, v in sink.items() if k != "type"} for name, sink in sinks.items() if _is_delta(sink)}
-    others = {name: sink for name, sink in sinks.items() if not _is_delta(sink)}
+    for name, sink in sinks.items():
+        check_type(sink, ("delta", "postgres"), where=f"{where}: [sinks.{name}]")
+    deltas = {
+        name: {k: v for k, v in sink.items() if k != "type"} for name, sink in sinks.items() if sink["type"] == "delta"
+    }
+    others = {name: sink for name, sink in sinks.items() if name not in deltas}
     return NodeConfig(
         broker=convert(tree.get("broker", {}), BrokerConfig, where=f"{where}: [broker]"),
         log=convert(tree.get("log", {}), LogConfig, where=f"{where}: [log]"),
@@ -102,7 +105,3 @@ def _below(config: Config, directory: Path) -> Config:
     """The settings with a relative `path` below the project's directory: where a command is called does not matter."""
     path = getattr(config, "path", "")
     return msgspec.structs.replace(config, path=str(directory / path)) if path else config
-
-
-def _is_delta(sink: Any) -> bool:
-    return isinstance(sink, Mapping) and sink.get("type") == "delta"

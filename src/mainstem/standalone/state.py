@@ -48,8 +48,8 @@ def marker_file(data: Path) -> Path:
     return data / "mainstem.json"
 
 
-def check_directory(data: Path) -> Marker:
-    """Refuse what is no data directory of ours, or has a later format; its marker.
+def check_directory(data: Path, hint: str = "give --data the directory that `mainstem up` was given") -> Marker:
+    """Refuse what is no data directory of ours, or has a later format; its marker. `hint` is for one that has none.
 
     Raises:
         NotOurDirectory: it has no marker, or one that this program does not know.
@@ -58,7 +58,7 @@ def check_directory(data: Path) -> Marker:
         marker = msgspec.json.decode(marker_file(data).read_bytes(), type=Marker)
     except (OSError, msgspec.DecodeError):
         raise NotOurDirectory(
-            f"{data}: expected a data directory of Mainstem, found no {marker_file(data).name}"
+            f"{data}: expected a data directory of Mainstem, found no {marker_file(data).name}", hint=hint
         ) from None
     if marker.format > DIRECTORY_FORMAT:
         raise NotOurDirectory(
@@ -77,11 +77,7 @@ def claim_directory(data: Path) -> None:
     """
     if not marker_file(data).exists() and (state_file(data).exists() or is_empty(data)):
         write_atomically(marker_file(data), msgspec.json.encode(Marker(DIRECTORY_FORMAT)))
-    try:
-        marker = check_directory(data)
-    except NotOurDirectory as error:
-        error.hint = error.hint or "give --data an empty directory or a new one"
-        raise
+    marker = check_directory(data, hint="give --data an empty directory or a new one")
     if marker.format == BEING_DELETED:
         raise NotOurDirectory(
             f"{data}: expected a whole data directory, found one that was being deleted",
