@@ -138,6 +138,17 @@ def test_any_way_to_a_position_gives_the_same_rows(done, data):
         assert rows == {tail.encode(): seats for tail, seats in expected.items()}
 
 
+def test_a_key_that_is_an_empty_text_is_counted_as_what_it_is(log_connection):
+    """It was counted as no key, and the audit of a job that joins such a table never balanced."""
+    ensure_topic(log_connection, "empty-key", 1)
+    sent = [(b"", flat("", 1)), (None, flat("none", 2)), (b"", flat("", 3)), (b"a", flat("a", 4)), (b"a", None)]
+    append(log_connection, "empty-key", sent)
+    table = PinnedTable(TopicSchema("empty-key", FLAT, 1, {1: FLAT}), REGISTRY, RangeReader(log_connection, "empty-key"))
+    table.move()
+    table.close()
+    assert (table.read.partitions[0].hash, len(table)) == (fingerprint_sum(sent), 2)
+
+
 def test_a_range_of_a_topic_is_read_up_to_its_end_and_not_beyond(log_connection):
     topic = "ranges"
     ensure_topic(log_connection, topic, 2)

@@ -40,7 +40,7 @@ class Change(msgspec.Struct, frozen=True):
 
     partition: int
     offset: int
-    key: bytes
+    key: bytes | None
     value: bytes | None
 
 
@@ -68,7 +68,7 @@ class PinnedTable:
         self.read: Observed | None = None  # what was read since `moved_from`, until somebody takes it for the audit
         self._registry = registry
         self._reader = reader
-        self._rows: dict[bytes, tuple[int, bytes]] = {}  # key -> partition, value
+        self._rows: dict[bytes | None, tuple[int, bytes]] = {}  # key -> partition, value
         self._frame: DataFrame | None = None
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class PinnedTable:
         for change in self._reader.read(self.position, position):
             books = counted.setdefault(change.partition, {"rows": 0, "tombstones": 0, "quarantined": 0, "hash": 0})
             books[self._apply(change)] += 1
-            books["hash"] = (books["hash"] + fingerprint(change.key or None, change.value)) % 2**64
+            books["hash"] = (books["hash"] + fingerprint(change.key, change.value)) % 2**64
         self.moved_from, self.position = self.position, dict(position)
         self.read = Observed({partition: Seen(**counted.get(partition, {})) for partition in position})
         self._forget_frame()
@@ -202,7 +202,7 @@ class RangeReader:
                     left.discard(partition)
                 elif error is None:
                     deadline = time.monotonic() + _PATIENCE_SECONDS
-                    yield Change(partition, offset, message.key() or b"", message.value())
+                    yield Change(partition, offset, message.key(), message.value())
                     if offset + 1 == end[partition]:
                         left.discard(partition)
         consumer.unassign()
