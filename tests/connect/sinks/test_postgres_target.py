@@ -182,6 +182,22 @@ def test_names_of_every_kind(target):
     target.commit()
 
 
+def test_long_names_of_more_than_one_byte_a_letter(target):
+    """The name of the table to write through was cut in the schema's id, and kept the columns of the first schema."""
+    longer = shape_of(schema(("id", "int", {}), ("a", "string", {}), ("b", "int", {}), ("c", "int", {})))
+    name = "заказы_клиентов_по_регионам_1"
+    table, other = TargetTable("public", name), TargetTable("public", name[:-1] + "2")
+    with target.cursor() as cursor:
+        for each in (table, other):
+            each.prepare(cursor, 1, PLAIN, may_have_rows=False)
+            each.apply(cursor, change("u", 1, ["1", "x", "1"]))
+        for each in (table, other):
+            each.prepare(cursor, 2, longer, may_have_rows=True)
+            each.apply(cursor, change("u", 1, ["1", "x", "2", "3"]))
+            each.flush(cursor)
+            assert rows(target, f"SELECT * FROM {each.name}") == [(1, "x", 2, 3)]
+
+
 def test_a_table_with_rows_of_somebody_else_is_not_touched(target):
     with target.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b int)")

@@ -8,6 +8,7 @@ their snapshot before.
 """
 
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +38,7 @@ _SERVER_TYPES = {
     "local-timestamp-micros": "timestamp without time zone",
     "uuid": "uuid",
 }
+_stages = itertools.count()  # what a connection writes through: temporary tables, one for each table
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
@@ -142,7 +144,8 @@ class TargetTable:
         self._taken_bytes = 0  # since the last flush
         self._shape: TargetShape | None = None
         self._shape_id = -1
-        self._stage = ""
+        # A number, since the server cuts names at 63 bytes: two tables, or two shapes of one, could share a name.
+        self._stage = quoted("pg_temp", f"mainstem_stage_{next(_stages)}")
         self._exists = False
         self._empty = False  # nothing but new keys can come: no need to look for old ones
 
@@ -181,11 +184,10 @@ class TargetTable:
                 )
             self._alter(cursor, shape, present)
         self._exists, self._shape, self._shape_id = True, shape, schema_id
-        self._stage = quoted(f"mainstem_{self.schema}_{self.name}_{schema_id}"[-60:])
-        columns = self._column_list()
+        cursor.execute(f"DROP TABLE IF EXISTS {self._stage}")
         cursor.execute(
-            f"CREATE TEMPORARY TABLE IF NOT EXISTS {self._stage} ON COMMIT DELETE ROWS AS "
-            f"SELECT {columns} FROM {self._table} WITH NO DATA"
+            f"CREATE TEMPORARY TABLE {self._stage} ON COMMIT DELETE ROWS AS "
+            f"SELECT {self._column_list()} FROM {self._table} WITH NO DATA"
         )
 
     def apply(self, cursor: Any, change: Change) -> None:
