@@ -319,6 +319,17 @@ def test_what_one_table_cannot_take_holds_up_that_table_only(lake):
     lake.wait_for("other", [(7,), (8,), (9,)], "number")
     lake.wait(lambda: ("sink lakehouse: table other", "running") in [(e.name, e.state) for e in lake.lakehouse.states])
 
+    # bytes of a commit that are no UTF-8: they kept the whole sink, and its driver, from starting
+    lake.lakehouse.stop()
+    commit = max((lake.tables / "third" / "_delta_log").glob("*.json"))
+    commit.write_bytes(commit.read_bytes().replace(b"mainstem", b"main\xff\xfetem"))
+    lake.run()
+    assert f"{commit}: expected a commit" in lake.lakehouse.held["third"]
+    (third,) = [each for each in lake.lakehouse.states if each.name.endswith("third")]
+    assert "filled anew" in third.hint
+    lake.send("other", [(b"d", flight(10))])
+    lake.wait_for("other", [(7,), (8,), (9,), (10,)], "number")
+
 
 @pytest.mark.spark
 def test_two_sinks_and_topics_of_nearly_one_name_do_not_meet(lake):

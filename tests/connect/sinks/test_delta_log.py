@@ -55,5 +55,16 @@ def test_a_position_that_was_cleaned_up_is_told_not_guessed(tmp_path):
     assert "filled anew" in error.value.hint
 
 
+@pytest.mark.parametrize("damage", [lambda b: b.replace(b"mainstem", b"main\xff\xfetem"), lambda b: b[: len(b) // 2]])
+def test_a_damaged_commit_is_corrupt_data(tmp_path, damage):
+    """Bytes that are no UTF-8 are not msgspec's DecodeError: they ended the driver at every start."""
+    write(tmp_path, 0, encoded(COMMIT), rows=0)
+    (path,) = (tmp_path / "_delta_log").iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CorruptData, match=r"00\.json: expected a commit of a Delta table, found damaged") as error:
+        last_commit(tmp_path)
+    assert "filled anew" in error.value.hint
+
+
 def test_the_metadata_of_a_commit_say_whose_they_are():
     assert '"mainstem":1' in encoded(TableCommit("flights"))

@@ -280,7 +280,7 @@ class Lakehouse:
                         hint="to go on without, remove or move the directory: the table is filled anew with what the log "
                         "has; a larger retention.ms of the topic gives the lakehouse more time",
                     )
-        except (MainstemError, msgspec.DecodeError) as error:
+        except MainstemError as error:
             self._hold(topic, error)
             self._unopened.add(topic)
 

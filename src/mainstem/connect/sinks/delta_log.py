@@ -59,13 +59,21 @@ def last_commit(table: Path) -> TableCommit | None:
     them for 30 days at least, and always those since its last checkpoint.
 
     Raises:
-        CorruptData: Delta has cleaned up our last commit. Its history would not have it either: it reads the same files.
+        CorruptData: a commit is damaged, or Delta has cleaned up our last one. Its history would not have it either: it
+            reads the same files.
     """
     versions = _versions(table)
     for name in reversed(versions):
-        with (table / "_delta_log" / name).open("rb") as lines:
+        path = table / "_delta_log" / name
+        with path.open("rb") as lines:
             for line in lines:
-                metadata = _metadata(line) if line.startswith(b'{"commitInfo"') else None
+                try:
+                    metadata = _metadata(line) if line.startswith(b'{"commitInfo"') else None
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:  # the second for bytes that are no UTF-8
+                    raise CorruptData(
+                        f"{path}: expected a commit of a Delta table, found damaged bytes: {error}",
+                        hint=f"restore the file, or remove or move {table}: the table is filled anew from the log",
+                    ) from error
                 if metadata is not None:
                     return metadata
     if versions and int(versions[0].removesuffix(".json")) > 0:
