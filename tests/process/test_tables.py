@@ -143,7 +143,9 @@ def test_a_key_that_is_an_empty_text_is_counted_as_what_it_is(log_connection):
     ensure_topic(log_connection, "empty-key", 1)
     sent = [(b"", flat("", 1)), (None, flat("none", 2)), (b"", flat("", 3)), (b"a", flat("a", 4)), (b"a", None)]
     append(log_connection, "empty-key", sent)
-    table = PinnedTable(TopicSchema("empty-key", FLAT, 1, {1: FLAT}), REGISTRY, RangeReader(log_connection, "empty-key"))
+    table = PinnedTable(
+        TopicSchema("empty-key", FLAT, 1, {1: FLAT}), REGISTRY, RangeReader(log_connection, "empty-key")
+    )
     table.move()
     table.close()
     assert (table.read.partitions[0].hash, len(table)) == (fingerprint_sum(sent), 2)

@@ -318,7 +318,8 @@ class Lakehouse:
 
         schema_id = F.when(
             F.expr("substring(value, 1, 1) = X'00' AND length(value) >= 5"),
-            F.expr("CAST(conv(hex(substring(value, 2, 4)), 16, 10) AS INT)"),
+            # Not an int: any four bytes may stand there, and ANSI's cast fails the query for those above 2^31.
+            F.expr("CAST(conv(hex(substring(value, 2, 4)), 16, 10) AS BIGINT)"),
         ).otherwise(NO_SCHEMA)
         rows = batch.withColumn("schema_id", F.when(F.col("value").isNotNull(), schema_id))
         if self.held:
