@@ -226,6 +226,25 @@ def test_types_change_before_the_first_commit_too(pipeline):
             pipeline.wait_until_equal("a", running=sink)
 
 
+@pytest.mark.parametrize("between", [True, False], ids=["with a change between", "without"])
+def test_a_column_that_is_added_again_has_what_the_source_has(pipeline, between):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY, note text)", "INSERT INTO a VALUES (1, 'old')")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+            pipeline.source.run("ALTER TABLE a DROP note")
+            if between:
+                pipeline.source.run("INSERT INTO a VALUES (2)")
+                wait_until(lambda: pipeline.target.run("SELECT count(note), count(*) FROM a") == [(0, 2)], "null", sink)
+        with running(pipeline.make_replica()) as sink:
+            pipeline.source.run("ALTER TABLE a ADD note text DEFAULT 'd'", "INSERT INTO a VALUES (3, NULL)")
+            pipeline.wait_until_equal("a", running=sink)
+        pipeline.source.run("INSERT INTO a VALUES (4, 'new')")
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+
+
 def test_a_second_process_of_the_same_sink_is_kept_out(pipeline):
     pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
     with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:

@@ -376,7 +376,7 @@ class _Run:
             if self._new:
                 table.prepare(cursor, schema_id, shape, may_have_rows=False)
             else:
-                table.resume(cursor, schema_id, shape)
+                table.resume(cursor, schema_id, shape, certain=topic in self._schema_ids)
 
     def _table(self, topic: str) -> TargetTable:
         schema, _, table = topic.removeprefix(f"{self._config.source}.").rpartition(".")

@@ -144,6 +144,7 @@ class TargetTable:
         self._taken_bytes = 0  # since the last flush
         self._shape: TargetShape | None = None
         self._shape_id = -1
+        self._certain = False  # all that is in the table came in this shape or an earlier one
         # A number, since the server cuts names at 63 bytes: two tables, or two shapes of one, could share a name.
         self._stage = quoted("pg_temp", f"mainstem_stage_{next(_stages)}")
         self._exists = False
@@ -158,10 +159,11 @@ class TargetTable:
         """The schema that the table was last prepared for."""
         return self._shape_id if self._shape is not None else None
 
-    def resume(self, cursor: Any, schema_id: int, shape: TargetShape) -> None:
-        """Go on with the table as an earlier run left it, in the shape of this schema: no type changes."""
+    def resume(self, cursor: Any, schema_id: int, shape: TargetShape, *, certain: bool) -> None:
+        """Go on with the table as an earlier run left it: in the shape of this schema or, unless `certain`, of a later one."""
         self._shape = shape
         self.prepare(cursor, schema_id, shape, may_have_rows=True)
+        self._certain = certain
 
     def prepare(self, cursor: Any, schema_id: int, shape: TargetShape, *, may_have_rows: bool) -> None:
         """Create the table, or bring it from the schema of the last call to this one; nothing happens where it is the same.
@@ -183,7 +185,7 @@ class TargetTable:
                     hint="empty it, or give the sink another `schema`",
                 )
             self._alter(cursor, shape, present)
-        self._exists, self._shape, self._shape_id = True, shape, schema_id
+        self._exists, self._shape, self._shape_id, self._certain = True, shape, schema_id, True
         cursor.execute(f"DROP TABLE IF EXISTS {self._stage}")
         cursor.execute(
             f"CREATE TEMPORARY TABLE {self._stage} ON COMMIT DELETE ROWS AS "
@@ -278,22 +280,27 @@ class TargetTable:
         self._empty = True
 
     def _alter(self, cursor: Any, shape: TargetShape, present: dict[str, str]) -> None:
-        """Columns are added, and change their type where the schema does; none is ever dropped, only left null.
+        """Columns are added, and change their type where the schema does; none is ever dropped, only made null.
 
         A type that differs for another reason is somebody's choice, or that of a later schema: a cast could cut values.
         """
-        before = {column.name: column.server_type for column in self._shape.columns} if self._shape else {}
+        before = {column.name: column for column in self._shape.columns} if self._shape else {}
         for column in shape.columns:
-            name = quoted(column.name)
+            name, kind, known = quoted(column.name), column.server_type, before.get(column.name)
+            value = "NULL" if column.missing is None else _literal(column.missing)
             if column.name not in present:
-                default = "" if column.missing is None else f" DEFAULT {_literal(column.missing)}"
-                cursor.execute(f"ALTER TABLE {self._table} ADD COLUMN {name} {column.server_type}{default}")
-                if default:  # it was for the rows that are there
-                    cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {name} DROP DEFAULT")
-            elif column.server_type not in (present[column.name], before.get(column.name, column.server_type)):
-                cursor.execute(
-                    f"ALTER TABLE {self._table} ALTER COLUMN {name} TYPE {column.server_type} USING {name}::{column.server_type}"
-                )
+                cursor.execute(f"ALTER TABLE {self._table} ADD COLUMN {name} {kind} DEFAULT {value}")
+                cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {name} DROP DEFAULT")  # it was for older rows
+            elif self._certain and _is_another(known, column):
+                if kind == present[column.name]:
+                    cursor.execute(f"UPDATE {self._table} SET {name} = {value}")
+                else:
+                    cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {name} TYPE {kind} USING {value}::{kind}")
+            elif known is not None and kind not in (present[column.name], known.server_type):
+                cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {name} TYPE {kind} USING {name}::{kind}")
+        keys = {*shape.key, *(self._shape.key if self._shape else ())}
+        for name in before.keys() & present.keys() - {column.name for column in shape.columns} - keys:
+            cursor.execute(f"UPDATE {self._table} SET {quoted(name)} = NULL WHERE {quoted(name)} IS NOT NULL")
 
     def _column_list(self, alias: str = "") -> str:
         assert self._shape is not None
@@ -332,6 +339,14 @@ class TargetTable:
         self._fill_stage(cursor, ", ".join(quoted(name) for name in self._shape.key), keys)
         same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in self._shape.key)
         cursor.execute(f"DELETE FROM {self._table} t USING {self._stage} s WHERE {same}")
+
+
+def _is_another(before: TargetColumn | None, column: TargetColumn) -> bool:
+    """Whether the source dropped the column of that name and added it again: no row has what it had before.
+
+    It has a value in older rows only since it was added; what goes away again, when the source writes the table anew.
+    """
+    return before is None or (before.missing is None and column.missing is not None)
 
 
 def _literal(text: str) -> str:
