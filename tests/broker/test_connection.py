@@ -1,9 +1,13 @@
 """Connections: frames from any split of the stream, answers in order, bounds on what a client can make us hold."""
 
 import asyncio
+import contextlib
 import socket
 import struct
+import subprocess
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -52,6 +56,16 @@ def is_closed(connection):
         return connection.recv(1) == b""
     except ConnectionResetError:
         return True
+
+
+def is_open(connection):
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
 
 
 @settings(max_examples=examples(30))
@@ -255,6 +269,37 @@ def test_connections_beyond_the_limit_are_closed_at_once():
                     break
             assert time.monotonic() < until_time
         second.close()
+
+
+WITH_FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+import mainstem
+with mainstem.embedded() as log:
+    print(log.bootstrap, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_connections_leave_room_for_the_segments_files():
+    """A client that leaked connections took the log offline: no segment could be opened, and it ended, again and again."""
+    command = [sys.executable, "-c", WITH_FEW_FILES]
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        log = SimpleNamespace(bootstrap=process.stdout.readline().strip())
+        raw = stack.enter_context(RawClient(log.bootstrap))
+        raw.create_topic("t", 8)
+        leaked = [stack.enter_context(connect(log)) for _ in range(300)]
+        until_time = time.monotonic() + 30
+        while sum(map(is_open, leaked)) > 200 - 100 - 25 - 1:  # half is for segments, an eighth for the rest
+            assert time.monotonic() < until_time
+            time.sleep(0.05)
+        assert [raw.produce("t", b"v", partition=number) for number in range(8)] == [Code.none] * 8
+        assert any(map(is_open, leaked))
+        process.stdin.close()
+        assert process.wait(30) == 0
 
 
 def test_a_connection_that_asks_nothing_for_long_is_closed(tmp_path):

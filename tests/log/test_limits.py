@@ -2,7 +2,7 @@ import resource
 
 import pytest
 
-from mainstem.log.limits import open_files_limit
+from mainstem.log.limits import connections_limit, open_files_limit
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +23,12 @@ def test_what_the_system_does_not_give_is_not_used():
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 10 * hard
     assert open_files_limit(wanted) == hard // 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted", "segments", "connections"),
+    [(400, 16_384, 200, 150), (4_000, 16_384, 2_000, 1_936), (4_000, 100, 100, 3_836), (64, 16_384, 32, 24)],
+)
+def test_connections_leave_room_for_segments_and_some_more(monkeypatch, limit, wanted, segments, connections):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert (open_files_limit(wanted), connections_limit(wanted)) == (segments, connections)

@@ -24,7 +24,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         socket_request_max_bytes: a longer request closes its connection.
         queued_max_requests: of one connection; further bytes stay in the socket until some are answered.
         queued_max_request_bytes: of all connections together; Kafka's default is no limit.
-        max_connections: a further one is closed at once.
+        max_connections: a further one is closed at once; the limit of open files counts too.
         connections_max_idle_ms: a connection without a request for so long is closed; 0: never.
         fetch_max_bytes: most bytes of one answer to a fetch, but for a first batch that is larger.
         max_incremental_fetch_session_cache_slots: fetch sessions kept; further fetchers send their partitions each time.

@@ -86,8 +86,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/"
-        if len(self.broker.connections) >= self.broker.config.max_connections:
-            self._refuse(TooManyConnections(f"{len(self.broker.connections)} connections are open (max_connections)"))
+        limit = self.broker.most_connections
+        if len(self.broker.connections) >= limit:
+            self._refuse(
+                TooManyConnections(f"{limit} connections are open (max_connections, and what ulimit -n leaves)")
+            )
             return
         self.broker.connections.add(self)
 

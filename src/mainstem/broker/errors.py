@@ -32,4 +32,4 @@ class AddressInUse(UserError):
 
 
 class TooManyConnections(UserError):
-    """`max_connections` are open."""
+    """`max_connections` are open, or as many as the limit of open files leaves room for."""

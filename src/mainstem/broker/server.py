@@ -25,6 +25,7 @@ from mainstem.broker.transactions import TransactionCoordinator
 from mainstem.core import Clock, SystemClock, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog
+from mainstem.log.limits import connections_limit
 
 _IDLE_CHECK_SECONDS = 10.0
 
@@ -55,6 +56,7 @@ class Broker:
         self.log = log
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.connections: set[Connection] = set()
+        self.most_connections = min(config.max_connections, connections_limit(log.config.open_files))
         self.host = ""
         self.port = 0
         self.dispatch = Dispatch(self, {})

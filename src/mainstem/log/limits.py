@@ -2,6 +2,8 @@
 
 import resource
 
+_RESERVE = 64  # the journal, the checkpoint's files, compaction, and what a reader still has of segments let go
+
 
 def open_files_limit(wanted: int) -> int:
     """Raise the process's own limit as far as it may go; the number of segment files to keep open."""
@@ -10,4 +12,17 @@ def open_files_limit(wanted: int) -> int:
     if soft < min(reachable, 2 * wanted):
         soft = min(reachable, 2 * wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return _segment_files(wanted, soft)
+
+
+def connections_limit(wanted: int) -> int:
+    """How many connections leave room for the segment files, and some more; `open_files_limit(wanted)` comes first.
+
+    A segment that cannot be opened stops appends, so it is connections that are refused.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft - _segment_files(wanted, soft) - min(_RESERVE, soft // 8)
+
+
+def _segment_files(wanted: int, soft: int) -> int:
     return max(16, min(wanted, soft // 2))  # the other half is for connections
