@@ -3,6 +3,7 @@ import json
 from click.testing import CliRunner
 
 from mainstem.cli import group
+from mainstem.cli.status import position
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.client.writer import TransactionalWriter
@@ -40,11 +41,12 @@ def test_processes_are_shown_where_the_log_does_not_answer(tmp_path):
 
 def test_what_a_process_has_recovered_from_is_not_shown_for_ever(tmp_path):
     with DirectoryLock(tmp_path):
-        log = ChildState("log", "running", 7, 1, ready_line="listening on x", last_error="exit -9 (Killed)")
+        log = ChildState("log", "running", 4198, 1, ready_line="listening on x", last_error="exit -9 (Killed)")
         spark = ChildState("spark", "starting", 8, 1, ready_line="1 jobs running", last_error="exit 1: no memory")
         save(tmp_path, UpState(1, "p", "127.0.0.1:1", "http://127.0.0.1:1", 0.0, [log, spark]))
         done = mainstem("status", "--data", tmp_path)
     assert "listening on x" in done.stdout
+    assert " 4198 " in done.stdout  # it was 4,198, which no kill takes
     assert "exit 1: no memory" in done.stdout
     assert "Killed" not in done.stdout
 
@@ -61,7 +63,19 @@ def test_sources_are_shown_where_they_are(cli_log, tmp_path):
     assert people.exit_code == 0
     assert "lsn 42, file name a.log" in people.stdout
     (source,) = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).stdout)["sources"]
-    assert source == {"position": {"lsn": 42, "file": {"name": "a.log"}}, "records": 0, "source": "shop"}
+    assert source == {
+        "behind_bytes": None, "position": {"lsn": 42, "file": {"name": "a.log"}}, "records": 0, "source": "shop",
+    }  # fmt: skip
+
+
+def test_people_see_where_a_source_is_and_not_what_it_remembers():
+    file = {"inode": 10150496, "position": 40960, "head_hash": 7, "in_long_line": False, "ended": False, "done": []}
+    assert position(file) == "byte 40,960"
+    assert position(file | {"ended": True}) == "byte 40,960 of a file that has ended"
+    assert (
+        position({"state": "streaming", "system": "7", "lsn": 5368709120, "oids": [1]}) == "streaming, lsn 1/40000000"
+    )
+    assert position({"row": 10, "at": ["a", 1]}) == "row 10, at [a, 1]"
 
 
 def test_what_fails_again_and_again_is_no_for_an_answer_and_what_waits_for_its_input_is_not(cli_log, tmp_path):

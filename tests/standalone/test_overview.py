@@ -5,13 +5,16 @@ from mainstem import embedded
 from mainstem.client.append import append
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.internal import COMMITS
+from mainstem.client.internal import COMMITS, SOURCES
 from mainstem.client.progress import Marker, Read, Written
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
+from mainstem.connect.sources.file_lines import FilePosition
 from mainstem.core import UserError
+from mainstem.core.locks import DirectoryLock
 from mainstem.standalone.overview import job_state, job_states, lag_of, overview
+from mainstem.standalone.state import UpState, save
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,32 @@ def connection():
 
 def test_lag_counts_the_offsets_to_the_end():
     assert lag_of({"t": {0: 3, 1: 9}}, {"t": {0: 10, 1: 9}, "u": {0: 5}}) == 7
+
+
+def test_a_source_of_a_file_is_so_many_bytes_behind(connection, tmp_path):
+    file = tmp_path / "a.log"
+    file.write_bytes(b"one\ntwo\n")
+    (tmp_path / "mainstem.toml").write_text('[sources.lines]\ntype = "file"\npath = "a.log"\ntopic = "t"\n')
+    writer = TransactionalWriter(connection, "lines")
+    writer.open()
+    writer.begin()
+    writer.commit(msgspec.to_builtins(FilePosition(file.stat().st_ino, 4)))
+    writer.close()
+
+    def behind():
+        return [source.behind_bytes for source in overview(tmp_path, connection).sources]
+
+    assert behind() == [None]  # no project is up here: another one may have a source of that name
+    with DirectoryLock(tmp_path):
+        save(tmp_path, UpState(1, str(tmp_path), connection.bootstrap, "http://127.0.0.1:1", 0.0))
+        assert behind() == [4]
+        file.rename(tmp_path / "a.log.1")
+        assert behind() == [None]
+        file.write_bytes(b"three\n")
+        assert behind() == [None]
+        (tmp_path / "mainstem.toml").write_text("no settings")
+        assert behind() == [None]
+    append(connection, SOURCES, [(b"lines", None)])
 
 
 def test_a_topic_that_was_deleted_is_left_out(connection, tmp_path):

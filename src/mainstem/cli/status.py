@@ -7,6 +7,7 @@ import click
 from mainstem.cli.output import json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 from mainstem.client.errors import BrokerUnavailable
+from mainstem.connect.sources.postgres_pgoutput import format_lsn
 
 if TYPE_CHECKING:
     from mainstem.standalone.supervisor import ChildState
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 @connection_options
 @click.pass_context
 def status(ctx: click.Context, as_json: bool, target: Target) -> None:
-    """Show the processes of a project, its sources, jobs and destinations, and the lag of each.
+    """Show the processes of a project, its sources, jobs and destinations, and how far each is.
+
+    The lag of a job or a destination is in offsets; a source of a file is so many bytes behind. With --json, a source's
+    position is as the source keeps it.
 
     Exit 1 if `mainstem up` does not run for this project (and no --bootstrap was given), a process of it is down, or a
     source, sink or job has failed or fails again and again. A job that is idle waits for its input, as it should.
@@ -44,7 +48,7 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
     if as_json:
         click.echo(to_json(seen))
     else:
-        rows = [(c.name, c.state, c.pid, c.restarts, _said(c)) for c in children]
+        rows = [(c.name, c.state, None if c.pid is None else str(c.pid), c.restarts, _said(c)) for c in children]
         tables = [
             to_table(["process", "state", "pid", "restarts", "said"], rows),
             to_table(
@@ -52,7 +56,8 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
                 [(t.name, t.state, t.failures, t.told) for t in seen.tasks],
             ),
             to_table(
-                ["source", "records", "position"], [(s.source, s.records, position(s.position)) for s in seen.sources]
+                ["source", "records", "bytes behind", "position"],
+                [(s.source, s.records, s.behind_bytes, position(s.position)) for s in seen.sources],
             ),
             to_table(
                 ["job", "version", "batch", "lag", "rows", "late"],
@@ -66,7 +71,11 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
 
 
 def position(value: Any) -> str:
-    """Where a source is, in its own words: `lsn 0/16B3748, state streaming`."""
+    """Where a source is, for people: `streaming, lsn 0/16B3748` of a database, `byte 40,960` of a file."""
+    if isinstance(value, dict) and value.keys() >= {"inode", "position"}:
+        return f"byte {value['position']:,}{' of a file that has ended' if value.get('ended') else ''}"
+    if isinstance(value, dict) and value.keys() >= {"state", "lsn"}:
+        return f"{value['state']}, lsn {format_lsn(value['lsn'])}"
     if isinstance(value, dict):
         return ", ".join(f"{name} {position(each)}" for name, each in value.items())
     return f"[{', '.join(map(position, value))}]" if isinstance(value, list) else str(value)

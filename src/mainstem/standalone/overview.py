@@ -1,6 +1,6 @@
 """What runs and how far it is: for `mainstem status`, `mainstem job`, and whoever shows it in another way."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, Positions, merge_positions
 from mainstem.client.reports import Report, read_reports
+from mainstem.connect.sources.file_lines import FilePosition
 from mainstem.connect.worker import TaskState
 from mainstem.core import SystemClock, UserError
+from mainstem.core.config import BadSetting, named_tables, overlay_environment, read_toml
 from mainstem.standalone.state import UpState, is_up, load
 from mainstem.standalone.tasks import load_tasks
 
@@ -43,11 +45,16 @@ class JobState(msgspec.Struct, frozen=True):
 
 
 class SourceLine(msgspec.Struct, frozen=True):
-    """One source: where it is in what it reads, in its own words, and how many records it has written."""
+    """One source: where it is in what it reads, in its own words, and how many records it has written.
+
+    `behind_bytes` of its file are not read yet; None where that is not known here: of a database, and of a file that
+    has just been rotated.
+    """
 
     source: str
     position: dict[str, Any]
     records: int
+    behind_bytes: int | None = None
 
 
 class ReaderLine(msgspec.Struct, frozen=True):
@@ -83,7 +90,7 @@ def overview(data: Path, connection: Connection | None) -> Overview:
         running,
         node,
         tasks,
-        _sources(connection) if SOURCES in existing else [],
+        _sources(connection, {} if node is None else _files(Path(node.project))) if SOURCES in existing else [],
         job_states(connection, tasks),
         _readers(connection, existing),
     )
@@ -170,13 +177,33 @@ def lag_of(positions: Positions, ends: dict[str, dict[int, int]]) -> int:
     )
 
 
-def _sources(connection: Connection) -> list[SourceLine]:
+def _files(project: Path) -> dict[str, Path]:
+    """The file of each file source of a project; none where its settings cannot be read any more."""
+    where = project / "mainstem.toml"
+    try:
+        tables = named_tables(overlay_environment(read_toml(where)), "sources", where=where)
+    except BadSetting:
+        return {}
+    return {name: project / str(table["path"]) for name, table in tables.items() if "path" in table}
+
+
+def _behind_bytes(position: dict[str, Any], file: Path) -> int | None:
+    try:
+        found, read = file.stat(), msgspec.convert(position, FilePosition)
+    except (OSError, msgspec.ValidationError):
+        return None
+    return max(0, found.st_size - read.position) if found.st_ino == read.inode else None
+
+
+def _sources(connection: Connection, files: Mapping[str, Path]) -> list[SourceLine]:
     lines = []
     for key, value in sorted(read_compacted(connection, SOURCES).items()):
         state = msgspec.json.decode(value)
         written = state.get("written", {}).values()
         records = sum(total.get("count", 0) for partitions in written for total in partitions.values())
-        lines.append(SourceLine(key.decode(), state["position"], records))
+        name, position = key.decode(), state["position"]
+        behind = _behind_bytes(position, files[name]) if name in files else None
+        lines.append(SourceLine(name, position, records, behind))
     return lines
 
 
