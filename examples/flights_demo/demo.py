@@ -90,6 +90,9 @@ def main() -> int:
     except (Stuck, MainstemError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("demo: interrupted; what it started is stopped", file=sys.stderr)
+        return 130
 
 
 def empty(work: Path, *, ours: bool) -> None:
@@ -142,10 +145,10 @@ class Demo:
         self.timed("post weather", lambda: self.post("weather", truth.weather_events()))
         self.timed(f"post flights 1 to {early:,}", lambda: self.post("flights", islice(events, early)))
         p = watch.data_ends("flights")
-        self.waited("flights_enriched covers them (p)", watch, lambda: watch.covered("flights_enriched", p))
+        self.waited("flights_enriched covers them (p)", watch, lambda: watch.unprocessed("flights_enriched", p))
         self.timed("change planes and airports", lambda: change_database(self.fleet))
         q = mark_position(self.fleet)
-        self.waited("the log has the changes (q)", watch, lambda: watch.sources.get("fleet", {}).get("lsn", -1) >= q)
+        self.waited("the log has the changes (q)", watch, lambda: watch.behind("fleet", q))
         transfers = self.started(Transfers(self.fleet, reader, self.check))
         rejected = self.spoil()
         new_table = self.started(Background(lambda: self.see_table("flights.quarantine")))
@@ -158,14 +161,14 @@ class Demo:
         self.access_log.with_name("access.log.end").touch()
         self.timed("parts have been moved", transfers.finish)
         end = mark_position(self.fleet)
-        self.waited("the log has every change", watch, lambda: watch.sources.get("fleet", {}).get("lsn", -1) >= end)
+        self.waited("the log has every change", watch, lambda: watch.behind("fleet", end))
         outputs = ("flights_enriched", "delays_hourly", "aircraft_days", "access_requests", "access_sessions")
-        self.waited("every window and session is closed", watch, lambda: watch.ended.issuperset(outputs))
+        self.waited("every window and session is closed", watch, lambda: len(set(outputs) - watch.ended))
         topics = ("flights", "weather", "access_log", *outputs, *(f"fleet.{t}" for t in (*TABLES, *stock.TABLES)))
         ends = watch.data_ends(*topics)
-        self.waited("the tables have everything", watch, lambda: watch.read("lakehouse", ends))
+        self.waited("the tables have everything", watch, lambda: watch.unread("lakehouse", ends))
         changed = {f"fleet.{table}": ends[f"fleet.{table}"] for table in (*TABLES, *stock.TABLES)}
-        self.waited("the replica has everything", watch, lambda: watch.read("replica", changed))
+        self.waited("the replica has everything", watch, lambda: watch.unread("replica", changed))
         new_table.finish()
         reader.stop()
         results = self.timed("compare every stage with the truth", lambda: self.compare(truth, lines, rejected))
@@ -201,12 +204,18 @@ class Demo:
         else:
             raise self.ended()
         alarm.cancel()
-        threading.Thread(target=self.node.stdout.read, daemon=True).start()
+        threading.Thread(target=self.repeat, args=(self.node.stdout,), daemon=True).start()
         state = json.loads((self.work / "node" / "up.json").read_text())
         self.connection = Connection(state["bootstrap"])
         # trust_env: the gateway is on this machine, where a proxy that variables name does not reach
         self.http = httpx.Client(base_url=state["gateway"], timeout=60, trust_env=False)
         self.options.listen, self.options.gateway = state["bootstrap"], state["gateway"].removeprefix("http://")
+
+    @staticmethod
+    def repeat(lines: Iterable[str]) -> None:
+        """Print what `mainstem up` says: what waits, fails, or is started again."""
+        for line in lines:
+            print(f"    {line.rstrip()}", flush=True)
 
     def stop(self) -> None:
         """Ctrl-C to `mainstem up`, which stops its processes in order."""
@@ -293,6 +302,7 @@ class Demo:
         gave: dict[str, int] = {}
         for topic, (columns, rows, source) in want.items():
             took = source if isinstance(source, int) else gave[source]
+            self.progress(f"  {topic}")
             found.append(compare("topic", topic, took, topic_rows(at, topic, columns), rows))
             gave[topic] = found[-1].gave
             found.append(compare("table", topic, gave[topic], delta_rows(tables, topic, columns), rows))
@@ -341,12 +351,23 @@ class Demo:
         print("\nall equal" if equal and balanced else "\nNOT ALL EQUAL")
         if self.options.keep:
             assert self.node is not None
-            print(
-                f"still up: log {self.connection.bootstrap}, gateway {self.http.base_url}; Ctrl-C stops it", flush=True
-            )
+            print(f"\nstill up; Ctrl-C stops it\n{self.ways_in()}", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 self.node.wait()
         return 0 if equal and balanced else 1
+
+    def ways_in(self) -> str:
+        """Where everything is, and commands that show it."""
+        mainstem = Path(sys.executable).with_name("mainstem")
+        return "\n".join((
+            f"  log        {self.connection.bootstrap}",
+            f"  gateway    {self.http.base_url}",
+            f"  database   {self.fleet}",
+            f"  replica    {self.replica}",
+            f"  tables     {self.work / 'node' / 'tables'}",
+            f"  {mainstem} status --data {self.work / 'node'}",
+            f"  {mainstem} tail flights_enriched --bootstrap {self.connection.bootstrap}",
+        ))  # fmt: skip
 
     def audit(self) -> bool:
         """Whether the books balance, of every reader to its last record; the last reports may still be on their way."""
@@ -366,8 +387,8 @@ class Demo:
         self.times.append((what, time.monotonic() - began))
         return result
 
-    def waited(self, what: str, watch: Watch, reached: Callable[[], bool]) -> None:
-        self.timed(what, lambda: watch.wait(what, reached, check=self.check))
+    def waited(self, what: str, watch: Watch, left: Callable[[], int]) -> None:
+        self.timed(what, lambda: watch.wait(what, left, check=self.check, tell=self.progress))
 
     def started(self, thread: Thread) -> Thread:
         """Start a thread; from now on its error is noticed wherever something is waited for."""

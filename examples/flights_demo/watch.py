@@ -15,6 +15,7 @@ from mainstem.client.topics import end_offsets
 from mainstem.registry.reader import TypedReader
 
 Positions = dict[int, int]
+TELL_EVERY_S = 5.0
 
 
 class Watch:
@@ -36,15 +37,22 @@ class Watch:
         for thread in self._threads:
             thread.start()
 
-    def wait(self, what: str, reached: Callable[[], bool], *, check: Callable[[], None]) -> None:
-        """Wait until `reached()`; `check` is called meanwhile, and raises where there is nothing to wait for any more.
+    def wait(
+        self, what: str, left: Callable[[], int], *, check: Callable[[], None], tell: Callable[[str], None] = print
+    ) -> None:
+        """Wait until nothing is `left()`, and tell how much it is now and then.
+
+        `check` is called meanwhile, and raises where there is nothing to wait for any more.
 
         Raises:
             Stuck: nothing has moved for `LONGEST_WAIT_S`.
         """
-        began = time.monotonic()
+        began = told = time.monotonic()
         with self._changed:
-            while not self._changed.wait_for(reached, 2):
+            while not self._changed.wait_for(lambda: left() == 0, 2):
+                if time.monotonic() - told >= TELL_EVERY_S:
+                    told = time.monotonic()
+                    tell(f"  {left():,} left")
                 check()
                 for thread in self._threads:
                     thread.check()
@@ -75,22 +83,18 @@ class Watch:
             result[topic] = found
         return result
 
-    def covered(self, job: str, targets: dict[str, Positions]) -> bool:
-        """Whether `job` has processed all of `targets`."""
+    def unprocessed(self, job: str, targets: dict[str, Positions]) -> int:
+        """How many offsets of `targets` the job has not processed yet."""
         basis = self.basis.get(job, {})
-        return all(
-            basis.get(topic, {}).get(partition, 0) >= offset
-            for topic, positions in targets.items()
-            for partition, offset in positions.items()
-        )
+        return _missing({topic: basis.get(topic, {}) for topic in targets}, targets)
 
-    def read(self, reader: str, targets: dict[str, Positions]) -> bool:
-        """Whether `reader` has all of `targets` (see `data_ends`)."""
-        return all(
-            self.readers.get((reader, topic), {}).get(partition, 0) >= offset
-            for topic, positions in targets.items()
-            for partition, offset in positions.items()
-        )
+    def behind(self, source: str, lsn: int) -> int:
+        """How many bytes of its database's WAL before `lsn` the source has not read yet."""
+        return max(0, lsn - int(self.sources.get(source, {}).get("lsn", 0)))
+
+    def unread(self, reader: str, targets: dict[str, Positions]) -> int:
+        """How many offsets of `targets` (see `data_ends`) the reader does not have yet."""
+        return _missing({topic: self.readers.get((reader, topic), {}) for topic in targets}, targets)
 
     def _follow(self, topic: str, take: Callable[[Any], None]) -> None:
         with TypedReader(self._connection, topic, follow=True) as reader:
@@ -121,3 +125,11 @@ class Watch:
         if said.end and said.topic not in self.ended:
             self.ended.add(said.topic)
             self._moved = time.monotonic()
+
+
+def _missing(known: dict[str, Positions], targets: dict[str, Positions]) -> int:
+    return sum(
+        max(0, offset - known[topic].get(partition, 0))
+        for topic, positions in targets.items()
+        for partition, offset in positions.items()
+    )

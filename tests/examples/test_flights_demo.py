@@ -49,25 +49,30 @@ def test_a_wait_ends_when_nothing_comes_and_when_nothing_can(modules):
         modules.waiting.until("the tables are full", lambda: False, ended)
 
 
-def test_a_watch_ends_when_nothing_moves_and_when_nothing_can(modules):
+def test_a_watch_tells_what_is_left_and_ends_when_nothing_moves_or_can(modules, monkeypatch):
     with mainstem.embedded() as log:
         connection = Connection(log.bootstrap)
         ensure_internal_topics(connection)
-        watch = modules.watch.Watch(connection)
+        watch, told = modules.watch.Watch(connection), []
+        monkeypatch.setattr(modules.watch, "TELL_EVERY_S", 0)
         with pytest.raises(modules.waiting.Stuck, match="all windows are closed: nothing has moved for"):
-            watch.wait("all windows are closed", lambda: False, check=fine)
+            watch.wait("all windows are closed", lambda: 1, check=fine, tell=told.append)
+        assert told == ["  1 left"]
         with pytest.raises(InterruptedError, match="mainstem up ended"):
-            watch.wait("all windows are closed", lambda: False, check=ended)
+            watch.wait("all windows are closed", lambda: 1, check=ended)
         write_heartbeats(connection, [Statement("flights", {0: 1}, 0), Statement("hours", {0: 1}, 0, end=True)])
         wait_for(lambda: watch.ended)
         assert watch.ended == {"hours"}
+        watch.readers[("lakehouse", "flights")] = {0: 7, 1: 3}
+        # One offset of partition 1, one of partition 2; what is beyond the target makes up for nothing.
+        assert watch.unread("lakehouse", {"flights": {0: 5, 1: 4, 2: 1}}) == 2
 
 
 def test_what_ends_a_thread_of_the_watch_ends_the_wait(modules):
     with mainstem.embedded() as log:
         watch = modules.watch.Watch(Connection(log.bootstrap))  # of topics that are not there
         with pytest.raises(Exception, match="__mainstem"):
-            watch.wait("all windows are closed", lambda: False, check=fine)
+            watch.wait("all windows are closed", lambda: 1, check=fine)
 
 
 def test_faults_end_when_a_process_does_not_come_back(modules, tmp_path):
