@@ -1,8 +1,9 @@
 import pytest
+from confluent_kafka import Producer
 
-from mainstem.client.heartbeats import Statement, decode, encode, write_heartbeats
+from mainstem.client.heartbeats import Statement, decode, encode, statement_about, write_heartbeats
 from mainstem.client.internal import HEARTBEATS
-from mainstem.client.topics import end_offsets
+from mainstem.client.topics import end_offsets, topic_ids
 from mainstem.core import CorruptData
 
 
@@ -24,3 +25,19 @@ def test_heartbeats_are_durable_on_return(connection):
     before = end_offsets(connection, HEARTBEATS)[0]
     write_heartbeats(connection, [Statement("t", {0: 1}, 1), Statement("u", {0: 1}, 2)])
     assert end_offsets(connection, HEARTBEATS)[0] == before + 2
+
+
+def test_a_statement_covers_what_was_committed_before_its_marker_was_written(connection, topic):
+    """Apache Kafka answers a commit first. Windows were closed without the last records, as long as the last stable offset
+    lay before them: here an open transaction keeps it there.
+    """
+    producer = Producer(connection.confluent(transactional_id=topic))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.flush(30)
+    said = statement_about(connection, topic, 5000, end=True)
+    assert end_offsets(connection, topic, committed=True)[0] == 0
+    assert said == Statement(topic, end_offsets(connection, topic), 5000, True, topic_ids(connection, [topic])[topic])
+    assert said.positions[0] == 1
+    producer.abort_transaction(30)

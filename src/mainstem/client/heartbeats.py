@@ -5,6 +5,7 @@ import msgspec
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.internal import HEARTBEATS
+from mainstem.client.topics import end_offsets, topic_ids
 from mainstem.core import CorruptData
 
 
@@ -22,6 +23,18 @@ class Statement(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def key(self) -> bytes:
         return self.topic.encode()
+
+
+def statement_about(connection: Connection, topic: str, event_time: int, *, end: bool) -> Statement:
+    """The statement about what is in `topic` now, by its only writer, whose transactions are committed.
+
+    The positions are high watermarks. A commit is answered before its markers are written: the last stable offset may still
+    lie before what was just committed, and a job would close its windows without it.
+    """
+    topic_id = topic_ids(connection, [topic]).get(
+        topic, ""
+    )  # first: positions of a topic made anew are not those of this one
+    return Statement(topic, end_offsets(connection, topic), event_time, end, topic_id)
 
 
 def encode(statement: Statement) -> bytes:

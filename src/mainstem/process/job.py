@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainstem.client.connection import Connection
-from mainstem.client.heartbeats import Statement, write_heartbeats
+from mainstem.client.heartbeats import statement_about, write_heartbeats
 from mainstem.client.internal import job_key
 from mainstem.client.progress import Positions, Reads
-from mainstem.client.topics import end_offsets, topic_ids
 from mainstem.core import MainstemError, UserError
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
@@ -446,9 +445,7 @@ class RunningJob:
 
     def _state(self, step: State) -> None:
         topic = self.spec.fixed.output
-        topic_id = topic_ids(self._connection, [topic]).get(topic, "")
-        ends = end_offsets(self._connection, topic, committed=True)
-        statement = Statement(topic, ends, step.event_time, step.end, topic_id)
+        statement = statement_about(self._connection, topic, step.event_time, end=step.end)
         if self._follower.statement(topic) != statement:
             write_heartbeats(self._connection, [statement])
             log.info("output_idle", job=self.spec.name, topic=topic, end=step.end)

@@ -20,11 +20,11 @@ import msgspec
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.errors import UnknownTopic
-from mainstem.client.heartbeats import Statement
 from mainstem.client.heartbeats import encode as encode_heartbeat
+from mainstem.client.heartbeats import statement_about
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.partitioner import partition_for
-from mainstem.client.topics import describe, end_offsets, ensure_internal_topics, topic_ids
+from mainstem.client.topics import describe, ensure_internal_topics
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect import quarantine
 from mainstem.connect.quarantine import Quarantined, quarantine_topic
@@ -290,10 +290,7 @@ class FileSource:
     def _state_end(self, writer: TransactionalWriter, position: FilePosition) -> FilePosition:
         """All lines are committed: state that nothing follows, and remember that it was stated, in one transaction."""
         ended = msgspec.structs.replace(position, ended=True)
-        topic = self.config.topic
-        topic_id = topic_ids(self._connection, [topic]).get(topic, "")
-        positions = end_offsets(self._connection, topic, committed=True)
-        statement = Statement(topic, positions, self._clock.now_ms(), True, topic_id)
+        statement = statement_about(self._connection, self.config.topic, self._clock.now_ms(), end=True)
         writer.begin()
         writer.send(HEARTBEATS, 0, statement.key, encode_heartbeat(statement))
         writer.commit(msgspec.to_builtins(ended))

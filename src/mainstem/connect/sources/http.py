@@ -21,10 +21,10 @@ from starlette.routing import BaseRoute, Route
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.errors import UnknownTopic as TopicGone
-from mainstem.client.heartbeats import Statement
 from mainstem.client.heartbeats import encode as encode_heartbeat
+from mainstem.client.heartbeats import statement_about
 from mainstem.client.internal import HEARTBEATS
-from mainstem.client.topics import end_offsets, topic_ids
+from mainstem.client.topics import topic_ids
 from mainstem.connect import quarantine
 from mainstem.connect.gateway_config import CollectorConfig
 from mainstem.connect.quarantine import Quarantined, quarantine_topic
@@ -256,9 +256,7 @@ class Collector:
 
     async def _state(self, topic: str, event_time: int, *, end: bool) -> Response:
         await self.appender.settled()
-        topic_id = await asyncio.to_thread(self._topic_id, topic)
-        positions = await asyncio.to_thread(end_offsets, self._connection, topic, committed=True)
-        statement = Statement(topic, positions, event_time, end, topic_id)
+        statement = await asyncio.to_thread(statement_about, self._connection, topic, event_time, end=end)
         await self.appender.append([NewRecord(HEARTBEATS, statement.key, encode_heartbeat(statement), [])])
         log.info("heartbeat", topic=topic, event_time=event_time, end=end)
         return _json(200, statement)
