@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import threading
 
 import pytest
@@ -247,6 +248,47 @@ def test_a_flush_that_shared_its_round_with_a_full_disk_is_made_up_for(tmp_path)
         abandon(log)
 
     run(test())
+
+
+@pytest.mark.parametrize("flush_messages", [1, 100])
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_segment_that_cannot_be_opened_for_now_refuses_and_the_log_goes_on(tmp_path, flush_messages, error):
+    """It took the log offline, though nothing was lost, and the next start met the same clients."""
+
+    class FewFiles(SimulatedDisk):
+        refuses = ""
+
+        def open(self, path, *, create=False):
+            if self.refuses and self.refuses in str(path):
+                raise OSError(error, os.strerror(error), str(path))
+            return super().open(path, create=create)
+
+    disk = FewFiles(tmp_path)
+    topic = TopicConfig(flush_messages=flush_messages, segment_bytes=100)
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+    async def story():
+        log = await open_log(tmp_path, disk=disk)
+        partitions = [await log.create_partition(tp, TOPIC_ID, topic) for tp in (first, second)]
+        for partition in partitions:
+            await partition.append(batch(b"before", b"x" * 100))
+        disk.refuses = str(second)
+        in_one_round = [partition.append(batch(b"lost")) for partition in partitions]  # the first one's is written
+        for refused in in_one_round:
+            with pytest.raises(StorageError, match="nothing was appended") as caught:
+                await refused
+            assert "ulimit -n" in caught.value.hint
+        disk.refuses = ""
+        for partition in partitions:
+            assert (await partition.append(batch(b"after"))).base_offset == 2
+            assert await values(partition) == [b"before", b"x" * 100, b"after"]
+        await log.close()
+        log = await open_log(tmp_path, disk=disk.after_kill())
+        for tp in (first, second):
+            assert await values(log.partitions[tp]) == [b"before", b"x" * 100, b"after"]
+        await log.close()
+
+    run(story())
 
 
 async def check_values(partition, expected):

@@ -2,7 +2,8 @@
 
 A round, for everything that was queued when it began:
 
-1. write the batches to their segments (page cache): a full disk is found here, or in step 3, and all is taken back;
+1. write the batches to their segments (page cache): a full disk is found here, or in step 3, and so is a segment that
+   cannot be opened for want of file descriptors; all is taken back;
 2. partitions that trust the page cache (`flush.messages` > 1) answer now;
 3. write one frame with all the others' batches, and the notes, to the journal;
 4. one fdatasync of the journal, and of those segments whose topics sync by number or time;
@@ -34,10 +35,15 @@ log = get_logger()
 
 _LONGEST_JOURNAL = 4  # times the limit, while a checkpoint is slow: it bounds recovery too
 FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # a segment cannot be opened for now; no file has failed
 
 
 class _TakenBack(Exception):
-    """The disk had no room for a round; nothing of it is left in any file."""
+    """The disk had no room for a round, or a file could not be opened; nothing of it is left in any file."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.full = error.errno in FULL
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -221,10 +227,15 @@ class Writer:
             if batch.journaled
         ]
         entries += [note.entry for note in notes]
+        begun: list[tuple[Batch, Write]] = []
         told = framed = False
         try:
-            for _, run in runs:
-                run.segment.file_to_write(run.position).write(run.pieces, run.position)
+            for batch, run in runs:
+                file = run.segment.file_to_write(run.position)
+                begun.append((batch, run))
+                file.write(run.pieces, run.position)
+            segments = dict.fromkeys(segment for batch in batches for segment in batch.sync)
+            to_sync = [segment.file for segment in segments]
             if relaxed := [batch for batch in batches if not batch.journaled]:
                 self._loop.call_soon_threadsafe(_tell_written, relaxed)
                 told = True
@@ -232,14 +243,14 @@ class Writer:
                 framed = True
                 self._journal.append(entries)
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in FULL + _NO_FILES:
                 raise
             if framed:
                 self._journal.take_back()
-            _cut_files([run for batch, run in runs if batch.journaled or not told])
-            raise _TakenBack(str(error)) from error
-        for segment in dict.fromkeys(segment for batch in batches for segment in batch.sync):
-            segment.file.sync()
+            _cut_files([run for batch, run in begun if batch.journaled or not told])
+            raise _TakenBack(error) from error
+        for file in to_sync:
+            file.sync()
         if entries:
             self._journal.sync()
 
@@ -283,8 +294,11 @@ class Writer:
     def _fail_round(self, batches: list[Batch], notes: list[Note], error: BaseException) -> None:
         final = any(batch.sink.fail_stop for batch in batches)
         if isinstance(error, _TakenBack) and not final:
-            refusal = StorageError(f"{error}: nothing was appended", hint="free disk space, or shorten a retention")
-            log.error("disk_full", error=str(error))
+            hint = (
+                "free disk space, or shorten a retention" if error.full else "raise the limit of open files: ulimit -n"
+            )
+            refusal = StorageError(f"{error}: nothing was appended", hint=hint)
+            log.error("disk_full" if error.full else "file_not_opened", error=str(error))
             for batch in batches:
                 batch.sink.undo(batch, refusal)
         else:
@@ -311,7 +325,7 @@ def _cut_files(runs: list[Write]) -> None:
     for run in runs:
         try:
             file = run.segment.file
-        except FileNotFoundError:  # there was no room for its name either
+        except FileNotFoundError:  # deleted meanwhile
             continue
         file.truncate(run.position)
         file.sync()
