@@ -241,6 +241,29 @@ def test_a_topic_that_is_made_anew_is_another_one(log_connection, topic):
     assert asyncio.run(scenario()) == [("accepted", 0)] * 10
 
 
+def test_what_was_appended_is_waited_for_and_not_what_others_append(log_connection, topic):
+    """A heartbeat waited until nobody posted anything, to any topic."""
+
+    async def scenario():
+        async with running(log_connection, topic, group_bytes=1) as appender, asyncio.TaskGroup() as tasks:
+
+            async def post():
+                while True:
+                    await appender.append([record(topic, "x")])
+
+            busy = [tasks.create_task(post()) for _ in range(8)]
+            await asyncio.sleep(0.1)
+            committed_before = appender.committed
+            try:
+                await asyncio.wait_for(appender.settled(), 10)
+            finally:
+                for task in busy:
+                    task.cancel()
+            assert appender.committed >= committed_before + 7
+
+    asyncio.run(scenario())
+
+
 def test_more_than_may_wait_is_refused_at_once(log_connection, topic):
     async def scenario():
         appender = Appender(log_connection, topic, waiting_bytes=1000)

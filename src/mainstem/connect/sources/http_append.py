@@ -106,8 +106,6 @@ class Appender:
         self._queue: deque[_Request] = deque()
         self._waiting = 0  # bytes in the queue
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="collector")
         self._transaction: SharedTransaction | None = None
         self._holds_id = False
@@ -133,16 +131,24 @@ class Appender:
         size = sum(map(_size, records))
         if self._waiting and self._waiting + size > self._waiting_bytes:
             raise Overloaded(f"{self._waiting} bytes are waiting for the log", hint="try again in a second")
+        return await self._queued(records, size)
+
+    async def settled(self) -> None:
+        """Return when what was appended before this call is durable or refused; others may go on appending.
+
+        Raises:
+            LogUnavailable, TakenOver: as `append` does.
+        """
+        if self.fenced:
+            raise self._taken_over()
+        await self._queued([], 0)
+
+    async def _queued(self, records: list[NewRecord], size: int) -> list[Placed]:
         request = _Request(records, size, asyncio.get_running_loop().create_future())
         self._queue.append(request)
         self._waiting += size
-        self._idle.clear()
         self._wake.set()
         return await request.answer
-
-    async def settled(self) -> None:
-        """Return when nothing is waiting or under way."""
-        await self._idle.wait()
 
     def topic_id(self, topic: str) -> str | None:
         """The id of a topic as the last group found it."""
@@ -171,7 +177,6 @@ class Appender:
                 await self._commit_group(self._take_group())
                 if self.fenced:
                     raise self._taken_over()
-            self._idle.set()
 
     def _take_group(self) -> list[_Request]:
         group = [self._queue.popleft()]
