@@ -12,15 +12,20 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, Fenced, TransactionFailed
+from mainstem.client.errors import BrokerUnavailable, Fenced, RecordRefused, TransactionFailed
 from mainstem.client.internal import SOURCES, source_transactional_id
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Positions, Written, add_written
-from mainstem.client.topics import describe
+from mainstem.client.topics import describe, describe_config
 from mainstem.core import CorruptData
 from mainstem.core.clock import since_boot
 from mainstem.records.fingerprint import MODULUS, fingerprint
 
+LARGEST_RECORD_BYTES = 99_000_000
+"""Below it the topic's `max.message.bytes` decides. Above it a request is more than brokers take unless told otherwise
+(`socket.request.max.bytes`), and the answer to a fetch more than librdkafka's readers do (`receive.message.max.bytes`).
+"""
+_BATCH_BYTES = 262_144  # of several records; one that is larger is a batch of its own
 _FENCING = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 
 
@@ -63,14 +68,16 @@ class TransactionalWriter:
         self._pending: dict[tuple[str, int], list[int]] = {}  # count and sum of fingerprints
         self._ends: Positions = {}
         self._failure: str = ""
+        self._too_large: tuple[int, str] | None = None  # size and topic of the largest record that was refused for it
         self._timeout_seconds = transaction_timeout_ms / 1000
         self._sent_at = 0.0  # when the transaction's first record was sent: the broker counts from a moment later
-        settings = connection.confluent(linger_ms=5, log_level=2, compression_type="none", batch_size=262_144)
+        settings = connection.confluent(linger_ms=5, log_level=2, compression_type="none", batch_size=_BATCH_BYTES)
         settings |= {
             "transactional.id": source_transactional_id(source),
             "transaction.timeout.ms": transaction_timeout_ms,
         }
         settings |= {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 131_072}
+        settings |= {"message.max.bytes": LARGEST_RECORD_BYTES}
         self._producer = Producer(settings)
 
     def open(self) -> SourceState | None:
@@ -82,7 +89,7 @@ class TransactionalWriter:
         return self.state
 
     def begin(self) -> None:
-        self._pending, self._ends, self._failure = {}, {}, ""
+        self._pending, self._ends, self._failure, self._too_large = {}, {}, "", None
         self._guard(self._producer.begin_transaction)
         self._sent_at = 0.0
 
@@ -94,7 +101,11 @@ class TransactionalWriter:
         value: bytes | None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
-        """Queue one record. Without a partition its key chooses as in Kafka, and a record without key takes turns."""
+        """Queue one record. Without a partition its key chooses as in Kafka, and a record without key takes turns.
+
+        Raises:
+            Fenced, TransactionFailed, RecordRefused, BrokerUnavailable: as `commit` does, for this or an earlier record.
+        """
         if partition is None:
             partition = self._choose(topic, key)
         self._produce(topic, partition, key, value, list(headers))
@@ -111,6 +122,7 @@ class TransactionalWriter:
         Raises:
             Fenced: a newer writer of this source took over; nothing of this transaction is visible.
             TransactionFailed: aborted, nothing of it is visible.
+            RecordRefused: one of the records is too large for its topic; aborted, and it would be so at every try.
             BrokerUnavailable: whether it is committed is unknown: `open()` tells.
         """
         state = SourceState(position, self._written())
@@ -119,9 +131,7 @@ class TransactionalWriter:
         self._produce(SOURCES, 0, self.source.encode(), msgspec.json.encode(state), [])
         self._flush()
         if self._failure:
-            failure = self._failure
-            self.abort()  # raises Fenced if that is why the record was refused
-            raise TransactionFailed(f"source {self.source}: a record was refused: {failure}; transaction aborted")
+            self._give_up(f"a record was refused: {self._failure}")
         self._guard(self._producer.commit_transaction, self._timeout_seconds)
         self.state = state
         return self._ends
@@ -172,6 +182,11 @@ class TransactionalWriter:
                     raise BrokerUnavailable(f"{topic}: the queue did not drain in {self._timeout_seconds} s") from None
                 self._producer.poll(0.1)
             except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.MSG_SIZE_TOO_LARGE:
+                    self._too_large = (_size(key, value), topic)
+                if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._STATE):  # an earlier record has failed
+                    self._give_up(error.args[0].str(), error)
                 self._raise(error)
         try:
             self._producer.poll(0)
@@ -181,6 +196,9 @@ class TransactionalWriter:
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
             self._failure = self._failure or error.str()
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                refused = (_size(message.key(), message.value()), message.topic())
+                self._too_large = max(self._too_large or refused, refused)
         if error is not None or message.topic() == SOURCES:
             return
         ends = self._ends.setdefault(message.topic(), {})
@@ -204,16 +222,14 @@ class TransactionalWriter:
         while origin is not None and not isinstance(origin, KafkaException):
             origin = origin.__cause__
         if origin is None:  # or loses it (seen once): an abort is refused with the error, if it was a fatal one
-            self.abort()
-            raise TransactionFailed(f"source {self.source}: {error}; transaction aborted") from error
+            self._give_up(str(error), error)
         cause = origin.args[0]
         where = f"source {self.source}: {cause.str()}"
         if cause.code() in _FENCING:
             self._raise_if_timed_out(error)
             raise Fenced(where, hint="another writer of this source is running; keep one of them") from error
         if cause.txn_requires_abort():
-            self.abort()
-            raise TransactionFailed(f"{where}; transaction aborted") from error
+            self._give_up(cause.str(), error)
         raise BrokerUnavailable(where) from error
 
     def _raise_if_timed_out(self, error: Exception) -> None:
@@ -225,3 +241,22 @@ class TransactionalWriter:
                 f" {self._timeout_seconds:.0f} s: aborted",
                 hint="the machine slept, or there was too much for one transaction; a new writer tries again",
             ) from error
+
+    def _give_up(self, reason: str, error: Exception | None = None) -> NoReturn:
+        self.abort()  # raises Fenced if that is why; the answers to all records are here after it
+        if self._too_large is None:
+            raise TransactionFailed(f"source {self.source}: {reason}; transaction aborted") from error
+        size, topic = self._too_large
+        limit = int(describe_config(self._connection, topic)["max.message.bytes"])
+        limited, hint = f"{limit} bytes (max.message.bytes)", "raise max.message.bytes of the topic, with kafka-configs"
+        if size > LARGEST_RECORD_BYTES:
+            limited, hint = f"{LARGEST_RECORD_BYTES} bytes", "no setting allows more: make it smaller"
+        batch = f" in a batch of up to {_BATCH_BYTES}" if size < _BATCH_BYTES else ""
+        raise RecordRefused(
+            f"source {self.source}: topic {topic}: expected batches of at most {limited}, found a record of {size}{batch}",
+            hint=hint,
+        ) from error
+
+
+def _size(key: bytes | None, value: bytes | None) -> int:
+    return len(key or b"") + len(value or b"")

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 
 import psycopg2
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from mainstem.client.catalog import read_catalog
+from mainstem.client.errors import RecordRefused
+from mainstem.client.topics import admin
 from mainstem.client.writer import read_source
 from mainstem.connect.sources.postgres import default_name, mark_position
 from mainstem.connect.sources.postgres_catalog import DatabaseRefused, DatabaseUnavailable
@@ -498,6 +501,23 @@ def test_a_value_that_cannot_be_kept_stops_the_source_until_the_column_is_text(p
     assert isinstance(error, UnsupportedValue)
     assert "public.a, column d" in str(error)
     assert pipeline.read(pipeline.topic("a")) == []
+
+
+def test_a_row_that_is_too_large_for_its_topic_goes_on_when_the_topic_takes_it(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY, t text)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    pipeline.source.run("INSERT INTO a VALUES (1, repeat('x', 2000000)), (2, 'small')")
+    error = run_until_it_fails(pipeline.make_source())
+    assert isinstance(error, RecordRefused)
+    assert f"topic {pipeline.topic('a')}: expected batches of at most 1048588 bytes (max.message.bytes)" in str(error)
+    entry = ConfigEntry("max.message.bytes", "3000000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, pipeline.topic("a"), incremental_configs=[entry])
+    admin(pipeline.connection).incremental_alter_configs([resource])[resource].result(30)
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    assert [len(value["after"]["t"]) for _, value, *_ in pipeline.read(pipeline.topic("a"))] == [2_000_000, 5]
+    check_transactions(pipeline, "a")
 
 
 def test_a_table_that_is_added_to_the_settings_later_is_refused(pipeline):
