@@ -49,6 +49,18 @@ def test_the_graph_is_shown_before_anything_runs(project):
 
 
 @pytest.mark.spark
+def test_people_see_columns_and_who_stands_at_both_ends(project):
+    """Topics and schemas were promised, and no column was shown; what a source wrote was written by nobody."""
+    (project / "mainstem.toml").write_text('[sinks.lake]\ntype = "delta"\n')
+    done = mainstem("plan", project, timeout=240)
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "orders stream 1 no collector big_orders, sink lake" in lines
+    assert "big_orders stream number 1 no job big_orders sink lake" in lines
+    assert "big_orders number bigint, amount double" in lines
+
+
+@pytest.mark.spark
 def test_what_a_log_that_does_not_run_knows_is_not_made_up(project, tmp_path):
     """All topics were there, and the plan was to create them."""
     data = tmp_path / "data"
@@ -57,7 +69,7 @@ def test_what_a_log_that_does_not_run_knows_is_not_made_up(project, tmp_path):
     (project / "jobs.py").write_text(JOBS.replace(', schema="orders.avsc"', ""))
     done = mainstem("plan", project, "--data", data, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert "big_orders: orders: no schema yet\n" in done.stdout
+    assert "big_orders: orders: no schema yet; known once topic orders has a schema\n" in done.stdout
     assert "the log does not run, so which topics and schemas there are is not known" in done.stdout
     assert "create topic" not in done.stdout
 

@@ -15,7 +15,7 @@ from mainstem.cli.target import data_directory
 from mainstem.core.logging import configure
 
 if TYPE_CHECKING:
-    from mainstem.process.plan import Plan
+    from mainstem.process.plan import Plan, PlannedTopic
 
 
 @click.command(short_help="What a project means and would change.")
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @click.option("--data", type=click.Path(path_type=Path), help="Where state is kept [default: PROJECT/.mainstem].")
 @json_option
 def plan(project: Path, data: Path | None, as_json: bool) -> None:
-    """Show the graph of PROJECT: topics, jobs, schemas, whether outputs can be reproduced, and what would change.
+    """Show the graph of PROJECT: topics with their columns, who writes and reads them, jobs, whether their outputs can
+    be reproduced, and what would change.
 
     Where the project is up, its registry and topics are asked too. Its settings are checked as `up` does it.
     """
@@ -34,12 +35,22 @@ def plan(project: Path, data: Path | None, as_json: bool) -> None:
         return
     click.echo(to_table(["project", planned.project], [("code", planned.code)]) + "\n")
     topics = [
-        (t.name, t.kind, ", ".join(t.key), t.partitions, t.exists, t.producer, ", ".join(t.readers))
+        (t.name, t.kind, ", ".join(t.key), t.partitions, t.exists, t.writer, ", ".join((*t.readers, *t.destinations)))
         for t in planned.topics
     ]
     click.echo(to_table(["topic", "kind", "key", "partitions", "exists", "written by", "read by"], topics) + "\n")
+    click.echo(to_table(["topic", "columns"], [(t.name, columns_of(t)) for t in planned.topics]) + "\n")
     jobs = [
-        (j.name, j.version, ", ".join(j.inputs.values()), j.output, j.state, j.determinism, j.keeps_order, j.place)
+        (
+            j.name,
+            j.version,
+            ", ".join(j.inputs.values()),
+            j.output,
+            j.state,
+            j.determinism or "not known yet",
+            j.keeps_order,
+            j.place,
+        )
         for j in planned.jobs
     ]
     columns = ["job", "version", "reads", "writes", "state", "determinism", "keeps order", "declared at"]
@@ -52,6 +63,13 @@ def plan(project: Path, data: Path | None, as_json: bool) -> None:
     click.echo(
         "\n".join(planned.changes) or ("nothing would change" if planned.complete else "no other change is known")
     )
+
+
+def columns_of(topic: "PlannedTopic") -> str:
+    """`number bigint, amount double`."""
+    if topic.columns is None:
+        return "not known yet"
+    return ", ".join(f"{column.name} {column.type}" for column in topic.columns)
 
 
 def planned_now(project: Path, data: Path) -> "Plan":
@@ -67,6 +85,7 @@ def planned_now(project: Path, data: Path) -> "Plan":
     from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session
     from mainstem.registry.client import Registry
     from mainstem.standalone.config import load_config, table_directories
+    from mainstem.standalone.ends import with_ends
     from mainstem.standalone.state import is_up, load
 
     config = load_config(project)
@@ -79,9 +98,9 @@ def planned_now(project: Path, data: Path) -> "Plan":
         try:
             state = load(data)
             if state is None or not is_up(data):  # what has never run has no topics yet
-                return make(loaded, spark, topics={} if state is None else None, data=data)
+                return with_ends(make(loaded, spark, topics={} if state is None else None, data=data), config)
             topics = list_topics(Connection(state.bootstrap, load_security(project)))
-            return make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data)
+            return with_ends(make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data), config)
         finally:
             stop_session(spark)
 
