@@ -55,6 +55,25 @@ def test_what_was_answered_survives_a_crash(tmp_path):
     run(check())
 
 
+def test_a_log_starts_again_where_nothing_is_left_at_the_end_of_its_metadata(tmp_path):
+    """A topic was deleted, then came an idle week: compaction took out the tombstone, the last record. The start looked for
+    it for ever."""
+
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            topic = await broker.topics.create("t", 1, {})
+            metadata = broker.log.partitions[METADATA]
+            end = metadata.log_end_offset + 1
+        for name in ("checkpoint", "journal-0", "journal-1"):
+            (tmp_path / name).unlink()
+        (metadata.directory / f"{end:020d}.log").touch()
+        async with asyncio.timeout(30), running(tmp_path, ManualClock()) as broker:
+            assert broker.log.partitions[METADATA].log_end_offset == end
+            assert broker.topics.by_name("t").topic_id == topic.topic_id
+
+    run(check())
+
+
 def test_partitions_that_no_record_names_are_removed(tmp_path):
     """The crash came between a topic's partitions and its record."""
 

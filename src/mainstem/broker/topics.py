@@ -362,4 +362,6 @@ async def _read_facts(store: PartitionLog) -> dict[str, Any]:
                 key = (record.key or b"").decode()
                 facts[key] = None if record.value is None else msgspec.json.decode(record.value)
             offset = span.last_offset + 1
+        if not found.records:  # compaction left nothing up to the end
+            break
     return facts
