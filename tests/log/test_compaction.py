@@ -129,6 +129,43 @@ def test_a_tombstone_stays_for_a_while(tmp_path):
     run(test())
 
 
+def test_of_the_last_batch_the_header_stays_until_there_is_another(tmp_path):
+    """Compaction took the tombstone at the end: a reader waited for an offset that nothing led to, until the next append."""
+
+    async def test():
+        async with Topic(tmp_path) as topic:
+            await topic.put(b"a", b"1")
+            await topic.put(b"a", None)
+            await topic.compact()
+            topic.clock.advance_ms(10_000)
+            await topic.log.housekeep()
+            assert [(h.base_offset, h.count, h.has_delete_horizon) for h in await topic.headers()] == [(1, 0, False)]
+            assert topic.partition.tombstones_expire_ms == 0
+            await topic.put(b"b", b"1")
+            await topic.compact()
+            assert [(h.base_offset, h.count) for h in await topic.headers()] == [(2, 1)]
+
+    run(test())
+
+
+def test_a_last_marker_stays_until_there_is_another_batch(tmp_path):
+    async def test():
+        async with Topic(tmp_path) as topic:
+            await topic.put(b"a", b"aborted", producer=1, transactional=True)
+            await topic.end(1, commit=False)
+            topic.partition.expire_producers(-1)
+            for _ in range(2):
+                await topic.compact()
+                topic.clock.advance_ms(10_000)
+            assert [(h.base_offset, h.is_control) for h in await topic.headers()] == [(1, True)]
+            assert topic.partition.tombstones_expire_ms == 0
+            await topic.put(b"b", b"1")
+            await topic.compact()
+            assert [h.base_offset for h in await topic.headers()] == [2]
+
+    run(test())
+
+
 def test_an_aborted_record_neither_stays_nor_replaces(tmp_path):
     async def test():
         async with Topic(tmp_path) as topic:

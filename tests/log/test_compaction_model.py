@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mainstem.core import ManualClock
 from mainstem.log import LogConfig, StorageError, TopicConfig
+from mainstem.records import iter_headers
 from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all
 from tests.support.properties import examples
@@ -80,6 +81,22 @@ class CompactionMachine(RuleBasedStateMachine):
         self.sequences[producer] += len(content)
         self.end += len(content)
 
+    @rule(content=pairs)
+    def append_without_a_producer_id(self, content) -> None:
+        data = batch(*(value for _, value in content), keys=[key for key, _ in content], timestamp=self.clock.now_ms())
+        assert self.run(_wait(self.partition.append(data))).base_offset == self.end
+        self.appended += [(self.end + n, key, value, None) for n, (key, value) in enumerate(content)]
+        self.end += len(content)
+
+    @rule()
+    def a_quiet_week(self) -> None:
+        """Whatever may go is gone: tombstones, markers, producers."""
+        self.partition.expire_producers(-1)
+        self.partition.roll()
+        for _ in range(3):
+            self.run(self.log.housekeep())
+            self.clock.advance_ms(2_000)
+
     @precondition(lambda self: self.open)
     @rule(data=st.data(), commit=st.booleans())
     def end_transaction(self, data, commit) -> None:
@@ -137,6 +154,15 @@ class CompactionMachine(RuleBasedStateMachine):
         assert p.error is None
         assert p.high_watermark == p.log_end_offset == self.end
         assert p.last_stable_offset == min([*self.open.values(), self.end])
+
+    @invariant()
+    def a_reader_comes_to_the_end(self) -> None:
+        """Whoever has read all but the last offset is given a batch that ends with it."""
+        p = self.partition
+        for end, committed_only in ((p.high_watermark, False), (p.last_stable_offset, True)):
+            if end:
+                result = self.run(p.read(end - 1, 1, committed_only=committed_only))
+                assert [header.last_offset for header in iter_headers(result.records)] == [end - 1]
 
     @invariant()
     def the_last_value_of_each_key_stays(self) -> None:

@@ -9,6 +9,8 @@ Offsets never change: a batch that loses records keeps its first and last offset
 touched; records of aborted ones go, and a marker goes when nothing of its transaction is left. Tombstones and such
 markers stay `delete.retention.ms` longer, so that a reader who is behind sees them: their batch then carries the time
 from which they may go (its *delete horizon*, KIP-534) as its base timestamp, with attribute bit 6.
+
+Of the last batch at least the header stays, a marker whole: without it no reader would come to the end of the log.
 """
 
 import threading
@@ -268,19 +270,23 @@ class _Pass:
         if header.is_control:
             return self.clean_marker(header, batch, expired=expired)
         last_of_producer = header.producer_id >= 0 and header.last_offset in self.plan.last_offsets_of_producers
-        nothing = _bare(header) if last_of_producer else None
+        header_stays = last_of_producer or self.is_last(header)
         if self.transactions.is_aborted(header):
-            return nothing
+            return _bare(header, batch) if header_stays else None
         data, records = _records_of(header, batch)
         if not records and header.count:
             return batch  # who wrote it may know what it is
         kept = [record for record in records if self.stays(record, expired=expired)]
         if not kept:
-            return nothing
+            return _bare(header, batch) if header_stays else None
         needs_horizon = not header.has_delete_horizon and any(not record.has_value for record in kept)
         if len(kept) == len(records) and not needs_horizon:
             return batch
         return _rebuild(header, data, kept, self.new_horizon() if needs_horizon else _NO_HORIZON)
+
+    def is_last(self, header: BatchHeader) -> bool:
+        """Nothing comes after it in the segments; where they are all that was appended, the log ends with it."""
+        return header.last_offset + 1 == self.plan.segments[-1].next_offset
 
     def stays(self, record: "_Raw", *, expired: bool) -> bool:
         if record.key is None:  # from before the topic was compacted
@@ -291,7 +297,7 @@ class _Pass:
         if not self.transactions.may_drop_marker(header, batch):
             return batch
         if header.has_delete_horizon:
-            return None if expired else batch
+            return None if expired and not self.is_last(header) else batch
         data = record_bytes(header, batch)
         return _rebuild(header, data, list(_raw_records(header, data)), self.new_horizon())
 
@@ -394,8 +400,10 @@ def _moved(data: bytes, record: _Raw, by: int) -> bytes:
     return varint(len(body)) + body
 
 
-def _bare(header: BatchHeader) -> bytes:
-    """Only the header: offsets and the producer's sequence, no record."""
+def _bare(header: BatchHeader, batch: memoryview) -> bytes | memoryview:
+    """Only the header: offsets and the producer's sequence, no record. The batch itself where it is that already."""
+    if header.count == 0:
+        return batch
     attributes = header.attributes & ~(COMPRESSION_MASK | HAS_DELETE_HORIZON)
     return assemble_batch(msgspec.structs.replace(header, attributes=attributes, count=0), b"")
 
