@@ -1,5 +1,8 @@
+import msgspec
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +12,8 @@ from mainstem.audit.scan import Tally, scan
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_topic
 from mainstem.core import TopicPartition
-from mainstem.records import Record, build_batch, build_marker, fingerprint
+from mainstem.records import Record, build_batch, build_marker, decode_header, fingerprint
+from mainstem.records.record import assemble_batch, iter_record_spans, record_bytes
 
 P = TopicPartition("t", 0)
 
@@ -94,6 +98,34 @@ def test_the_running_count_is_kept_where_a_reader_stands():
     assert [at[p].count for p in (0, 2, 5, 9)] == [0, 2, 5, 6]
 
 
+@pytest.mark.parametrize("producer", [-1, 7])
+def test_a_log_that_starts_in_the_middle_of_a_batch_is_counted_from_there(producer):
+    """DeleteRecords goes to any offset; the whole batch was counted, and the books were WRONG."""
+    tally = Tally(5, [5, 7])
+    tally.aborted([(0, 7)])
+    tally.feed(batch(0, 10, producer) + marker(10, 7, commit=False) + batch(12, 2))
+    books = tally.books(P, 14)
+    rows = [(b"k%d" % i, b"v%d" % i) for i in range(5, 10)] if producer < 0 else []
+    assert books.data == sums([*rows, (b"k0", b"v12"), (b"k1", b"v13")])
+    assert (books.control, books.aborted, books.compacted) == (1, 5 - len(rows), 1)
+    assert books.accounted == books.end - books.start
+    assert [books.at[p].count for p in (5, 7)] == ([0, 2] if producer < 0 else [0, 0])
+
+
+@given(st.sets(st.integers(0, 5)), st.integers(0, 5))
+def test_what_compaction_took_before_the_log_start_is_not_counted(kept, start):
+    whole = batch(0, 6)
+    header, data = decode_header(whole), record_bytes(decode_header(whole), whole)
+    spans = list(iter_record_spans(header, data))
+    rest = b"".join(data[spans[offset][0] : spans[offset][1]] for offset in sorted(kept))
+    tally = Tally(start)
+    tally.feed(assemble_batch(msgspec.structs.replace(header, count=len(kept)), rest))
+    books = tally.books(P, 6)
+    left = [(b"k%d" % offset, b"v%d" % offset) for offset in kept if offset >= start]
+    assert (books.data, books.compacted) == (sums(left), 6 - start - len(left))
+    assert books.accounted == books.end - books.start
+
+
 @pytest.fixture(scope="module")
 def connection():
     with embedded() as log:
@@ -120,3 +152,18 @@ def test_a_partition_with_commits_and_aborts_adds_up(connection):
     assert books.data == sums(kept)
     assert (books.control, books.aborted) == (6, 150)
     assert books.at[51].count == 50
+
+
+def test_a_partition_whose_records_were_deleted_up_to_the_middle_of_a_batch_adds_up(connection):
+    ensure_topic(connection, "cut", 1)
+    producer = Producer(connection.confluent() | {"linger.ms": 1000})
+    for number in range(10):
+        producer.produce("cut", key=b"k", value=b"%d" % number)
+    producer.flush()
+    admin = AdminClient(connection.confluent())
+    for moved in admin.delete_records([Place("cut", 0, 5)]).values():
+        assert moved.result(30).low_watermark == 5
+    (books,) = scan(connection, {TopicPartition("cut", 0): {7}})
+    assert books.accounted == books.end - books.start == 5
+    assert books.data == sums([(b"k", b"%d" % number) for number in range(5, 10)])
+    assert books.at[7].count == 2

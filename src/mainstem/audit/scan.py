@@ -7,7 +7,7 @@ it and whose abort marker has not come yet.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from mainstem.client.cluster import Api, Cluster, nested
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.core import TopicPartition
-from mainstem.records import BatchHeader, decode_header, decode_marker, fingerprint, iter_spans
+from mainstem.records import BatchHeader, Record, decode_header, decode_marker, fingerprint, iter_spans
 from mainstem.records.record import decode_record, iter_record_spans, record_bytes
 
 FETCH_VERSION = 11
@@ -55,9 +55,12 @@ class Tally:
                 continue  # a fetch in the middle of a batch returns it whole
             batch = memoryview(records)[span.position : span.end]
             header = decode_header(batch)
-            self._compacted += max(0, header.base_offset - self.next_offset)
-            self._compacted += header.last_offset_delta + 1 - header.count
-            self._count(header, batch)
+            first, count = header.base_offset, header.count
+            if first < self._start:  # DeleteRecords does not stop at the edges of batches
+                first, count = self._start, count - self._deleted(header, batch)
+            self._compacted += max(0, first - self.next_offset)
+            self._compacted += header.next_offset - first - count
+            self._count(header, batch, count)
             self.next_offset = header.next_offset
 
     def books(self, partition: TopicPartition, end: int) -> PartitionBooks:
@@ -67,31 +70,40 @@ class Tally:
         at = self._at | dict.fromkeys(self._waiting, total)
         return PartitionBooks(partition, self._start, end, total, self._control, self._aborted, self._compacted, at)
 
-    def _count(self, header: BatchHeader, batch: memoryview) -> None:
+    def _count(self, header: BatchHeader, batch: memoryview, count: int) -> None:
         while self._starts and self._starts[-1][0] <= header.base_offset:
             self._open.add(self._starts.pop()[1])
         if header.is_control:
             self._keep_positions(header.base_offset)
-            self._control += header.count
+            self._control += count
             if header.count and not decode_marker(batch).commit:
                 self._open.discard(header.producer_id)
         elif header.is_transactional and header.producer_id in self._open:
             self._keep_positions(header.base_offset)
-            self._aborted += header.count
+            self._aborted += count
         else:
             self._count_data(header, batch)
 
     def _count_data(self, header: BatchHeader, batch: memoryview) -> None:
-        data = record_bytes(header, batch)
-        for start, end in iter_record_spans(header, data):
-            record = decode_record(header, data, start, end)
+        for record in _records(header, batch):
+            if record.offset < self._start:
+                continue
             self._keep_positions(record.offset)
             self._data += 1
             self._hash += fingerprint(record.key, record.value)
 
+    def _deleted(self, header: BatchHeader, batch: memoryview) -> int:
+        return sum(record.offset < self._start for record in _records(header, batch))
+
     def _keep_positions(self, offset: int) -> None:
         while self._waiting and self._waiting[-1] <= offset:
             self._at[self._waiting.pop()] = Count(self._data, self._hash % MODULUS)
+
+
+def _records(header: BatchHeader, batch: memoryview) -> Iterator[Record]:
+    data = record_bytes(header, batch)
+    for start, end in iter_record_spans(header, data):
+        yield decode_record(header, data, start, end)
 
 
 def scan(connection: Connection, wanted: dict[TopicPartition, set[int]]) -> list[PartitionBooks]:
