@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
+import mainstem
+from mainstem.client.append import append
+from mainstem.client.connection import Connection
+from mainstem.client.topics import ensure_topic
 from tests.support.repository import PACKAGE, ROOT
 
 
@@ -98,13 +102,28 @@ def test_the_log_and_its_tools_need_no_extra(installed: Path, module: str) -> No
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("command", "extra"), [("tail t", "gateway"), ("up .", "gateway"), ("plan .", "spark")])
+@pytest.mark.parametrize(("command", "extra"), [("up .", "gateway"), ("plan .", "spark")])
 def test_a_command_that_needs_an_extra_names_it(installed: Path, command: str, extra: str) -> None:
     (installed / "mainstem.toml").write_text("[project]\njobs = []\n")
     done = run(installed, "mainstem", *command.split())
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert f"pip install 'mainstem[{extra}]'" in line
+
+
+def test_plain_values_are_read_without_an_extra_and_avro_names_the_one_it_needs(installed: Path) -> None:
+    with mainstem.embedded() as log:
+        connection = Connection(log.bootstrap)
+        ensure_topic(connection, "t", 1)
+        append(connection, "t", [(None, b"a line"), (None, b'{"n":1}'), (None, b"\0\0\0\0\1\2")])
+        tail = ("mainstem", "tail", "t", "--from", "earliest", "--no-follow", "--bootstrap", log.bootstrap)
+        done = run(installed, *tail, "-n", "2")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == '0:0  -  "a line"\n0:1  -  {"n":1}\n'
+        done = run(installed, *tail)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert "fastavro: not installed (it comes with an extra: pip install 'mainstem[gateway]')" in line
 
 
 @pytest.mark.parametrize("command", ["topic list", "job list", "status", "audit"])

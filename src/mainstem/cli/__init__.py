@@ -148,9 +148,9 @@ def for_people(error: BaseException) -> MainstemError | None:
         told = [for_people(each) for each in error.exceptions]
         return None if None in told else told[0]
     if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")) is not None:
-        return UserError(
-            f"{error.name}: not installed", hint=f"it comes with an extra: pip install 'mainstem[{extra}]'"
-        )
+        from mainstem.standalone.doctor import not_installed
+
+        return not_installed(error.name or "", extra)
     if isinstance(error, OSError) and error.errno in FAULTS:
         where = f"{error.filename}: " if error.filename is not None else ""
         return MachineFault(f"{where}{error.strerror}", hint=FAULTS[error.errno])

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from mainstem.core import MainstemError
+from mainstem.core import MainstemError, UserError
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "gateway": ("starlette", "uvicorn", "httptools", "fastavro"),
@@ -32,6 +32,22 @@ class Finding(msgspec.Struct, frozen=True):
     verdict: Literal["ok", "warn", "bad"]
     what: str
     found: str
+
+
+def check_extra(extra: str) -> None:
+    """Refuse to begin what needs an extra of the package.
+
+    Raises:
+        UserError: a module of it is not installed.
+    """
+    for module in EXTRAS[extra]:
+        if importlib.util.find_spec(module) is None:
+            raise not_installed(module, extra)
+
+
+def not_installed(module: str, extra: str) -> UserError:
+    """The error for a module that an extra brings."""
+    return UserError(f"{module}: not installed", hint=f"it comes with an extra: pip install 'mainstem[{extra}]'")
 
 
 def examine(data: Path) -> list[Finding]:

@@ -27,6 +27,7 @@ from mainstem.process.topics import other_settings
 from mainstem.process.versions import assignments, code_hash, edited, freeze
 from mainstem.standalone.config import NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
+from mainstem.standalone.doctor import check_extra
 from mainstem.standalone.state import LAYOUT, UpState, claim_directory, save
 from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python, unfailing
 from mainstem.standalone.tasks import News, load_tasks
@@ -121,9 +122,11 @@ def up(
         DirectoryInUse: another `up` holds `data`.
         NotOurDirectory: `data` holds something else.
         BadSetting, BadDeclaration: the project is wrong.
+        UserError: the extra `gateway` is not installed.
         ChildFailed: a process refused to start.
     """
     config = load_config(path)
+    check_extra("gateway")  # every project has one; else the log would be started first
     table_directories(config, data)
     project = load_project(path)
     with DirectoryLock(data):
