@@ -1,7 +1,8 @@
 """The sink's protocol, killed at every step: a read_committed reader counts what is lost, duplicated or torn.
 
-Also: a checkpoint rolled back, a task attempted twice, a leader moved, a consumer group reset, a batch longer than the
-transaction timeout, a driver that was stopped past the fence of its successor.
+Also: a checkpoint rolled back, a task attempted twice, a consumer group reset, a batch longer than the transaction
+timeout, a driver that was stopped past the fence of its successor. Leaders and coordinators move under the transactions
+in tests/client/test_transaction.py, and a leader is killed under the whole demo in tests/e2e; both on Apache Kafka.
 """
 
 import json

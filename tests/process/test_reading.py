@@ -4,15 +4,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.progress import Seen
-from mainstem.process.reading import BooksMissing, Observed, kafka_options, observed, with_late
+from mainstem.client.topics import ensure_topic
+from mainstem.process.project import JobConfig
+from mainstem.process.reading import BooksMissing, Observed, kafka_options, observed, stream_of, with_late
+from mainstem.process.session import job_session
 
 
 def test_every_reader_reads_committed_records_only():
     options = kafka_options(Connection("127.0.0.1:9092"))
     assert options["kafka.isolation.level"] == "read_committed"
     assert options["failOnDataLoss"] == "true"
+
+
+@pytest.mark.spark
+def test_a_batch_holds_no_more_than_it_may(spark, log_connection, tmp_path):
+    """A batch that is too long for the broker's longest transaction could never be committed."""
+    ensure_topic(log_connection, "reading.bounded", 2)
+    append(log_connection, "reading.bounded", [(b"%d" % n, b"x") for n in range(250)])
+    found = []
+    rows = stream_of(job_session(spark, "bounded", JobConfig()), log_connection, "reading.bounded", "bounded", 100)
+    writer = rows.writeStream.foreachBatch(lambda batch, _: found.append(batch.count()))
+    writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    assert sum(found) == 250
+    assert max(found) <= 100
 
 
 def test_what_was_observed_becomes_books():
