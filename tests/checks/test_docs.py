@@ -3,7 +3,20 @@
 import importlib.util
 import subprocess
 
+import pytest
+
+from mainstem.audit.books import Line
 from mainstem.cli import COMMANDS
+from mainstem.cli.topic import PartitionLine, TopicDetail, TopicLine
+from mainstem.connect.worker import TaskState
+from mainstem.core import TopicPartition
+from mainstem.process.plan import Column, Plan, PlannedJob, PlannedTopic
+from mainstem.registry.reader import TypedRecord
+from mainstem.standalone.doctor import Finding
+from mainstem.standalone.overview import JobState, Overview, ReaderLine, SourceLine
+from mainstem.standalone.state import UpState
+from mainstem.standalone.supervisor import ChildState
+from tests.support.commands import every_command
 from tests.support.repository import ROOT
 
 
@@ -36,3 +49,30 @@ def test_make_help_names_every_target_that_a_person_runs() -> None:
     inner = {"help", "tools", "archive"}
     assert [name for name in phony.split()[1:] if name not in inner and f"make {name} " not in told] == []
     assert [name for name in ("KEEP", "FLIGHTS", "PYTHON", "UPGRADE") if f"{name}=" not in told] == []
+
+
+DOCUMENTS = {
+    "status": [Overview, UpState, ChildState, TaskState, SourceLine, ReaderLine],
+    "job list": [JobState],
+    "topic list": [TopicLine],
+    "topic describe": [TopicDetail, PartitionLine],
+    "tail": [TypedRecord],
+    "plan": [Plan, PlannedTopic, PlannedJob, Column],
+    "audit": [Line, TopicPartition],
+    "doctor": [Finding],
+}
+
+
+@pytest.mark.parametrize("command", DOCUMENTS)
+def test_every_field_that_json_has_is_in_its_section(command: str) -> None:
+    sections = (ROOT / "docs" / "json.md").read_text().split("\n## ")
+    (section,) = [text for text in sections if text.startswith(f"`mainstem {command}`")]
+    fields = {field for kind in DOCUMENTS[command] for field in kind.__struct_fields__}
+    assert [field for field in sorted(fields) if f"`{field}`" not in section] == []
+
+
+def test_every_command_with_json_has_a_section() -> None:
+    page = (ROOT / "docs" / "json.md").read_text()
+    for name, command in every_command():
+        if any(parameter.name == "as_json" for parameter in command.params):
+            assert f"`mainstem {name}`" in page

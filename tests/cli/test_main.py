@@ -6,10 +6,9 @@ import click
 import pytest
 
 from mainstem.cli import extra_of, for_people
-from mainstem.cli import group as main_group
 from mainstem.core import Retriable, UserError
 from mainstem.core.process import PARENT
-from tests.support.commands import mainstem, the_line
+from tests.support.commands import every_command, mainstem, the_line
 
 FAIL = """
 import sys
@@ -43,17 +42,7 @@ def test_misuse_is_one_line(arguments, line):
     assert the_line(mainstem(*arguments)).startswith(f"mainstem: {line}")
 
 
-def commands(group, *path):
-    """Every command below `group`, with its path."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        yield " ".join((*path, name)), command
-        if isinstance(command, click.Group):
-            yield from commands(command, *path, name)
-
-
-@pytest.mark.parametrize(("name", "command"), [pytest.param(*each, id=each[0]) for each in commands(main_group)])
+@pytest.mark.parametrize(("name", "command"), [pytest.param(*each, id=each[0]) for each in every_command()])
 def test_a_command_says_in_a_few_words_what_it_does_and_each_option_what_it_is(name, command):
     """Nearly every line of `mainstem --help` was cut."""
     assert 0 < len(command.short_help or "") <= 45

@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import click
+
+from mainstem.cli import group
+
 
 def mainstem(*arguments, environment=None, timeout=120, **options):
     """Run a command to its end."""
@@ -24,3 +28,13 @@ def the_line(done):
     (line,) = done.stderr.splitlines()
     assert line.startswith("mainstem: "), line
     return line
+
+
+def every_command(parent=group, *path):
+    """Every command below `parent`, with what people type for it."""
+    context = click.Context(parent)
+    for name in parent.list_commands(context):
+        command = parent.get_command(context, name)
+        yield " ".join((*path, name)), command
+        if isinstance(command, click.Group):
+            yield from every_command(command, *path, name)
