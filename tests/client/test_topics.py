@@ -67,6 +67,13 @@ def test_a_topic_that_cannot_be_made_is_no_broker_that_does_not_answer(connectio
         ensure_topic(connection, name, partitions, config)
 
 
+def test_a_topic_whose_name_is_refused_is_no_broker_that_does_not_answer(connection, topic):
+    for refused in (f"{topic} ü", f"{topic}.x"):
+        ensure_topic(connection, f"{topic}_x", 1)
+        with pytest.raises(TopicRefused, match=f"^create topic {refused}: "):
+            ensure_topic(connection, refused, 1)
+
+
 def test_a_topic_that_is_deleted_is_unknown(connection, topic):
     delete(connection, [topic, f"{topic}.never-there"])
     with pytest.raises(UnknownTopic, match=topic):

@@ -23,6 +23,7 @@ _REFUSALS = (
     KafkaError.INVALID_PARTITIONS,
     KafkaError.INVALID_REPLICATION_FACTOR,
     KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION,  # of its name: a letter that no topic may have, or one that is another's but for . and _
 )
 """The answers that are the same at every try."""
 _NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
@@ -83,7 +84,7 @@ def ensure_topic(
 
     Raises:
         TopicMismatch: it exists with another number of partitions (keys would change their place) or other settings.
-        TopicRefused: the log does not take its settings, or as many partitions or replicas.
+        TopicRefused: the log does not take its name or settings, or as many partitions or replicas.
         BrokerUnavailable: no answer within 30 s.
     """
     factor = replication_factor or min(3, len(_metadata(connection).brokers))

@@ -15,7 +15,7 @@ from mainstem.client.catalog import read_catalog
 from mainstem.client.errors import RecordRefused
 from mainstem.client.topics import admin
 from mainstem.client.writer import read_source
-from mainstem.connect.sources.postgres import default_name, mark_position
+from mainstem.connect.sources.postgres import UnfitName, default_name, mark_position
 from mainstem.connect.sources.postgres_catalog import DatabaseRefused, DatabaseUnavailable
 from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
 from mainstem.connect.sources.postgres_position import PositionMismatch, SlotExists
@@ -389,6 +389,27 @@ def test_a_table_without_a_key_is_refused(pipeline):
     error = run_until_it_fails(pipeline.make_source())
     assert isinstance(error, NoKey)
     assert "public.a, public.b" in str(error)
+
+
+def test_tables_that_cannot_have_a_topic_of_their_own_are_refused_before_anything_is_made(pipeline):
+    """The broker's refusal was told as a broker that does not answer; `transactions` never got beyond its schema."""
+    pipeline.source.run(
+        'CREATE TABLE "Order Items" (id int PRIMARY KEY)', "CREATE TABLE transactions (id int PRIMARY KEY)",
+        "CREATE TABLE a_b (id int PRIMARY KEY)", 'CREATE TABLE "a.b" (id int PRIMARY KEY)',
+        "CREATE TABLE fit (id int PRIMARY KEY)", "INSERT INTO fit VALUES (1)",
+    )  # fmt: skip
+    error = run_until_it_fails(pipeline.make_source())
+    assert isinstance(error, UnfitName)
+    name = pipeline.name
+    assert str(error).partition("found ")[2].split("), ") == [
+        f"public.Order Items ({name}.Order Items is no name of a topic: 1 to 249 of a-z A-Z 0-9 . _ -",
+        f"public.a_b (topic {name}.a_b is like that of public.a.b",
+        f"public.transactions (topic {name}.transactions is like that of the source's transactions)",
+    ]
+    assert pipeline.source.run("SELECT FROM pg_publication") == []
+    with running(pipeline.make_source(tables=("fit", "a_b"))) as source:
+        pipeline.wait_until_written(source)
+    assert len(pipeline.read(pipeline.topic("fit"))) == 1
 
 
 @pytest.mark.parametrize("tables", [("missing",), ("other.missing",)])

@@ -55,7 +55,7 @@ from mainstem.connect.sources.postgres_table import (
     encode_end,
     key_of,
 )
-from mainstem.core import Clock, MainstemError, SystemClock
+from mainstem.core import Clock, MainstemError, SystemClock, UserError, is_topic_name
 from mainstem.core.logging import get_logger
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
@@ -70,6 +70,10 @@ _VISIBLE_SECONDS = 10  # well below the Kafka transaction's timeout
 _VISIBLE_PAUSE_SECONDS = 0.005
 
 
+class UnfitName(UserError):
+    """A table that cannot have the topic that it would be called by."""
+
+
 class Stopped(MainstemError):
     """The source was asked to stop in the middle of its snapshot; nothing of it is visible."""
 
@@ -78,6 +82,11 @@ def table_topic(source: str, relation: Relation) -> str:
     """`<source>.<table>`, with the schema between them where it is not public."""
     schema = "" if relation.namespace == "public" else f"{relation.namespace}."
     return f"{source}.{schema}{relation.name}"
+
+
+def _metric_name(topic: str) -> str:
+    """What no two topics may share: Kafka's metrics write `.` as `_`."""
+    return topic.replace(".", "_")
 
 
 def transactions_topic(source: str) -> str:
@@ -212,6 +221,7 @@ class PostgresSource:
     ) -> Position:
         tables = catalog.find_tables(database, self.config.tables)
         self.check_keys(tables)
+        self.check_topics(tables)
         publication.ensure_publication(database, self.publication, [table.relation for table in tables])
         transactions = self.ensure_topics(tables)
         names = tuple(f"{table.relation.namespace}.{table.relation.name}" for table in tables)
@@ -276,6 +286,24 @@ class PostgresSource:
             raise NoKey(
                 f"source {self.name}: expected a primary key, found none in {', '.join(without)}",
                 hint="add a primary key, or leave the table out of `tables` in the source's settings",
+            )
+
+    def check_topics(self, tables: list[TableInfo]) -> None:
+        """All tables whose name is no topic's, or the topic of something else, in one line."""
+        transactions = transactions_topic(self.name)
+        users = {_metric_name(transactions): "the source's transactions"}
+        unfit = []
+        for relation in (table.relation for table in tables):
+            topic, name = table_topic(self.name, relation), f"{relation.namespace}.{relation.name}"
+            user = users.setdefault(_metric_name(topic), name)
+            if not is_topic_name(topic):
+                unfit.append(f"{name} ({topic} is no name of a topic: 1 to 249 of a-z A-Z 0-9 . _ -)")
+            elif user != name:
+                unfit.append(f"{name} (topic {topic} is like that of {user})")
+        if unfit:
+            raise UnfitName(
+                f"source {self.name}: expected tables that can have a topic of their own, found {', '.join(unfit)}",
+                hint="name the tables without them in `tables` in the source's settings, or rename them in the database",
             )
 
     def ensure_topics(self, tables: list[TableInfo]) -> int:
