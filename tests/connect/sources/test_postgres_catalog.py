@@ -64,6 +64,11 @@ def test_without_names_all_tables_of_public_are_found(database, connection):
         catalog.find_tables(connection, ["a", "missing", "other.t"])
 
 
+def test_a_table_that_is_named_twice_is_found_once(database, connection):
+    database.run("CREATE TABLE a (x int)", "CREATE TABLE b (x int)")
+    assert [table.relation.name for table in catalog.find_tables(connection, ["b", "a", "public.b"])] == ["b", "a"]
+
+
 def test_what_older_rows_have_in_added_columns(database, connection):
     database.run(
         "CREATE TABLE t (a int PRIMARY KEY)",

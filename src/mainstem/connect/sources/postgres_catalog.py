@@ -182,7 +182,7 @@ def find_tables(connection: Any, names: Sequence[str]) -> list[TableInfo]:
     Raises:
         DatabaseRefused: one of them does not exist.
     """
-    wanted = [qualified(name) for name in names]
+    wanted = list(dict.fromkeys(qualified(name) for name in names))
     with translated("read the tables"), connection.cursor() as cursor:
         cursor.execute(
             "SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident::text FROM pg_class c "
