@@ -293,6 +293,43 @@ def test_a_rest_that_is_gone_is_refused_until_a_person_says_what_to_do(world):
         world.wait_for([*numbered(0, 300), "unread", "new", "newer"])
 
 
+def test_a_file_that_has_the_inode_of_one_that_is_gone_is_another_one(world):
+    """Two rotations with compression while the source is away, and the file system gives the inode away again: it was taken
+    for a truncation, and what was unread was passed over in silence.
+    """
+    with world.running():
+        world.append(text(numbered(0, 10)))
+        world.wait_for(numbered(0, 10))
+    world.path.write_bytes(b"new\n")
+    assert world.path.stat().st_ino == world.position()["inode"]
+    with pytest.raises(BytesGone, match="expected the file that was read up to byte 70, found another one"):
+        world.source().run(threading.Event())
+    world.config = msgspec.structs.replace(world.config, on_gap="skip")
+    with world.running():
+        world.wait_for([*numbered(0, 10), "new"])
+
+
+def test_a_file_that_may_have_come_after_the_one_that_was_read_is_not_left_out(world):
+    """Only later times counted: with the clock set back between two rotations, or a file touched, one was passed over."""
+    with world.running():
+        world.append(text(numbered(0, 10)))
+        world.wait_for(numbered(0, 10))
+    first = rotate(world, b"rest\n", b"between\n").rename(world.path.with_name("access.log.2"))
+    between = rotate(world, b"", b"new\n")
+    hour_ago, later = time.time() - 3600, time.time() + 3600
+    os.utime(between, (hour_ago, hour_ago))
+    os.utime(first, (later, later))
+    with pytest.raises(
+        BytesGone, match=r"access\.log\.2: .* whether access\.log\.1 came after it cannot be told"
+    ) as found:
+        world.source().run(threading.Event())
+    assert "touch -d" in found.value.hint
+    assert world.lines() == numbered(0, 10)
+    os.utime(first, (hour_ago - 1, hour_ago - 1))
+    with world.running():
+        world.wait_for([*numbered(0, 10), "rest", "between", "new"])
+
+
 def test_a_file_that_was_read_to_its_end_may_go(world):
     """Also before the first line of the one that came after it, and over a restart."""
     with world.running() as errors:

@@ -14,6 +14,7 @@ from mainstem.connect.sources.file_lines import (
     original,
     read_lines,
     start,
+    unordered,
 )
 
 
@@ -115,6 +116,27 @@ def test_forerunners_are_the_old_file_and_what_came_after_it(tmp_path):
         position = moved(file, start(file), read_lines(file, start(file), size=64, max_line=20, at_end=False))
     assert [each.name for each in forerunners(path, position)] == ["access.log.2", "access.log.1"]
     assert list(forerunners(path, FilePosition(1, 4, 4, 7))) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "other", "path", "found"),
+    [(9000, 8000, 8100, "access.log.1"), (9000, 8000, 8500, None), (9000, 9100, 8100, None), (9000, 8000, None, None)],
+)
+def test_times_that_cannot_be_true_leave_the_order_open(tmp_path, old, other, path, found):
+    """The file at the path is the last one; for ten minutes a server may write to both."""
+    with file_of(tmp_path / "access.log.2", b"old\n") as file:
+        position = moved(file, start(file), read_lines(file, start(file), size=64, max_line=20, at_end=False))
+    for name, age in (
+        ("access.log.2", old),
+        ("access.log.1", other),
+        ("access.log.sha256", other),
+        ("access.log", path),
+    ):
+        if age is not None:
+            (tmp_path / name).touch()
+            os.utime(tmp_path / name, (age, age))
+    known = unordered(tmp_path / "access.log", tmp_path / "access.log.2", position)
+    assert (known and known.name) == found
 
 
 @pytest.mark.parametrize(

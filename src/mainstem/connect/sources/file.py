@@ -5,15 +5,16 @@
           4. when `<path>.end` is there and all is read: state that nothing follows
 
 Rotation by rename: the old file is read to its end, then the new one. Where it is gone before that, the source refuses to go
-on, or goes on without (`on_gap`). Rotation by truncation: reading starts over at the new beginning; what was written and cut
-away between two looks is gone, as for every reader of such a file.
+on, or goes on without (`on_gap`). Rotation by truncation while it runs: reading starts over at the new beginning; what was
+written and cut away between two looks is gone, as for every reader of such a file. While it was away nobody has seen a
+truncation: the next file may have got the inode of one that is gone.
 """
 
 import contextlib
 import os
 import threading
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import msgspec
 
@@ -39,6 +40,7 @@ from mainstem.connect.sources.file_lines import (
     original,
     read_lines,
     start,
+    unordered,
 )
 from mainstem.core import Clock, CorruptData, Retriable, SystemClock, UserError
 from mainstem.core.logging import get_logger
@@ -49,6 +51,8 @@ from mainstem.registry.errors import NotFound
 log = get_logger()
 
 STAGE = "file"
+Left = Literal["read", "cut", "open"]
+"""How the last file was left: read until nobody wrote to it any more, truncated before our eyes, or neither."""
 LINE_SCHEMA = '{"type":"record","name":"Line","fields":[{"name":"line","type":"string"}]}'
 FILE_HEADER, POSITION_HEADER = "mainstem.file", "mainstem.position"
 
@@ -119,9 +123,9 @@ class FileSource:
     # -- which file
 
     def _follow(self, writer: TransactionalWriter, position: FilePosition | None, stop: threading.Event) -> None:
-        all_read = False  # the file of `position` was read until nobody wrote to it any more
+        left: Left = "open"
         while not stop.is_set():
-            opened = self._open(position, all_read)
+            opened = self._open(position, left)
             if opened is None:
                 stop.wait(self.config.poll_ms / 1000)
                 continue
@@ -129,9 +133,9 @@ class FileSource:
             with file:
                 if position is not None and begin != position:
                     self._commit_position(writer, begin)  # that the one before is done is known for as long as it runs
-                position, all_read = self._read(writer, file, begin, stop)
+                position, left = self._read(writer, file, begin, stop)
 
-    def _open(self, position: FilePosition | None, all_read: bool) -> tuple[BinaryIO, FilePosition] | None:
+    def _open(self, position: FilePosition | None, left: Left) -> tuple[BinaryIO, FilePosition] | None:
         """The file to read now, and from where; None while there is none."""
         with contextlib.ExitStack() as opened:
             try:
@@ -147,6 +151,8 @@ class FileSource:
                 return file, position
             names = [] if position is None else list(forerunners(self.path, position))
             if position is not None and names:
+                if left == "open" and not position.ended:
+                    self._check_order(names[0], position)
                 old = self._forerunner(names, position)
                 if old is not None:
                     return old
@@ -154,7 +160,8 @@ class FileSource:
                 return None
             begin = start(file, position)
             if position is not None:
-                if not (names or all_read or position.ended or begin.inode == position.inode):
+                seen = left == "read" or (left == "cut" and begin.inode == position.inode)
+                if not (names or seen or position.ended):
                     self._check_gap(position)
                 log.info("file_starts_over", source=self.name, path=str(self.path), read_before=position.position)
             opened.pop_all()
@@ -169,6 +176,20 @@ class FileSource:
                 f'{self.path.name}.1; or set on_gap = "skip" for this source: it goes on without what followed that byte',
             )
         log.warning("file_gap_skipped", source=self.name, path=str(self.path), read_to=position.position)
+
+    def _check_order(self, old: Path, position: FilePosition) -> None:
+        """Raise where `old` was rotated, and its time does not tell whether another one came after it."""
+        other = unordered(self.path, old, position)
+        if other is None:
+            return
+        if self.config.on_gap == "refuse":
+            raise BytesGone(
+                f"source {self.name}: {old}: expected it to be older than {self.path.name}, found a later time: whether "
+                f"{other.name} came after it cannot be told",
+                hint=f"set its time to that of its last line (touch -d); if {other.name} was to be read before it, or not at "
+                f'all, move that away; or set on_gap = "skip" for this source: it goes on without {other.name}',
+            )
+        log.warning("file_gap_skipped", source=self.name, path=str(other), read_to=position.position)
 
     def _check_copy(self, path: Path, position: FilePosition) -> None:
         read = original(self.path, path, position)
@@ -196,13 +217,13 @@ class FileSource:
 
     def _read(
         self, writer: TransactionalWriter, file: BinaryIO, position: FilePosition, stop: threading.Event
-    ) -> tuple[FilePosition, bool]:
-        """Read `file` until another one takes its place or `stop` is set; the position, and whether all of it was read."""
+    ) -> tuple[FilePosition, Left]:
+        """Read `file` until another one takes its place or `stop` is set; the position, and how it was left."""
         quiet_since: float | None = None  # nothing new since then, and the file is no longer the one at `path`
         log.info("file_follows", source=self.name, path=file.name, position=position.position)
         while not stop.is_set():
             if not is_same(file, position):
-                return position, False  # truncated
+                return position, "cut"
             replaced = self._is_replaced(position)
             waited = (
                 quiet_since is not None
@@ -220,12 +241,12 @@ class FileSource:
             elif finished:
                 position = self._state_end(writer, position)
             elif waited:
-                return position, True
+                return position, "read"
             else:
                 if replaced and quiet_since is None:
                     quiet_since = self._clock.monotonic()
                 stop.wait(self.config.poll_ms / 1000)
-        return position, False
+        return position, "open"
 
     def _is_replaced(self, position: FilePosition) -> bool:
         try:

@@ -12,6 +12,7 @@ import xxhash
 FINGERPRINT_BYTES = 1024
 REMEMBERED = 16
 _COMPARED_BYTES = 1 << 20
+_BOTH_WRITTEN_NS = 600_000_000_000
 # What a rotation puts behind the name: a number or a time, `.1`, `-20240501`, `.2024-05-01_12`, `.1714521600`. Anything
 # else beside the file is somebody's copy, a checksum, an editor's swap file.
 _ROTATED = re.compile(r"[.-][0-9]+(?:[-_.:T][0-9]+)*")
@@ -159,6 +160,25 @@ def forerunners(path: Path, since: FilePosition) -> Iterator[Path]:
                     yield each
                     yield from (later for _, later in found[number + 1 :] if not _was_done(later, since))
                     return
+
+
+def unordered(path: Path, old: Path, since: FilePosition) -> Path | None:
+    """A rotated file that may have come after `old`, although its time is before; None where there is none.
+
+    That can be told where `old`, the file of `since`, is later than the one at `path`, which came after it: the clock was set
+    back, or `old` was touched. Some minutes say nothing: a server may write to both for a while.
+    """
+    try:
+        newest = path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+    time_ns = old.stat().st_mtime_ns
+    if time_ns - newest <= _BOTH_WRITTEN_NS:
+        return None
+    for each, stat in _beside(path):
+        if each != old and _is_rotated(path, each) and stat.st_mtime_ns < time_ns and not _was_done(each, since):
+            return each
+    return None
 
 
 def _beside(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
