@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.node import serving
+from mainstem.core.address import format_address
 from mainstem.core.logging import configure
 from mainstem.log import LogConfig
 
@@ -79,7 +80,7 @@ def _run(
     async def serve() -> None:
         stop = asyncio.Event()
         async with serving(directory, broker, log) as running:
-            started.set_result((asyncio.get_running_loop(), stop, f"{running.host}:{running.port}"))
+            started.set_result((asyncio.get_running_loop(), stop, format_address(running.host, running.port)))
             await stop.wait()
 
     try:

@@ -108,13 +108,18 @@ def test_port_0_becomes_a_free_port(project):
     at = choose_addresses(load_config(project, {}), None, "127.0.0.1:0", "127.0.0.1:0")
     assert not at.bootstrap.endswith(":0")
     assert at.gateway_url.startswith("http://127.0.0.1:")
+    assert choose_addresses(load_config(project, {}), None, "[::1]:9092", None).bootstrap == "[::1]:9092"
     assert choose_addresses(load_config(project, {}), "kafka:9092", None, None).bootstrap == "kafka:9092"
 
 
 def test_an_address_that_is_none_is_refused(project):
-    with pytest.raises(BadSetting, match="address 'here': expected HOST:PORT"):
+    with pytest.raises(BadSetting, match=r"^--listen: expected HOST:PORT, found 'here'"):
         choose_addresses(load_config(project, {}), None, "here", None)
-    with pytest.raises(BadSetting, match=r"address 'no\.such\.host\.invalid:0': "):
+    with pytest.raises(BadSetting, match=r"^--gateway: expected HOST:PORT, found '::1:0'"):
+        choose_addresses(load_config(project, {}), None, None, "::1:0")
+    with pytest.raises(BadSetting, match=r"^\[gateway\] listen: expected HOST:PORT, found 'there'"):
+        choose_addresses(load_config(project, {"MAINSTEM_GATEWAY__LISTEN": "there"}), None, None, None)
+    with pytest.raises(BadSetting, match=r"^--listen: no\.such\.host\.invalid:0: "):
         choose_addresses(load_config(project, {}), None, "no.such.host.invalid:0", None)
 
 

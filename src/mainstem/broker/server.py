@@ -23,6 +23,7 @@ from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.topics import Topics
 from mainstem.broker.transactions import TransactionCoordinator
 from mainstem.core import Clock, SystemClock, TopicPartition
+from mainstem.core.address import format_address
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog
 from mainstem.log.limits import connections_limit
@@ -93,7 +94,7 @@ class Broker:
         except BaseException:
             await self.stop()
             raise
-        address = f"{self.host}:{self.port}"
+        address = format_address(self.host, self.port)
         self._started = True
         log.info("broker_started", address=address, cluster_id=self.topics.cluster_id, topics=len(self.topics))
         return address

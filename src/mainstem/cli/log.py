@@ -15,6 +15,7 @@ import click
 from mainstem.cli import TEMPORARY
 from mainstem.cli.output import log_level_option
 from mainstem.core import UserError
+from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import convert, overlay_environment, read_toml, settings_from
 from mainstem.core.process import die_with_parent, say_ready
 
@@ -60,7 +61,7 @@ def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> 
     except OSError as error:
         hint = "choose another directory"
         raise UserError(f"--data {data}: expected a directory to write to: {error.strerror}", hint=hint) from None
-    host, port = parse_address(listen)
+    host, port = parse_address(listen, "--listen")
     file, where = read_toml(config_file) if config_file is not None else {}, str(config_file or "environment")
     from mainstem.broker.config import BrokerConfig
     from mainstem.log import LogConfig, StorageError
@@ -85,7 +86,7 @@ def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> 
         async with serving(data, broker_config, log_config) as broker:
             gc.freeze()  # what was imported stays; what requests leave behind is young and goes at once
             gc.set_threshold(10_000, 20, 50)
-            say_ready(f"listening on {broker.host}:{broker.port}")
+            say_ready(f"listening on {format_address(broker.host, broker.port)}")
             async with asyncio.TaskGroup() as group:
                 ends = [group.create_task(event.wait()) for event in (stop, broker.log.failed)]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -132,18 +133,6 @@ def repair(data: Path, yes: bool, topic: str, partition: int) -> None:
     else:
         click.echo(f"would be lost: {offsets}, {damage.lost_bytes} bytes; nothing was changed, --yes cuts them off")
         raise click.exceptions.Exit(1)
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` as its parts; an IPv6 address stands in brackets.
-
-    Raises:
-        UserError: it is something else.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535 or (":" in host and host[0] != "["):
-        raise UserError(f"--listen {text}: expected HOST:PORT", hint="for example --listen 127.0.0.1:9092")
-    return host.strip("[]"), int(port)
 
 
 def _skip_slow_imports() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mainstem.core import UserError
+from mainstem.core.address import parse_address
 from mainstem.core.config import convert, overlay_environment, read_toml
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -97,13 +97,7 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """Host and port of every bootstrap server."""
-        result = []
-        for address in self.bootstrap.split(","):
-            host, colon, port = address.strip().rpartition(":")
-            if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-                raise UserError(f"bootstrap: expected HOST:PORT, found {address.strip()!r}")
-            result.append((host.strip("[]"), int(port)))
-        return tuple(result)
+        return tuple(parse_address(each, "bootstrap", lowest_port=1) for each in self.bootstrap.split(","))
 
     def confluent(self, **settings: Any) -> dict[str, Any]:
         """Settings for confluent-kafka; `isolation_level="read_committed"` sets `isolation.level`."""

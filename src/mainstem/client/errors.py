@@ -1,12 +1,12 @@
 """What can go wrong between us and a broker.
 
-    MainstemError
-    ├── UserError ── UnknownTopic, TopicMismatch, TopicRefused, RecordRefused, RecordsDeleted
-    └── Retriable
-        ├── BrokerUnavailable    nobody answers, or not in time
-        └── TransactionFailed    the transaction was or must be aborted; nothing of it is visible
-            ├── IdentityLost     the log has forgotten the producer id, or a newer holder has another: fence again, that tells
-            └── Fenced           a newer holder of the same transactional id exists: stop, do not retry here
+MainstemError
+├── UserError ── UnknownTopic, TopicMismatch, TopicRefused, RecordRefused, RecordsDeleted
+└── Retriable
+    ├── BrokerUnavailable    nobody answers, or not in time
+    └── TransactionFailed    the transaction was or must be aborted; nothing of it is visible
+        ├── IdentityLost     the log has forgotten the producer id, or a newer holder has another: fence again, that tells
+        └── Fenced           a newer holder of the same transactional id exists: stop, do not retry here
 """
 
 from mainstem.core import Retriable, UserError

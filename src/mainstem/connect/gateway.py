@@ -26,6 +26,7 @@ from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.sources.http import Collector
 from mainstem.connect.sources.http_append import TakenOver
 from mainstem.core import UserError
+from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import BadSetting
 from mainstem.core.logging import get_logger
 from mainstem.registry.app import routes as registry_routes
@@ -178,7 +179,7 @@ async def _serve(
     )
     server = _Server(settings)
     host, port = listener.getsockname()[:2]
-    server.on_ready = lambda: on_ready(f"{host}:{port}")
+    server.on_ready = lambda: on_ready(format_address(host, port))
     try:
         await gateway.open()
     except BaseException:
@@ -195,15 +196,13 @@ def bound(address: str) -> socket.socket:
         BadSetting: not HOST:PORT, or no such host.
         AddressInUse: taken.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise BadSetting(f"[gateway] listen: expected HOST:PORT, found {address!r}")
+    host, port = parse_address(address, "[gateway] listen")
     try:
-        family = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][0]
-    except (socket.gaierror, OverflowError) as error:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    except socket.gaierror as error:
         raise BadSetting(f"[gateway] listen: {address!r}: {error}") from None
     try:
-        return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)
+        return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise AddressInUse(f"{address}: {reason}", hint="stop what listens there, or set [gateway] listen") from None

@@ -1,10 +1,10 @@
 """What can be wrong with the bytes of a record batch.
 
-    CorruptData
-    ├── CorruptBatch             cut short, not magic 2, or its CRC does not match
-    ├── CorruptRecords           the batch's CRC is right, but what it holds is not a list of records
-    │   └── UnpackedTooLarge     they are more, decompressed, than the reader takes
-    └── UnknownCompression       the attributes name a codec that Kafka does not have
+CorruptData
+├── CorruptBatch             cut short, not magic 2, or its CRC does not match
+├── CorruptRecords           the batch's CRC is right, but what it holds is not a list of records
+│   └── UnpackedTooLarge     they are more, decompressed, than the reader takes
+└── UnknownCompression       the attributes name a codec that Kafka does not have
 """
 
 from mainstem.core import CorruptData

@@ -11,6 +11,7 @@ import msgspec
 
 from mainstem.client.connection import Connection
 from mainstem.core import Retriable
+from mainstem.core.address import parse_address
 from mainstem.core.logging import get_logger
 from mainstem.core.process import say_ready, wait_for_go
 from mainstem.standalone.config import load_config, table_directories
@@ -46,6 +47,7 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     from mainstem.connect import gateway as room
 
     config = load_config(project)
+    parse_address(gateway, "--gateway")
     settings = msgspec.structs.replace(config.gateway, listen=gateway)
     room.run(Connection(bootstrap, config.security), settings, on_ready=lambda at: say_ready(f"listening on {at}"))
 

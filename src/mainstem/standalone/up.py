@@ -18,6 +18,7 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.core import SystemClock
+from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import BadSetting
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
@@ -50,21 +51,23 @@ class Addresses(msgspec.Struct, frozen=True):
 
 def choose_addresses(config: NodeConfig, bootstrap: str | None, listen: str | None, gateway: str | None) -> Addresses:
     """The addresses from the command line, else from the settings; port 0 becomes a free port."""
-    broker = listen or f"{config.broker.host}:{config.broker.port}"
-    return Addresses(bootstrap or _concrete(broker), _concrete(gateway or config.gateway.listen))
+    broker = (
+        (listen, "--listen") if listen else (format_address(config.broker.host, config.broker.port), "[broker] host")
+    )
+    registry = (gateway, "--gateway") if gateway else (config.gateway.listen, "[gateway] listen")
+    return Addresses(bootstrap or _concrete(*broker), _concrete(*registry))
 
 
-def _concrete(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise BadSetting(f"address {address!r}: expected HOST:PORT")
-    if port != "0":
+def _concrete(address: str, what: str) -> str:
+    host, port = parse_address(address, what)
+    if port != 0:
         return address
     try:
-        with socket.create_server((host, 0)) as probe:
-            return f"{host}:{probe.getsockname()[1]}"
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, 0), family=family) as probe:
+            return format_address(host, probe.getsockname()[1])
     except OSError as error:
-        raise BadSetting(f"address {address!r}: {error.strerror or error}") from None
+        raise BadSetting(f"{what}: {address}: {error.strerror or error}") from None
 
 
 def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses, *, own_log: bool) -> list[ChildSpec]:
