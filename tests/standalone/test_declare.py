@@ -10,13 +10,13 @@ from mainstem.process import load_project
 from mainstem.registry.client import Registry
 from mainstem.standalone.declare import declare_topics
 from tests.standalone.project import ORDERS, write_project
-from tests.support.gateway import gateway
+from tests.support.gateway_process import GatewayProcess
 
 
 @pytest.fixture(scope="module")
 def at():
-    with embedded() as log, gateway(log.bootstrap) as url:
-        yield Connection(log.bootstrap), url
+    with embedded() as log, GatewayProcess(log.bootstrap) as gateway:
+        yield Connection(log.bootstrap), gateway.url
 
 
 def test_topics_schemas_and_catalog_agree_with_the_project(at, tmp_path):

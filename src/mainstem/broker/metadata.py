@@ -20,7 +20,6 @@ def _bits(*operations: int) -> int:
 # 10 describe configs, 11 alter configs, 12 idempotent write. Without an authorizer everything is allowed.
 TOPIC_OPERATIONS: Final = _bits(3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS: Final = _bits(5, 7, 8, 9, 10, 11, 12)
-GROUP_OPERATIONS: Final = _bits(3, 6, 8, 10, 11)
 
 
 def describe_node(broker: "Broker") -> dict[str, Any]:
