@@ -16,6 +16,7 @@ from mainstem.client.topics import (
     ensure_internal_topics,
     ensure_topic,
     list_topics,
+    offsets_since,
     start_offsets,
     topic_ids,
     topic_settings,
@@ -84,6 +85,15 @@ def test_offsets_of_every_partition(connection, topic):
     append(connection, topic, [(None, b"x")] * 5)
     assert end_offsets(connection, topic) == end_offsets(connection, topic, committed=True) == {0: 5, 1: 0, 2: 0}
     assert start_offsets(connection, topic) == {0: 0, 1: 0, 2: 0}
+
+
+def test_offsets_since_a_time(connection, topic):
+    producer = Producer(connection.confluent())
+    for time_ms in (1000, 2000, 3000):
+        producer.produce(topic, b"x", partition=0, timestamp=time_ms)
+    producer.flush(30)
+    assert offsets_since(connection, topic, 1001) == {0: 1, 1: -1, 2: -1}
+    assert offsets_since(connection, topic, 3001) == {0: -1, 1: -1, 2: -1}
 
 
 def test_the_bounds_of_every_partition(connection, topic):

@@ -198,6 +198,11 @@ def start_offsets(connection: Connection, topic: str) -> dict[int, int]:
     )
 
 
+def offsets_since(connection: Connection, topic: str, time_ms: int) -> dict[int, int]:
+    """The first offset of every partition whose record's time is `time_ms` or later; -1 where there is none."""
+    return _offsets(connection, topic, OffsetSpec.for_timestamp(time_ms), IsolationLevel.READ_UNCOMMITTED)
+
+
 def cluster_id(connection: Connection) -> str:
     """Which log this is: it stays the same for the life of its data, whatever its address."""
     return str(_metadata(connection).cluster_id)

@@ -1,11 +1,23 @@
+import time
 import uuid
 
+import pytest
 from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.topics import ensure_topic
-from mainstem.connect.sources.http_window import ID_HEADER, Seen, Window, content_hash, fill, read_tail
+from mainstem.connect.sources.http_window import ID_HEADER, Seen, Window, content_hash, fill, read_tail, tail
+
+
+@pytest.fixture
+def topic_of(log_connection):
+    def make(partitions):
+        name = f"window-{uuid.uuid4().hex[:8]}"
+        ensure_topic(log_connection, name, partitions)
+        return name
+
+    return make
 
 
 def test_the_oldest_id_leaves_when_the_window_is_full():
@@ -59,4 +71,38 @@ def test_the_tail_of_a_topic_says_what_was_taken_in(log_connection):
     seen = window.get("3-1")
     assert (seen.partition, seen.content) == (1, content_hash(b"x3"))
     assert window.get("0-1") == Seen(1, 0, content_hash(b"x0"))
-    assert len(read_tail(log_connection, topic, 2)) == 2
+
+
+def put(connection, topic, records):
+    """Records with ids, as (partition, time in ms)."""
+    producer = Producer(connection.confluent())
+    for number, (partition, time_ms) in enumerate(records):
+        headers = [(ID_HEADER, str(number).encode())]
+        producer.produce(topic, b"\0\0\0\0\1x", partition=partition, headers=headers, timestamp=time_ms)
+    producer.flush(30)
+
+
+@pytest.mark.parametrize("last_ones", ["everywhere", "in one partition"])
+def test_of_many_partitions_the_last_records_are_read_not_the_last_of_each(log_connection, topic_of, last_ones):
+    """After a restart a large topic took longer than a minute, in which no other could be posted to; then it was refused."""
+    topic, now_ms = topic_of(20), int(time.time() * 1000)
+    partitions = [n % 20 for n in range(1000)] + [3 if last_ones == "in one partition" else n % 20 for n in range(100)]
+    put(log_connection, topic, [(partition, now_ms - 5000 + n) for n, partition in enumerate(partitions)])
+    assert len(list(tail(log_connection, topic, 30))) < 150
+    assert list(read_tail(log_connection, topic, 30)._seen) == [str(n) for n in range(1070, 1100)]
+
+
+def test_records_of_one_time_are_read_to_their_number(log_connection, topic_of):
+    topic = topic_of(2)
+    put(log_connection, topic, [(n % 2, 1000) for n in range(1000)])
+    assert len(list(tail(log_connection, topic, 30))) == 120
+    assert len(read_tail(log_connection, topic, 30)) == 30
+
+
+def test_a_tail_may_take_long_as_long_as_it_comes(log_connection, topic_of):
+    topic, read = topic_of(1), 0
+    put(log_connection, topic, [(0, 1000)] * 5000)
+    for _ in tail(log_connection, topic, 5000, timeout_seconds=0.5):
+        time.sleep(0.6 if read == 0 else 0)
+        read += 1
+    assert read == 5000

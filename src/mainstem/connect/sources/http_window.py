@@ -6,9 +6,7 @@ a retry is known for a duplicate by any gateway, also after a crash, as long as 
 
 import heapq
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -19,7 +17,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.reader import arrived
-from mainstem.client.topics import end_offsets, start_offsets
+from mainstem.client.topics import end_offsets, offsets_since, start_offsets
 
 ID_HEADER = "mainstem.id"
 MAX_ID_BYTES = 512  # a window's ids stay in memory: 50 MB of the longest
@@ -71,20 +69,23 @@ def read_tail(connection: Connection, topic: str, size: int) -> Window:
 
 
 def fill(size: int, taken: Iterable[tuple[int, str, Seen]]) -> Window:
-    """The window that holds the last `size` of what was taken: its time (ms), its id, its place.
+    """The window that holds the last `size` of what was taken, as (time in ms, id, place).
 
     Each partition's are in their order; between partitions the time of the append decides. One partition after the
     other would push the newest ids of the first ones out.
     """
-    lanes: dict[int, deque[tuple[int, int, str, Seen]]] = {}
-    for time_ms, event_id, seen in taken:
-        lane = lanes.setdefault(seen.partition, deque(maxlen=size))
-        latest = max(time_ms, lane[-1][0]) if lane else time_ms  # a clock that was set back does not change the order
-        lane.append((latest, seen.partition, event_id, seen))
     window = Window(size)
-    for _, _, event_id, seen in heapq.merge(*lanes.values(), key=itemgetter(0, 1)):
+    for _, _, _, event_id, seen in reversed(heapq.nlargest(size, _in_order(taken))):
         window.add(event_id, seen)
     return window
+
+
+def _in_order(taken: Iterable[tuple[int, str, Seen]]) -> Iterator[tuple[int, int, int, str, Seen]]:
+    latest: dict[int, int] = {}
+    for number, (time_ms, event_id, seen) in enumerate(taken):
+        # A clock that was set back does not change the order of a partition.
+        latest[seen.partition] = max(time_ms, latest.get(seen.partition, time_ms))
+        yield latest[seen.partition], seen.partition, number, event_id, seen
 
 
 def _taken(messages: Iterable[Any]) -> Iterator[tuple[int, str, Seen]]:
@@ -96,15 +97,13 @@ def _taken(messages: Iterable[Any]) -> Iterator[tuple[int, str, Seen]]:
 
 
 def tail(connection: Connection, topic: str, count: int, *, timeout_seconds: float = 60.0) -> Iterator[Any]:
-    """At least the last `count` committed records of every partition (fewer where transactions were aborted).
+    """At least the last `count` committed records of the topic (fewer where transactions were aborted), by the time of
+    their append; not many more.
 
     Raises:
-        UnknownTopic, BrokerUnavailable: as they say.
+        UnknownTopic, BrokerUnavailable: as they say; also where nothing comes for so long.
     """
-    ends = end_offsets(connection, topic, committed=True)
-    starts = start_offsets(connection, topic)
-    # Each transaction ends with a marker, which takes an offset too: at worst every second one.
-    spans = {n: (max(starts[n], end - 2 * count), end) for n, end in ends.items() if end > starts[n]}
+    spans = _spans(connection, topic, count)
     settings = connection.confluent(
         isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True
     )
@@ -116,15 +115,44 @@ def tail(connection: Connection, topic: str, count: int, *, timeout_seconds: flo
         left = set(spans)
         while left:
             if time.monotonic() > deadline:
-                raise BrokerUnavailable(f"{topic}: the end was not reached in {timeout_seconds:.0f} s")
-            for message in arrived(consumer, 0.2, 2000):
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    if (message.offset() or 0) >= spans[message.partition() or 0][1]:
-                        left.discard(message.partition() or 0)
-                else:
+                raise BrokerUnavailable(f"{topic}: its last records did not come within {timeout_seconds:.0f} s")
+            messages = arrived(consumer, 0.2, 2000)
+            for message in messages:
+                error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
+                end = spans[partition][1]
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise BrokerUnavailable(f"{topic}: {error.str()}")
+                if error is None and offset < end:
+                    yield message
+                # The last offsets may be markers, which nobody is given: then the end tells, or a record behind them.
+                if offset >= end - (error is None):
+                    left.discard(partition)
+            if messages:
+                deadline = time.monotonic() + timeout_seconds
     finally:
         consumer.close()
+
+
+def _spans(connection: Connection, topic: str, count: int) -> dict[int, tuple[int, int]]:
+    """Where to read which partition, from and to, for its share of the last `count` records: those since some time.
+
+    How many of a topic's last records lie in which partition only their times tell; to read `count` of each would take
+    minutes where there are many.
+    """
+    ends = end_offsets(connection, topic, committed=True)
+    firsts = start_offsets(connection, topic)
+    wanted = 2 * count  # each transaction ends with a marker, which takes an offset too: at worst every second one
+    enough, late = 0, int(time.time() * 1000)  # since `enough`, there are as many as are wanted
+    while late - enough > 1 and 2 * _total(firsts, ends) > 3 * wanted:
+        middle = (enough + late) // 2
+        since = offsets_since(connection, topic, middle)
+        tried = {n: max(first, since[n]) if since[n] >= 0 else ends[n] for n, first in firsts.items()}
+        if _total(tried, ends) >= wanted:
+            enough, firsts = middle, tried
+        else:
+            late = middle
+    return {n: (max(first, ends[n] - wanted), ends[n]) for n, first in firsts.items() if ends[n] > first}
+
+
+def _total(firsts: dict[int, int], ends: dict[int, int]) -> int:
+    return sum(max(ends[n] - first, 0) for n, first in firsts.items())
