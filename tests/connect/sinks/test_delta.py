@@ -47,6 +47,7 @@ PLANE = """{"type": "record", "name": "Change", "namespace": "fleet.planes", "ma
   {"name": "before", "type": ["null", {"type": "record", "name": "Row", "fields": [
     {"name": "tailnum", "type": "string"}, {"name": "seats", "type": ["null", "int"]}]}]},
   {"name": "after", "type": ["null", "Row"]}]}"""
+PLANE_2 = PLANE.replace("]}]}", ']}, {"name": "engine", "type": ["null", "string"], "default": null}]}', 1)
 
 
 def test_a_change_record_is_told_by_its_attribute():
@@ -82,7 +83,7 @@ class Fixture:
         self.clock = ManualClock()
         self.tables, self.checkpoint = directory / "tables", directory / "checkpoint"
         ensure_internal_topics(connection)
-        schemas = {1: FLIGHT, 2: FLIGHT_2, 3: PLANE, 4: LONG_FLIGHT, 5: TEXT_FLIGHT}
+        schemas = {1: FLIGHT, 2: FLIGHT_2, 3: PLANE, 4: LONG_FLIGHT, 5: TEXT_FLIGHT, 6: PLANE_2}
         self.schemas = schemas
         append(connection, SCHEMAS, [
             (msgspec.json.encode({"keytype": "SCHEMA", "subject": f"s{i}", "version": 1, "magic": 1}),
@@ -331,6 +332,28 @@ def test_what_one_table_cannot_take_holds_up_that_table_only(lake):
     assert "filled anew" in third.hint
     lake.send("other", [(b"d", flight(10))])
     lake.wait_for("other", [(7,), (8,), (9,), (10,)], "number")
+
+
+@pytest.mark.spark
+def test_an_update_by_an_older_schema_has_no_value_of_a_newer_one(lake):
+    """A column that the schemas of a batch lack kept its value, so that the table depended on how batches are cut."""
+    ensure_topic(lake.connection, "planes", 1)
+
+    def newer(tailnum, seats, engine):
+        key, row = plane("u", tailnum, seats)
+        row["after"]["engine"] = engine
+        return key, row
+
+    lake.send("planes", [newer("N1", 1, "x"), newer("N2", 1, "x"), newer("N3", 1, "x")], 6)
+    lake.run()
+    lake.wait_for("planes", [("N1", 1, "x"), ("N2", 1, "x"), ("N3", 1, "x")], "tailnum", "seats", "engine")
+    for seats in (2, 3):  # the second in the shape that the table took last
+        lake.send("planes", [plane("u", "N1", seats)], 3)
+        rows = [("N1", seats, None), ("N2", 1, "x"), ("N3", 1, "x")]
+        lake.wait_for("planes", rows, "tailnum", "seats", "engine")
+    lake.send("planes", [plane("u", "N2", 4), (b"N3", None)], 3)
+    lake.send("planes", [newer("N1", 4, "y")], 6)
+    lake.wait_for("planes", [("N1", 4, "y"), ("N2", 4, None)], "tailnum", "seats", "engine")
 
 
 @pytest.mark.spark

@@ -156,7 +156,7 @@ class Lakehouse:
         self._state = TaskState(f"sink {name}", since_ms=self._clock.now_ms())
         self._tables: dict[str, TaskState] = {}  # those that were ever held: until they are written, why
         self._unopened: set[str] = set()  # those of them that could not even be opened
-        self._shapes: dict[str, StructType] = {}  # what the tables took last
+        self._shapes: dict[str, StructType] = {}  # of the tables, where the last batch did not change it
         self._error: BaseException | None = None  # of the last batch, as it was: Spark has only its text
         self._failures = 0
         self._again_at = 0.0
@@ -242,6 +242,7 @@ class Lakehouse:
         self._ids = topic_ids(self._connection, topics)
         places = bounds(self._connection, topics)
         self._commits = {}
+        self._shapes.clear()
         for table in sorted(self._directory.iterdir()):
             if is_table(table) and table.name != QUARANTINE:
                 self._open(table.name, places)
@@ -487,7 +488,6 @@ class Lakehouse:
             self._merge(typed, topic, slices, metadata)
         else:
             self._append(typed, topic, metadata)
-        self._shapes[topic] = typed.schema
         log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
 
     def _typed(self, rows: "DataFrame", topic: str, slices: list[Slice]) -> "DataFrame":
@@ -531,15 +531,21 @@ class Lakehouse:
         return self._catalog.get(topic, TopicEntry()).subject is not None or bool(ids_of(slices))
 
     def _fit(self, topic: str, typed: "DataFrame") -> "DataFrame":
-        """Rows as the table can take them: a column keeps its type, or becomes wider where a schema now says so.
+        """Rows as the table can take them, with all of its columns.
+
+        A column keeps its type, or becomes wider where a schema now says so; one that the batch's schemas lack is null:
+        what a merge does not name keeps the value that an earlier schema gave it.
 
         Raises:
             TableHeld: a column has another type now.
         """
+        from pyspark.sql import functions as F
+
         path = self._directory / topic
-        if self._shapes.get(topic) == typed.schema or not is_table(path):
+        if not is_table(path):
             return typed
-        has = {field.name.lower(): field.dataType for field in self._spark.read.format("delta").load(str(path)).schema}
+        table = self._shapes.get(topic) or self._spark.read.format("delta").load(str(path)).schema
+        has = {field.name.lower(): field.dataType for field in table}
         wider = False
         for field in typed.schema:
             old, new = has.get(field.name.lower(), field.dataType), field.dataType
@@ -554,7 +560,13 @@ class Lakehouse:
                 )
         if wider:
             self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
-        return typed
+        given = {name.lower() for name in typed.columns}
+        if wider or not given - {"_op", "_deleted"} <= has.keys():
+            self._shapes.pop(topic, None)
+        else:
+            self._shapes[topic] = table
+        lacking = [field for field in table if field.name.lower() not in given]
+        return typed.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in lacking))
 
     def _append(self, rows: "DataFrame", topic: str, metadata: str) -> None:
         writer = rows.drop("_op", "_deleted").write.format("delta").mode("append").option("mergeSchema", "true")
