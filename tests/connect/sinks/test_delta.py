@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import time
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from mainstem.client.internal import SCHEMAS
 from mainstem.client.reports import Report, read_reports
 from mainstem.client.topics import admin, delete, ensure_internal_topics, ensure_topic, list_topics
 from mainstem.client.writer import TransactionalWriter
+from mainstem.connect.sinks import delta
 from mainstem.connect.sinks.delta import (
     Lakehouse,
     LakehouseConfig,
@@ -28,6 +30,7 @@ from mainstem.connect.sinks.delta import (
     reports_of,
 )
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit
+from mainstem.core import TopicPartition
 from mainstem.core.clock import ManualClock
 from mainstem.records.fingerprint import fingerprint
 from mainstem.registry import avro
@@ -129,6 +132,10 @@ class Fixture:
     def said(self):
         """Reader, topic and position of every statement."""
         return {(each.reader, each.topic, each.end) for each in self.reports()}
+
+    def files(self, table):
+        """Names of the files that the newest version of a table has."""
+        return {Path(uri).name for uri in DeltaTable(str(self.tables / table)).file_uris()}
 
     def rows(self, table, *columns):
         try:
@@ -354,6 +361,51 @@ def test_an_update_by_an_older_schema_has_no_value_of_a_newer_one(lake):
     lake.send("planes", [plane("u", "N2", 4), (b"N3", None)], 3)
     lake.send("planes", [newer("N1", 4, "y")], 6)
     lake.wait_for("planes", [("N1", 4, "y"), ("N2", 4, None)], "tailnum", "seats", "engine")
+
+
+@pytest.mark.spark
+def test_files_are_few_however_many_commits_there_were(lake, monkeypatch):
+    """A stream had a new small file for every batch, and a changelog kept every file that was ever rewritten."""
+    monkeypatch.setattr(delta, "CARE", {"OPTIMIZE": 4, "VACUUM": 4})
+    assert {zlib.crc32(topic) % 4 for topic in (b"flights.all", b"planes.eu")} == {0}  # both have their turn at the 4th
+    for topic in ("flights.all", "planes.eu"):
+        ensure_topic(lake.connection, topic, 1)
+    lake.run()
+    for number in range(1, 4):
+        lake.send("flights.all", [(b"a", flight(number))])
+        lake.send("planes.eu", [plane("u", "N1", number), plane("c", f"N{number + 1}")], 3)
+        lake.wait_for("flights.all", [(n,) for n in range(1, number + 1)], "number")
+        lake.wait_for(
+            "planes.eu", [("N1", number), *((f"N{n + 1}", 1) for n in range(1, number + 1))], "tailnum", "seats"
+        )
+    assert len(lake.files("flights.all")) == 3
+    for topic in ("flights.all", "planes.eu"):  # so that a test need not wait for a week
+        retention = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
+        lake.spark.sql(f"ALTER TABLE delta.`{lake.tables / topic}` SET TBLPROPERTIES ({retention})")
+    lake.lakehouse.stop()
+    lake.run()  # the commits are counted on
+
+    lake.send("flights.all", [(b"a", flight(4))])
+    lake.send("planes.eu", [plane("u", "N1", 4)], 3)
+    lake.wait(lambda: {("lakehouse", "flights.all", 4), ("lakehouse", "planes.eu", 7)} <= lake.said())
+    lake.lakehouse.stop()
+    for topic in ("flights.all", "planes.eu"):
+        assert lake.files(topic) == {file.name for file in (lake.tables / topic).glob("*.parquet")}
+        assert len(lake.files(topic)) == 1
+    before = lake.statements()
+
+    # OPTIMIZE and VACUUM have committed since: the positions are still found, and nothing is read twice
+    lake.run()
+    assert {topic: commit.positions for topic, commit in lake.lakehouse._commits.items()} == {
+        topic: {TopicPartition(topic, 0): before[topic, 0].end} for topic in ("flights.all", "planes.eu")
+    }
+    lake.send("flights.all", [(b"a", flight(5))])
+    lake.send("planes.eu", [plane("d", "N1"), (b"N1", None)], 3)
+    lake.wait_for("flights.all", [(n,) for n in range(1, 6)], "number")
+    lake.wait_for("planes.eu", [(f"N{n}",) for n in range(2, 5)], "tailnum")
+    lake.lakehouse.stop()
+    lines = [line for line in audit(lake.connection, ["flights.all", "planes.eu"]) if line.tier == "reader"]
+    assert [line.verdict for line in lines] == [Verdict.BALANCED] * 2
 
 
 @pytest.mark.spark

@@ -3,8 +3,8 @@
 Exactly once by the table itself: each commit's user metadata holds, per partition, the offset up to which the table
 has its topic, the books of all that came before, and of which log and which topic that is:
 
-    {"mainstem": 1, "topic": "flights", "cluster": "pXk…", "topic_id": "T3a…", "partitions": {"0": {"next": 41,
-     "rows": 40, "tombstones": 0, "quarantined": 0, "hash": 1234}}}
+    {"mainstem": 1, "topic": "flights", "cluster": "pXk…", "topic_id": "T3a…", "number": 3, "partitions": {"0":
+     {"next": 41, "rows": 40, "tombstones": 0, "quarantined": 0, "hash": 1234}}}
 
 The query always starts where the tables are, with a new checkpoint. So a batch that was cut off, a checkpoint that is
 lost or rolled back, and a topic that is gone change nothing; Spark's batch numbers play no part.
@@ -12,13 +12,15 @@ lost or rolled back, and a topic that is gone change nothing; Spark's batch numb
 What a table cannot take holds up that table only: its position stays, one line says why, and it is left out until the
 query starts again from where the tables are, which it does with back-off while a table is held.
 
-A stream is appended. A changelog is merged by its key: the table shows the rows as they are now.
+A stream is appended. A changelog is merged by its key: the table shows the rows as they are now. Every so many commits a
+table's small files become few, and what no version of the last week has is removed.
 """
 
 import itertools
 import re
 import shutil
 import threading
+import zlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,9 +61,14 @@ SETTINGS = {
     # The books of a batch that changes no row must be kept too: only bad records, an insert and its delete.
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
     "spark.databricks.delta.typeWidening.allowAutomaticWidening": "always",
+    # OPTIMIZE holds up the batch: it rewrites what is below 64 MB, and not, as it comes, all of a table of up to 1 GB.
+    "spark.databricks.delta.optimize.minFileSize": str(64 << 20),
+    "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
 }
 """Settings of the lakehouse's own sessions."""
 SMALL_BATCH = 50_000  # records
+CARE = {"OPTIMIZE": 100, "VACUUM": 1_000}
+"""After how many commits of a table it is done. VACUUM lists all of its files, so it comes more seldom."""
 WIDENINGS = {("integer", "long"), ("integer", "double"), ("float", "double")}
 """What a column's type may become while its table stays: those of Avro's promotions that Delta can do."""
 
@@ -474,7 +481,8 @@ class Lakehouse:
             if of == topic:
                 partitions[partition].rows -= count
                 partitions[partition].quarantined += count
-        return TableCommit(topic, partitions, self._cluster, self._ids[topic])
+        number = self._commit_of(topic).number + 1
+        return TableCommit(topic, partitions, self._cluster, self._ids[topic], number)
 
     def _write_topic(self, batch: "DataFrame", commit: TableCommit, slices: list[Slice]) -> None:
         """Bring one topic's table up to this batch, in one commit that says so."""
@@ -488,6 +496,7 @@ class Lakehouse:
             self._merge(typed, topic, slices, metadata)
         else:
             self._append(typed, topic, metadata)
+        self._care(commit)
         log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
 
     def _typed(self, rows: "DataFrame", topic: str, slices: list[Slice]) -> "DataFrame":
@@ -571,6 +580,19 @@ class Lakehouse:
     def _append(self, rows: "DataFrame", topic: str, metadata: str) -> None:
         writer = rows.drop("_op", "_deleted").write.format("delta").mode("append").option("mergeSchema", "true")
         writer.option("userMetadata", metadata).save(str(self._directory / topic))
+
+    def _care(self, commit: TableCommit) -> None:
+        """Keep the number of files small: of the newest version, and of what the older ones have left.
+
+        The table has what the batch brought, so a failure is only told; it is tried again as many commits later.
+        """
+        turn = commit.number + zlib.crc32(commit.topic.encode())  # tables that began together do not all wait together
+        for statement, every in CARE.items():
+            if turn % every == 0:
+                try:
+                    self._spark.sql(f"{statement} delta.`{self._directory / commit.topic}`")
+                except _failures() as error:
+                    log.warning("table_care_failed", topic=commit.topic, statement=statement, reason=one_line(error))
 
     def _merge(self, typed: "DataFrame", topic: str, slices: list[Slice], metadata: str) -> None:
         """Apply the last record of every key: 1. truncations, 2. the rows."""

@@ -3,6 +3,8 @@
 Read in Python: Spark's DESCRIBE HISTORY takes about 0.6 s a table, and longer the longer the history is.
 """
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,12 +23,13 @@ class PartitionBooks(msgspec.Struct):
 
 
 class TableCommit(msgspec.Struct):
-    """The user metadata of a commit: `topic` with id `topic_id` of the log `cluster`."""
+    """The user metadata of a commit: `topic` with id `topic_id` of the log `cluster`; `number` counts the commits."""
 
     topic: str
     partitions: dict[int, PartitionBooks] = {}
     cluster: str = ""
     topic_id: str = ""
+    number: int = 0
     mainstem: int = 1
 
     @property
@@ -44,12 +47,23 @@ class _Action(msgspec.Struct):
 
 def is_table(directory: Path) -> bool:
     """Whether `directory` holds a table: its first commit is there. A crash may leave a log without any."""
-    return bool(_versions(directory))
+    return any(_names(directory))  # up to the first: there are many, and every batch asks
 
 
 def _versions(table: Path) -> list[str]:
     """Names of the commits that are there, the oldest first."""
-    return sorted(file.name for file in (table / "_delta_log").glob("*.json") if file.stem.isdigit())
+    return sorted(_names(table))
+
+
+def _names(table: Path) -> Iterator[str]:
+    """Names of the commits that are there, in no order."""
+    try:
+        with os.scandir(table / "_delta_log") as files:
+            for file in files:
+                if file.name.endswith(".json") and file.name.removesuffix(".json").isdigit():
+                    yield file.name
+    except (FileNotFoundError, NotADirectoryError):
+        return
 
 
 def last_commit(table: Path) -> TableCommit | None:
