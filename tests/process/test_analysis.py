@@ -91,6 +91,15 @@ def test_windows_keep_state_and_their_length_is_guessed(spark, tmp_path, groupin
     assert it.horizon == horizon
 
 
+def test_totals_of_a_key_may_be_kept_for_ever_and_told_at_each_change(spark, tmp_path):
+    it = found(spark, tmp_path, """
+        @table(to="totals", key="customer", watermark=("at", "10 minutes"), emit="changes")
+        def job(orders):
+            return orders.groupBy("customer").agg(F.sum("cents").alias("cents"))
+    """)  # fmt: skip
+    assert it.stateful == "an aggregation"
+
+
 @pytest.mark.parametrize(
     ("result", "stateful"),
     [
@@ -142,7 +151,7 @@ TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count(
          1, "an aggregation together with a table (customers)"),
         ('@stream(to="t", watermark=("at", "1 hour"))\ndef job(orders):\n    return orders.dropDuplicates(["id"])', 1,
          "dropDuplicates whose columns hold neither 'at' nor a window of it keeps its state for ever"),
-        (('@table(to="t", key="customer", watermark=("at", "1 hour"), emit="changes")\ndef job(orders):\n'
+        (('@table(to="t", key="customer", watermark=("at", "1 hour"))\ndef job(orders):\n'
          '    return orders.groupBy("customer").count()'), 1, "an aggregation whose columns hold neither 'at' nor a window"),
         (('@table(to="t", key=["customer", "start"], watermark=("at", "1 hour"))\ndef job(orders):\n'
          '    return orders.groupBy("customer", F.window("at", "1 hour").start.alias("start")).count()'),

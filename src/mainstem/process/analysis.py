@@ -252,7 +252,10 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
             found.append("a join of two streams")
         elif name in _STATEFUL:
             found.append(_STATEFUL[name])
-            unbounded = unbounded or not _is_bounded(name, node)
+            totals = (
+                name == "Aggregate" and job.emit == "changes"
+            )  # a row of state for each row of the table: as large as that
+            unbounded = unbounded or not (totals or _is_bounded(name, node))
     if not found:
         return None
     if len(found) > 1:
