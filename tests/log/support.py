@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -85,6 +86,15 @@ async def read_all(partition: PartitionLog, *, start: int | None = None, committ
 
 async def values(partition: PartitionLog, **how: Any) -> list[bytes | None]:
     return [record.value for record in await read_all(partition, **how)]
+
+
+def deleted_files(directory: Path) -> int:
+    """Files below `directory` that were deleted and keep their disk space, since this process has them open."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            found.append(str(link.readlink()))
+    return sum(path.startswith(f"{directory}/") and path.endswith(" (deleted)") for path in found)
 
 
 def abandon(log: LogDirectory) -> None:

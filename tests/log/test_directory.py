@@ -12,7 +12,18 @@ import pytest
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import LogConfig, LogDirectory, LogDirectoryInUse, StorageError, TopicConfig
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, values, with_partition
+from tests.log.support import (
+    CONFIG,
+    TOPIC_ID,
+    TP,
+    abandon,
+    batch,
+    deleted_files,
+    open_log,
+    run,
+    values,
+    with_partition,
+)
 
 OTHER = TopicPartition("orders", 1)
 
@@ -102,6 +113,31 @@ def test_a_partition_that_was_created_or_deleted_stays_so_after_a_power_cut(tmp_
             again = await open_log(tmp_path, disk=disk.after_power_cut(choose))
             assert set(again.partitions) == {OTHER}
             abandon(again)
+
+    run(test())
+
+
+def test_what_is_deleted_frees_its_disk_space(tmp_path):
+    """The files of deleted segments stayed open, and kept their space until the process ended."""
+
+    async def test():
+        clock = ManualClock()
+        log = await open_log(tmp_path, clock=clock)
+        expired = await log.create_partition(TP, TOPIC_ID, TopicConfig(segment_bytes=1_000, retention_ms=1_000))
+        topic = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0, segment_bytes=1_000)
+        compacted = await log.create_partition(OTHER, TOPIC_ID, topic)
+        deleted = await log.create_partition(TopicPartition("gone", 0), UUID(int=8), TopicConfig())
+        for partition in (expired, compacted, deleted):
+            for _ in range(5):
+                await partition.append(batch(b"v" * 900))
+            partition.roll()
+        clock.advance_ms(10_000)
+        await log.housekeep()
+        assert expired.log_start_offset == compacted.cleaned_offset == 5
+        await log.delete_partition(deleted.topic_partition)
+        assert len(await values(compacted)) == 1
+        assert deleted_files(tmp_path) == 0
+        await log.close()
 
     run(test())
 

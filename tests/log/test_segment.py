@@ -8,7 +8,7 @@ from mainstem.log import SystemDisk
 from mainstem.log.segment import INDEX, BadBatch, OpenFiles, Segment
 from mainstem.records import decode_header
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import batch
+from tests.log.support import batch, deleted_files
 
 sizes = st.lists(st.integers(0, 900), min_size=1, max_size=12)
 
@@ -112,6 +112,24 @@ def test_only_so_many_files_are_open(tmp_path):
     assert sum(segment.opened is not None for segment in segments) == 2
     first.write([b"still open for whoever has it"], 0)
     assert segments[0].file.read(5, 0) == b"still"
+
+
+def test_a_file_that_is_let_go_is_closed_once_nobody_reads_it(tmp_path):
+    opened = OpenFiles(SystemDisk(), 2)
+    segment, other = Segment(tmp_path, 0, opened), Segment(tmp_path, 1, opened)
+    other.file_to_write(0)
+    file = segment.file_to_write(0)
+    file.write([b"read by somebody"], 0)
+    segment.retired = True
+    segment.unlink()
+    assert file.read(4, 0) == b"read"
+    assert deleted_files(tmp_path) == 1
+    del file
+    assert deleted_files(tmp_path) == 0
+    opened.forget(segment)  # nothing is open
+    assert other.opened is not None
+    with pytest.raises(FileNotFoundError):
+        _ = segment.file
 
 
 def test_a_retired_segment_is_not_opened_again(tmp_path):

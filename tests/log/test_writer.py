@@ -9,6 +9,7 @@ import pytest
 
 from mainstem.core import TopicPartition
 from mainstem.log import LogConfig, StorageError, TopicConfig
+from mainstem.log import partition as partitions
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, values, with_partition
 
@@ -230,7 +231,8 @@ def test_what_a_refused_round_was_to_sync_is_synced_with_the_next(tmp_path, plac
     run(test())
 
 
-def test_a_flush_that_shared_its_round_with_a_full_disk_is_made_up_for(tmp_path):
+def test_a_flush_that_shared_its_round_with_a_full_disk_is_made_up_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(partitions, "_FLUSH_AGAIN_SECONDS", 0.01)
     disk = SimulatedDisk(tmp_path)
 
     async def test():
@@ -243,8 +245,9 @@ def test_a_flush_that_shared_its_round_with_a_full_disk_is_made_up_for(tmp_path)
         assert (await second).base_offset == 1
         with pytest.raises(StorageError, match="nothing was appended"):
             await refused
-        await log._writer.idle()
-        assert disk.file(trusting.segments[0].path).pending == []
+        async with asyncio.timeout(10):
+            while disk.file(trusting.segments[0].path).pending:
+                await asyncio.sleep(0.005)
         abandon(log)
 
     run(test())
@@ -387,6 +390,36 @@ def test_a_timer_that_is_early_by_its_clocks_rounding_syncs_all_the_same(tmp_pat
         assert disk.syncs[-1].suffix == ".log"
 
     run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=1_000, flush_ms=400)))
+
+
+def test_a_segment_that_is_deleted_while_its_round_is_written_needs_no_sync(tmp_path):
+    class Deleting(SimulatedDisk):
+        delete = None
+
+        def open(self, path, *, create=False):
+            file = super().open(path, create=create)
+            if self.delete is not None:
+                write = file.write
+                file.write = lambda pieces, position: (self.delete and self.delete(), write(pieces, position))
+            return file
+
+    disk = Deleting(tmp_path)
+
+    async def test(partition):
+        await partition.append(batch(b"old"))
+        old = partition.segments[0]
+
+        def delete():
+            old.retired = True
+            partition.files.forget(old)
+
+        disk.delete = delete
+        partition.roll()
+        await partition.append(batch(b"new"))  # enough for a sync
+        assert (await partition.append(batch(b"more"))).base_offset == 2
+        disk.delete = None
+
+    run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=2)))
 
 
 def test_trust_that_is_taken_back_makes_the_earlier_records_durable_too(tmp_path):

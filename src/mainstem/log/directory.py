@@ -167,9 +167,14 @@ class LogDirectory:
 
         await self._writer.note(Entry(DELETE, partition.topic_id, partition.number), apply)
         try:
-            await self._threads.run(self._disk.remove_tree, doomed)
+            await self._threads.run(self._remove_files, partition, doomed)
         except OSError as error:
             log.warning("deleted_files_left", path=str(doomed), error=str(error))
+
+    def _remove_files(self, partition: PartitionLog, directory: Path) -> None:
+        for segment in partition.segments:
+            self._files.forget(segment)
+        self._disk.remove_tree(directory)
 
     def forget_partition(self, topic_partition: TopicPartition) -> None:
         """Leave it to the next start to read the partition from its segments, which a repair has changed."""
@@ -177,6 +182,7 @@ class LogDirectory:
         partition.go_offline(StorageError(f"{topic_partition}: repaired"))
         for segment in partition.segments:
             segment.retired = True
+            self._files.forget(segment)
         self._keys.discard((partition.topic_id, partition.number))
         self._raws.pop(topic_partition, None)
 

@@ -51,6 +51,7 @@ _READ_STEP = 2**20 + READ_SLACK
 (1 MB) is one step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
 _LONG_STEP = 2**18  # bytes after which others have their turn
 _GROWN = 32  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
+_FLUSH_AGAIN_SECONDS = 1.0
 _TRUSTED_BYTES = 32 * 2**20  # what this process appended last is in the page cache: reads need not check it again
 
 
@@ -94,7 +95,7 @@ class _Ended(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Replaced(Exception):
-    """The segment was deleted or compacted while it was read."""
+    """The segment was deleted or compacted while it was read or searched."""
 
 
 class PartitionLog:
@@ -512,7 +513,8 @@ class PartitionLog:
         if unsynced := [segment for segment in batch.sync if not segment.retired]:
             # The round did not come to it; what is journaled next may lie behind bytes that only these syncs bring.
             self._unsynced.update(dict.fromkeys(unsynced))
-            self._flush()
+            self._cancel_flush_timer()
+            self._flush_timer = self._loop.call_later(_FLUSH_AGAIN_SECONDS, self._flush)
         if batch.end_offset <= self.high_watermark:
             return
         while self._segments[-1].base_offset > self.high_watermark:
@@ -541,6 +543,7 @@ class PartitionLog:
         segment = self._segments.pop()
         segment.retired = True
         self._unsynced.pop(segment, None)
+        self.files.forget(segment)
         with suppress(OSError):  # its name would say that the log ends there
             self.files.disk.unlink(segment.path)
 
@@ -718,23 +721,38 @@ class PartitionLog:
 
     async def offset_for_timestamp(self, timestamp: int) -> OffsetAndTimestamp | None:
         """The first record below the high watermark whose timestamp is at least `timestamp`."""
-        self._check_usable()
-        for segment in tuple(self._segments):
-            if segment.max_timestamp < timestamp:
-                continue
-            found = await self._search(segment, partial(self._find_timestamp, segment, timestamp))
-            if found is not None:
-                return found
-        return None
+
+        async def look_up() -> OffsetAndTimestamp | None:
+            for segment in tuple(self._segments):
+                if segment.max_timestamp < timestamp:
+                    continue
+                found = await self._search(segment, partial(self._find_timestamp, segment, timestamp))
+                if found is not None:
+                    return found
+            return None
+
+        return await self._in_current_segments(look_up)
 
     async def latest_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record below the high watermark that has the latest timestamp of all."""
-        self._check_usable()
-        for segment in sorted(self._segments, key=lambda s: s.max_timestamp, reverse=True):
-            found = await self._search(segment, partial(self._find_latest, segment))
-            if found is not None:
-                return found
-        return None
+
+        async def look_up() -> OffsetAndTimestamp | None:
+            for segment in sorted(self._segments, key=lambda s: s.max_timestamp, reverse=True):
+                found = await self._search(segment, partial(self._find_latest, segment))
+                if found is not None:
+                    return found
+            return None
+
+        return await self._in_current_segments(look_up)
+
+    async def _in_current_segments(
+        self, look_up: Callable[[], Awaitable[OffsetAndTimestamp | None]]
+    ) -> OffsetAndTimestamp | None:
+        """Look up anew where a segment was deleted or compacted while it was searched."""
+        while True:
+            self._check_usable()
+            with suppress(_Replaced):
+                return await look_up()
 
     async def _find_timestamp(self, segment: Segment, timestamp: int) -> OffsetAndTimestamp | None:
         if not segment.indexed:
@@ -754,7 +772,7 @@ class PartitionLog:
             return await search()
         except (OSError, CorruptData) as error:
             if segment.retired:
-                raise StorageError(f"{segment.path}: deleted while it was searched") from error
+                raise _Replaced from error
             raise self._unreadable(segment, error) from error
 
     # -- delete -------------------------------------------------------------------------------------------------------
@@ -791,7 +809,7 @@ class PartitionLog:
             await self._writer.note(entry, lambda: self._move_log_start(target))
             await self._create_active()
             dropped = self._drop_segments()
-            await self._threads.run(_unlink, dropped, self.files)
+            await self._threads.run(_unlink, dropped)
         freed = sum(segment.size for segment in dropped)
         log.info("log_start_advanced", partition=str(self.topic_partition), offset=target, bytes_freed=freed)
         return freed
@@ -849,6 +867,8 @@ class PartitionLog:
         except CorruptData as error:
             raise self._broken(plan.segments[0], error) from error
         except OSError as error:
+            if any(segment.retired for segment in plan.segments):
+                return False  # they were deleted meanwhile
             raise StorageError(f"{self.topic_partition}: compaction: {error}") from error
         if result is None:
             return False
@@ -919,7 +939,8 @@ class PartitionLog:
             )
             entry = Entry(REPLACE, self.topic_id, self.number, payload=(msgspec.msgpack.encode(replacement),))
             await self._writer.note(entry, lambda: self._replace(cleaned))
-            await self._threads.run(_unlink, cleaned.replaces[1:], self.files)
+            await self._threads.run(_unlink, cleaned.replaces[1:])
+            await self._threads.run(self.files.forget, cleaned.replaces[0])  # the new file has its name
             return True
 
     def _replace(self, cleaned: compaction.Cleaned) -> None:
@@ -1026,7 +1047,7 @@ class PartitionLog:
             self._add_segment(self.log_end_offset)
         if not self._segments[-1].is_dense:  # nothing is appended to what compaction wrote
             self.roll()
-        _unlink(self._drop_segments(), self.files)
+        _unlink(self._drop_segments())
         last = self._segments[-1]
         self._high_watermark_place = (last.base_offset, last.size)
         self._high_watermark_latest = last.latest
@@ -1049,6 +1070,6 @@ def _resolve(pending: _Pending) -> None:
         pending.future.set_result(pending.result)
 
 
-def _unlink(segments: list[Segment], files: OpenFiles) -> None:
+def _unlink(segments: list[Segment]) -> None:
     for segment in segments:
-        segment.unlink(files.disk)
+        segment.unlink()

@@ -254,7 +254,7 @@ class _Recovery:
     def replay_replacement(self, partition: PartitionLog, entry: Entry) -> None:
         replacement = _replacement(entry)
         for gone in partition.replay_replacement(replacement):
-            gone.unlink(self.disk)
+            gone.unlink()
         state = replacement.state
         path = partition.directory / file_name(state.base_offset, LOG)
         self.check_size(path, state.size)

@@ -77,6 +77,14 @@ class OpenFiles:
                 self._opened.popleft().opened = None
         return file
 
+    def forget(self, segment: "Segment") -> None:
+        """Let go of a retired segment's file: its disk space is free once nobody reads it any more (blocking)."""
+        with self._lock:
+            file, segment.opened = segment.opened, None
+            if file is not None:
+                self._opened.remove(segment)
+        # Only here, outside the lock, `file` is closed: that takes a while where it was large.
+
 
 class Segment:
     """A file of batches from `base_offset` on."""
@@ -162,10 +170,11 @@ class Segment:
             )
         return self._state
 
-    def unlink(self, disk: Disk) -> None:
+    def unlink(self) -> None:
         """Delete its files (blocking); somebody who reads it still can."""
         for suffix in SUFFIXES:
-            disk.unlink(self.path_of(suffix))
+            self._files.disk.unlink(self.path_of(suffix))
+        self._files.forget(self)
 
     # -- append -------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ Segments are synced later, by the checkpoint. docs/decisions/log-journal.md has 
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from itertools import groupby
 from typing import Protocol
@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 
 from mainstem.core.logging import get_logger
-from mainstem.log.disk import Buffer
+from mainstem.log.disk import Buffer, File
 from mainstem.log.errors import StorageError
 from mainstem.log.journal import DATA, Entry, Journal
 from mainstem.log.segment import Segment
@@ -235,7 +235,7 @@ class Writer:
                 begun.append((batch, run))
                 file.write(run.pieces, run.position)
             segments = dict.fromkeys(segment for batch in batches for segment in batch.sync)
-            to_sync = [segment.file for segment in segments]
+            to_sync = _files(segments)
             if relaxed := [batch for batch in batches if not batch.journaled]:
                 self._loop.call_soon_threadsafe(_tell_written, relaxed)
                 told = True
@@ -318,6 +318,18 @@ def _runs(writes: list[Write]) -> list[Write]:
         pieces = parts[0].pieces if len(parts) == 1 else [piece for part in parts for piece in part.pieces]
         runs.append(Write(segment, parts[0].position, pieces, sum(part.size for part in parts)))
     return runs
+
+
+def _files(segments: Iterable[Segment]) -> list[File]:
+    """The files to sync; what was deleted meanwhile needs none."""
+    files = []
+    for segment in segments:
+        try:
+            files.append(segment.file)
+        except FileNotFoundError:
+            if not segment.retired:
+                raise
+    return files
 
 
 def _cut_files(runs: list[Write]) -> None:
