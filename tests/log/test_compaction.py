@@ -129,6 +129,25 @@ def test_a_tombstone_stays_for_a_while(tmp_path):
     run(test())
 
 
+def test_a_tombstone_may_stay_for_ever(tmp_path):
+    """`delete.retention.ms` was added to the time now, and the sum had no room in a batch."""
+
+    async def test():
+        async with Topic(tmp_path, delete_retention_ms=2**63 - 1) as topic:
+            time = topic.clock.now_ms()
+            await topic.put(b"a", b"1")
+            await topic.put(b"a", None)
+            await topic.compact()
+            assert topic.partition.tombstones_expire_ms == 2**63 - 1
+            topic.clock.advance_ms(10_000_000)
+            await topic.put(b"b", b"1")
+            await topic.compact()
+            assert await topic.records() == [(1, b"a", None), (2, b"b", b"1")]
+            assert (await read_all(topic.partition))[0].timestamp == time
+
+    run(test())
+
+
 def test_of_the_last_batch_the_header_stays_until_there_is_another(tmp_path):
     """Compaction took the tombstone at the end: a reader waited for an offset that nothing led to, until the next append."""
 

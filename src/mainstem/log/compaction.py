@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from mainstem.core.logging import get_logger
 from mainstem.log.checkpoint import SegmentState
-from mainstem.log.config import TopicConfig
+from mainstem.log.config import FOREVER, TopicConfig
 from mainstem.log.disk import Disk, File
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.segment import OpenFiles, Segment
@@ -302,7 +302,7 @@ class _Pass:
         return _rebuild(header, data, list(_raw_records(header, data)), self.new_horizon())
 
     def new_horizon(self) -> int:
-        return self.plan.now_ms + self.plan.delete_retention_ms
+        return min(self.plan.now_ms + self.plan.delete_retention_ms, FOREVER)
 
 
 class _Output:
