@@ -8,6 +8,7 @@ import time
 from uuid import UUID
 
 import pytest
+import structlog
 
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import LogConfig, LogDirectory, LogDirectoryInUse, StorageError, TopicConfig
@@ -335,8 +336,47 @@ def test_a_checkpoint_waits_for_room_and_the_log_goes_on(tmp_path, monkeypatch):
         syncs = len(disk.syncs)
         checkpoint = asyncio.ensure_future(log.checkpoint())
         await partition.append(batch(b"meanwhile"))
-        await checkpoint
+        with pytest.raises(StorageError, match=r"No space left on device: .*no checkpoint"):
+            await checkpoint
+        async with asyncio.timeout(10):
+            while log.checkpointing:
+                await asyncio.sleep(0.005)
+        assert disk.refusals == []
         assert [path.suffix for path in disk.syncs[syncs:]].count(".log") == 1
+        await log.close()
+
+    run(test())
+
+
+def test_a_full_disk_empties_itself(tmp_path):
+    """Housekeeping waited for a checkpoint, which compaction needs and for which there was no room, before it deleted
+    what had expired; and when nothing had expired yet, it was still waiting when it had."""
+
+    class Full(SimulatedDisk):
+        full = False
+
+        def write_atomically(self, path, data):
+            if self.full:
+                raise OSError(errno.ENOSPC, "no room")
+            super().write_atomically(path, data)
+
+    disk = Full(tmp_path)
+
+    async def test():
+        clock = ManualClock()
+        log = await open_log(tmp_path, disk=disk, clock=clock)
+        table = await log.create_partition(OTHER, TOPIC_ID, TopicConfig(cleanup_policy="compact"))
+        events = await log.create_partition(TP, TOPIC_ID, TopicConfig(retention_ms=1_000))
+        for partition in (table, events):
+            await partition.append(batch(b"v"))
+            partition.roll()
+        disk.full = True
+        async with asyncio.timeout(10):
+            await log.housekeep()
+            clock.advance_ms(10_000)
+            await log.housekeep()
+        assert events.log_start_offset == 1
+        disk.full = False
         await log.close()
 
     run(test())
@@ -370,6 +410,29 @@ def test_a_full_disk_holds_up_no_close(tmp_path, waits):
         again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
         assert (await values(again.partitions[TP]))[0] == b"acknowledged"
         await again.close()
+
+    run(test())
+
+
+def test_a_partition_whose_housekeeping_fails_does_not_keep_others_from_theirs(tmp_path, monkeypatch):
+    async def test():
+        clock = ManualClock()
+        log = await open_log(tmp_path, clock=clock)
+        bad = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        good = await log.create_partition(OTHER, TOPIC_ID, TopicConfig(retention_ms=1_000))
+        await good.append(batch(b"v"))
+        clock.advance_ms(10_000)
+
+        async def fail():
+            raise ValueError("unforeseen")
+
+        monkeypatch.setattr(bad, "enforce_retention", fail)
+        with structlog.testing.capture_logs() as logs:
+            await log.housekeep()
+        assert good.log_start_offset == 1
+        failed = [line for line in logs if line["event"] == "housekeeping_failed"]
+        assert [(line["partition"], line["error"]) for line in failed] == [("orders-0", "ValueError('unforeseen')")]
+        await log.close()
 
     run(test())
 

@@ -3,8 +3,9 @@
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
@@ -274,21 +275,28 @@ class LogDirectory:
             self._plan_housekeeping()
 
     async def housekeep(self) -> None:
-        """Retention, compaction and forgotten producers of every partition whose settings are known."""
-        usable = [p for p in self._partitions.values() if p.configured and not (p.error or p.append_error)]
-        compacted = [partition for partition in usable if partition.config.compacts]
+        """Retention, forgotten producers and compaction of every partition whose settings are known.
+
+        Retention of all comes first: it makes the room that a checkpoint needs, for which compaction may have to wait.
+        """
+        for partition in self._usable():
+            with _others_go_on(partition):
+                await partition.enforce_retention()
+                partition.expire_producers(self.config.producer_id_expiration_ms)
+        compacted = [partition for partition in self._usable() if partition.config.compacts]
         for partition in compacted:
             partition.roll_if_old()
         if any(partition.waits_for_checkpoint() for partition in compacted):
-            await self.checkpoint()
-        for partition in usable:
             try:
-                await partition.enforce_retention()
-                partition.expire_producers(self.config.producer_id_expiration_ms)
-                if partition.config.compacts:
-                    await partition.compact(self._cleaner, self._stop, most_keys=self.config.compaction_keys)
-            except StorageError as error:
-                log.warning("housekeeping_skipped", partition=str(partition.topic_partition), error=str(error))
+                await self.checkpoint()
+            except StorageError as error:  # what the last one covers may be compacted all the same
+                log.warning("compaction_without_checkpoint", path=str(self.path), error=str(error))
+        for partition in compacted:
+            with _others_go_on(partition):
+                await partition.compact(self._cleaner, self._stop, most_keys=self.config.compaction_keys)
+
+    def _usable(self) -> list[PartitionLog]:
+        return [p for p in self._partitions.values() if p.configured and not (p.error or p.append_error)]
 
     # -- what the writer asks for -------------------------------------------------------------------------------------
 
@@ -305,11 +313,15 @@ class LogDirectory:
     def _stop_appends(self, error: StorageError) -> None:
         self.error = self.error or error
         self._writer.stop(error)
+        self._refuse_checkpoints(error)
+        for partition in self._partitions.values():
+            partition.refuse_appends(error)
+
+    def _refuse_checkpoints(self, error: StorageError) -> None:
         for waiter in (*self._checkpoint_waiters, *self._checkpoint_answers):
             if not waiter.done():
                 waiter.set_exception(error)
-        for partition in self._partitions.values():
-            partition.refuse_appends(error)
+        self._checkpoint_waiters, self._checkpoint_answers = [], []
 
     @property
     def checkpointing(self) -> bool:
@@ -346,7 +358,7 @@ class LogDirectory:
         """Bring everything that was appended so far to its segments, and say so.
 
         Raises:
-            StorageError: the directory is offline.
+            StorageError: the directory is offline, or the disk has no room for it now; it is tried again by itself.
         """
         if self.error is not None:
             raise self.error
@@ -404,6 +416,7 @@ class LogDirectory:
             if self._stop.is_set():
                 self._give_up_checkpoint()
             else:
+                self._refuse_checkpoints(StorageError(f"{self.path}: {error}: no checkpoint", hint="free disk space"))
                 self._waiting_for_room = self._loop.call_later(
                     _RETRY_SECONDS, self._run_checkpoint, self._save_checkpoint, snapshot, False
                 )
@@ -472,6 +485,17 @@ class LogDirectory:
             self._disk.sync_directory(directory)
         except FileNotFoundError:
             log.debug("directory_deleted_meanwhile", path=str(directory))
+
+
+@contextmanager
+def _others_go_on(partition: PartitionLog) -> Iterator[None]:
+    """What housekeeping meets in one partition does not end the others' turn."""
+    try:
+        yield
+    except StorageError as error:
+        log.warning("housekeeping_skipped", partition=str(partition.topic_partition), error=str(error))
+    except Exception as error:
+        log.exception("housekeeping_failed", partition=str(partition.topic_partition), error=repr(error))
 
 
 def _sync_segment(segment: Segment) -> None:
