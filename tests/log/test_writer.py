@@ -422,6 +422,35 @@ def test_a_segment_that_is_deleted_while_its_round_is_written_needs_no_sync(tmp_
     run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=2)))
 
 
+def test_a_flush_that_cannot_open_its_segment_is_not_tried_again_at_once(tmp_path):
+    class OutOfFiles(SimulatedDisk):
+        out = False
+
+        def open(self, path, *, create=False):
+            if self.out and path.suffix == ".log":
+                raise OSError(errno.EMFILE, "too many open files")
+            return super().open(path, create=create)
+
+    disk = OutOfFiles(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=2))
+        await partition.append(batch(b"first"))
+        partition.files.forget(partition.segments[0])
+        disk.out = True
+        with pytest.raises(StorageError, match="too many open files: nothing was appended"):
+            await partition.append(batch(b"refused"))
+        async with asyncio.timeout(10):
+            await log._writer.idle()
+        disk.out = False
+        await partition.append(batch(b"second"))
+        assert await values(partition) == [b"first", b"second"]
+        await log.close()
+
+    run(test())
+
+
 def test_trust_that_is_taken_back_makes_the_earlier_records_durable_too(tmp_path):
     disk = SimulatedDisk(tmp_path)
 
