@@ -74,7 +74,7 @@ def table_of(connection: Connection, topic: str, columns: str) -> list[Row]:
 
 
 def delta_rows(tables: Path, topic: str, columns: str) -> list[Row]:
-    """A Delta table read by delta-rs, which shares no code with Spark."""
+    """A Delta table as delta-rs reads it."""
     names = [name.strip() for name in columns.split(",")]
     found = DeltaTable(str(tables / topic)).to_pyarrow_table(columns=names)
     return list(zip(*(found.column(name).to_pylist() for name in names), strict=True))

@@ -1,4 +1,4 @@
-"""The tables are read back by delta-rs, which shares no code with Spark."""
+"""The tables, written by Spark or without its writer, are read back by delta-rs; that both ways are one, Spark reads too."""
 
 import contextlib
 import shutil
@@ -34,6 +34,7 @@ from mainstem.core import TopicPartition
 from mainstem.core.clock import ManualClock
 from mainstem.records.fingerprint import fingerprint
 from mainstem.registry import avro
+from tests.connect.sinks.test_delta_small import ALL, KINDS
 
 FLIGHT = """{"type": "record", "name": "Flight", "fields": [{"name": "number", "type": "int"},
   {"name": "origin", "type": ["null", "string"], "default": null},
@@ -86,7 +87,7 @@ class Fixture:
         self.clock = ManualClock()
         self.tables, self.checkpoint = directory / "tables", directory / "checkpoint"
         ensure_internal_topics(connection)
-        schemas = {1: FLIGHT, 2: FLIGHT_2, 3: PLANE, 4: LONG_FLIGHT, 5: TEXT_FLIGHT, 6: PLANE_2}
+        schemas = {1: FLIGHT, 2: FLIGHT_2, 3: PLANE, 4: LONG_FLIGHT, 5: TEXT_FLIGHT, 6: PLANE_2, 7: ALL}
         self.schemas = schemas
         append(connection, SCHEMAS, [
             (msgspec.json.encode({"keytype": "SCHEMA", "subject": f"s{i}", "version": 1, "magic": 1}),
@@ -174,7 +175,38 @@ def lake(spark, log_connection, tmp_path):
 
 
 @pytest.mark.spark
-def test_topics_become_tables_and_stay_exact_through_lost_checkpoints(lake):
+def test_the_same_tables_come_with_sparks_writer_and_without(lake, monkeypatch):
+    write_catalog(lake.connection, {"topic:planes": {"kind": "changelog", "key": ["tailnum"]}})
+    for topic in ("kinds", "planes"):
+        ensure_topic(lake.connection, topic, 1)
+    row = {name: value for name, (_, value) in KINDS.items()}
+    lake.send("kinds", [(b"a", row), (None, row | {"maybe": 5, "data": b""}), (b"", None)], 7)
+    lake.send("planes", [plane("c", "N1"), plane("c", "N2"), plane("u", "N2", 7), plane("d", "N1"), (b"N3", None)], 3)
+    lake.run()
+    lake.wait(lambda: {("lakehouse", "kinds", 3), ("lakehouse", "planes", 5)} <= lake.said())
+    lake.send("planes", [plane("d", "N2"), plane("c", "N4", 1)], 3)
+    lake.wait(lambda: ("lakehouse", "planes", 7) in lake.said())
+    lake.lakehouse.stop()
+    monkeypatch.setattr(delta, "COLLECTED_RECORDS", 0)
+    other = lake.lakehouse = lake.make("other")
+    other.start()
+    lake.wait(lambda: {("other", "kinds", 3), ("other", "planes", 7)} <= lake.said())
+    for topic in ("kinds", "planes"):
+        mine, theirs = (DeltaTable(str(place / topic)) for place in (lake.tables, lake.directory / "other" / "tables"))
+        assert ["delta-rs" in each.history()[0]["engineInfo"] for each in (mine, theirs)] == [True, False]
+        assert mine.schema() == theirs.schema()
+        for read in (lambda table: table.to_pyarrow_table().to_pylist(), read_by(lake.spark)):
+            assert sorted(map(repr, read(mine))) == sorted(map(repr, read(theirs)))
+
+
+def read_by(spark):
+    return lambda table: spark.read.format("delta").load(table.table_uri).collect()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("collected", [0, delta.COLLECTED_RECORDS])
+def test_topics_become_tables_and_stay_exact_through_lost_checkpoints(lake, monkeypatch, collected):
+    monkeypatch.setattr(delta, "COLLECTED_RECORDS", collected)
     ensure_topic(lake.connection, "flights", 2)
     sent = lake.send(
         "flights", [(b"a", {"number": 1, "origin": "JFK", "at": 0}), (b"b", {"number": 2, "origin": None, "at": 1})]

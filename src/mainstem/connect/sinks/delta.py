@@ -34,6 +34,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import bounds, cluster_id, list_topics, topic_ids
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
+from mainstem.connect.sinks.delta_small import Columns, NotPlain, commit_small, typed_small
 from mainstem.connect.worker import TaskState
 from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
 from mainstem.core.config import check_interval
@@ -42,6 +43,7 @@ from mainstem.registry.reader import read_schemas
 from mainstem.registry.spark import SENTINEL, if_within, with_sentinel
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
@@ -67,6 +69,8 @@ SETTINGS = {
 }
 """Settings of the lakehouse's own sessions."""
 SMALL_BATCH = 50_000  # records
+COLLECTED_RECORDS, COLLECTED_BYTES = 50_000, 16 << 20
+"""What of a batch is committed without Spark's writer: its smallest topics, up to so much."""
 CARE = {"OPTIMIZE": 100, "VACUUM": 1_000}
 """After how many commits of a table it is done. VACUUM lists all of its files, so it comes more seldom."""
 WIDENINGS = {("integer", "long"), ("integer", "double"), ("float", "double")}
@@ -103,6 +107,7 @@ class Slice(msgspec.Struct, frozen=True):
     schema_id: int | None
     records: int
     hash: int
+    size: int = 0  # bytes of keys and values
 
 
 def ids_of(slices: Iterable[Slice]) -> set[int]:
@@ -154,6 +159,7 @@ class Lakehouse:
         self._name = name
         self._clock = clock or SystemClock()
         self._schemas: dict[int, str] = {}
+        self._columns: dict[int, Columns | None] = {}  # by schema id; None of those that need Spark
         self._catalog: dict[str, TopicEntry] = {}
         self._cluster = ""
         self._ids: dict[str, str] = {}
@@ -339,14 +345,21 @@ class Lakehouse:
             _with_settings(batch.sparkSession, self._compile)
             self._recognise(slices)
             self._learn(slices)
-            wrong = self._set_aside(rows, slices)
+            small = self._collect(rows, slices)
+            large = {topic: mine for topic, mine in slices.items() if topic not in small}
+            wrong = self._set_aside(rows.filter(F.col("topic").isin(*large)), large) if large else {}
             commits = [
                 self._next_commit(topic, mine, wrong, ends[topic])
                 for topic, mine in sorted(slices.items())
                 if topic not in self.held
             ]
             with ThreadPoolExecutor(WRITERS) as pool:
-                done = list(pool.map(lambda commit: self._try_topic(rows, commit, slices[commit.topic]), commits))
+                done = list(
+                    pool.map(
+                        lambda commit: self._try_topic(rows, commit, slices[commit.topic], small.get(commit.topic)),
+                        commits,
+                    )
+                )
         finally:
             rows.unpersist()
         written = [commit for commit, success in zip(commits, done, strict=True) if success]
@@ -356,10 +369,12 @@ class Lakehouse:
         if not self.held:
             self._failures = 0
 
-    def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice]) -> bool:
+    def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice], small: "pa.Table | None") -> bool:
         """Write one table; what goes wrong holds up this one only."""
         try:
-            self._write_topic(rows, commit, slices)
+            if small is None or not self._write_small(small, commit, slices):
+                self._write_topic(rows, commit, slices)
+            self._care(commit)
         except _failures() as error:
             self._hold(commit.topic, error)
             return False
@@ -414,11 +429,13 @@ class Lakehouse:
 
         fingerprint = F.xxhash64("key", "value").cast("decimal(38,0)")  # mainstem.records.fingerprint
         counts = rows.groupBy("topic", "partition", "schema_id").agg(
-            F.count("*").alias("records"), F.sum(fingerprint).alias("hash")
+            F.count("*").alias("records"),
+            F.sum(fingerprint).alias("hash"),
+            F.sum(F.expr("coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0)")).alias("size"),
         )
         slices: dict[str, list[Slice]] = {}
         for row in counts.collect():
-            found = Slice(row["partition"], row["schema_id"], row["records"], int(row["hash"]))
+            found = Slice(row["partition"], row["schema_id"], row["records"], int(row["hash"]), row["size"])
             slices.setdefault(row["topic"], []).append(found)
         return slices
 
@@ -429,6 +446,55 @@ class Lakehouse:
         if not slices.keys() <= self._catalog.keys():
             entries = topic_entries(read_catalog(self._connection))
             self._catalog |= {topic: entries.get(topic, TopicEntry()) for topic in slices}
+
+    def _collect(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> "dict[str, pa.Table]":
+        """The typed rows of the topics that are written without Spark: the smallest of those that are plain."""
+        import pyarrow.compute as pc
+        from pyspark.sql import functions as F
+
+        chosen: dict[str, dict[int, Columns]] = {}
+        records = size = 0
+        for topic, mine in sorted(slices.items(), key=lambda each: sum(part.size for part in each[1])):
+            records, size = records + sum(each.records for each in mine), size + sum(each.size for each in mine)
+            if records > COLLECTED_RECORDS or size > COLLECTED_BYTES:
+                break
+            columns = {number: self._plain(number) for number in ids_of(mine)}
+            known = {number: each for number, each in columns.items() if each is not None}
+            if known and len(known) == len(columns) and not any(each.schema_id == NO_SCHEMA for each in mine):
+                chosen[topic] = known
+        if not chosen:
+            return {}
+        wanted = rows.filter(F.col("topic").isin(*chosen))
+        collected = wanted.select("topic", "partition", "offset", "timestamp", "key", "value").toArrow()
+        small: dict[str, pa.Table] = {}
+        for topic, known in chosen.items():
+            of_topic = collected.filter(pc.equal(collected["topic"], topic))
+            try:
+                small[topic] = typed_small(of_topic, known, merged=self._is_changelog(topic, slices[topic]))
+            except NotPlain as reason:
+                log.debug("left_to_spark", topic=topic, reason=str(reason))
+        return small
+
+    def _plain(self, schema_id: int) -> Columns | None:
+        """The columns of a schema whose rows need no Spark."""
+        if schema_id not in self._columns and schema_id in self._schemas:
+            try:
+                self._columns[schema_id] = Columns(self._schemas[schema_id])
+            except (NotPlain, UserError) as reason:  # the second: another registry took it
+                log.debug("left_to_spark", schema_id=schema_id, reason=str(reason))
+                self._columns[schema_id] = None
+        return self._columns.get(schema_id)
+
+    def _write_small(self, rows: "pa.Table", commit: TableCommit, slices: list[Slice]) -> bool:
+        """Bring one topic's table up to this batch without Spark; False where that cannot be."""
+        topic, metadata = commit.topic, msgspec.json.encode(commit).decode()
+        try:
+            commit_small(self._directory / topic, rows, metadata, merged=self._is_changelog(topic, slices))
+        except NotPlain as reason:
+            log.debug("left_to_spark", topic=topic, reason=str(reason))
+            return False
+        log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
+        return True
 
     def _undecodable(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> "DataFrame":
         """The records that cannot become rows, with the reason."""
@@ -496,7 +562,6 @@ class Lakehouse:
             self._merge(typed, topic, slices, metadata)
         else:
             self._append(typed, topic, metadata)
-        self._care(commit)
         log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
 
     def _typed(self, rows: "DataFrame", topic: str, slices: list[Slice]) -> "DataFrame":
