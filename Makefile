@@ -73,8 +73,8 @@ check: tools
 
 # Each room in a process of its own: what one leaves behind (a Spark session, settings of logging) is nobody else's.
 # They wait for servers more than they compute, so two run side by side. The checks come first: with what they find, nothing
-# else is started. Beside the making of the archive runs a room that needs no Spark; then come the long ones.
-ROOMS := tests/broker $(addprefix tests/,crash connect process e2e contract standalone cli client registry log examples audit wire records core test_*.py)
+# else is started. Beside the making of the archive runs a room that needs no Spark; then the longest come first.
+ROOMS := tests/broker $(addprefix tests/,crash connect process e2e examples contract cli standalone registry log client wire audit records core test_*.py)
 LANES ?= 2
 
 test: tools
