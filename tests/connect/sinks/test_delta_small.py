@@ -90,6 +90,8 @@ def test_of_a_changelog_the_last_record_of_each_key_counts():
         record(("x", "null")),
         '{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}',
         '"string"',
+        record(("op", "string"), mainstem="change"),
+        record(("after", ["null", json.loads(NUMBER)]), name="C", mainstem="change"),
     ],
 )
 def test_what_avro_and_delta_call_differently_is_left_to_spark(schema):

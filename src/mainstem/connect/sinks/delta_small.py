@@ -38,7 +38,10 @@ class Columns:
         row = parse(schema)
         self.is_change = row.attributes.get("mainstem") == "change"
         if self.is_change:
-            row = _some(next(field.type for field in row.fields if field.name == "after"))
+            of_change = {field.name: field.type for field in row.fields}
+            if not of_change.keys() >= {"op", "after"}:
+                raise NotPlain(f"{row} is no change record")
+            row = _some(of_change["after"])
         if row.kind != "record":
             raise NotPlain(f"{row} is no record")
         self.fields = [pa.field(field.name, _arrow(field.type, set())) for field in row.fields]
@@ -83,7 +86,7 @@ def typed_small(records: "pa.Table", columns: Mapping[int, Columns], *, merged: 
     kinds = [*fields.values(), *place_fields(), *([pa.field("_deleted", pa.bool_())] if merged else [])]
     try:
         return pa.Table.from_pylist(list(rows.values()), schema=pa.schema(kinds))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise NotPlain(str(error)) from error
 
 
