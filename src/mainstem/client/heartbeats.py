@@ -31,9 +31,8 @@ def statement_about(connection: Connection, topic: str, event_time: int, *, end:
     The positions are high watermarks. A commit is answered before its markers are written: the last stable offset may still
     lie before what was just committed, and a job would close its windows without it.
     """
-    topic_id = topic_ids(connection, [topic]).get(
-        topic, ""
-    )  # first: positions of a topic made anew are not those of this one
+    # First: positions of a topic made anew are not those of this one.
+    topic_id = topic_ids(connection, [topic]).get(topic, "")
     return Statement(topic, end_offsets(connection, topic), event_time, end, topic_id)
 
 

@@ -252,9 +252,8 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
             found.append("a join of two streams")
         elif name in _STATEFUL:
             found.append(_STATEFUL[name])
-            totals = (
-                name == "Aggregate" and job.emit == "changes"
-            )  # a row of state for each row of the table: as large as that
+            # Totals of a key: a row of state for each row of the table, as large as that.
+            totals = name == "Aggregate" and job.emit == "changes"
             unbounded = unbounded or not (totals or _is_bounded(name, node))
     if not found:
         return None

@@ -63,9 +63,8 @@ def _is_of_database(topic: str, name: str, source: PostgresSourceConfig) -> bool
 def _known_once(job: PlannedJob, plan: Plan, writers: dict[str, str]) -> str:
     """Who has to write first, somewhere above `job`; `writers` are those of the topics without a schema, no job among them."""
     jobs = {each.name: each for each in plan.jobs}
-    makers = {
-        topic.name: jobs[topic.producer] for topic in plan.topics if topic.producer
-    }  # not by output: versions differ
+    # Not by a job's output, whose name has its version.
+    makers = {topic.name: jobs[topic.producer] for topic in plan.topics if topic.producer}
     found: list[str] = []
     above = [job]
     for each in above:

@@ -36,7 +36,7 @@ from mainstem.client.topics import bounds, cluster_id, list_topics, topic_ids
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
 from mainstem.connect.sinks.delta_small import Columns, NotPlain, commit_small, typed_small
 from mainstem.connect.worker import TaskState
-from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
+from mainstem.core import Backoff, Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
 from mainstem.registry.reader import read_schemas
@@ -58,7 +58,7 @@ NO_SCHEMA = -1  # a value without Confluent's first byte
 METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
 WRITERS = 4  # tables written at the same time: a commit is mostly waiting
-LONGEST_DELAY_SECONDS = 60
+BACKOFF = Backoff(first=1.0, longest=60.0)
 SETTINGS = {
     # The books of a batch that changes no row must be kept too: only bad records, an insert and its delete.
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
@@ -214,8 +214,8 @@ class Lakehouse:
         return TaskState(before.name, state, before.failures + 1, reason, hint, self._clock.now_ms(), retry_seconds)
 
     def _back_off(self) -> float:
-        delay = float(min(2**self._failures, LONGEST_DELAY_SECONDS))
         self._failures += 1
+        delay = BACKOFF.pause(self._failures)
         self._again_at = self._clock.monotonic() + delay
         return delay
 
