@@ -18,7 +18,7 @@ from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
-from mainstem.connect.sinks import delta
+from mainstem.connect.sinks import delta, delta_spark
 from mainstem.process.session import SparkConfig, start_session
 from mainstem.registry import avro
 
@@ -56,7 +56,7 @@ def prepare(connection: Connection) -> None:
 
 
 def main() -> None:
-    delta.SETTINGS.update(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})
+    delta_spark.SETTINGS.update(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})
     directory = Path(tempfile.mkdtemp(prefix="lakehouse"))
     with embedded() as log:
         connection = Connection(log.bootstrap)

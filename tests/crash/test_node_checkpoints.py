@@ -77,10 +77,9 @@ def test_every_row_comes_once_or_the_repair_is_named(tmp_path):
     with Node(project, data) as node:
         orders.post(node)
         follow(node)
-        node.stop()
-    old = shutil.copytree(checkpoint, tmp_path / "old")
+        wait_for(lambda: last_file(checkpoint / "commits").name == last_file(checkpoint / "offsets").name)
+        old = shutil.copytree(checkpoint, tmp_path / "old")
 
-    with Node(project, data) as node:
         orders.post(node)
         follow(node)
         assert [group for group in reset_groups(node, "orders") if "doubled" in group]
@@ -96,23 +95,27 @@ def test_every_row_comes_once_or_the_repair_is_named(tmp_path):
     with Node(project, data) as node:
         rolled_back = "the checkpoint was rolled back (bring back the checkpoint as it was at batch"
         wait_for(lambda: rolled_back in refusal(node), 120)
-        orders.post(node)
-        wait_for(lambda: orders.are_in(node, "seen"), 120)  # it lags alone
-        node.stop()
 
-    replace(checkpoint, good)
-    last = max(checkpoint.glob("commits/[0-9]*"), key=lambda file: int(file.name))
-    last.write_bytes(b"")  # mended by itself: the log has the batch
-    plan = checkpoint / "offsets" / last.name
-    whole = plan.read_bytes()
-    plan.write_bytes(whole[:20])
-    with Node(project, data) as node:
-        wait_for(lambda: f"{plan}: " in refusal(node) and "bring back an unchanged copy" in refusal(node), 120)
-        plan.write_bytes(whole)
+        replace(checkpoint, good)  # the job is tried again in some seconds
+        last = last_file(checkpoint / "commits")
+        last.write_bytes(b"")  # mended by itself: the log has the batch
+        plan = checkpoint / "offsets" / last.name
+        whole = plan.read_bytes()
+        plan.write_bytes(whole[:20])
         orders.post(node)
+        wait_for(lambda: f"{plan}: " in refusal(node) and "bring back an unchanged copy" in refusal(node), 120)
+        wait_for(lambda: orders.are_in(node, "seen"), 120)  # the other lags alone
+        assert not orders.are_in(node, "doubled")
+
+        plan.write_bytes(whole)
         wait_for(lambda: any("job doubled@1 works again" in line for line in node.lines), 180)
         follow(node)
         node.stop()
+
+
+def last_file(directory):
+    """The one of the last batch."""
+    return max(directory.glob("[0-9]*"), key=lambda file: int(file.name))
 
 
 def refusal(node):

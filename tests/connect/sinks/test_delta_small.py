@@ -1,44 +1,18 @@
 """Small batches committed without Spark: what they make of records, and what they leave to Spark."""
 
 import json
-from datetime import UTC, date, datetime
-from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from mainstem.client.catalog import write_catalog
+from mainstem.client.topics import ensure_topic
+from mainstem.connect.sinks import delta_small
 from mainstem.connect.sinks.delta_small import Columns, NotPlain, commit_small, typed_small
 from mainstem.registry import avro
+from tests.support.lakehouse import ALL, AT, KINDS, plane, record
 
-AT = datetime(2013, 1, 1, 5, tzinfo=UTC)
-KINDS = {
-    "flag": ("boolean", True),
-    "small": ("int", -5),
-    "large": ("long", 2**40),
-    "half": ("float", 0.5),
-    "whole": ("double", 0.1),
-    "data": ("bytes", b"\x00\xff"),
-    "name": ("string", "Zürich"),
-    "day": ({"type": "int", "logicalType": "date"}, date(2013, 1, 1)),
-    "at": ({"type": "long", "logicalType": "timestamp-micros"}, AT),
-    "then": ({"type": "long", "logicalType": "local-timestamp-micros"}, AT.replace(tzinfo=None)),
-    "price": ({"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}, Decimal("12.50")),
-    "color": ({"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}, "BLUE"),
-    "hash": ({"type": "fixed", "name": "Hash", "size": 2}, b"ab"),
-    "list": ({"type": "array", "items": "int"}, [1, 2]),
-    "place": ({"type": "record", "name": "Place", "fields": [{"name": "x", "type": ["null", "int"]}]}, {"x": None}),
-    "maybe": (["null", "long"], None),
-}
-
-
-def record(*fields, name="R", **attributes):
-    return json.dumps(
-        {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields]} | attributes
-    )
-
-
-ALL = record(*((name, kind) for name, (kind, _) in KINDS.items()))
 NUMBER = record(("number", "int"))
 CHANGE = record(
     ("op", "string"), ("after", ["null", json.loads(record(("seats", "int"), name="Row"))]), mainstem="change"
@@ -151,3 +125,32 @@ def test_a_changelog_is_merged_by_its_key(tmp_path):
             "m",
             merged=True,
         )
+
+
+@pytest.mark.spark
+def test_the_same_tables_come_with_sparks_writer_and_without(lake, monkeypatch):
+    write_catalog(lake.connection, {"topic:planes": {"kind": "changelog", "key": ["tailnum"]}})
+    for topic in ("kinds", "planes"):
+        ensure_topic(lake.connection, topic, 1)
+    row = {name: value for name, (_, value) in KINDS.items()}
+    lake.send("kinds", [(b"a", row), (None, row | {"maybe": 5, "data": b""}), (b"", None)], 7)
+    lake.send("planes", [plane("c", "N1"), plane("c", "N2"), plane("u", "N2", 7), plane("d", "N1"), (b"N3", None)], 3)
+    lake.run()
+    lake.wait(lambda: {("lakehouse", "kinds", 3), ("lakehouse", "planes", 5)} <= lake.said())
+    lake.send("planes", [plane("d", "N2"), plane("c", "N4", 1)], 3)
+    lake.wait(lambda: ("lakehouse", "planes", 7) in lake.said())
+    lake.lakehouse.stop()
+    monkeypatch.setattr(delta_small, "COLLECTED_RECORDS", 0)
+    other = lake.lakehouse = lake.make("other")
+    other.start()
+    lake.wait(lambda: {("other", "kinds", 3), ("other", "planes", 7)} <= lake.said())
+    for topic in ("kinds", "planes"):
+        mine, theirs = (DeltaTable(str(place / topic)) for place in (lake.tables, lake.directory / "other" / "tables"))
+        assert ["delta-rs" in each.history()[0]["engineInfo"] for each in (mine, theirs)] == [True, False]
+        assert mine.schema() == theirs.schema()
+        for read in (lambda table: table.to_pyarrow_table().to_pylist(), read_by(lake.spark)):
+            assert sorted(map(repr, read(mine))) == sorted(map(repr, read(theirs)))
+
+
+def read_by(spark):
+    return lambda table: spark.read.format("delta").load(table.table_uri).collect()

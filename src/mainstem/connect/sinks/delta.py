@@ -16,11 +16,9 @@ A stream is appended. A changelog is merged by its key: the table shows the rows
 table's small files become few, and what no version of the last week has is removed.
 """
 
-import itertools
 import re
 import shutil
 import threading
-import zlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,52 +27,40 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
+from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import bounds, cluster_id, list_topics, topic_ids
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
-from mainstem.connect.sinks.delta_small import Columns, NotPlain, commit_small, typed_small
+from mainstem.connect.sinks.delta_small import SmallWriter
+from mainstem.connect.sinks.delta_spark import (
+    QUARANTINE,
+    SMALL_BATCH,
+    SparkWriter,
+    TableHeld,
+    count_records,
+    failures,
+    one_line,
+    with_schema_ids,
+)
+from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends
 from mainstem.connect.worker import TaskState
 from mainstem.core import Backoff, Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
-from mainstem.registry.reader import read_schemas
-from mainstem.registry.spark import SENTINEL, if_within, with_sentinel
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructType
 
 log = get_logger()
-_views = itertools.count()  # global temporary views are shared by all sinks of a process
 
-QUARANTINE = "_quarantine"
 USER_TOPICS = r"^[^_].*"  # internal topics start with an underscore, in Kafka and here
 EARLIEST, LATEST = -2, -1  # Spark's names for offsets
-NO_SCHEMA = -1  # a value without Confluent's first byte
-METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
 WRITERS = 4  # tables written at the same time: a commit is mostly waiting
 BACKOFF = Backoff(first=1.0, longest=60.0)
-SETTINGS = {
-    # The books of a batch that changes no row must be kept too: only bad records, an insert and its delete.
-    "spark.databricks.delta.skipRecordingEmptyCommits": "false",
-    "spark.databricks.delta.typeWidening.allowAutomaticWidening": "always",
-    # OPTIMIZE holds up the batch: it rewrites what is below 64 MB, and not, as it comes, all of a table of up to 1 GB.
-    "spark.databricks.delta.optimize.minFileSize": str(64 << 20),
-    "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
-}
-"""Settings of the lakehouse's own sessions."""
-SMALL_BATCH = 50_000  # records
-COLLECTED_RECORDS, COLLECTED_BYTES = 50_000, 16 << 20
-"""What of a batch is committed without Spark's writer: its smallest topics, up to so much."""
-CARE = {"OPTIMIZE": 100, "VACUUM": 1_000}
-"""After how many commits of a table it is done. VACUUM lists all of its files, so it comes more seldom."""
-WIDENINGS = {("integer", "long"), ("integer", "double"), ("float", "double")}
-"""What a column's type may become while its table stays: those of Avro's promotions that Delta can do."""
 
 
 class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,25 +84,6 @@ class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             re.compile(self.topics)
         except re.error as error:
             raise ValueError(f"topics = {self.topics!r}: no regular expression: {error}") from None
-
-
-class Slice(msgspec.Struct, frozen=True):
-    """What a batch holds of one partition with one schema id; None for null values."""
-
-    partition: int
-    schema_id: int | None
-    records: int
-    hash: int
-    size: int = 0  # bytes of keys and values
-
-
-def ids_of(slices: Iterable[Slice]) -> set[int]:
-    """The schema ids in use; neither null values nor values without an id."""
-    return {each.schema_id for each in slices if each.schema_id is not None and each.schema_id != NO_SCHEMA}
-
-
-class TableHeld(UserError):
-    """A table cannot take its topic's records; the hint says what a person can do."""
 
 
 class TopicChanged(Retriable):
@@ -151,25 +118,24 @@ class Lakehouse:
     ) -> None:
         self.query: StreamingQuery | None = None
         self.held: dict[str, str] = {}  # the tables that are left out, each with its reason
-        self._spark = _with_settings(spark, SETTINGS)
+        self._spark = spark
         self._connection = connection
         self._directory = directory
         self._checkpoint = checkpoint
         self._config = config
         self._name = name
         self._clock = clock or SystemClock()
-        self._schemas: dict[int, str] = {}
-        self._columns: dict[int, Columns | None] = {}  # by schema id; None of those that need Spark
-        self._catalog: dict[str, TopicEntry] = {}
+        self._topics = Topics(connection)
+        self._spark_writer = SparkWriter(spark, directory, self._topics)
+        self._small_writer = SmallWriter(directory, self._topics)
         self._cluster = ""
         self._ids: dict[str, str] = {}
         self._commits: dict[str, TableCommit] = {}
-        self._compile: dict[str, str] = {}
+        self._read: dict[TopicPartition, int] = {}  # where the last batch ended
         self._told: dict[str, TableCommit] = {}  # to the audit
         self._state = TaskState(f"sink {name}", since_ms=self._clock.now_ms())
         self._tables: dict[str, TaskState] = {}  # those that were ever held: until they are written, why
         self._unopened: set[str] = set()  # those of them that could not even be opened
-        self._shapes: dict[str, StructType] = {}  # of the tables, where the last batch did not change it
         self._error: BaseException | None = None  # of the last batch, as it was: Spark has only its text
         self._failures = 0
         self._again_at = 0.0
@@ -186,7 +152,7 @@ class Lakehouse:
         self.stop()
         try:
             self._follow()
-        except _failures() as error:
+        except failures() as error:
             self._failed(error)
 
     def step(self) -> None:
@@ -255,7 +221,7 @@ class Lakehouse:
         self._ids = topic_ids(self._connection, topics)
         places = bounds(self._connection, topics)
         self._commits = {}
-        self._shapes.clear()
+        self._spark_writer.forget_shapes()
         for table in sorted(self._directory.iterdir()):
             if is_table(table) and table.name != QUARANTINE:
                 self._open(table.name, places)
@@ -263,8 +229,10 @@ class Lakehouse:
         for topic, partitions in topics.items():
             positions = self._commit_of(topic).positions
             for number in range(partitions):
-                start = LATEST if topic in self.held else positions.get(TopicPartition(topic, number), EARLIEST)
+                place = TopicPartition(topic, number)
+                start = LATEST if topic in self.held else positions.get(place, EARLIEST)
                 starts.setdefault(topic, {})[str(number)] = start
+                self._read[place] = start if start >= 0 else places.get(place, (0, 0))[start == LATEST]
         with self._lock:
             for topic in self._tables.keys() - topics.keys() - self.held.keys():
                 del self._tables[topic]
@@ -330,22 +298,20 @@ class Lakehouse:
         """One batch, up to `ends`: 1. leave out what is held, 2. count it, 3. write each topic's table, 4. report."""
         from pyspark.sql import functions as F
 
-        schema_id = F.when(
-            F.expr("substring(value, 1, 1) = X'00' AND length(value) >= 5"),
-            # Not an int: any four bytes may stand there, and ANSI's cast fails the query for those above 2^31.
-            F.expr("CAST(conv(hex(substring(value, 2, 4)), 16, 10) AS BIGINT)"),
-        ).otherwise(NO_SCHEMA)
-        rows = batch.withColumn("schema_id", F.when(F.col("value").isNotNull(), schema_id))
+        rows = with_schema_ids(batch)
         if self.held:
             rows = rows.filter(~F.col("topic").isin(*self.held))
+        if self._offsets_up_to(ends) <= SMALL_BATCH:  # a task for each partition would be most of the work
+            rows = rows.coalesce(self._spark.sparkContext.defaultParallelism)
         rows = rows.persist()
         try:
-            slices = self._count(rows)
-            self._compile = compile_settings(sum(each.records for mine in slices.values() for each in mine))
-            _with_settings(batch.sparkSession, self._compile)
+            slices = count_records(rows)
             self._recognise(slices)
-            self._learn(slices)
-            small = self._collect(rows, slices)
+            self._topics.learn(slices)
+            self._spark_writer.prepare(
+                batch.sparkSession, sum(each.records for mine in slices.values() for each in mine)
+            )
+            small = self._small_writer.collect(rows, slices)
             large = {topic: mine for topic, mine in slices.items() if topic not in small}
             wrong = self._set_aside(rows.filter(F.col("topic").isin(*large)), large) if large else {}
             commits = [
@@ -369,44 +335,34 @@ class Lakehouse:
         if not self.held:
             self._failures = 0
 
-    def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice], small: "pa.Table | None") -> bool:
-        """Write one table; what goes wrong holds up this one only."""
-        try:
-            if small is None or not self._write_small(small, commit, slices):
-                self._write_topic(rows, commit, slices)
-            self._care(commit)
-        except _failures() as error:
-            self._hold(commit.topic, error)
-            return False
-        with self._lock:
-            self._mended(commit.topic)
-        return True
+    def _offsets_up_to(self, ends: Mapping[str, Mapping[int, int]]) -> int:
+        """How many the batch has that ends there: at least as many as records. A topic that has come since begins at 0."""
+        places = {TopicPartition(topic, number): end for topic, mine in ends.items() for number, end in mine.items()}
+        offsets = sum(max(0, end - self._read.get(place, 0)) for place, end in places.items())
+        self._read |= places
+        return offsets
 
     def _set_aside(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> dict[tuple[str, int], int]:
-        """Put what does not decode into quarantine; returns how many by topic and partition.
-
-        All topics are looked at together. If that fails, each by itself, to find the one that it fails for.
-        """
-        try:
-            return self._set_aside_together(rows, slices)
-        except _failures() as error:
-            if len(slices) == 1:
-                self._hold(next(iter(slices)), error)
-                return {}
-        wrong: dict[tuple[str, int], int] = {}
-        for topic, mine in slices.items():
-            wrong |= self._set_aside(rows.filter(rows["topic"] == topic), {topic: mine})
+        """Put what does not decode into quarantine; returns how many by topic and partition."""
+        wrong, failed = self._spark_writer.set_aside(rows, slices)
+        for topic, error in failed.items():
+            self._hold(topic, error)
         return wrong
 
-    def _set_aside_together(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> dict[tuple[str, int], int]:
-        bad = self._undecodable(rows, slices).persist()
+    def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice], small: "pa.Table | None") -> bool:
+        """Write one table; what goes wrong holds up this one only."""
+        topic, metadata = commit.topic, msgspec.json.encode(commit).decode()
         try:
-            counts = bad.groupBy("topic", "partition").count().collect()
-            if counts:
-                self._quarantine(bad)
-        finally:
-            bad.unpersist()
-        return {(row["topic"], row["partition"]): row["count"] for row in counts}
+            if small is None or not self._small_writer.write(small, topic, slices, metadata):
+                self._spark_writer.write(rows, topic, slices, metadata)
+            log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
+            self._spark_writer.care(topic, commit.number)
+        except failures() as error:
+            self._hold(topic, error)
+            return False
+        with self._lock:
+            self._mended(topic)
+        return True
 
     def _recognise(self, topics: Iterable[str]) -> None:
         """Know the ids of this batch's topics.
@@ -421,108 +377,6 @@ class Lakehouse:
             if known not in ("", found):
                 raise TopicChanged(f"topic {topic} was deleted or made anew since")
             self._ids[topic] = found
-
-    @staticmethod
-    def _count(rows: "DataFrame") -> dict[str, list[Slice]]:
-        """What the batch holds, by topic: one job for all topics."""
-        from pyspark.sql import functions as F
-
-        fingerprint = F.xxhash64("key", "value").cast("decimal(38,0)")  # mainstem.records.fingerprint
-        counts = rows.groupBy("topic", "partition", "schema_id").agg(
-            F.count("*").alias("records"),
-            F.sum(fingerprint).alias("hash"),
-            F.sum(F.expr("coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0)")).alias("size"),
-        )
-        slices: dict[str, list[Slice]] = {}
-        for row in counts.collect():
-            found = Slice(row["partition"], row["schema_id"], row["records"], int(row["hash"]), row["size"])
-            slices.setdefault(row["topic"], []).append(found)
-        return slices
-
-    def _learn(self, slices: Mapping[str, list[Slice]]) -> None:
-        """Know the schemas and the kinds of all topics of this batch; ask the log only about new ones."""
-        if not ids_of(each for mine in slices.values() for each in mine) <= self._schemas.keys():
-            self._schemas = read_schemas(self._connection)
-        if not slices.keys() <= self._catalog.keys():
-            entries = topic_entries(read_catalog(self._connection))
-            self._catalog |= {topic: entries.get(topic, TopicEntry()) for topic in slices}
-
-    def _collect(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> "dict[str, pa.Table]":
-        """The typed rows of the topics that are written without Spark: the smallest of those that are plain."""
-        import pyarrow.compute as pc
-        from pyspark.sql import functions as F
-
-        chosen: dict[str, dict[int, Columns]] = {}
-        records = size = 0
-        for topic, mine in sorted(slices.items(), key=lambda each: sum(part.size for part in each[1])):
-            records, size = records + sum(each.records for each in mine), size + sum(each.size for each in mine)
-            if records > COLLECTED_RECORDS or size > COLLECTED_BYTES:
-                break
-            columns = {number: self._plain(number) for number in ids_of(mine)}
-            known = {number: each for number, each in columns.items() if each is not None}
-            if known and len(known) == len(columns) and not any(each.schema_id == NO_SCHEMA for each in mine):
-                chosen[topic] = known
-        if not chosen:
-            return {}
-        wanted = rows.filter(F.col("topic").isin(*chosen))
-        collected = wanted.select("topic", "partition", "offset", "timestamp", "key", "value").toArrow()
-        small: dict[str, pa.Table] = {}
-        for topic, known in chosen.items():
-            of_topic = collected.filter(pc.equal(collected["topic"], topic))
-            try:
-                small[topic] = typed_small(of_topic, known, merged=self._is_changelog(topic, slices[topic]))
-            except NotPlain as reason:
-                log.debug("left_to_spark", topic=topic, reason=str(reason))
-        return small
-
-    def _plain(self, schema_id: int) -> Columns | None:
-        """The columns of a schema whose rows need no Spark."""
-        if schema_id not in self._columns and schema_id in self._schemas:
-            try:
-                self._columns[schema_id] = Columns(self._schemas[schema_id])
-            except (NotPlain, UserError) as reason:  # the second: another registry took it
-                log.debug("left_to_spark", schema_id=schema_id, reason=str(reason))
-                self._columns[schema_id] = None
-        return self._columns.get(schema_id)
-
-    def _write_small(self, rows: "pa.Table", commit: TableCommit, slices: list[Slice]) -> bool:
-        """Bring one topic's table up to this batch without Spark; False where that cannot be."""
-        topic, metadata = commit.topic, msgspec.json.encode(commit).decode()
-        try:
-            commit_small(self._directory / topic, rows, metadata, merged=self._is_changelog(topic, slices))
-        except NotPlain as reason:
-            log.debug("left_to_spark", topic=topic, reason=str(reason))
-            return False
-        log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
-        return True
-
-    def _undecodable(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> "DataFrame":
-        """The records that cannot become rows, with the reason."""
-        from pyspark.sql import functions as F
-
-        reason = F.lit(None).cast("string")
-        for topic, mine in slices.items():
-            if self._is_typed(topic, mine):
-                nothing = (F.col("topic") == topic) & (F.col("schema_id") == NO_SCHEMA)
-                reason = F.when(nothing, "no schema id in the value").otherwise(reason)
-        for schema_id in sorted(ids_of(each for mine in slices.values() for each in mine)):
-            this = F.col("schema_id") == schema_id
-            if schema_id not in self._schemas:
-                reason = F.when(this, f"schema {schema_id} is not registered").otherwise(reason)
-            else:
-                lost = this & self._decoded(schema_id)[SENTINEL].isNull()
-                why = f"the bytes do not fit schema {schema_id}, or a date or timestamp is not of the years 1 to 9999"
-                reason = F.when(lost, why).otherwise(reason)
-        return rows.withColumn("reason", reason).filter("reason IS NOT NULL")
-
-    def _decoded(self, schema_id: int) -> "Column":
-        from pyspark.sql import functions as F
-        from pyspark.sql.avro.functions import from_avro
-
-        schema = self._schemas[schema_id]
-        options = {"avroSchema": with_sentinel(schema, f"with schema {schema_id}"), "mode": "PERMISSIVE"}
-        rows = from_avro(F.expr("substring(value, 6)"), schema, options)
-        return if_within(self._spark, rows, schema)
 
     def _next_commit(
         self, topic: str, slices: Iterable[Slice], wrong: Mapping[tuple[str, int], int], ends: Mapping[int, int]
@@ -550,163 +404,6 @@ class Lakehouse:
         number = self._commit_of(topic).number + 1
         return TableCommit(topic, partitions, self._cluster, self._ids[topic], number)
 
-    def _write_topic(self, batch: "DataFrame", commit: TableCommit, slices: list[Slice]) -> None:
-        """Bring one topic's table up to this batch, in one commit that says so."""
-        from pyspark.sql import functions as F
-
-        topic, metadata = commit.topic, msgspec.json.encode(commit).decode()
-        # The batch has a task for every partition of every topic, and nearly all hold nothing of this one.
-        mine = batch.filter(F.col("topic") == topic).coalesce(len({each.partition for each in slices}))
-        typed = self._fit(topic, self._typed(mine, topic, slices))
-        if self._is_changelog(topic, slices):
-            self._merge(typed, topic, slices, metadata)
-        else:
-            self._append(typed, topic, metadata)
-        log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
-
-    def _typed(self, rows: "DataFrame", topic: str, slices: list[Slice]) -> "DataFrame":
-        """The rows that decode, with the columns of their schemas.
-
-        Columns: the schema's own, then `_key` string, `_partition`, `_offset`, `_timestamp`, and for `_merge` `_op`
-        (of change records) and `_deleted`.
-        """
-        from pyspark.sql import functions as F
-
-        place = [
-            F.col("key").cast("string").alias("_key"),
-            F.col("partition").alias("_partition"),
-            F.col("offset").alias("_offset"),
-            F.col("timestamp").alias("_timestamp"),
-        ]
-        plain = [F.lit(None).cast("string").alias("_op"), F.lit(False).alias("_deleted")]
-        parts: list[DataFrame] = []
-        for schema_id in sorted(ids_of(slices) & self._schemas.keys()):
-            decoded = rows.filter(F.col("schema_id") == schema_id).withColumn("row", self._decoded(schema_id))
-            decoded = decoded.filter(F.col(f"row.{SENTINEL}")).withColumn("row", F.col("row").dropFields(SENTINEL))
-            if is_change(self._schemas[schema_id]):
-                op = F.col("row.op")
-                parts.append(decoded.select("row.after.*", *place, op.alias("_op"), (op == "d").alias("_deleted")))
-            else:
-                parts.append(decoded.select("row.*", *place, *plain))
-        if not self._is_typed(topic, slices):
-            parts.append(rows.filter(F.col("schema_id") == NO_SCHEMA).select("value", *place, *plain))
-        gone = rows.filter(F.col("value").isNull())
-        parts.append(gone.select(*place, plain[0], F.lit(True).alias("_deleted")))
-        typed = parts[0]
-        for part in parts[1:]:
-            typed = typed.unionByName(part, allowMissingColumns=True)
-        return typed
-
-    def _is_changelog(self, topic: str, slices: Iterable[Slice]) -> bool:
-        changes = (is_change(self._schemas.get(schema_id, "{}")) for schema_id in ids_of(slices))
-        return self._catalog.get(topic, TopicEntry()).kind == "changelog" or any(changes)
-
-    def _is_typed(self, topic: str, slices: Iterable[Slice]) -> bool:
-        return self._catalog.get(topic, TopicEntry()).subject is not None or bool(ids_of(slices))
-
-    def _fit(self, topic: str, typed: "DataFrame") -> "DataFrame":
-        """Rows as the table can take them, with all of its columns.
-
-        A column keeps its type, or becomes wider where a schema now says so; one that the batch's schemas lack is null:
-        what a merge does not name keeps the value that an earlier schema gave it.
-
-        Raises:
-            TableHeld: a column has another type now.
-        """
-        from pyspark.sql import functions as F
-
-        path = self._directory / topic
-        if not is_table(path):
-            return typed
-        table = self._shapes.get(topic) or self._spark.read.format("delta").load(str(path)).schema
-        has = {field.name.lower(): field.dataType for field in table}
-        wider = False
-        for field in typed.schema:
-            old, new = has.get(field.name.lower(), field.dataType), field.dataType
-            if (new.typeName(), old.typeName()) in WIDENINGS:  # from a producer that has the older schema
-                typed = typed.withColumn(field.name, typed[field.name].cast(old))
-            elif (old.typeName(), new.typeName()) in WIDENINGS:
-                wider = True
-            elif old.typeName() != new.typeName():
-                raise TableHeld(
-                    f"{path}: column {field.name}: expected {old.simpleString()}, found {new.simpleString()}",
-                    hint="remove or move the directory: the table is filled anew, with the types of the newest schema",
-                )
-        if wider:
-            self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
-        given = {name.lower() for name in typed.columns}
-        if wider or not given - {"_op", "_deleted"} <= has.keys():
-            self._shapes.pop(topic, None)
-        else:
-            self._shapes[topic] = table
-        lacking = [field for field in table if field.name.lower() not in given]
-        return typed.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in lacking))
-
-    def _append(self, rows: "DataFrame", topic: str, metadata: str) -> None:
-        writer = rows.drop("_op", "_deleted").write.format("delta").mode("append").option("mergeSchema", "true")
-        writer.option("userMetadata", metadata).save(str(self._directory / topic))
-
-    def _care(self, commit: TableCommit) -> None:
-        """Keep the number of files small: of the newest version, and of what the older ones have left.
-
-        The table has what the batch brought, so a failure is only told; it is tried again as many commits later.
-        """
-        turn = commit.number + zlib.crc32(commit.topic.encode())  # tables that began together do not all wait together
-        for statement, every in CARE.items():
-            if turn % every == 0:
-                try:
-                    self._spark.sql(f"{statement} delta.`{self._directory / commit.topic}`")
-                except _failures() as error:
-                    log.warning("table_care_failed", topic=commit.topic, statement=statement, reason=one_line(error))
-
-    def _merge(self, typed: "DataFrame", topic: str, slices: list[Slice], metadata: str) -> None:
-        """Apply the last record of every key: 1. truncations, 2. the rows."""
-        from pyspark.sql import functions as F
-
-        path = str(self._directory / topic)
-        columns = [name for name in typed.columns if name not in ("_op", "_deleted")]
-        cuts: dict[int, int] = {}
-        if any(is_change(self._schemas.get(schema_id, "{}")) for schema_id in ids_of(slices)):
-            cut = typed.filter("_op = 't'").groupBy("_partition").agg(F.max("_offset").alias("cut"))
-            cuts = {row["_partition"]: row["cut"] for row in cut.collect()}
-        for partition, offset in cuts.items():
-            typed = typed.filter((F.col("_partition") != partition) | (F.col("_offset") > offset))
-        last = typed.groupBy("_key").agg(F.max_by(F.struct(*columns, "_deleted"), "_offset").alias("last"))
-        source = last.select("last.*")
-        if not is_table(self._directory / topic):  # nothing to merge with
-            self._append(source.filter("NOT _deleted"), topic, metadata)
-            return
-        own = SETTINGS | self._compile | {METADATA_CONF: metadata}  # the commit's metadata is a setting of the session
-        session = _with_settings(typed.sparkSession.newSession(), own)
-        view = f"merge_{next(_views)}"  # global: the source is another session's. Other topics and sinks have theirs
-        source.createOrReplaceGlobalTempView(view)
-        values = ", ".join(f"`{name}` = s.`{name}`" for name in columns)
-        names, taken = ", ".join(f"`{name}`" for name in columns), ", ".join(f"s.`{name}`" for name in columns)
-        before_cut = " OR ".join(f"(t._partition = {p} AND t._offset < {offset})" for p, offset in cuts.items())
-        truncate = f"WHEN NOT MATCHED BY SOURCE AND ({before_cut}) THEN DELETE" if cuts else ""
-        try:
-            session.sql(
-                # S608: the path's last part is a topic's name: letters, digits, dots, dashes and underscores only;
-                # columns are quoted Avro names
-                f"MERGE WITH SCHEMA EVOLUTION INTO delta.`{path}` t USING global_temp.{view} s ON t._key = s._key "  # noqa: S608
-                f"WHEN MATCHED AND s._deleted THEN DELETE WHEN MATCHED THEN UPDATE SET {values} "
-                f"WHEN NOT MATCHED AND NOT s._deleted THEN INSERT ({names}) VALUES ({taken}) {truncate}"
-            )
-        finally:
-            session.catalog.dropGlobalTempView(view)
-
-    def _quarantine(self, bad: "DataFrame") -> None:
-        """Keep what does not decode, with its reason; once, however often the batch runs."""
-        path = str(self._directory / QUARANTINE)
-        rows = bad.select("topic", "partition", "offset", "timestamp", "reason", "key", "value")
-        if not is_table(self._directory / QUARANTINE):
-            rows.filter("false").write.format("delta").mode("append").save(path)
-        rows.createOrReplaceTempView("undecodable")
-        rows.sparkSession.sql(
-            f"MERGE INTO delta.`{path}` t USING undecodable s ON t.topic = s.topic AND t.partition = s.partition "
-            "AND t.offset = s.offset AND t.timestamp = s.timestamp WHEN NOT MATCHED THEN INSERT *"
-        )
-
     def _commit_of(self, topic: str) -> TableCommit:
         """Our last commit to the topic's table; nothing where there is no table."""
         return self._commits.get(topic) or TableCommit(topic)
@@ -716,45 +413,6 @@ class Lakehouse:
         news = {commit.topic: commit for commit in commits if self._told.get(commit.topic) != commit}
         write_reports(self._connection, [each for commit in news.values() for each in reports_of(commit, self._name)])
         self._told |= news
-
-
-def one_line(error: BaseException) -> str:
-    """The first line that says something, of Spark's pages too."""
-    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):  # of the call, not of what failed
-        lines.pop(0)
-    return (lines[0] if lines else type(error).__name__)[:500]
-
-
-def batch_ends(checkpoint: Path, number: int) -> dict[str, dict[int, int]]:
-    """Where batch `number` of a query of one source ends: next offset by topic and partition, past markers too.
-
-    Spark writes it to the checkpoint before it runs the batch: a line of version, one of metadata, one for each source.
-    """
-    return msgspec.json.decode(
-        (checkpoint / "offsets" / str(number)).read_text().splitlines()[2], type=dict[str, dict[int, int]]
-    )
-
-
-def compile_settings(records: int) -> dict[str, str]:
-    """Java is generated and compiled for the plans of large batches only: for a small one that is most of its time."""
-    if records > SMALL_BATCH:
-        return {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
-    return {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-
-
-def _with_settings(spark: "SparkSession", settings: Mapping[str, str]) -> "SparkSession":
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    return spark
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """What another try may mend; not the loss of Spark's JVM, which ends the process."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    return MainstemError, OSError, PySparkException, Py4JJavaError
 
 
 def announce(connection: Connection, config: LakehouseConfig, name: str) -> None:
@@ -780,9 +438,3 @@ def reports_of(commit: TableCommit, reader: str) -> list[Report]:
         for partition, books in sorted(commit.partitions.items())
         if books.next
     ]
-
-
-def is_change(schema: str) -> bool:
-    """Whether a schema is that of a canonical change record: `"mainstem": "change"` among its attributes."""
-    parsed = msgspec.json.decode(schema)
-    return isinstance(parsed, dict) and parsed.get("mainstem") == "change"

@@ -11,17 +11,94 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
+from mainstem.core import UserError
+from mainstem.core.logging import get_logger
 from mainstem.registry import avro
 from mainstem.registry.schema import AvroType, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
+log = get_logger()
+
+COLLECTED_RECORDS, COLLECTED_BYTES = 50_000, 16 << 20
+"""What of a batch is committed without Spark's writer: its smallest topics, up to so much."""
 PLACE = ("_key", "_partition", "_offset", "_timestamp")
 
 
 class NotPlain(Exception):
     """Spark has to write this; the message says why."""
+
+
+class SmallWriter:
+    """Writes the topics of a sink's batches that are small and plain; `write` from several threads, of different topics.
+
+    Args:
+        directory: one directory per topic appears in it.
+        topics: their schemas and kinds; the sink learns those of a batch before it is collected.
+    """
+
+    def __init__(self, directory: Path, topics: Topics) -> None:
+        self._directory = directory
+        self._topics = topics
+        self._columns: dict[int, Columns | None] = {}  # by schema id; None of those that need Spark
+
+    def collect(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> "dict[str, pa.Table]":
+        """The typed rows of the topics that are written here: the smallest of those that are plain."""
+        import pyarrow.compute as pc
+        from pyspark.sql import functions as F
+
+        chosen = self._choose(slices)
+        if not chosen:
+            return {}
+        wanted = rows.filter(F.col("topic").isin(*chosen))
+        collected = wanted.select("topic", "partition", "offset", "timestamp", "key", "value").toArrow()
+        small: dict[str, pa.Table] = {}
+        for topic, columns in chosen.items():
+            of_topic = collected.filter(pc.equal(collected["topic"], topic))
+            try:
+                merged = self._topics.is_changelog(topic, slices[topic])
+                small[topic] = typed_small(of_topic, columns, merged=merged)
+            except NotPlain as reason:
+                log.debug("left_to_spark", topic=topic, reason=str(reason))
+        return small
+
+    def write(self, rows: "pa.Table", topic: str, slices: list[Slice], metadata: str) -> bool:
+        """Bring one topic's table up to the batch; False where Spark has to."""
+        try:
+            merged = self._topics.is_changelog(topic, slices)
+            commit_small(self._directory / topic, rows, metadata, merged=merged)
+        except NotPlain as reason:
+            log.debug("left_to_spark", topic=topic, reason=str(reason))
+            return False
+        return True
+
+    def _choose(self, slices: Mapping[str, list[Slice]]) -> "dict[str, dict[int, Columns]]":
+        """The columns of each schema, by topic."""
+        chosen: dict[str, dict[int, Columns]] = {}
+        records = size = 0
+        for topic, mine in sorted(slices.items(), key=lambda each: sum(part.size for part in each[1])):
+            records, size = records + sum(each.records for each in mine), size + sum(each.size for each in mine)
+            if records > COLLECTED_RECORDS or size > COLLECTED_BYTES:
+                break
+            columns = {number: self._plain(number) for number in ids_of(mine)}
+            known = {number: each for number, each in columns.items() if each is not None}
+            if known and len(known) == len(columns) and not any(each.schema_id == NO_SCHEMA for each in mine):
+                chosen[topic] = known
+        return chosen
+
+    def _plain(self, schema_id: int) -> "Columns | None":
+        """The columns of a schema whose rows need no Spark."""
+        schemas = self._topics.schemas
+        if schema_id not in self._columns and schema_id in schemas:
+            try:
+                self._columns[schema_id] = Columns(schemas[schema_id])
+            except (NotPlain, UserError) as reason:  # the second: another registry took it
+                log.debug("left_to_spark", schema_id=schema_id, reason=str(reason))
+                self._columns[schema_id] = None
+        return self._columns.get(schema_id)
 
 
 class Columns:

@@ -1,0 +1,79 @@
+"""What a batch of the lakehouse holds of each topic, and what the log says of the schemas and kinds of its topics."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries
+from mainstem.client.connection import Connection
+from mainstem.registry.reader import read_schemas
+
+NO_SCHEMA = -1  # a value without Confluent's first byte
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """What a batch holds of one partition with one schema id; None for null values."""
+
+    partition: int
+    schema_id: int | None
+    records: int
+    hash: int
+    size: int = 0  # bytes of keys and values
+
+
+def ids_of(slices: Iterable[Slice]) -> set[int]:
+    """The schema ids in use; neither null values nor values without an id."""
+    return {each.schema_id for each in slices if each.schema_id is not None and each.schema_id != NO_SCHEMA}
+
+
+class Topics:
+    """The schemas and the kinds of topics, as far as batches have needed them.
+
+    Attributes:
+        schemas: the text of each schema, by its id.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.schemas: dict[int, str] = {}
+        self._connection = connection
+        self._catalog: dict[str, TopicEntry] = {}
+
+    def learn(self, slices: Mapping[str, list[Slice]]) -> None:
+        """Know those of a batch; the log is asked only where one is new."""
+        if not ids_of(each for mine in slices.values() for each in mine) <= self.schemas.keys():
+            self.schemas = read_schemas(self._connection)
+        if not slices.keys() <= self._catalog.keys():
+            entries = topic_entries(read_catalog(self._connection))
+            self._catalog |= {topic: entries.get(topic, TopicEntry()) for topic in slices}
+
+    def is_changelog(self, topic: str, slices: Iterable[Slice]) -> bool:
+        """Whether the last record of a key is the key's row."""
+        return self._entry(topic).kind == "changelog" or self.has_changes(slices)
+
+    def has_changes(self, slices: Iterable[Slice]) -> bool:
+        """Whether there are canonical change records among them."""
+        return any(is_change(self.schemas.get(schema_id, "{}")) for schema_id in ids_of(slices))
+
+    def is_typed(self, topic: str, slices: Iterable[Slice]) -> bool:
+        """Whether all values of the topic should have a schema."""
+        return self._entry(topic).subject is not None or bool(ids_of(slices))
+
+    def _entry(self, topic: str) -> TopicEntry:
+        return self._catalog.get(topic, TopicEntry())
+
+
+def is_change(schema: str) -> bool:
+    """Whether a schema is that of a canonical change record: `"mainstem": "change"` among its attributes."""
+    parsed = msgspec.json.decode(schema)
+    return isinstance(parsed, dict) and parsed.get("mainstem") == "change"
+
+
+def batch_ends(checkpoint: Path, number: int) -> dict[str, dict[int, int]]:
+    """Where batch `number` of a query of one source ends: next offset by topic and partition, past markers too.
+
+    Spark writes it to the checkpoint before it runs the batch: a line of version, one of metadata, one for each source.
+    """
+    return msgspec.json.decode(
+        (checkpoint / "offsets" / str(number)).read_text().splitlines()[2], type=dict[str, dict[int, int]]
+    )

@@ -1,0 +1,94 @@
+"""What only Spark writes, and what it does beside writing."""
+
+import zlib
+
+import pytest
+
+from mainstem.audit.books import Verdict
+from mainstem.audit.report import audit
+from mainstem.client.topics import ensure_topic
+from mainstem.connect.sinks import delta_spark
+from mainstem.connect.sinks.delta_spark import compile_settings, one_line
+from mainstem.core import TopicPartition
+from tests.support.lakehouse import flight, plane
+
+
+def test_an_error_of_spark_is_told_in_one_line():
+    assert one_line(ValueError("\n[DELTA_X] no such column\n at org.apache…")) == "[DELTA_X] no such column"
+    assert one_line(ValueError()) == "ValueError"
+    wrapped = "An error occurred while calling o4.sql.\n: org.apache.spark.SparkException: disk full\n\tat org…"
+    assert one_line(ValueError(wrapped)) == "org.apache.spark.SparkException: disk full"
+
+
+def test_plans_are_compiled_for_large_batches_only():
+    assert compile_settings(50_000)["spark.sql.codegen.wholeStage"] == "false"
+    assert compile_settings(50_001) == {
+        "spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"
+    }  # fmt: skip
+
+
+@pytest.mark.spark
+def test_an_update_by_an_older_schema_has_no_value_of_a_newer_one(lake):
+    """A column that the schemas of a batch lack kept its value, so that the table depended on how batches are cut."""
+    ensure_topic(lake.connection, "planes", 1)
+
+    def newer(tailnum, seats, engine):
+        key, row = plane("u", tailnum, seats)
+        row["after"]["engine"] = engine
+        return key, row
+
+    lake.send("planes", [newer("N1", 1, "x"), newer("N2", 1, "x"), newer("N3", 1, "x")], 6)
+    lake.run()
+    lake.wait_for("planes", [("N1", 1, "x"), ("N2", 1, "x"), ("N3", 1, "x")], "tailnum", "seats", "engine")
+    for seats in (2, 3):  # the second in the shape that the table took last
+        lake.send("planes", [plane("u", "N1", seats)], 3)
+        rows = [("N1", seats, None), ("N2", 1, "x"), ("N3", 1, "x")]
+        lake.wait_for("planes", rows, "tailnum", "seats", "engine")
+    lake.send("planes", [plane("u", "N2", 4), (b"N3", None)], 3)
+    lake.send("planes", [newer("N1", 4, "y")], 6)
+    lake.wait_for("planes", [("N1", 4, "y"), ("N2", 4, None)], "tailnum", "seats", "engine")
+
+
+@pytest.mark.spark
+def test_files_are_few_however_many_commits_there_were(lake, monkeypatch):
+    """A stream had a new small file for every batch, and a changelog kept every file that was ever rewritten."""
+    monkeypatch.setattr(delta_spark, "CARE", {"OPTIMIZE": 4, "VACUUM": 4})
+    assert {zlib.crc32(topic) % 4 for topic in (b"flights.all", b"planes.eu")} == {0}  # both have their turn at the 4th
+    for topic in ("flights.all", "planes.eu"):
+        ensure_topic(lake.connection, topic, 1)
+    lake.run()
+    for number in range(1, 4):
+        lake.send("flights.all", [(b"a", flight(number))])
+        lake.send("planes.eu", [plane("u", "N1", number), plane("c", f"N{number + 1}")], 3)
+        lake.wait_for("flights.all", [(n,) for n in range(1, number + 1)], "number")
+        lake.wait_for(
+            "planes.eu", [("N1", number), *((f"N{n + 1}", 1) for n in range(1, number + 1))], "tailnum", "seats"
+        )
+    assert len(lake.files("flights.all")) == 3
+    for topic in ("flights.all", "planes.eu"):  # so that a test need not wait for a week
+        retention = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
+        lake.spark.sql(f"ALTER TABLE delta.`{lake.tables / topic}` SET TBLPROPERTIES ({retention})")
+    lake.lakehouse.stop()
+    lake.run()  # the commits are counted on
+
+    lake.send("flights.all", [(b"a", flight(4))])
+    lake.send("planes.eu", [plane("u", "N1", 4)], 3)
+    lake.wait(lambda: {("lakehouse", "flights.all", 4), ("lakehouse", "planes.eu", 7)} <= lake.said())
+    lake.lakehouse.stop()
+    for topic in ("flights.all", "planes.eu"):
+        assert lake.files(topic) == {file.name for file in (lake.tables / topic).glob("*.parquet")}
+        assert len(lake.files(topic)) == 1
+    before = lake.statements()
+
+    # OPTIMIZE and VACUUM have committed since: the positions are still found, and nothing is read twice
+    lake.run()
+    assert {topic: commit.positions for topic, commit in lake.lakehouse._commits.items()} == {
+        topic: {TopicPartition(topic, 0): before[topic, 0].end} for topic in ("flights.all", "planes.eu")
+    }
+    lake.send("flights.all", [(b"a", flight(5))])
+    lake.send("planes.eu", [plane("d", "N1"), (b"N1", None)], 3)
+    lake.wait_for("flights.all", [(n,) for n in range(1, 6)], "number")
+    lake.wait_for("planes.eu", [(f"N{n}",) for n in range(2, 5)], "tailnum")
+    lake.lakehouse.stop()
+    lines = [line for line in audit(lake.connection, ["flights.all", "planes.eu"]) if line.tier == "reader"]
+    assert [line.verdict for line in lines] == [Verdict.BALANCED] * 2

@@ -1,0 +1,52 @@
+"""What is known of the topics of a batch."""
+
+import json
+
+from mainstem.client.catalog import write_catalog
+from mainstem.client.topics import ensure_internal_topics
+from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, batch_ends, ids_of, is_change
+from tests.support.lakehouse import FLIGHT, PLANE, register
+
+
+def test_a_change_record_is_told_by_its_attribute():
+    assert is_change(PLANE)
+    assert not is_change(FLIGHT)
+    assert not is_change('"string"')
+
+
+def test_a_batch_ends_where_spark_planned_it(tmp_path):
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"flights":{"0":5,"11":7}}')
+    assert batch_ends(tmp_path, 3) == {"flights": {0: 5, 11: 7}}
+
+
+def test_ids_are_those_of_values_that_have_one():
+    assert ids_of([Slice(0, None, 1, 0), Slice(0, NO_SCHEMA, 1, 0), Slice(1, 7, 1, 0)]) == {7}
+
+
+def test_a_changelog_is_told_by_the_catalog_or_by_its_records(log_connection):
+    ensure_internal_topics(log_connection)
+    register(log_connection, {1: FLIGHT, 3: PLANE})
+    write_catalog(log_connection, {"topic:rates": {"kind": "changelog", "key": ["name"], "subject": "rates-value"}})
+    topics = Topics(log_connection)
+    flights, planes, nothing = [Slice(0, 1, 1, 0)], [Slice(0, 3, 1, 0)], [Slice(0, NO_SCHEMA, 1, 0)]
+    topics.learn({"flights": flights, "planes": planes, "rates": nothing, "bytes": nothing})
+    assert topics.schemas[1] == FLIGHT
+    assert topics.has_changes(planes)
+    assert [topics.is_changelog(*each) for each in (("flights", flights), ("planes", planes), ("rates", nothing))] == [
+        False,
+        True,
+        True,
+    ]
+    assert [topics.is_typed(*each) for each in (("flights", flights), ("rates", nothing), ("bytes", nothing))] == [
+        True,
+        True,
+        False,
+    ]
+
+    # what came since is asked for with the batch that needs it
+    write_catalog(log_connection, {"topic:later": {"kind": "changelog", "key": ["name"]}})
+    register(log_connection, {9: json.dumps("string")})
+    topics.learn({"later": [Slice(0, 9, 1, 0)]})
+    assert topics.is_changelog("later", nothing)
+    assert topics.schemas[9] == '"string"'
