@@ -6,13 +6,14 @@ import uuid
 from contextlib import asynccontextmanager
 
 import pytest
+from confluent_kafka import Producer
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import RecordRefused
 from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import read_source
-from mainstem.connect.sources.http_append import Appender, NewRecord, Overloaded, TakenOver
-from mainstem.connect.sources.http_window import ID_HEADER
+from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, TakenOver
+from mainstem.connect.sources.http_window import ID_HEADER, content_hash
 from mainstem.core import ManualClock, UserError
 from tests.support.broker import running as broker_running
 from tests.support.broker import until
@@ -90,8 +91,6 @@ def test_an_id_is_taken_once_also_in_one_request_and_after_a_restart(log_connect
             return one
 
     async def second():
-        from mainstem.connect.sources.http_window import content_hash
-
         async with running(log_connection, topic) as appender:
             (again,) = await appender.append([record(topic, "a", "1", content=content_hash(b"a"))])
             return again
@@ -99,6 +98,43 @@ def test_an_id_is_taken_once_also_in_one_request_and_after_a_restart(log_connect
     one, again = asyncio.run(first()), asyncio.run(second())
     assert (again.status, again.partition, again.offset) == ("duplicate", one.partition, one.offset)
     assert texts(log_connection, topic) == ["a", "b"]
+
+
+def test_an_open_transaction_of_others_hides_no_id_after_a_restart(log_connection, topic):
+    """The topic's end was read up to that transaction only: what was taken in behind it was taken in once more."""
+    ensure_topic(log_connection, f"{topic}-other", 1)
+    stranger = Producer(log_connection.confluent(transactional_id=f"{topic}-stranger"))
+    stranger.init_transactions(60)
+
+    def begin():
+        stranger.begin_transaction()
+        for partition in (0, 1):
+            stranger.produce(topic, b"\0\0\0\0\1stranger", partition=partition)
+        assert stranger.flush(60) == 0
+
+    async def first():
+        async with running(log_connection, topic) as appender:
+            await appender.append([record(topic, "before", "0")])
+            await asyncio.to_thread(begin)
+            await appender.append([record(topic, "a", "1")])
+
+    async def second():
+        async with running(log_connection, topic) as appender:
+            held, free = await asyncio.gather(
+                appender.append([record(topic, "a", "1")]),
+                appender.append([record(f"{topic}-other", "free", "1")]),
+                return_exceptions=True,
+            )
+            assert isinstance(held, LogUnavailable)
+            assert "the same ids" in held.hint
+            assert free[0].status == "accepted"
+            stranger.abort_transaction(60)
+            (again,) = await appender.append([record(topic, "a", "1", content=content_hash(b"a"))])
+            return again.status
+
+    asyncio.run(first())
+    assert asyncio.run(second()) == "duplicate"
+    assert texts(log_connection, topic) == ["a", "before"]
 
 
 def test_a_zombie_can_append_nothing(log_connection, topic):

@@ -25,7 +25,7 @@ from mainstem.client.progress import Written, add_written
 from mainstem.client.topics import describe, topic_ids
 from mainstem.client.transaction import Appended, SharedTransaction
 from mainstem.client.writer import SourceState, read_source
-from mainstem.connect.sources.http_window import Seen, Window, read_tail
+from mainstem.connect.sources.http_window import Seen, Undecided, Window, read_tail
 from mainstem.core import Retriable, TopicPartition, UserError
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.core.logging import get_logger
@@ -191,20 +191,15 @@ class Appender:
         try:
             answers = await self._blocking(self._commit, [request.records for request in requests])
         except UserError as error:  # a record that its topic does not allow, or a topic that was deleted meanwhile
-            if len(requests) == 1:
-                self._fail(requests[0], error)
-                return
-            for request in requests:  # one of them spoils the group: each gets a transaction of its own
-                if self.fenced:
-                    self._fail(request, self._taken_over())
-                else:
-                    await self._commit_group([request])
+            await self._commit_each(requests, error)
         except Fenced as error:
             self.fenced = True
             log.warning("collector_taken_over", name=self.name, error=str(error))
             for request in (*requests, *self._queue):
                 self._fail(request, self._taken_over())
             self._queue.clear()
+        except Undecided as error:
+            await self._commit_others(requests, error)
         except (BrokerUnavailable, TransactionFailed) as error:
             log.warning("collector_append_failed", name=self.name, error=str(error))
             self.problem = str(error)
@@ -220,6 +215,29 @@ class Appender:
             for request, places in zip(requests, answers, strict=True):
                 if not request.answer.done():
                     request.answer.set_result(places)
+
+    async def _commit_each(self, requests: list[_Request], error: UserError) -> None:
+        """One of them spoils the group: each gets a transaction of its own."""
+        if len(requests) == 1:
+            self._fail(requests[0], error)
+            return
+        for request in requests:
+            if self.fenced:
+                self._fail(request, self._taken_over())
+            else:
+                await self._commit_group([request])
+
+    async def _commit_others(self, requests: list[_Request], error: Undecided) -> None:
+        """Those of the topic that cannot be read now are answered so; the other topics are no worse for it."""
+        log.warning("collector_window_undecided", topic=error.topic, error=str(error))
+        others = []
+        for request in requests:
+            if any(record.topic == error.topic for record in request.records):
+                self._fail(request, LogUnavailable(str(error), hint=error.hint))
+            else:
+                others.append(request)
+        if others:
+            await self._commit_group(others)
 
     def _taken_over(self) -> TakenOver:
         return TakenOver(f"collector {self.name}: a newer gateway took over", hint="send it there")

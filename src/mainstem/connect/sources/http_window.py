@@ -22,6 +22,16 @@ from mainstem.client.topics import end_offsets, offsets_since, start_offsets
 ID_HEADER = "mainstem.id"
 MAX_ID_BYTES = 512  # a window's ids stay in memory: 50 MB of the longest
 _KEPT_ID_BYTES = MAX_ID_BYTES + 32  # the quarantine's have a hash behind them
+UNDECIDED_SECONDS = 2.0  # longer than most transactions last; posts to all topics wait as long
+
+
+class Undecided(BrokerUnavailable):
+    """A transaction of another producer is open in `topic`: what is committed behind its start cannot be read yet."""
+
+    def __init__(self, topic: str, message: str) -> None:
+        hint = "a transaction of another producer is open; the broker aborts it when its timeout has passed"
+        super().__init__(message, hint=f"{hint}: send the same ids again until then")
+        self.topic = topic
 
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +73,7 @@ def read_tail(connection: Connection, topic: str, size: int) -> Window:
 
     Raises:
         UnknownTopic: there is no such topic.
-        BrokerUnavailable: the log does not answer.
+        Undecided, BrokerUnavailable: as `tail` says.
     """
     return fill(size, _taken(tail(connection, topic, size)))
 
@@ -98,10 +108,12 @@ def _taken(messages: Iterable[Any]) -> Iterator[tuple[int, str, Seen]]:
 
 def tail(connection: Connection, topic: str, count: int, *, timeout_seconds: float = 60.0) -> Iterator[Any]:
     """At least the last `count` committed records of the topic (fewer where transactions were aborted), by the time of
-    their append; not many more.
+    their append; not many more. What was undecided when it was called is waited for.
 
     Raises:
-        UnknownTopic, BrokerUnavailable: as they say; also where nothing comes for so long.
+        UnknownTopic: there is no such topic.
+        Undecided: a transaction that was open at the call still is, after 2 s.
+        BrokerUnavailable: the log does not answer, or nothing comes for so long.
     """
     spans = _spans(connection, topic, count)
     settings = connection.confluent(
@@ -139,7 +151,7 @@ def _spans(connection: Connection, topic: str, count: int) -> dict[int, tuple[in
     How many of a topic's last records lie in which partition only their times tell; to read `count` of each would take
     minutes where there are many.
     """
-    ends = end_offsets(connection, topic, committed=True)
+    ends = _decided_ends(connection, topic)
     firsts = start_offsets(connection, topic)
     wanted = 2 * count  # each transaction ends with a marker, which takes an offset too: at worst every second one
     enough, late = 0, int(time.time() * 1000)  # since `enough`, there are as many as are wanted
@@ -152,6 +164,27 @@ def _spans(connection: Connection, topic: str, count: int) -> dict[int, tuple[in
         else:
             late = middle
     return {n: (max(first, ends[n] - wanted), ends[n]) for n, first in firsts.items() if ends[n] > first}
+
+
+def _decided_ends(connection: Connection, topic: str) -> dict[int, int]:
+    """The high watermarks of now, once everything before them is committed or aborted.
+
+    The last stable offset would not do: the open transaction of a stranger holds it back, and our own committed records
+    behind it would be taken for new ones when they are sent again.
+    """
+    ends = end_offsets(connection, topic)
+    deadline = time.monotonic() + UNDECIDED_SECONDS
+    while True:
+        stable = end_offsets(connection, topic, committed=True)
+        missing = {n: end for n, end in ends.items() if stable.get(n, 0) < end}
+        if not missing:
+            return ends
+        if time.monotonic() > deadline:
+            found = {n: stable.get(n, 0) for n in missing}
+            raise Undecided(
+                topic, f"{topic}: expected all to be decided up to {missing} (partition: offset), found {found}"
+            )
+        time.sleep(0.02)
 
 
 def _total(firsts: dict[int, int], ends: dict[int, int]) -> int:
