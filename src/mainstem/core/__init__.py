@@ -1,9 +1,9 @@
-"""The words every room uses: offsets, topic partitions, errors, clocks, settings, logging. Imports no other room."""
+"""The words every room uses: topic partitions, errors, clocks, settings, logging. Imports no other room."""
 
 from mainstem.core.backoff import Backoff
 from mainstem.core.clock import Clock, ManualClock, SystemClock
 from mainstem.core.errors import CorruptData, MainstemError, Retriable, UserError
-from mainstem.core.types import Offset, Position, TopicPartition, is_topic_name
+from mainstem.core.types import TopicPartition, is_topic_name
 
 __all__ = [
     "Backoff",
@@ -11,8 +11,6 @@ __all__ = [
     "CorruptData",
     "MainstemError",
     "ManualClock",
-    "Offset",
-    "Position",
     "Retriable",
     "SystemClock",
     "TopicPartition",

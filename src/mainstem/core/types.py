@@ -1,15 +1,8 @@
-"""Offset, position and topic partition: one word per idea (a swap of the first two is a type error)."""
+"""A topic partition, and what a topic may be called."""
 
 import re
-from typing import NewType
 
 import msgspec
-
-Offset = NewType("Offset", int)
-"""A record's number in its partition; the first record of a partition has offset 0."""
-
-Position = NewType("Position", int)
-"""A byte in a file."""
 
 
 def is_topic_name(text: object) -> bool:
