@@ -42,6 +42,17 @@ def test_a_wrong_setting_is_named(name, value, message):
         TopicConfig.from_kafka({name: value})
 
 
+def test_an_unknown_setting_is_told_with_what_there_is():
+    """The hint named a file of the repository, which a user of the wheel does not have."""
+    with pytest.raises(InvalidTopicConfig) as near:
+        TopicConfig.from_kafka({"retention_ms": "1"})
+    assert near.value.hint == "did you mean retention.ms?"
+    with pytest.raises(InvalidTopicConfig) as far:
+        TopicConfig.from_kafka({"xyz": "1"})
+    assert "cleanup.policy, " in far.value.hint
+    assert "segment.bytes, " in far.value.hint
+
+
 def test_an_append_is_synced_unless_the_topic_says_otherwise():
     assert TopicConfig().syncs_every_append
     assert TopicConfig(flush_messages=100, flush_ms=0).syncs_every_append

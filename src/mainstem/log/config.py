@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from mainstem.core.config import suggestion
 from mainstem.log.errors import InvalidTopicConfig
 
 FOREVER = 2**63 - 1
@@ -103,9 +104,8 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         for name, value in settings.items():
             field = name.replace(".", "_")
             if field not in cls.__struct_fields__ or "_" in name:
-                raise InvalidTopicConfig(
-                    f"unknown topic setting {name!r}", hint="docs/settings.md lists the settings of a topic"
-                )
+                known = (each.replace("_", ".") for each in cls.__struct_fields__)
+                raise InvalidTopicConfig(f"unknown topic setting {name!r}", hint=suggestion(name, known))
             tree[field] = _clean(value)
         try:
             return msgspec.convert(tree, cls, strict=False)
