@@ -451,6 +451,112 @@ def test_a_flush_that_cannot_open_its_segment_is_not_tried_again_at_once(tmp_pat
     run(test())
 
 
+@pytest.mark.parametrize("rolled", [False, True])
+def test_what_was_flushed_is_found_under_its_name_after_a_power_cut(tmp_path, rolled):
+    """The file was synced and the directory that names it was not, until the next checkpoint."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=2, segment_bytes=200))
+        expected = [b"1", b"2"]
+        await asyncio.gather(*(partition.append(batch(value)) for value in expected))
+        if rolled:
+            await log.checkpoint()
+            expected += [b"3" * 150, b"4" * 150]
+            await asyncio.gather(*(partition.append(batch(value)) for value in expected[2:]))
+            assert len(partition.segments) == 3
+        await log._writer.idle()
+        abandon(log)
+        again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert await values(again.partitions[TP]) == expected
+        abandon(again)
+
+    run(test())
+
+
+def test_a_name_is_synced_once(tmp_path):
+    class Counting(SimulatedDisk):
+        names = 0
+
+        def sync_directory(self, path):
+            self.names += path.name == str(TP)
+            super().sync_directory(path)
+
+    disk = Counting(tmp_path)
+
+    async def test(partition):
+        for _ in range(3):
+            await asyncio.gather(*(partition.append(batch(b"v")) for _ in range(2)))
+            await partition._writer.idle()
+        assert disk.names == 1
+
+    run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=2)))
+
+
+def test_the_file_of_a_segment_that_was_empty_at_the_start_has_no_name_yet(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await log.close()
+        log = await open_log(tmp_path, disk=disk)
+        partition = log.partitions[TP]
+        partition.config = TopicConfig(flush_messages=2)
+        await asyncio.gather(*(partition.append(batch(b"v")) for _ in range(2)))
+        await log._writer.idle()
+        abandon(log)
+        again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert await values(again.partitions[TP]) == [b"v", b"v"]
+        abandon(again)
+
+    run(test())
+
+
+def test_a_promise_that_follows_a_flush_has_its_file_after_a_power_cut(tmp_path):
+    """The journal went on behind bytes of a file whose name was lost: the partition was offline after it."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=1_000))
+        await partition.append(batch(b"trusting"))
+        partition.config = TopicConfig()
+        await partition.append(batch(b"promised"))
+        abandon(log)
+        again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert await values(again.partitions[TP]) == [b"trusting", b"promised"]
+        abandon(again)
+
+    run(test())
+
+
+@pytest.mark.parametrize(("error", "offline"), [(errno.EMFILE, False), (errno.ENOSPC, True), (errno.EIO, True)])
+def test_a_name_that_cannot_be_synced(tmp_path, error, offline):
+    """Without a file descriptor nothing was synced yet, and all is taken back; a sync that failed is believed."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=1_000))
+        await partition.append(batch(b"trusting"))
+        partition.config = TopicConfig()
+        disk.refuse("sync_directory", error, str(TP))
+        with pytest.raises(StorageError, match="offline" if offline else "nothing was appended"):
+            await partition.append(batch(b"refused"))
+        assert log.offline is offline
+        if not offline:
+            await partition.append(batch(b"promised"))
+        abandon(log)
+        if not offline:
+            again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+            assert await values(again.partitions[TP]) == [b"trusting", b"promised"]
+            abandon(again)
+
+    run(test())
+
+
 def test_trust_that_is_taken_back_makes_the_earlier_records_durable_too(tmp_path):
     disk = SimulatedDisk(tmp_path)
 

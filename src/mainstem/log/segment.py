@@ -98,6 +98,8 @@ class Segment:
         """Deleted or replaced: nobody opens its file any more."""
         self.unsaved = False
         """Written since the last checkpoint."""
+        self.name_synced = state is not None and state.size > 0  # an empty one may have no file yet
+        """Its file's name is known to survive a crash of the machine: a sync of its bytes is enough."""
         self.checkpointed_size = -1
         """Its size in the last checkpoint: compaction takes no segment that the journal still speaks of."""
         self._files = files
@@ -169,6 +171,19 @@ class Segment:
                 self.offsets_crc,
             )
         return self._state
+
+    def sync_name(self) -> None:
+        """Make the file's name survive a crash of the machine, the new partition's directory too (blocking).
+
+        A sync of the file does not: its bytes are on the disk then, and nothing may lead to them.
+
+        Raises:
+            OSError: EMFILE or ENFILE where a directory could not be opened for now; else its sync has failed.
+        """
+        if not self.name_synced:
+            self._files.disk.sync_directory(self.directory)
+            self._files.disk.sync_directory(self.directory.parent)
+            self.name_synced = True
 
     def unlink(self) -> None:
         """Delete its files (blocking); somebody who reads it still can."""

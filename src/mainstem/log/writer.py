@@ -6,7 +6,8 @@ A round, for everything that was queued when it began:
    cannot be opened for want of file descriptors; all is taken back;
 2. partitions that trust the page cache (`flush.messages` > 1) answer now;
 3. write one frame with all the others' batches, and the notes, to the journal;
-4. one fdatasync of the journal, and of those segments whose topics sync by number or time;
+4. one fdatasync of the journal, and of those segments whose topics sync by number or time; the name of a file that is
+   new is synced as step 2 ends, since only that may lack a file descriptor, and is then taken back as in step 1;
 5. everybody else answers.
 
 A sync that fails is another matter, whatever its error number: what it covered may be lost or not, and a second one
@@ -35,7 +36,8 @@ log = get_logger()
 
 _LONGEST_JOURNAL = 4  # times the limit, while a checkpoint is slow: it bounds recovery too
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # a segment cannot be opened for now; no file has failed
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # opening fails for now; no sync gives these
+_NOT_OPENED = (*NO_DESCRIPTORS, errno.ENOMEM)  # of a segment: no file has failed
 
 
 class _TakenBack(Exception):
@@ -228,7 +230,7 @@ class Writer:
         ]
         entries += [note.entry for note in notes]
         begun: list[tuple[Batch, Write]] = []
-        told = framed = False
+        told = framed = naming = False
         try:
             for batch, run in runs:
                 file = run.segment.file_to_write(run.position)
@@ -239,11 +241,14 @@ class Writer:
             if relaxed := [batch for batch in batches if not batch.journaled]:
                 self._loop.call_soon_threadsafe(_tell_written, relaxed)
                 told = True
+            naming = True
+            _sync_names(segments)
+            naming = False
             if entries:
                 framed = True
                 self._journal.append(entries)
         except OSError as error:
-            if error.errno not in FULL + _NO_FILES:
+            if error.errno not in (NO_DESCRIPTORS if naming else FULL + _NOT_OPENED):
                 raise
             if framed:
                 self._journal.take_back()
@@ -330,6 +335,16 @@ def _files(segments: Iterable[Segment]) -> list[File]:
             if not segment.retired:
                 raise
     return files
+
+
+def _sync_names(segments: Iterable[Segment]) -> None:
+    """What a segment's sync brings to the disk is found there only under its name."""
+    for segment in segments:
+        try:
+            segment.sync_name()
+        except FileNotFoundError:
+            if not segment.retired:
+                raise
 
 
 def _cut_files(runs: list[Write]) -> None:
