@@ -348,6 +348,86 @@ def test_a_checkpoint_waits_for_room_and_the_log_goes_on(tmp_path, monkeypatch):
     run(test())
 
 
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("where", [".log", "partition.metadata", "directory", "checkpoint"])
+def test_a_checkpoint_waits_for_file_descriptors_and_the_log_goes_on(tmp_path, monkeypatch, where, error):
+    """It took the directory offline, though nothing had failed but opening, which is tried again everywhere else."""
+    monkeypatch.setattr("mainstem.log.directory._RETRY_SECONDS", 0.01)
+
+    class OutOfFiles(SimulatedDisk):
+        left = 0
+
+        def refuse_next(self, path, call):
+            if self.left and where in (path.suffix, path.name, call):
+                self.left -= 1
+                raise OSError(error, os.strerror(error), str(path))
+
+        def open(self, path, *, create=False):
+            self.refuse_next(path, "open")
+            return super().open(path, create=create)
+
+        def sync_directory(self, path):
+            self.refuse_next(path, "directory")
+            super().sync_directory(path)
+
+        def write_atomically(self, path, data):
+            self.refuse_next(path, "write_atomically")
+            super().write_atomically(path, data)
+
+    disk = OutOfFiles(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        partition.files.forget(partition.segments[0])
+        disk.left = 3
+        with pytest.raises(StorageError, match=r"no checkpoint") as caught:
+            await log.checkpoint()
+        assert "ulimit -n" in caught.value.hint
+        async with asyncio.timeout(60):
+            while log.checkpointing:
+                await asyncio.sleep(0.005)
+        assert (disk.left, log.offline) == (0, False)
+        assert partition.segments[0].checkpointed_size == partition.size_bytes
+        await partition.append(batch(b"w"))
+        abandon(log)
+        again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert await values(again.partitions[TP]) == [b"v", b"w"]
+        abandon(again)
+
+    run(test())
+
+
+def test_a_sync_that_failed_is_told_before_a_lack_of_file_descriptors(tmp_path):
+    """Else the checkpoint would be tried again, and the second sync of that file believed."""
+
+    class Failing(SimulatedDisk):
+        fails = False
+
+        def open(self, path, *, create=False):
+            if self.fails and path.suffix == ".log" and path.parent.name == str(TP):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+            return super().open(path, create=create)
+
+    disk = Failing(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        for tp in (TP, OTHER):
+            partition = await log.create_partition(tp, TOPIC_ID, TopicConfig())
+            await partition.append(batch(b"v"))
+        log._files.forget(log.partitions[TP].segments[0])
+        disk.fails = True
+        disk.refuse("sync", errno.EIO, f"{OTHER}/")
+        with pytest.raises(StorageError, match="offline"):
+            await log.checkpoint()
+        assert log.offline
+        await log.close()
+
+    run(test())
+
+
 def test_a_full_disk_empties_itself(tmp_path):
     """Housekeeping waited for a checkpoint, which compaction needs and for which there was no room, before it deleted
     what had expired; and when nothing had expired yet, it was still waiting when it had."""
@@ -397,7 +477,7 @@ def test_a_full_disk_holds_up_no_close(tmp_path, waits):
         checkpoint = asyncio.ensure_future(log.checkpoint())
         if waits:
             async with asyncio.timeout(10):
-                while log._waiting_for_room is None:
+                while log._checkpoint_later is None:
                     await asyncio.sleep(0.005)
             futures = [partition.append(batch(b"x" * 50_000)) for _ in range(3)]
         else:

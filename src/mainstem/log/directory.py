@@ -3,11 +3,13 @@
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -27,19 +29,23 @@ from mainstem.log.partition import PartitionLog
 from mainstem.log.recovery import DELETED, create_files, recover, sync_files
 from mainstem.log.segment import IndexWrite, OpenFiles, Segment
 from mainstem.log.threads import FileThreads
-from mainstem.log.writer import FULL, Writer
+from mainstem.log.writer import FULL, NO_DESCRIPTORS, Writer
 
 log = get_logger()
 
 LOCK = ".lock"
 _RETRY_SECONDS = 1.0
 
+T = TypeVar("T")
+Raws = dict[TopicPartition, msgspec.Raw]
+"""Each partition's words in a checkpoint."""
+
 
 class _Snapshot(msgspec.Struct, frozen=True):
     """The state at the end of a journal generation, and what has to reach the disk before it is the checkpoint."""
 
     partitions: list[tuple[PartitionLog, PartitionState]]
-    raws: dict[TopicPartition, msgspec.Raw]
+    raws: Raws
     """The unchanged partitions' words in the last checkpoint."""
     segments: list[tuple[Segment, SegmentState]]
     created: list[Path]
@@ -50,8 +56,14 @@ class _Snapshot(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class _NoRoom(Exception):
-    """Everything is synced but the checkpoint's own file, for which the disk has no room."""
+class _NotNow(Exception):
+    """There is no room for the checkpoint's own file, or no file descriptor left; no sync has failed."""
+
+    def __init__(self, error: OSError, rest: Callable[[], Raws]) -> None:
+        super().__init__(str(error))
+        self.rest = rest
+        """What is left to do, from the step on that met it (blocking); it may meet it again."""
+        self.hint = "free disk space" if error.errno in FULL else "raise the limit of open files: ulimit -n"
 
 
 class LogDirectory:
@@ -74,7 +86,7 @@ class LogDirectory:
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[TopicPartition, PartitionLog] = {}
         self._keys: set[tuple[UUID, int]] = set()
-        self._raws: dict[TopicPartition, msgspec.Raw] = {}  # each partition's words in the last checkpoint
+        self._raws: Raws = {}  # of the last checkpoint
         self._journal: Journal | None = None
         self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="log-writer")
         self._sync_threads = ThreadPoolExecutor(config.sync_threads, thread_name_prefix="log-sync")
@@ -88,8 +100,8 @@ class LogDirectory:
         self._snapshot: _Snapshot | None = None
         self._checkpoint_waiters: list[asyncio.Future[None]] = []
         self._checkpoint_answers: list[asyncio.Future[None]] = []  # of the one that runs
-        self._checkpoint: asyncio.Future[dict[TopicPartition, msgspec.Raw]] | None = None
-        self._waiting_for_room: asyncio.TimerHandle | None = None
+        self._checkpoint: asyncio.Future[Raws] | None = None
+        self._checkpoint_later: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(cls, path: Path, config: LogConfig, *, clock: Clock, disk: Disk | None = None) -> "LogDirectory":
@@ -192,7 +204,7 @@ class LogDirectory:
         self._stop.set()
         if self._housekeeping_timer is not None:
             self._housekeeping_timer.cancel()
-        if self._waiting_for_room is not None:
+        if self._checkpoint_later is not None:
             self._give_up_checkpoint()
         closed = StorageError(f"{self.path}: the log is closed")
         for partition in self._partitions.values():
@@ -211,7 +223,7 @@ class LogDirectory:
             snapshot = self._take_snapshot(self._journal.generation)
             try:
                 await self._threads.run(self._write_checkpoint, snapshot, _index_writes(snapshot), True)
-            except (OSError, _NoRoom) as error:  # the next start reads the journal, as after a crash
+            except (OSError, _NotNow) as error:  # the next start reads the journal, as after a crash
                 log.warning("closed_without_checkpoint", path=str(self.path), error=str(error))
         for partition in self._partitions.values():
             partition.go_offline(closed)
@@ -238,8 +250,8 @@ class LogDirectory:
         snapshot = self._take_snapshot(found.generation)
         try:
             self._raws = self._write_checkpoint(snapshot, _index_writes(snapshot), False)
-        except _NoRoom as error:
-            raise StorageError(f"{self.path}: {error}", hint="free disk space, then start again") from error
+        except _NotNow as error:
+            raise StorageError(f"{self.path}: {error}", hint=f"{error.hint}; then start again") from error
         self._journal.empty()
         self._writer.start(self._journal, self.config.journal_bytes)
 
@@ -353,13 +365,14 @@ class LogDirectory:
         self._checkpoint_answers, self._checkpoint_waiters = self._checkpoint_waiters, []
         # The round itself was still to be counted when the snapshot was taken.
         snapshot = msgspec.structs.replace(snapshot, sequence=self._journal.sequence)
-        self._run_checkpoint(self._write_checkpoint, snapshot, _index_writes(snapshot), False)
+        self._run_checkpoint(snapshot, partial(self._write_checkpoint, snapshot, _index_writes(snapshot), False))
 
     async def checkpoint(self) -> None:
         """Bring everything that was appended so far to its segments, and say so.
 
         Raises:
-            StorageError: the directory is offline, or the disk has no room for it now; it is tried again by itself.
+            StorageError: the directory is offline; or there is no room on the disk or no file descriptor now, and it is
+                tried again by itself.
         """
         if self.error is not None:
             raise self.error
@@ -394,32 +407,29 @@ class LogDirectory:
         raws = {tp: raw for tp, raw in self._raws.items() if tp not in changed}
         return _Snapshot(partitions, raws, segments, created, directories, generation, self._journal.sequence)
 
-    def _run_checkpoint(
-        self, write: Callable[..., dict[TopicPartition, msgspec.Raw]], snapshot: _Snapshot, *arguments: object
-    ) -> None:
-        self._waiting_for_room = None
-        self._checkpoint = self._threads.run(write, snapshot, *arguments)
+    def _run_checkpoint(self, snapshot: _Snapshot, write: Callable[[], Raws]) -> None:
+        self._checkpoint_later = None
+        self._checkpoint = self._threads.run(write)
         self._checkpoint.add_done_callback(lambda done: self._end_checkpoint(snapshot, done))
 
     def _give_up_checkpoint(self) -> None:
-        """There was no room until the log is closed: the journal has everything, and nothing may be added to it."""
-        if self._waiting_for_room is not None:
-            self._waiting_for_room.cancel()
-        self._waiting_for_room = self._checkpoint = None
-        self._stop_appends(
-            StorageError(f"{self.path}: closed without a checkpoint, the disk is full", hint="free disk space")
-        )
+        """It still waits when the log is closed: the journal has everything, and nothing may be added to it."""
+        if self._checkpoint_later is not None:
+            self._checkpoint_later.cancel()
+        self._checkpoint_later = self._checkpoint = None
+        hint = "nothing is lost: the next start reads the journal, with room on the disk and file descriptors"
+        self._stop_appends(StorageError(f"{self.path}: closed without the checkpoint that waits", hint=hint))
 
-    def _end_checkpoint(self, snapshot: _Snapshot, done: "asyncio.Future[dict[TopicPartition, msgspec.Raw]]") -> None:
+    def _end_checkpoint(self, snapshot: _Snapshot, done: "asyncio.Future[Raws]") -> None:
         error = done.exception()
-        if isinstance(error, _NoRoom):
-            log.error("checkpoint_waits_for_space", path=str(self.path), error=str(error))
+        if isinstance(error, _NotNow):
+            log.error("checkpoint_waits", path=str(self.path), error=str(error))
             if self._stop.is_set():
                 self._give_up_checkpoint()
             else:
-                self._refuse_checkpoints(StorageError(f"{self.path}: {error}: no checkpoint", hint="free disk space"))
-                self._waiting_for_room = self._loop.call_later(
-                    _RETRY_SECONDS, self._run_checkpoint, self._save_checkpoint, snapshot, False
+                self._refuse_checkpoints(StorageError(f"{self.path}: {error}: no checkpoint", hint=error.hint))
+                self._checkpoint_later = self._loop.call_later(
+                    _RETRY_SECONDS, self._run_checkpoint, snapshot, error.rest
                 )
             return
         self._checkpoint = None
@@ -442,27 +452,41 @@ class LogDirectory:
             self._writer.request_checkpoint()
         self._writer.checkpoint_done()
 
-    def _write_checkpoint(
-        self, snapshot: _Snapshot, index_writes: list[IndexWrite], clean: bool
-    ) -> dict[TopicPartition, msgspec.Raw]:
+    def _write_checkpoint(self, snapshot: _Snapshot, index_writes: list[IndexWrite], clean: bool) -> Raws:
         """Bring the segments to the disk, then say so; the journal before it is then free (blocking).
 
         1. sync the segments, 2. write their indexes (hints: not synced), 3. sync new partitions' directories, and
         those with new or deleted files, 4. replace the checkpoint.
         """
         written = [segment for segment, state in snapshot.segments if state.size]  # an empty one may have no file
-        list(self._sync_threads.map(_sync_segment, written))
-        for write in index_writes:
-            try:
-                write.write(self._disk)
-            except OSError as error:
-                log.warning("index_not_written", path=str(write.path), error=str(error))
-        list(self._sync_threads.map(self._sync_created, snapshot.created))
-        list(self._sync_threads.map(self._sync_directory, [*snapshot.directories, self.path]))
+        try:
+            self._sync_all(_sync_segment, written)
+            for write in index_writes:
+                try:
+                    write.write(self._disk)
+                except OSError as error:
+                    log.warning("index_not_written", path=str(write.path), error=str(error))
+            self._sync_all(self._sync_created, snapshot.created)
+            self._sync_all(self._sync_directory, [*snapshot.directories, self.path])
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+            raise _NotNow(error, partial(self._write_checkpoint, snapshot, index_writes, clean)) from error
         return self._save_checkpoint(snapshot, clean)
 
-    def _save_checkpoint(self, snapshot: _Snapshot, clean: bool) -> dict[TopicPartition, msgspec.Raw]:
-        """Step 4. It alone may be tried again: each try writes a file of its own, and no sync before it is believed."""
+    def _sync_all(self, sync: Callable[[T], None], each: Iterable[T]) -> None:
+        """Call `sync` for each in the threads, and wait for all; a sync that failed is told before a lack of descriptors.
+
+        A second try must not believe the second sync of a file whose first one failed.
+        """
+        running = [self._sync_threads.submit(sync, one) for one in each]
+        errors = [error for future in running if (error := future.exception()) is not None]
+        errors.sort(key=lambda error: isinstance(error, OSError) and error.errno in NO_DESCRIPTORS)
+        if errors:
+            raise errors[0]
+
+    def _save_checkpoint(self, snapshot: _Snapshot, clean: bool) -> Raws:
+        """Step 4. A full disk too may be met here again: each try writes a file of its own, and believes no sync before it."""
         raws = dict(snapshot.raws)
         for partition, state in snapshot.partitions:
             raws[partition.topic_partition] = checkpoints.encode_partition(state)
@@ -470,9 +494,9 @@ class LogDirectory:
         try:
             checkpoints.save(self._disk, self.path, checkpoint)
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in FULL + NO_DESCRIPTORS:
                 raise
-            raise _NoRoom(str(error)) from error
+            raise _NotNow(error, partial(self._save_checkpoint, snapshot, clean)) from error
         return raws
 
     def _sync_created(self, directory: Path) -> None:
