@@ -2,6 +2,7 @@ import base64
 import contextlib
 import io
 import json
+import uuid
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
@@ -56,6 +57,8 @@ def record(*fields):
         ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
         ({"type": "array", "items": "int"}, [1, 2], [1, 2]),
         ({"type": "map", "values": "int"}, {"a": 1}, {"a": 1}),
+        (logical("string", "uuid"), UUID.upper(), UUID),
+        (logical("fixed", "uuid", name="U", size=16), UUID, uuid.UUID(UUID).bytes),
         (["null", "int"], None, None),
         (["null", "int"], 3, 3),
         (["null", "int"], {"int": 3}, 3),

@@ -356,7 +356,7 @@ def _uuid(node: AvroType) -> Convert:
             found = uuid.UUID(value)
         except (ValueError, TypeError, AttributeError):
             raise _expected(node, value) from None
-        return found if node.kind == "fixed" else str(found)
+        return found.bytes if node.kind == "fixed" else str(found)  # fastavro knows uuids as strings only
 
     return convert
 
