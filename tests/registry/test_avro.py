@@ -104,3 +104,20 @@ def test_a_schema_that_refers_to_another_cannot_be_read_with_and_says_which():
     text = '{"type":"record","name":"C","fields":[{"name":"a","type":"Address"}]}'
     with pytest.raises(BadValue, match=r"^schema 7 cannot be read with: UnknownType: Address$"):
         decode(HEADER.pack(MAGIC, 7) + b"\2a", lambda _: text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "message"),
+    [
+        (
+            {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]},
+            b"\2" * 100_000 + b"\0",
+            "nested more than 500 levels deep",
+        ),
+        ({"type": "array", "items": "null"}, b"\x80\x9b\xee\2\0", "at most 100050 parts in 5 bytes, found more"),
+    ],
+)
+def test_a_value_without_bounds_ended_the_process_and_is_a_bad_value(kind, payload, message):
+    """fastavro descends in C: the first was a SIGSEGV of whoever read it. The second made 3,000,000 items of five bytes."""
+    with pytest.raises(BadValue, match=message):
+        decode(HEADER.pack(MAGIC, 1) + payload, lambda _: json.dumps(kind))

@@ -19,11 +19,14 @@ import fastavro
 from fastavro.schema import SchemaParseException
 
 from mainstem.core.errors import CorruptData, UserError
+from mainstem.registry import bounds
 from mainstem.registry import schema as schemas
 from mainstem.registry.errors import InvalidSchema
 
 HEADER = Struct(">bI")
 MAGIC = 0
+# What reading ends in; fastavro's own error for a schema that cannot be resolved is a ValueError.
+_UNREADABLE = (ValueError, TypeError, EOFError, LookupError, ArithmeticError, RecursionError, MemoryError)
 _EXACT = Context(prec=MAX_PREC)
 _TIMES = (("int", "time-millis"), ("long", "time-micros"))
 
@@ -61,10 +64,17 @@ _READERS |= {"bytes-decimal": _decimal, "fixed-decimal": _decimal}
 _READERS |= {f"{kind}-{name}": _time(name, _READERS[f"{kind}-{name}"]) for kind, name in _TIMES}
 
 
-@lru_cache(maxsize=1024)
 def compiled(text: str) -> Any:
     """The schema as fastavro wants it; it may not use types of others."""
-    return fastavro.parse_schema(schemas.load(text), named_schemas={})
+    return _compiled(text)[0]
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str) -> tuple[Any, dict[str, Any], bool]:
+    """`compiled`, its named types, and whether a value has to be walked through before it is read."""
+    names: dict[str, Any] = {}
+    schema = fastavro.parse_schema(schemas.load(text), named_schemas=names)
+    return schema, names, bounds.needs_walk(schema, names)
 
 
 def encode(schema_id: int, schema: str, row: Any) -> bytes:
@@ -101,20 +111,21 @@ def decode(value: bytes, schema_of: Callable[[int], str], *, reader: str | None 
 
     Raises:
         BadValue: not the wire format, or the bytes end early or do not fit the schema; a date or timestamp is outside the
-            years 1 to 9999.
+            years 1 to 9999; nested deeper, or of far more parts, than a reader can hold (`bounds`).
     """
     schema_id, payload = split(value)
     text = schema_of(schema_id)
     try:
-        writer = compiled(text)
+        writer, names, unbounded = _compiled(text)
     except (InvalidSchema, SchemaParseException, ValueError, TypeError, KeyError, AttributeError) as error:
         # Another registry took it, or it has references; a name that is not there is a ValueError (UnknownType).
         raise BadValue(f"schema {schema_id} cannot be read with: {type(error).__name__}: {error}") from error
     stream = io.BytesIO(payload)
     try:
+        if unbounded:
+            bounds.walk(writer, names, payload)
         row = fastavro.schemaless_reader(stream, writer, compiled(reader) if reader is not None else None)
-    except (ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, ArithmeticError) as error:
-        # fastavro's own error for a schema that cannot be resolved is a ValueError too.
+    except _UNREADABLE as error:
         raise BadValue(f"schema {schema_id} does not fit the bytes: {type(error).__name__}: {error}") from error
     if stream.tell() != len(payload):
         raise BadValue(f"schema {schema_id}: {len(payload) - stream.tell()} bytes are left over")
