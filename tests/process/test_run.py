@@ -571,13 +571,15 @@ def test_an_edited_version_runs_beside_the_first(
     run_until(old, lambda: len(read_all(log_connection, f"{shop}.euros")) == 2)
     assert [row["euros"] for row in read_rows(log_connection, f"{shop}.euros")] == [2.5, 3.5]
     assert [row["euros"] for row in read_rows(log_connection, f"{shop}.euros.v2")] == [1002.5, 1003.5]
+    assert read_catalog(log_connection)["job:euros"]["current"] == "1"
 
     retire(log_connection, data, "euros", "1", project)  # while it runs: its driver stops it and does not fail
     put_rows(log_connection, live_registry, topic, ORDERS, [order(3, "ann", 2, 450)], ("customer",))
     run_until(new, lambda: len(read_all(log_connection, f"{shop}.euros.v2")) == 3)
     run_until(old, lambda: not old.running)
     assert len(read_rows(log_connection, f"{shop}.euros")) == 2
-    assert list(read_catalog(log_connection)["job:euros"]["versions"]) == ["2"]
+    entry = read_catalog(log_connection)["job:euros"]
+    assert (list(entry["versions"]), entry["current"]) == (["2"], "2")
     assert [each.jobs for each in assignments(project, data, SystemClock())] == [(("euros", "2"),)]
     again = driver_of(spark, project, log_connection, registry_url, data, jobs=[("euros", "1")])
     drivers.append(again)

@@ -24,6 +24,7 @@ from mainstem.standalone.tasks import load_tasks
 class JobState(msgspec.Struct, frozen=True):
     """One version of a job. `lag` is in offsets, over all inputs; None before its first batch.
 
+    `current`: it was the first to start, and has not been retired; or it is the newest that is left.
     `state` and `why` are what its process says of it (`TaskState`); "" where none does. One that has never run is known
     by them alone.
     """
