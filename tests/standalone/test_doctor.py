@@ -1,4 +1,11 @@
+import re
+from importlib.metadata import packages_distributions
+
+import pytest
+from packaging.utils import canonicalize_name
+
 from mainstem.standalone.doctor import EXTRAS, examine, sync_milliseconds
+from tests.support.repository import pyproject
 
 
 def test_everything_is_looked_at(tmp_path):
@@ -7,6 +14,24 @@ def test_everything_is_looked_at(tmp_path):
     for word in ("Python", "Java", "jars", "disk", "fdatasync", "open files", "port 9092", "port 9600", *EXTRAS):
         assert word in said
     assert {finding.verdict for finding in findings} <= {"ok", "warn", "bad"}
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_module_of_each_distribution_of_an_extra_is_looked_for(extra):
+    """Without deltalake, `doctor` called the extra `spark` installed, and `up` ended with a traceback."""
+    required = pyproject()["project"]["optional-dependencies"][extra]
+    wanted = {canonicalize_name(re.split(r"[\[<>=!~; ]", each)[0]) for each in required}
+    brought = {
+        module
+        for module, names in packages_distributions().items()
+        if module.isidentifier() and not module.startswith("_") and wanted & set(map(canonicalize_name, names))
+    }
+    assert set(EXTRAS[extra]) == brought
+
+
+def test_every_extra_that_a_project_may_need_is_looked_at():
+    (everything,) = pyproject()["project"]["optional-dependencies"]["all"]
+    assert everything == f"mainstem[{','.join(EXTRAS)}]"
 
 
 def test_a_missing_java_is_bad_and_says_what_to_do(tmp_path, monkeypatch):

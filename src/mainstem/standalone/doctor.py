@@ -19,7 +19,7 @@ from mainstem.core import MainstemError, UserError
 EXTRAS: dict[str, tuple[str, ...]] = {
     "gateway": ("starlette", "uvicorn", "httptools", "fastavro"),
     "postgres": ("psycopg2", "fastavro"),
-    "spark": ("pyspark", "pyarrow", "pandas", "numpy", "fastavro"),
+    "spark": ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "fastavro"),
 }
 GIB = 1 << 30
 ENOUGH_DISK_BYTES, ENOUGH_FILES = 5 * GIB, 4096
