@@ -8,6 +8,7 @@ import pytest
 from mainstem.audit.books import Line
 from mainstem.cli import COMMANDS
 from mainstem.cli.topic import PartitionLine, TopicDetail, TopicLine
+from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.worker import TaskState
 from mainstem.core import TopicPartition
 from mainstem.process.plan import Column, Plan, PlannedJob, PlannedTopic
@@ -27,6 +28,11 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.TARGET.read_text() == module.render(), "run: python docs/make_settings.py"
+
+
+def test_the_pattern_of_a_lakehouse_is_the_default_one() -> None:
+    page = (ROOT / "docs" / "formats" / "sink-topics.md").read_text()
+    assert f'{{"type": "delta", "pattern": "{LakehouseConfig().topics}"}}' in page
 
 
 def test_every_command_is_in_the_readme() -> None:
