@@ -45,6 +45,7 @@ def test_what_a_process_has_recovered_from_is_not_shown_for_ever(tmp_path):
         spark = ChildState("spark", "starting", 8, 1, ready_line="1 jobs running", last_error="exit 1: no memory")
         save(tmp_path, UpState(1, "p", "127.0.0.1:1", "http://127.0.0.1:1", 0.0, [log, spark]))
         done = mainstem("status", "--data", tmp_path)
+    assert done.stdout.splitlines()[0].endswith("ready line, or why it does not run")
     assert "listening on x" in done.stdout
     assert " 4198 " in done.stdout  # it was 4,198, which no kill takes
     assert "exit 1: no memory" in done.stdout

@@ -50,7 +50,7 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
     else:
         rows = [(c.name, c.state, None if c.pid is None else str(c.pid), c.restarts, _said(c)) for c in children]
         tables = [
-            to_table(["process", "state", "pid", "restarts", "said"], rows),
+            to_table(["process", "state", "pid", "restarts", "ready line, or why it does not run"], rows),
             to_table(
                 ["source, sink or job", "state", "failures", "why"],
                 [(t.name, t.state, t.failures, t.told) for t in seen.tasks],
@@ -82,5 +82,8 @@ def position(value: Any) -> str:
 
 
 def _said(child: "ChildState") -> str:
-    """Why it does not run, where it does not; an error that it has recovered from is history, and stays in the JSON."""
+    """The line with which it said that it serves; where it does not run, why.
+
+    An error that it has recovered from is history, and stays in the JSON.
+    """
     return child.last_error if child.state in ("starting", "waiting", "failed") else child.ready_line
