@@ -41,6 +41,12 @@ def test_every_command_is_in_the_readme() -> None:
     assert [name for name in COMMANDS if name not in inner and f"mainstem {name}" not in readme] == []
 
 
+def test_every_page_can_be_found_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    pages = [f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")]
+    assert [page for page in [*pages, "docs/decisions/", "docs/formats/"] if page not in readme] == []
+
+
 def test_every_decision_is_a_page_with_a_title() -> None:
     for page in (ROOT / "docs" / "decisions").glob("*.md"):
         text = page.read_text()
