@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mainstem.core.process import PARENT
 from tests.support.raw import RawClient
 
 COMMAND = [sys.executable, "-m", "mainstem", "log", "start"]
@@ -77,7 +78,8 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path):
         assert raw.call(2, 5, replica_id=-1, topics=asked).topics[0].partitions[0].offset == 20
 
 
-def test_a_failed_disk_ends_it_so_that_a_supervisor_starts_it_again(tmp_path):
+@pytest.mark.parametrize(("supervised", "code"), [(False, 2), (True, 75)])
+def test_a_failed_disk_ends_it_and_a_supervisor_starts_it_again(tmp_path, supervised, code):
     """The process lived on, and answered every request with an error. A file size limit fails writes as a disk does."""
     argv = [*COMMAND, "--data", str(tmp_path), "--listen", "127.0.0.1:0"]
 
@@ -89,6 +91,7 @@ def test_a_failed_disk_ends_it_so_that_a_supervisor_starts_it_again(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=os.environ | ({PARENT: str(os.getpid())} if supervised else {}),
         preexec_fn=limit,  # noqa: PLW1509 - no threads here
     ) as process:
         try:
@@ -101,7 +104,7 @@ def test_a_failed_disk_ends_it_so_that_a_supervisor_starts_it_again(tmp_path):
             _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == 75
+    assert process.returncode == code
     lines = [line for line in errors.splitlines() if not line.startswith("{")]
     assert len(lines) == 1, errors
     assert "the log directory is offline" in lines[0]

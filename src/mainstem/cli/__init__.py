@@ -97,7 +97,8 @@ def main() -> None:
     """The `mainstem` command.
 
     Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do), 130 interrupted by Ctrl-C, 141
-    nobody reads the output any more. A bug is a failure: it shows its traceback.
+    nobody reads the output any more. A bug is a failure: it shows its traceback. A process under a supervisor ends with
+    75 where it may be started again.
     """
     _load_kio()
     try:

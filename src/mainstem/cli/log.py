@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 
-from mainstem.cli import TEMPORARY
 from mainstem.cli.output import log_level_option
 from mainstem.core import UserError
 from mainstem.core.address import format_address, parse_address
@@ -44,7 +43,7 @@ def log() -> None:
 def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> None:
     """Serve the log in directory DATA until SIGTERM or Ctrl-C.
 
-    Where the disk fails it ends with exit code 75: what was acknowledged is safe, and a supervisor may start it again.
+    Where the disk fails it ends, with exit code 2: what was acknowledged is safe. `mainstem up` starts its own log again.
     """
     _skip_slow_imports()
     from mainstem.core.logging import configure
@@ -99,8 +98,7 @@ def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         failure = runner.run(serve())
     if failure is not None:
-        click.echo(f"mainstem: {failure} ({failure.hint})", err=True)
-        raise click.exceptions.Exit(TEMPORARY)
+        raise failure
 
 
 @log.command(short_help="Cut a partition where it is damaged.")
