@@ -3,11 +3,14 @@
 import importlib.util
 import subprocess
 
+import click
 import pytest
 
 from mainstem.audit.books import Line
 from mainstem.cli import COMMANDS
-from mainstem.cli.topic import PartitionLine, TopicDetail, TopicLine
+from mainstem.cli.clean import Cleaned
+from mainstem.cli.job import JobRetired
+from mainstem.cli.topic import PartitionLine, TopicDeleted, TopicDetail, TopicLine, TopicMade
 from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.worker import TaskState
 from mainstem.core import TopicPartition
@@ -66,12 +69,16 @@ def test_make_help_names_every_target_that_a_person_runs() -> None:
 DOCUMENTS = {
     "status": [Overview, UpState, ChildState, TaskState, SourceLine, ReaderLine],
     "job list": [JobState],
+    "job retire": [JobRetired],
     "topic list": [TopicLine],
+    "topic create": [TopicMade],
+    "topic delete": [TopicDeleted],
     "topic describe": [TopicDetail, PartitionLine],
     "tail": [TypedRecord],
     "plan": [Plan, PlannedTopic, PlannedJob, Column],
     "audit": [Line, TopicPartition],
     "doctor": [Finding],
+    "clean": [Cleaned],
 }
 
 
@@ -83,8 +90,14 @@ def test_every_field_that_json_has_is_in_its_section(command: str) -> None:
     assert [field for field in sorted(fields) if f"`{field}`" not in section] == []
 
 
-def test_every_command_with_json_has_a_section() -> None:
+def test_every_command_that_ends_with_an_answer_has_json_and_a_section() -> None:
+    """`topic create`, `topic delete`, `job retire` and `clean` had text for people only."""
     page = (ROOT / "docs" / "json.md").read_text()
+    without = []
     for name, command in every_command():
         if any(parameter.name == "as_json" for parameter in command.params):
             assert f"`mainstem {name}`" in page
+        elif not isinstance(command, click.Group):
+            without.append(name)
+    # Those that run until they are stopped, and one whose answer is for a person who has to decide.
+    assert without == ["log repair", "log start", "run connect", "run gateway", "run spark", "up"]

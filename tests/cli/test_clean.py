@@ -1,3 +1,4 @@
+import json
 import signal
 import subprocess
 import sys
@@ -26,6 +27,15 @@ def test_the_data_directory_is_deleted_and_the_project_is_not(tmp_path):
     assert clean(tmp_path, "--yes").exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["mainstem.toml"]
     assert "nothing there" in clean(tmp_path, "--yes").stdout
+
+
+def test_what_was_deleted_is_told_to_programs_too(tmp_path):
+    data = tmp_path / ".mainstem"
+    data.mkdir()
+    claim_directory(data)
+    for result in ("deleted", "nothing there"):
+        done = clean(tmp_path, "--yes", "--json")
+        assert json.loads(done.stdout) == {"directory": str(data), "result": result}
 
 
 def test_one_that_is_a_link_is_emptied_and_stays(tmp_path):

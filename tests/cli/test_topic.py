@@ -35,6 +35,14 @@ def test_a_topic_is_created_listed_described_and_deleted(run):
     assert json.loads(run("topic", "list", "--json")) == []
 
 
+def test_what_is_made_and_deleted_is_told_to_programs_too(run):
+    made = json.loads(run("topic", "create", "orders", "--partitions", "2", "--json"))
+    assert made == {"name": "orders", "partitions": 2, "replication_factor": 1}
+    assert json.loads(run("topic", "create", "orders", "--partitions", "2", "--json")) == made
+    gone = json.loads(run("topic", "delete", "orders", "--yes", "--json"))
+    assert gone == {"name": "orders", "offsets": 0, "writers": [], "readers": []}
+
+
 def test_a_topic_that_exists_otherwise_is_refused(run, cli_log):
     create = ("topic", "create", "kept", "--partitions", "2", "--config", "retention.ms=1000")
     assert run(*create) == run(*create) == "topic kept: 2 partitions, 1 replicas\n"
@@ -91,8 +99,11 @@ def test_who_loses_a_topic_is_told_before_it_is_deleted(run, cli_log):
         "topic used: written by source shop, read by job sums@1",
     )
     assert "used" in list_topics(Connection(cli_log))
-    told = CliRunner().invoke(group, [*command, "--yes"])
+    told = CliRunner().invoke(group, [*command, "--yes", "--json"])
     assert (told.exit_code, told.stderr) == (0, asked.stderr.splitlines(keepends=True)[0])
+    assert json.loads(told.stdout) == {
+        "name": "used", "offsets": 0, "writers": ["source shop"], "readers": ["job sums@1"],
+    }  # fmt: skip
     assert "used" not in list_topics(Connection(cli_log))
     write_catalog(Connection(cli_log), {"topic:used": None, "job:sums": None})
 

@@ -1,9 +1,18 @@
 """`mainstem job list|show|retire`."""
 
 import click
+import msgspec
 
 from mainstem.cli.output import json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
+
+
+class JobRetired(msgspec.Struct, frozen=True):
+    """`job retire --json`: what never runs again, and the topic that stays."""
+
+    job: str
+    version: str
+    output: str
 
 
 @click.group(short_help="The versions of jobs; stop one for good.")
@@ -70,8 +79,9 @@ def show(name: str, as_json: bool, target: Target) -> None:
 @job.command(short_help="Stop a version of a job for good.")
 @click.argument("name")
 @click.argument("version")
+@json_option
 @connection_options
-def retire(name: str, version: str, target: Target) -> None:
+def retire(name: str, version: str, as_json: bool, target: Target) -> None:
     """Stop VERSION of job NAME for good. What it wrote stays; what it has not read it never reads.
 
     The log has to run; `mainstem up` may, and goes on with the others. Refused for the version that the project asks for.
@@ -79,4 +89,7 @@ def retire(name: str, version: str, target: Target) -> None:
     from mainstem.process.versions import retire
 
     fixed = retire(target.connect(), target.directory, name, version, target.project_of_data)
+    if as_json:
+        click.echo(to_json(JobRetired(name, version, fixed.output)))
+        return
     click.echo(f"job {name}@{version}: retired; topic {fixed.output} stays, and gets nothing more from it")

@@ -39,6 +39,23 @@ class TopicDetail(msgspec.Struct, frozen=True):
     config: dict[str, str]
 
 
+class TopicMade(msgspec.Struct, frozen=True):
+    """`topic create --json`: the topic as it is now, also where it was there before."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+
+
+class TopicDeleted(msgspec.Struct, frozen=True):
+    """`topic delete --json`: what is gone, and who of a project wrote and read it."""
+
+    name: str
+    offsets: int
+    writers: list[str]
+    readers: list[str]
+
+
 @click.group(short_help="List, describe, create, delete topics.")
 def topic() -> None:
     """List, describe, create and delete topics."""
@@ -89,8 +106,9 @@ def describe(name: str, as_json: bool, target: Target) -> None:
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many it has.")
 @click.option("--config", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka topic setting; repeatable.")
+@json_option
 @connection_options
-def create(name: str, partitions: int, settings: tuple[str, ...], target: Target) -> None:
+def create(name: str, partitions: int, settings: tuple[str, ...], as_json: bool, target: Target) -> None:
     """Create topic NAME; one that exists with these partitions and settings is left as it is, another is refused."""
     from mainstem.client import topics
 
@@ -101,14 +119,18 @@ def create(name: str, partitions: int, settings: tuple[str, ...], target: Target
             raise UserError(f"--config: expected NAME=VALUE, found {setting!r}")
         config[key] = value
     made = topics.ensure_topic(target.connect(), name, partitions, config, same_settings=True)
+    if as_json:
+        click.echo(to_json(TopicMade(made.name, made.partitions, made.replication_factor)))
+        return
     click.echo(f"topic {made.name}: {made.partitions} partitions, {made.replication_factor} replicas")
 
 
 @topic.command(short_help="Delete a topic and its records.")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
 @connection_options
-def delete(name: str, yes: bool, target: Target) -> None:
+def delete(name: str, yes: bool, as_json: bool, target: Target) -> None:
     """Delete topic NAME and all its records. Who writes and reads it is told before."""
     from mainstem.client import topics
     from mainstem.client.catalog import read_catalog, users_of
@@ -125,7 +147,8 @@ def delete(name: str, yes: bool, target: Target) -> None:
     if not yes:
         confirm(f"delete topic {name} with {offsets:,} offsets for good?")
     topics.delete(connection, [name])
-    click.echo(f"topic {name}: deleted")
+    deleted = TopicDeleted(name, offsets, list(writers), list(readers))
+    click.echo(to_json(deleted) if as_json else f"topic {name}: deleted")
 
 
 def _span(connection: Connection, name: str) -> int:
