@@ -2,6 +2,8 @@
 
 import json
 
+import deltalake
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -9,11 +11,13 @@ from deltalake import DeltaTable
 from mainstem.client.catalog import write_catalog
 from mainstem.client.topics import ensure_topic
 from mainstem.connect.sinks import delta_small
+from mainstem.connect.sinks.delta_log import TableCommit
 from mainstem.connect.sinks.delta_small import Columns, NotPlain, commit_small, typed_small
 from mainstem.registry import avro
 from tests.support.lakehouse import ALL, AT, KINDS, plane, record
 
 NUMBER = record(("number", "int"))
+TWO_IDS = json.loads(record(("id", "int"), ("ID", "int"), name="TwoIds"))
 CHANGE = record(
     ("op", "string"), ("after", ["null", json.loads(record(("seats", "int"), name="Row"))]), mainstem="change"
 )
@@ -84,7 +88,9 @@ def test_what_avro_and_delta_call_differently_is_left_to_spark(schema):
         ([(b"k", change("t"))], {1: CHANGE}, True),
         ([(b"k", number(1))], {1: NUMBER, 2: record(("number", "long"))}, False),
         ([(b"k", number(1))], {1: NUMBER, 2: record(("Number", "int"))}, False),
-        ([(b"k", number(1))], {1: NUMBER, 2: record(("_key", "int"))}, False),
+        ([(b"k", number(1))], {1: NUMBER, 2: record(("_Key", "int"))}, False),
+        ([(b"k", number(1))], {1: NUMBER, 2: record(("of", TWO_IDS))}, False),
+        ([(b"k", number(1))], {1: NUMBER, 2: record(("of", {"type": "array", "items": TWO_IDS}))}, False),
     ],
 )
 def test_what_is_not_plain_is_left_to_spark(rows, columns, merged):
@@ -125,6 +131,37 @@ def test_a_changelog_is_merged_by_its_key(tmp_path):
             "m",
             merged=True,
         )
+
+
+def test_a_large_table_is_merged_by_spark(tmp_path, monkeypatch):
+    """delta-rs holds all of it in memory."""
+    monkeypatch.setattr(delta_small, "MERGED_BYTES", 1000)
+    rows = typed_small(records((b"a", change("c", 1))), {1: Columns(CHANGE)}, merged=True)
+    commit_small(tmp_path / "t", rows, "m", merged=True)
+    with pytest.raises(NotPlain, match="large"):
+        commit_small(tmp_path / "t", rows, "m", merged=True)
+
+
+def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch):
+    """Whatever it is: delta-rs raises plain exceptions too."""
+    rows = typed_small(records((b"k", number(1))), {1: Columns(NUMBER)}, merged=False)
+    first, second = (msgspec.json.encode(TableCommit("t", {}, number=n)).decode() for n in (1, 2))
+    write = deltalake.write_deltalake
+
+    def write_and_fail(*args, **options):
+        write(*args, **options)
+        raise Exception("External error")  # noqa: TRY002  as delta-rs does
+
+    monkeypatch.setattr(deltalake, "write_deltalake", write_and_fail)
+    commit_small(tmp_path / "t", rows, first, merged=False)
+    assert DeltaTable(str(tmp_path / "t")).version() == 0
+
+    def fail(*args, **options):
+        raise Exception("External error")  # noqa: TRY002  as delta-rs does
+
+    monkeypatch.setattr(deltalake, "write_deltalake", fail)
+    with pytest.raises(NotPlain, match="External error"):
+        commit_small(tmp_path / "t", rows, second, merged=False)
 
 
 @pytest.mark.spark

@@ -98,6 +98,15 @@ def last_commit(table: Path) -> TableCommit | None:
     return None
 
 
+def has_commit(table: Path, metadata: str) -> bool:
+    """Whether our newest commit is the one with this metadata: a writer that fails may have committed before.
+
+    Raises:
+        CorruptData: nobody can tell.
+    """
+    return last_commit(table) == msgspec.json.decode(metadata, type=TableCommit)
+
+
 def _metadata(line: bytes) -> TableCommit | None:
     info = msgspec.json.decode(line, type=_Action).commitInfo
     text = info.userMetadata if info is not None else None

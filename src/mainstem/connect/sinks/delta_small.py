@@ -7,10 +7,11 @@ plain (a type that Avro and Delta call differently, a record that does not decod
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mainstem.connect.sinks.delta_log import has_commit
 from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
 from mainstem.core import UserError
 from mainstem.core.logging import get_logger
@@ -25,6 +26,8 @@ log = get_logger()
 
 COLLECTED_RECORDS, COLLECTED_BYTES = 50_000, 16 << 20
 """What of a batch is committed without Spark's writer: its smallest topics, up to so much."""
+MERGED_BYTES = 32 << 20
+"""Files of a table that is merged here: delta-rs holds all of it in memory meanwhile, and Spark does not."""
 PLACE = ("_key", "_partition", "_offset", "_timestamp")
 
 
@@ -147,8 +150,7 @@ def typed_small(records: "pa.Table", columns: Mapping[int, Columns], *, merged: 
         for field in each.fields:
             if fields.setdefault(field.name, field) != field:
                 raise NotPlain(f"column {field.name} has two types")
-    if len({name.lower() for name in fields}) < len(fields) or fields.keys() & {*PLACE, "_op", "_deleted"}:
-        raise NotPlain("names of columns that Spark takes for one")
+    _check_names(fields.values(), {*PLACE, "_op", "_deleted"})
     rows: dict[Any, dict[str, Any]] = {}
     for number, record in enumerate(records.to_pylist()):
         row, deleted = _decoded(record["value"], columns)
@@ -173,49 +175,67 @@ def commit_small(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -
     Raises:
         NotPlain: there is nothing to commit, the table's columns are others, or delta-rs does not write such a table.
     """
-    from deltalake import CommitProperties, DeltaTable, write_deltalake
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
-    said = CommitProperties(custom_metadata={"userMetadata": metadata})
     try:
-        try:
-            table = DeltaTable(str(path))
-        except TableNotFoundError:
-            table = None
-        if merged and table is None:
-            rows = rows.filter(_not_deleted(rows)).drop_columns(["_deleted"])
-        if not rows.num_rows:
-            raise NotPlain("a commit without rows")
-        names = [name for name in rows.column_names if name != "_deleted"]
-        if table is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_deltalake(str(path), rows, commit_properties=said)
-            return
-        _check_columns(table, rows, names)
-        if not merged:
-            write_deltalake(table, rows, mode="append", commit_properties=said)
-            return
-        before, values = table.version(), {f"`{name}`": f"s.`{name}`" for name in names}
-        merge = table.merge(rows, "t._key = s._key", source_alias="s", target_alias="t", commit_properties=said)
-        merge.when_matched_delete("s._deleted").when_matched_update(values).when_not_matched_insert(
-            values, "NOT s._deleted"
-        ).execute()
-        if table.version() == before:
-            raise NotPlain("a merge that changed nothing")
-    except DeltaError as error:
-        if _says(path, metadata):  # it is committed; what failed came after that
-            return
+        _commit(path, rows, metadata, merged=merged)
+    except NotPlain:
+        raise
+    except Exception as error:  # delta-rs raises plain ones too
+        if has_commit(path, metadata):
+            return  # what failed came after it
         raise NotPlain(f"{path}: {error}") from error
 
 
-def _says(path: Path, metadata: str) -> bool:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
+def _commit(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -> None:
+    from deltalake import CommitProperties, DeltaTable, write_deltalake
+    from deltalake.exceptions import TableNotFoundError
 
+    said = CommitProperties(custom_metadata={"userMetadata": metadata})
     try:
-        return any(each.get("userMetadata") == metadata for each in DeltaTable(str(path)).history(1))
-    except DeltaError:
-        return False
+        table = DeltaTable(str(path))
+    except TableNotFoundError:
+        table = None
+    if merged and table is None:
+        rows = rows.filter(_not_deleted(rows)).drop_columns(["_deleted"])
+    if not rows.num_rows:
+        raise NotPlain("a commit without rows")
+    names = [name for name in rows.column_names if name != "_deleted"]
+    if table is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_deltalake(str(path), rows, commit_properties=said)
+        return
+    _check_columns(table, rows, names)
+    if not merged:
+        write_deltalake(table, rows, mode="append", commit_properties=said)
+        return
+    if sum(table.get_add_actions(flatten=True)["size_bytes"].to_pylist()) > MERGED_BYTES:
+        raise NotPlain("a large table")
+    before, values = table.version(), {f"`{name}`": f"s.`{name}`" for name in names}
+    merge = table.merge(rows, "t._key = s._key", source_alias="s", target_alias="t", commit_properties=said)
+    merge.when_matched_delete("s._deleted").when_matched_update(values).when_not_matched_insert(
+        values, "NOT s._deleted"
+    ).execute()
+    if table.version() == before:
+        raise NotPlain("a merge that changed nothing")
+
+
+def _check_names(fields: "Iterable[pa.Field]", taken: "Collection[str]" = ()) -> None:
+    """Neither Spark nor Delta tells `id` from `ID`.
+
+    Raises:
+        NotPlain: two names, here or within a column, differ in case only, or one is taken.
+    """
+    import pyarrow as pa
+
+    seen = set(taken)
+    for field in fields:
+        if field.name.lower() in seen:
+            raise NotPlain(f"column {field.name}: another has that name, but for its case")
+        seen.add(field.name.lower())
+        kind = field.type
+        while pa.types.is_list(kind):
+            kind = kind.value_type
+        if pa.types.is_struct(kind):
+            _check_names(kind.fields)
 
 
 def _check_columns(table: Any, rows: "pa.Table", names: Iterable[str]) -> None:
