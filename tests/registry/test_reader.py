@@ -1,5 +1,6 @@
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from mainstem import embedded
 from mainstem.client.append import append
@@ -31,6 +32,18 @@ def read(connection, topic, **options):
 
 def test_schemas_come_from_the_log(connection):
     assert read_schemas(connection) == {7: SCHEMA}
+
+
+def test_a_record_that_no_registry_wrote_holds_up_nobody(connection):
+    """It stopped the lakehouse of all topics, and `tail`."""
+    key = msgspec.json.encode({"keytype": "SCHEMA", "subject": "x", "version": 1, "magic": 1})
+    strange = [b"x", b'"x"', b'{"keytype":"\xff"}', b'{"x":' + b"[" * 5000, key]
+    before = read_schemas(connection)
+    append(connection, SCHEMAS, [(each, b'{"subject":"x"}') for each in strange])
+    with capture_logs() as logs:
+        assert read_schemas(connection) == before
+    assert [each["event"] for each in logs] == ["registry_record_unreadable"] * len(strange)
+    append(connection, SCHEMAS, [(each, None) for each in strange])
 
 
 def test_values_are_decoded_by_what_they_are(connection):

@@ -57,7 +57,7 @@ def test_the_id_of_a_value_that_is_otherwise_unreadable(data, schema_id):
 
 
 @pytest.mark.parametrize("call", [decode_key, decode_schema, decode_object])
-@pytest.mark.parametrize("data", [b"", b"{", b"7", b"\xff", b"[]"])
+@pytest.mark.parametrize("data", [b"", b"{", b"7", b"\xff", b"[]", b'{"keytype":"\xff"}', b'{"x":' + b"[" * 5000])
 def test_other_bytes_are_corrupt_data(call, data):
     with pytest.raises(CorruptData, match="_schemas: expected"):
         call(data)

@@ -25,6 +25,7 @@ from mainstem.registry.spark import (
     topic_schema,
     unknown_id,
     with_id,
+    with_sentinel,
 )
 from tests.support.properties import examples
 
@@ -280,3 +281,10 @@ def test_change_records_are_recognised():
     change = json.dumps({"type": "record", "name": "Change", "mainstem": "change", "fields": []})
     assert TopicSchema("t", change, 1, {}).is_change
     assert not TopicSchema("t", V1, 1, {}).is_change
+
+
+def test_a_schema_of_another_registry_is_no_change_and_no_record():
+    protobuf = 'syntax = "proto3"; message Flight {}'
+    assert not TopicSchema("t", protobuf, 1, {}).is_change
+    with pytest.raises(UnfitType, match="topic t: expected an Avro record as its schema, found syntax"):
+        with_sentinel(protobuf, "t")

@@ -16,6 +16,10 @@ from mainstem.client.internal import SCHEMAS
 from mainstem.client.reader import CommittedReader
 from mainstem.client.topics import end_offsets, start_offsets
 from mainstem.core import CorruptData
+from mainstem.core.logging import get_logger
+from mainstem.registry import records
+
+log = get_logger()
 
 SHORTEST_AVRO = 5
 """Bytes before the value in Confluent's wire format: a record without fields has no more."""
@@ -37,12 +41,15 @@ class TypedRecord(msgspec.Struct, frozen=True):
 
 
 def read_schemas(connection: Connection) -> dict[int, str]:
-    """Schema id -> text, of every schema ever registered."""
+    """Schema id -> text, of every schema ever registered. What is no record of a registry is passed over, and told."""
     schemas: dict[int, str] = {}
     for key, value in read_compacted(connection, SCHEMAS).items():
-        if msgspec.json.decode(key).get("keytype") == "SCHEMA":
-            entry = msgspec.json.decode(value)
-            schemas[entry["id"]] = entry["schema"]
+        try:
+            if records.decode_key(key).keytype == "SCHEMA":
+                entry = records.decode_schema(value)
+                schemas[entry.id] = entry.schema
+        except CorruptData as error:  # anybody may have written it, and it must not hold up all topics
+            log.warning("registry_record_unreadable", error=str(error), key=repr(key))
     return schemas
 
 

@@ -77,19 +77,23 @@ def object_value(value: dict[str, Any]) -> bytes:
     return _json(value)
 
 
+# What decoding bytes of anybody's ends in: no JSON or of another type, no UTF-8, nested too deep.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 def decode_key(data: bytes | None) -> Key:
     """Raises CorruptData: not a key of this topic."""
     try:
         return msgspec.json.decode(data or b"", type=Key)
-    except msgspec.DecodeError as error:
-        raise CorruptData(f"_schemas: expected a key with a keytype, found {data!r}: {error}") from error
+    except _UNREADABLE as error:
+        raise CorruptData(f"_schemas: expected a key with a keytype, found {(data or b'')[:80]!r}: {error}") from error
 
 
 def decode_schema(data: bytes) -> SchemaValue:
     """Raises CorruptData: not the value of a schema."""
     try:
         return msgspec.json.decode(data, type=SchemaValue)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise CorruptData(f"_schemas: expected a schema's value, found {data[:80]!r}: {error}") from error
 
 
@@ -97,7 +101,7 @@ def given_id(data: bytes) -> int:
     """The id that a schema's value gives away, also where the rest of it cannot be read; 0 if there is none."""
     try:
         return msgspec.json.decode(data, type=_Id).id
-    except (msgspec.DecodeError, RecursionError):
+    except _UNREADABLE:
         return 0
 
 
@@ -105,7 +109,7 @@ def decode_object(data: bytes) -> dict[str, Any]:
     """Raises CorruptData: not a JSON object."""
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise CorruptData(f"_schemas: expected an object, found {data[:80]!r}: {error}") from error
 
 

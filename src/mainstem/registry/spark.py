@@ -59,7 +59,7 @@ class TopicSchema(msgspec.Struct, frozen=True):
     @property
     def is_change(self) -> bool:
         """Whether the values are change records of a database table, not the rows themselves."""
-        tree = json.loads(self.reader)
+        tree = _tree(self.reader)
         return isinstance(tree, dict) and tree.get("mainstem") == "change"
 
 
@@ -183,11 +183,18 @@ def with_sentinel(reader: str, topic: str) -> str:
     Raises:
         UnfitType: the schema is not that of a record.
     """
-    tree = json.loads(reader)
+    tree = _tree(reader)
     if not isinstance(tree, dict) or tree.get("type") != "record":
         raise UnfitType(f"topic {topic}: expected an Avro record as its schema, found {reader[:60]}")
     fields = [*tree["fields"], {"name": SENTINEL, "type": "boolean", "default": True}]
     return json.dumps({**tree, "fields": fields})
+
+
+def _tree(schema: str) -> Any:
+    try:
+        return json.loads(schema)
+    except ValueError:  # another registry took it: a bare type name, or one of Protobuf
+        return None
 
 
 def row_type(spark: Any, schema: TopicSchema) -> "StructType":

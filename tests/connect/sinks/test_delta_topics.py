@@ -12,6 +12,7 @@ def test_a_change_record_is_told_by_its_attribute():
     assert is_change(PLANE)
     assert not is_change(FLIGHT)
     assert not is_change('"string"')
+    assert not is_change('syntax = "proto3"; message Flight {}')
 
 
 def test_a_batch_ends_where_spark_planned_it(tmp_path):

@@ -65,7 +65,10 @@ class Topics:
 
 def is_change(schema: str) -> bool:
     """Whether a schema is that of a canonical change record: `"mainstem": "change"` among its attributes."""
-    parsed = msgspec.json.decode(schema)
+    try:
+        parsed = msgspec.json.decode(schema)
+    except msgspec.DecodeError:  # another registry took it, maybe one of Protobuf
+        return False
     return isinstance(parsed, dict) and parsed.get("mainstem") == "change"
 
 
