@@ -109,6 +109,9 @@ class RawClient:
     def create_topic(self, name: str, partitions: int = 1) -> None:
         topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
         self.call(19, 5, topics=[topic], timeout=30_000)
+        self.wait_for_topic(name, partitions)
+
+    def wait_for_topic(self, name: str, partitions: int) -> None:
         until = time.monotonic() + 30
         while time.monotonic() < until:  # until the broker leads it
             found = self.call(3, 9, topics=[{"name": name}]).topics[0]
