@@ -14,6 +14,7 @@ from mainstem.client.topics import ensure_topic
 from mainstem.core import TopicPartition
 from mainstem.records import Record, build_batch, build_marker, decode_header, fingerprint
 from mainstem.records.record import assemble_batch, iter_record_spans, record_bytes
+from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 P = TopicPartition("t", 0)
 
@@ -152,6 +153,18 @@ def test_a_partition_with_commits_and_aborts_adds_up(connection):
     assert books.data == sums(kept)
     assert (books.control, books.aborted) == (6, 150)
     assert books.at[51].count == 50
+
+
+def test_records_of_an_open_transaction_are_not_counted(connection):
+    topic = "undecided"
+    ensure_topic(connection, topic, 1)
+    with undecided(connection, topic, lambda word: [(topic, word.encode(), b"v")]) as commit:
+        for visible in (VISIBLE, DECIDED):
+            (books,) = scan(connection, {TopicPartition(topic, 0): set()})
+            assert books.data == sums([(word.encode(), b"v") for word in visible])
+            assert books.aborted == 1
+            if visible == VISIBLE:
+                commit()
 
 
 def test_a_partition_whose_records_were_deleted_up_to_the_middle_of_a_batch_adds_up(connection):

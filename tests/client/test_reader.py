@@ -9,6 +9,7 @@ from mainstem.client.errors import RecordsDeleted
 from mainstem.client.reader import CommittedReader
 from mainstem.client.topics import admin, end_offsets, ensure_topic
 from mainstem.core import UserError
+from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 
 @pytest.fixture
@@ -30,6 +31,25 @@ def delete_before(connection, topic, offset):
 def keys(connection, topic, start, **options):
     with CommittedReader(connection, topic, {0: start}, **options) as reader:
         return [message.key() for messages in reader for message in messages]
+
+
+def test_nothing_of_an_aborted_or_open_transaction_is_read(connection, name):
+    ensure_topic(connection, name, 1)
+    shown, decided = ([word.encode() for word in words] for words in (VISIBLE, DECIDED))
+    with undecided(connection, name, lambda word: [(name, word.encode(), b"v")]) as commit:
+        assert keys(connection, name, 0, deleted="error", decided=True) == shown
+        found = []
+        with CommittedReader(connection, name, {0: 0}, deleted="error", follow=True) as reader:
+            lists = iter(reader)
+            while len(found) < len(shown):
+                found += [message.key() for message in next(lists)]
+            assert found == shown
+            commit()
+            while len(found) < len(decided):
+                found += [message.key() for message in next(lists)]
+        assert found == decided
+    assert keys(connection, name, 0, deleted="error") == decided
+    assert set(read_compacted(connection, name)) == set(decided)
 
 
 def test_what_is_there_is_read_to_the_end_of_now(connection, shortened):

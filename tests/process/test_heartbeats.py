@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, encode
+from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import delete, ensure_topic, topic_ids
 from mainstem.process.heartbeats import (
     Follower,
@@ -18,6 +19,8 @@ from mainstem.process.heartbeats import (
     inputs_covered,
     still_speak,
 )
+from tests.support.undecided import DECIDED, VISIBLE, WORDS, undecided
+from tests.support.waiting import wait_until
 
 HOUR = 3_600_000
 YEAR_10000 = 253_402_300_800_000
@@ -169,6 +172,29 @@ def test_the_follower_keeps_the_last_of_each():
     follower.apply(b"not a heartbeat")
     assert follower.statement("flights") == Statement("flights", {0: 2}, 6, end=True)
     assert follower.statement("weather") is None
+
+
+def test_the_follower_shows_nothing_of_an_aborted_or_open_transaction(log_connection):
+    run = uuid.uuid4().hex[:8]
+
+    def statement(word):
+        about = Statement(f"{word}-{run}", {0: 1}, 5)
+        return [(HEARTBEATS, about.key, encode(about))]
+
+    def known():
+        return tuple(word for word in WORDS if follower.statement(f"{word}-{run}"))
+
+    follower = Follower(log_connection)
+    with undecided(log_connection, run, statement) as commit:
+        follower.start()
+        try:
+            wait_until(lambda: "between" in known(), "it has read past what was aborted")
+            assert known() == VISIBLE
+            commit()
+            wait_until(lambda: "after" in known(), "it goes on")
+            assert known() == DECIDED
+        finally:
+            follower.stop()
 
 
 def test_a_follower_that_never_started_can_be_stopped():

@@ -7,16 +7,43 @@ from hypothesis import strategies as st
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.progress import Seen
-from mainstem.client.topics import ensure_topic
+from mainstem.client.topics import end_offsets, ensure_topic
 from mainstem.process.project import JobConfig
-from mainstem.process.reading import BooksMissing, Observed, kafka_options, observed, stream_of, with_late
+from mainstem.process.reading import BooksMissing, Observed, kafka_options, observed, range_of, stream_of, with_late
 from mainstem.process.session import job_session
+from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 
-def test_every_reader_reads_committed_records_only():
-    options = kafka_options(Connection("127.0.0.1:9092"))
-    assert options["kafka.isolation.level"] == "read_committed"
-    assert options["failOnDataLoss"] == "true"
+@pytest.mark.spark
+def test_nothing_of_an_aborted_or_open_transaction_is_read(spark, log_connection, tmp_path):
+    """Neither by the query of a job nor by the second reading of a batch's range."""
+    topic, found = "reading.undecided", []
+    ensure_topic(log_connection, topic, 1)
+    session = job_session(spark, "undecided", JobConfig())
+
+    def run():
+        rows = stream_of(session, log_connection, topic, "undecided", 1000)
+        writer = rows.writeStream.foreachBatch(lambda batch, _: found.extend(keys(batch)))
+        writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+
+    def keys(rows):
+        return [bytes(row["key"]).decode() for row in rows.select("key", "offset").sort("offset").collect()]
+
+    with undecided(log_connection, topic, lambda word: [(topic, word.encode(), b"v")]) as commit:
+        run()
+        assert tuple(found) == VISIBLE
+        assert end_offsets(log_connection, topic, committed=True) == {0: 6}  # three records with their markers
+        assert keys(range_of(session, log_connection, topic, {}, {0: 6})) == list(VISIBLE)
+        commit()
+        run()
+        assert tuple(found) == DECIDED
+        ends = end_offsets(log_connection, topic)
+        assert keys(range_of(session, log_connection, topic, {}, ends)) == list(DECIDED)
+
+
+def test_records_that_are_gone_fail_a_job():
+    """Spark would go on behind the gap without a word."""
+    assert kafka_options(Connection("127.0.0.1:9092"))["failOnDataLoss"] == "true"
 
 
 @pytest.mark.spark

@@ -17,6 +17,7 @@ from mainstem.registry.client import Registry
 from mainstem.registry.spark import TopicSchema, row_type
 from tests.support.jobs import change_schema
 from tests.support.properties import examples
+from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 FLAT = json.dumps({"type": "record", "name": "Plane", "fields": [
     {"name": "tail", "type": "string"}, {"name": "seats", "type": ["null", "int"], "default": None}]})  # fmt: skip
@@ -149,6 +150,19 @@ def test_a_key_that_is_an_empty_text_is_counted_as_what_it_is(log_connection):
     table.move()
     table.close()
     assert (table.read.partitions[0].hash, len(table)) == (fingerprint_sum(sent), 2)
+
+
+def test_a_table_has_nothing_of_an_aborted_or_open_transaction(log_connection):
+    topic = "table-undecided"
+    ensure_topic(log_connection, topic, 1)
+    table = PinnedTable(TopicSchema(topic, FLAT, 1, {1: FLAT}), REGISTRY, RangeReader(log_connection, topic))
+    with undecided(log_connection, topic, lambda word: [(topic, word.encode(), flat(word, 1))]) as commit:
+        table.move()
+        assert set(table._rows) == {word.encode() for word in VISIBLE}
+        commit()
+        table.move()
+        assert set(table._rows) == {word.encode() for word in DECIDED}
+    table.close()
 
 
 def test_a_range_of_a_topic_is_read_up_to_its_end_and_not_beyond(log_connection):

@@ -13,6 +13,7 @@ from mainstem.registry.errors import NotFound
 from mainstem.registry.records import schema_key, subject_key
 from mainstem.registry.state import NewSchema
 from mainstem.registry.store import Store
+from tests.support.undecided import DECIDED, VISIBLE, WORDS, undecided
 
 
 def registration(subject, new):
@@ -90,6 +91,31 @@ def test_a_refusal_is_decided_on_the_newest_state(log_connection):
         await second.close()
 
     asyncio.run(scenario())
+
+
+def test_a_registry_shows_nothing_of_an_aborted_or_open_transaction(log_connection):
+    run = uuid.uuid4().hex
+
+    def level(word):
+        return [(SCHEMAS, subject_key("CONFIG", f"{word}-{run}"), b'{"compatibilityLevel":"FULL_TRANSITIVE"}')]
+
+    def known(store):
+        return tuple(word for word in WORDS if store.state.level(f"{word}-{run}") == "FULL_TRANSITIVE")
+
+    async def scenario():
+        store = Store(log_connection, timeout_seconds=120)
+        opening = asyncio.ensure_future(store.open())  # it is open with what is written now, once that is decided
+        while "between" not in known(store):
+            await asyncio.sleep(0.02)
+        assert known(store) == VISIBLE
+        assert not opening.done()
+        await asyncio.to_thread(commit)
+        await opening
+        assert known(store) == DECIDED
+        await store.close()
+
+    with undecided(log_connection, run, level) as commit:
+        asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 def test_an_unreadable_record_is_counted_and_the_rest_is_served(log_connection):

@@ -6,8 +6,10 @@ from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem.client.append import append
 from mainstem.client.topics import ensure_topic
 from mainstem.connect.sources.http_window import ID_HEADER, Seen, Window, content_hash, fill, read_tail, tail
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -61,6 +63,7 @@ def test_the_tail_of_a_topic_says_what_was_taken_in(log_connection):
             headers = [(ID_HEADER, f"{number}-{partition}".encode())]
             producer.produce(topic, b"\0\0\0\0\1x%d" % number, partition=partition, headers=headers)
         producer.produce(topic, b"without an id", partition=0)
+        producer.flush(30)  # an abort drops what is still queued in the client
         producer.commit_transaction(30) if commit else producer.abort_transaction(30)
     producer.begin_transaction()
     producer.produce(topic, b"\0\0\0\0\1x", partition=0, headers=[(ID_HEADER, b"y" * 1000)])  # longer than ids may be
@@ -71,6 +74,13 @@ def test_the_tail_of_a_topic_says_what_was_taken_in(log_connection):
     seen = window.get("3-1")
     assert (seen.partition, seen.content) == (1, content_hash(b"x3"))
     assert window.get("0-1") == Seen(1, 0, content_hash(b"x0"))
+    producer.begin_transaction()
+    producer.produce(topic, b"\0\0\0\0\1x", partition=0, headers=[(ID_HEADER, b"open")])
+    producer.flush(30)
+    append(log_connection, topic, [(None, b"behind it")])
+    assert read_tail(log_connection, topic, 100).get("open") is None
+    producer.commit_transaction(30)
+    wait_until(lambda: read_tail(log_connection, topic, 100).get("open"), "what was committed is known")
 
 
 def put(connection, topic, records):
