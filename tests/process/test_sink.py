@@ -231,7 +231,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_runs(job):
 def test_a_spark_that_may_run_a_task_twice_is_refused(spark):
     settings = dict(spark.sparkContext.getConf().getAll())
     check_rules(settings.get)
-    for name, value in {"spark.speculation": "true", "spark.stage.maxConsecutiveAttempts": "4"}.items():
+    too_often = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4", "spark.speculation": "true"}
+    for name, value in too_often.items():
         with pytest.raises(BadSparkSetting, match=name):
             check_rules((settings | {name: value}).get)
 
