@@ -7,7 +7,7 @@
 #   make test-long   the tests that take minutes, and every property with more examples: docs/long-runs.md
 #   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
 #   make crash       the crash tests alone
-#   make bench       side by side with Apache Kafka; raw figures go to bench/results/
+#   make bench       side by side with Apache Kafka; raw figures go to bench/results/, to be committed or deleted
 #   make wheel       dist/mainstem-*.whl
 #   make lock        make the lock files anew; UPGRADE=1 takes newer versions
 #   make clean       remove what the targets above made, except the caches in the home directory

@@ -1,6 +1,6 @@
 """Real flights posted to the collector: events per second, and the gateway's CPU time per event.
 
-    python -m bench.collector [--bootstrap HOST:PORT] [--flights 60000] [--batch 1000] [--runs 3]
+    python -m bench.collector [--bootstrap HOST:PORT] [--flights 60000] [--batch 1000] [--runs 3] [--keep DIR]
 
 Each run posts the flights one batch after the other over one connection, with an Idempotency-Key, into a new topic of two
 partitions: answered when the batch is committed, with a result per event. Without `--bootstrap` the embedded log runs in
@@ -25,7 +25,7 @@ import httpx
 import psutil
 
 import mainstem
-from bench.report import Report
+from bench.report import RESULTS, Report
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
@@ -92,11 +92,12 @@ def main() -> None:
     parser.add_argument("--flights", type=int, default=60_000)
     parser.add_argument("--batch", type=int, default=1_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--keep", type=Path, default=RESULTS, help="directory for what is printed")
     options = parser.parse_args()
     rows = list(flights(options.flights))
     bodies = [json.dumps(rows[at : at + options.batch]).encode() for at in range(0, len(rows), options.batch)]
     size = sum(map(len, bodies)) / len(rows)
-    report = Report("collector")
+    report = Report("collector", options.keep)
     with contextlib.ExitStack() as stack:
         bootstrap = options.bootstrap or stack.enter_context(mainstem.embedded()).bootstrap
         connection = Connection(bootstrap)

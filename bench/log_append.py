@@ -1,6 +1,6 @@
 """The log's own cost: appends, rounds, reads, a start. One process, no network.
 
-python bench/log_append.py [--directory DIR]
+python -m bench.log_append [--directory DIR] [--partitions 2000] [--seconds 3]
 """
 
 import argparse
@@ -89,21 +89,21 @@ async def read(partition: PartitionLog) -> None:
     print(f"read   {size / 1e6:.0f} MB in {calls} calls: {size / elapsed / 1e6:.0f} MB/s", flush=True)
 
 
-async def main(directory: Path) -> None:
+async def main(directory: Path, count: int, seconds: float) -> None:
     for name, disk in (("as it is", SystemDisk()), ("+3 ms", SlowDisk())):
         path = Path(tempfile.mkdtemp(prefix="log-append-", dir=directory))
         try:
             print(f"-- sync {name}")
             log = await LogDirectory.open(path, LogConfig(), clock=SystemClock(), disk=disk)
             started = time.perf_counter()
-            topics = [TopicPartition("bench", n) for n in range(2_000)]
+            topics = [TopicPartition("bench", n) for n in range(count)]
             partitions = await asyncio.gather(*(log.create_partition(tp, UUID(int=1), TopicConfig()) for tp in topics))
-            print(f"create 2,000 partitions: {time.perf_counter() - started:.2f} s")
-            await appends(log, partitions[:1], 16_384, 1, 2)
-            await appends(log, partitions[:1], 16_384, 8, 2)
-            await appends(log, partitions[1:21], 16_384, 1, 2)
-            await appends(log, partitions[:4], 262_144, 4, 3)
-            await appends(log, partitions, 1_024, 1, 3)
+            print(f"create {count:,} partitions: {time.perf_counter() - started:.2f} s")
+            await appends(log, partitions[:1], 16_384, 1, seconds)
+            await appends(log, partitions[:1], 16_384, 8, seconds)
+            await appends(log, partitions[1:21], 16_384, 1, seconds)
+            await appends(log, partitions[:4], 262_144, 4, seconds)
+            await appends(log, partitions, 1_024, 1, seconds)
             await read(partitions[0])
             started = time.perf_counter()
             await log.close()
@@ -119,4 +119,7 @@ async def main(directory: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path(), help="on the file system to measure")
-    asyncio.run(main(parser.parse_args().directory))
+    parser.add_argument("--partitions", type=int, default=2_000)
+    parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
+    options = parser.parse_args()
+    asyncio.run(main(options.directory, options.partitions, options.seconds))

@@ -224,17 +224,19 @@ def measure_latency(servers: list[Server], rate: int, rounds: int, raw: Raw) -> 
 
 def table(servers: list[Server]) -> str:
     ours, kafka = servers
-    lines = [f"{'':34}{'mainstem':>24}{'Apache Kafka 4.3.0':>24}{'ratio':>8}"]
+    rows = [("", "mainstem", "Apache Kafka 4.3.0", "ratio")]
     for what in ours.measured:
         values = [server.measured[what] for server in (ours, kafka)]
         middle = [statistics.median(one) for one in values]
         cells = [f"{m:,.2f}" if m < 100 else f"{m:,.0f}" for m in middle]
         spread = [f" ({min(one):,.0f}–{max(one):,.0f})" if max(one) >= 100 and len(one) > 1 else "" for one in values]
         ratio = middle[0] / middle[1] if middle[1] else float("nan")
-        lines.append(
-            f"{what:34}" + "".join(f"{c + s:>24}" for c, s in zip(cells, spread, strict=True)) + f"{ratio:8.2f}"
-        )
-    return "\n".join(lines)
+        rows.append((what, *(c + s for c, s in zip(cells, spread, strict=True)), f"{ratio:.2f}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(width) for c, width in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    )
 
 
 def main() -> None:

@@ -186,7 +186,10 @@ class Log:
     def append(self, segment: Segment, batch: bytes) -> "asyncio.Future[int]":
         header = decode_header(batch)
         if producer_state.find_duplicate(segment.producer, header) is None:
-            segment.producer = producer_state.after_batch(segment.producer, header, segment.next_offset, "bench")
+            now_ms = int(time.time() * 1000)
+            segment.producer = producer_state.after_batch(
+                segment.producer, header, segment.next_offset, now_ms, "bench"
+            )
         prefix = PREFIX.pack(segment.next_offset, header.size - 12, 0)
         if not segment.queue:
             self.dirty.append(segment)

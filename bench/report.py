@@ -23,9 +23,9 @@ def machine() -> str:
 
 
 class Report:
-    """Prints lines and keeps them in `bench/results/<name>-<time>.txt`."""
+    """Prints lines and keeps them in `directory` (mostly RESULTS), as `<name>-<time>.txt`."""
 
-    def __init__(self, name: str, directory: Path = RESULTS) -> None:
+    def __init__(self, name: str, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}.txt"
         self.say(machine())

@@ -1,6 +1,6 @@
 """Our exactly-once sink beside Spark's own at-least-once sink: same session, same input, same log, interleaved runs.
 
-    python -m bench.sink_vs_spark [--kafka] [--bootstrap HOST:PORT] [--records 1000000] [--runs 3]
+    python -m bench.sink_vs_spark [--kafka] [--bootstrap HOST:PORT] [--records 1000000] [--runs 3] [--keep DIR]
 
 Input: 100-byte values with 10-byte keys and one header in a topic of 2 partitions, read by Spark's connector. Output: a
 topic of 2 partitions. Ours has everything on: keys, headers, murmur2, order by source offset, fingerprints, marker,
@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from bench.log_vs_kafka import KAFKA_DEFAULTS
-from bench.report import Report
+from bench.report import RESULTS, Report
 from mainstem.client import Connection
 from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.transaction import SharedTransaction
@@ -43,11 +43,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="profile a task of our sink")
     parser.add_argument("--only", default="")
+    parser.add_argument("--keep", type=Path, default=RESULTS, help="directory for what is printed")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         name = "Apache Kafka" if arguments.kafka else arguments.bootstrap or "embedded log"
-        report = Report(f"sink_vs_spark-{'kafka' if arguments.kafka else 'log'}")
+        report = Report(f"sink_vs_spark-{'kafka' if arguments.kafka else 'log'}", arguments.keep)
         report.say(f"{arguments.records:,} records of 100 bytes on {name}")
         if arguments.kafka:
             cluster = KafkaCluster(1, directory / "kafka", heap_mb=1024, overrides=KAFKA_DEFAULTS)
