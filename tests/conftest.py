@@ -1,5 +1,6 @@
 """Fixtures that several rooms' tests share."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,10 @@ settings.register_profile("long", deadline=None, derandomize=False, max_examples
 settings.load_profile("default")
 
 
+NOT_RUN = pytest.StashKey[Counter[str]]()
+"""How many tests were left out, by the option that runs them."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run what takes minutes, and more hypothesis examples")
     parser.addoption("--kafka", action="store_true", help="also run what needs a real Apache Kafka")
@@ -31,13 +36,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [name for name in ("long", "kafka") if not config.getoption(f"--{name}")]
+    not_run = config.stash[NOT_RUN] = Counter[str]()
     keep, drop = [], []
     for item in items:
-        (drop if any(item.get_closest_marker(name) for name in left_out) else keep).append(item)
+        wanted = [name for name in ("kafka", "long") if item.get_closest_marker(name)]
+        lacking = [name for name in wanted if not config.getoption(f"--{name}")]
+        (drop if lacking else keep).append(item)
+        not_run.update(lacking[:1])
     if drop:
         config.hook.pytest_deselected(items=drop)
         items[:] = keep
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line that says what was left out, and how to run it."""
+    not_run = config.stash.get(NOT_RUN, Counter())
+    if not_run:
+        left_out = ", ".join(f"{count} {name} (make test-{name})" for name, count in sorted(not_run.items()))
+        terminalreporter.write_line(f"not run: {left_out}")
 
 
 @pytest.fixture(scope="session")
