@@ -198,6 +198,58 @@ def test_modes(registry):
     assert registry.register("t", NewSchema('"string"')) == 71
 
 
+@pytest.fixture
+def importing(registry):
+    registry.write(registry.state.set_mode(None, "IMPORT"))
+    return registry
+
+
+def test_an_import_overwrites_no_version(importing):
+    """The second was answered as stored, and the first's id was gone with its next reader."""
+    importing.register("s", NewSchema('"string"', id=5, version=1))
+    for other in (
+        NewSchema('"bytes"', id=6, version=1),
+        NewSchema('"string"', id=6, version=1),
+        NewSchema('"int"', version=1),
+    ):
+        with pytest.raises(NotPermitted, match=r"^version 1 of s is another schema, or has another id \(5\)$") as error:
+            importing.register("s", other)
+        assert error.value.code == 42202
+    assert [each.schema_by_id(5).schema for each in (importing.state, importing.compacted())] == ['"string"'] * 2
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        NewSchema('"string"', id=9),
+        NewSchema('"string"'),
+        NewSchema('"string"', version=4),
+        NewSchema('"string"', id=9, version=4),
+    ],
+)
+def test_an_import_may_be_sent_twice(importing, new):
+    assert importing.register("s", new) == importing.register("s", new)
+    assert len(importing.state.versions("s")) == 1
+
+
+def test_an_import_brings_a_deleted_version_back_with_its_id(importing):
+    importing.register("other", NewSchema('"string"', id=3))
+    importing.register("s", NewSchema('"string"', id=5, version=2))
+    importing.delete("s")
+    assert importing.register("s", NewSchema('"string"', version=2)) == 5
+    assert importing.state.versions("s") == [2]
+
+
+@pytest.mark.parametrize("number", [-2, 2**31 - 1, 2**40])
+def test_an_import_chooses_numbers_that_others_can_follow(importing, number):
+    """After an id of 2^31-1 there was none for anybody."""
+    with pytest.raises(NotPermitted, match=f"^expected an id of 1 to 2147483646, found {number}$"):
+        importing.register("s", NewSchema('"string"', id=number))
+    with pytest.raises(NotPermitted, match=f"^expected a version of 1 to 2147483646, found {number}$"):
+        importing.register("s", NewSchema('"string"', version=number))
+    assert importing.register("s", NewSchema('"string"', id=2**31 - 2)) == 2**31 - 2
+
+
 def test_what_is_not_there(registry):
     for call in (
         lambda: registry.state.version("s", 1),

@@ -312,15 +312,31 @@ class State:
         return self._registration(candidate, version, self.by_content.get(content) or self._next_id())
 
     def _import(self, candidate: SchemaValue, new: NewSchema, every: Mapping[int, SchemaValue]) -> Registration:
-        """Ids and versions are the caller's, so that records written elsewhere keep their meaning here."""
-        wanted_id, wanted_version = new.id or 0, new.version or 0
+        """Ids and versions are the caller's, so that records written elsewhere keep their meaning here; what is there stays."""
+        wanted_id = _chosen(new.id, "an id", code=42207)
+        wanted_version = _chosen(new.version, "a version", code=42202)
+        content = _content(candidate)
         owner = self.by_id.get(wanted_id)
-        if owner is not None and _content(owner) != _content(candidate):
+        if owner is not None and _content(owner) != content:
             raise NotPermitted(
                 f"id {wanted_id} belongs to another schema ({owner.subject} {owner.version})", code=42207
             )
-        version = wanted_version if wanted_version > 0 else max(every, default=0) + 1
-        schema_id = wanted_id if wanted_id > 0 else self.by_content.get(_content(candidate)) or self._next_id()
+
+        def is_it(value: SchemaValue) -> bool:
+            return _content(value) == content and wanted_id in {0, value.id}
+
+        if wanted_version:
+            there = every.get(wanted_version)
+            if there is not None and not is_it(there):
+                message = f"version {wanted_version} of {candidate.subject} is another schema, or has another id"
+                raise NotPermitted(f"{message} ({there.id})", code=42202)
+        else:
+            there = next((value for value in every.values() if is_it(value) and not value.deleted), None)
+        if there is not None and not there.deleted:  # sent twice
+            return Registration(there.id, there.version, [])
+        version = wanted_version or max(every, default=0) + 1
+        known_id = self.by_content.get(content) if there is None else there.id  # a deleted version that comes back
+        schema_id = wanted_id or known_id or self._next_id()
         return self._registration(candidate, version, schema_id)
 
     def _registration(self, candidate: SchemaValue, version: int, schema_id: int) -> Registration:
@@ -494,6 +510,15 @@ def _canonical_text(text: str) -> str:
         return schema.canonical(text)
     except (InvalidSchema, AttributeError, KeyError, TypeError, ValueError):
         return text  # written by another registry, which took it: then it is equal to itself only
+
+
+def _chosen(number: int | None, what: str, *, code: int) -> int:
+    """The number that an import asks for; 0 if it leaves it to us. The highest is not given: there would be no next."""
+    if number in {None, 0, -1}:
+        return 0
+    if number not in range(1, ID_LIMIT):
+        raise NotPermitted(f"expected {what} of 1 to {ID_LIMIT - 1}, found {number}", code=code)
+    return number
 
 
 def _settings(value: bytes) -> dict[str, Any]:
