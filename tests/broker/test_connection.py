@@ -9,6 +9,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import structlog
 from hypothesis import given, settings
@@ -151,6 +152,30 @@ def test_answers_leave_in_the_order_of_the_requests(mainstem_log):
         assert time.monotonic() - start > 0.25
         assert raw.receive(18, 0).error_code is Code.none
         assert raw.receive(3, 4).topics == ()
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_answer_that_cannot_be_encoded_is_a_failure(tmp_path, later):
+    """It was no answer at all, and the next one was taken for it."""
+
+    async def unencodable() -> dict:
+        return {"error_code": 2**40}
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock()) as broker:
+            handlers = dict(broker.dispatch.handlers)
+            answer = (lambda *_: unencodable()) if later else (lambda *_: {"error_code": 2**40})
+            handlers[12] = msgspec.structs.replace(handlers[12], call=answer)
+            broker.dispatch.handlers = handlers
+            reader, writer = await asyncio.open_connection(broker.host, broker.port)
+            writer.write(frame(12, 0, 7, {"group_id": "g", "generation_id": 3, "member_id": "m"}) + frame(18, 0, 8, {}))
+            for correlation_id, code in ((7, Code.unknown_server_error), (8, Code.none)):
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                body = await reader.readexactly(size)
+                assert struct.unpack(">ih", body[:6]) == (correlation_id, code)
+            writer.close()
+
+    asyncio.run(check(tmp_path))
 
 
 def test_a_client_that_sends_and_does_not_read_is_not_read_from(tmp_path):

@@ -7,6 +7,8 @@ from hypothesis import given
 from mainstem.log.reading import Part, cut, find_latest, find_timestamp, rest
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import CorruptBatch, decode_header, iter_headers
+from mainstem.records.compression import UNPACKED_BYTES
+from mainstem.records.record import assemble_batch
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import batch
 
@@ -130,3 +132,16 @@ def test_the_first_of_the_latest(times, low, high):
     expected = [(-t, o) for o, t in enumerate(times) if low <= o < high]
     assert ((-found.timestamp, found.offset) if found else None) == (min(expected) if expected else None)
     assert found is None or found.leader_epoch == 3
+
+
+def test_a_look_up_unpacks_no_more_than_a_limit():
+    """A megabyte of zstd may hold 32 GB; the log was killed for lack of memory, again at every look-up."""
+    bomb = assemble_batch(decode_header(batch(b"v", compression="zstd")), bytes(UNPACKED_BYTES + 1))
+    assert len(bomb) < 2**20
+    made = Segment(ROOT, 0, OpenFiles(SimulatedDisk(ROOT), 2))
+    for data in (bomb, batch(b"v", base_offset=1)):
+        position = made.append(decode_header(data), 100)
+        made.file_to_write(position).write([data], position)
+    found = find_timestamp(made, 0, made.size, 0, 0, 2)
+    assert found is not None
+    assert found.offset == 1

@@ -3,8 +3,8 @@ from crc32c import crc32c
 
 from mainstem.log import BatchTooLarge, InvalidRecord, InvalidTimestamp, TopicConfig
 from mainstem.log.validation import check_batch, recompress, rewrite, rewrites, takes_long
-from mainstem.records import build_marker, decode_header, decode_records
-from mainstem.records.record import assemble_batch
+from mainstem.records import CorruptRecords, Record, build_marker, decode_header, decode_records
+from mainstem.records.record import assemble_batch, encode_record
 from tests.log.support import batch
 
 NOW = 1_700_000_000_000
@@ -146,3 +146,12 @@ def test_a_batch_that_grows_above_the_limit_by_the_topics_compression_is_refused
 def test_what_is_not_for_the_event_loop(compression, settings, long):
     data = batch(b"v" * 2_000, compression=compression)
     assert takes_long(decode_header(data), TopicConfig(**settings)) is long
+
+
+@pytest.mark.parametrize(("timestamp_delta", "offset_delta"), [(0, 1), (0, -3), (0, 5000), (2**63 - 1, 0)])
+def test_a_compacted_topic_takes_records_that_lie_in_their_batch_only(timestamp_delta, offset_delta):
+    """It could not be compacted any more."""
+    record = encode_record(Record(0, 0, b"k", b"v"), timestamp_delta, offset_delta)
+    data = assemble_batch(decode_header(batch(b"v")), record)
+    with pytest.raises((InvalidRecord, CorruptRecords)):
+        check(data, cleanup_policy="compact")

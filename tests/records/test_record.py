@@ -4,7 +4,7 @@ from hypothesis import given
 
 from mainstem.core import CorruptData
 from mainstem.records import CorruptRecords, Record, build_batch, decode_header, decode_records
-from mainstem.records.record import assemble_batch, read_varint, varint
+from mainstem.records.record import assemble_batch, encode_record, read_varint, varint
 
 content = st.none() | st.binary(max_size=60)
 headers = st.lists(st.tuples(st.text(max_size=8), content), max_size=3).map(tuple)
@@ -36,7 +36,7 @@ def test_varints_of_every_size(number):
     assert len(data) <= 10
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 11])
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 11, b"\xff" * 9 + b"\x02"])
 def test_a_varint_that_does_not_end(data):
     with pytest.raises(CorruptRecords, match="varint"):
         read_varint(data, 0)
@@ -60,6 +60,17 @@ def test_more_or_fewer_records_than_the_header_says():
         changed = type(header)(**{f: getattr(header, f) for f in header.__struct_fields__} | {"count": count})
         with pytest.raises(CorruptRecords, match=message):
             decode_records(assemble_batch(changed, one[61:]))
+
+
+@pytest.mark.parametrize(
+    ("timestamp_delta", "offset_delta"), [(2**63 - 1, 0), (-(2**63), 0), (0, 1), (0, -1), (0, 2**40)]
+)
+def test_a_record_beyond_its_batch_is_corrupt(timestamp_delta, offset_delta):
+    """An offset or a time that no answer can hold left the request without one."""
+    header = decode_header(build_batch([Record(0, 1_700_000_000_000, b"k", b"v")]))
+    record = encode_record(Record(0, 0, b"k", b"v"), timestamp_delta, offset_delta)
+    with pytest.raises(CorruptRecords, match="offset 0: "):
+        decode_records(assemble_batch(header, record))
 
 
 def test_an_empty_batch_is_refused():

@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             self._holding_back = True
             self.broker.spawn(self._finish_coroutine(pending, outcome), name=f"api {pending.api_key}")
         else:
-            self.broker.dispatch.answer(pending, outcome)
+            self._answer(pending, outcome)
 
     async def _finish_coroutine(self, pending: Pending, outcome: Any) -> None:
         """Wait for a handler that is a coroutine; it may end in a future, which no longer holds the next one back."""
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(answer, asyncio.Future):
                 answer.add_done_callback(lambda future: self._on_future(pending, future))
             else:
-                self.broker.dispatch.answer(pending, answer)
+                self._answer(pending, answer)
         finally:
             self._holding_back = False
         self._go_on()
@@ -227,10 +227,16 @@ class Connection(asyncio.BufferedProtocol):
         elif (error := future.exception()) is not None:
             self._fail(pending, error)
         else:
-            self.broker.dispatch.answer(pending, future.result())
+            self._answer(pending, future.result())
         if not self._flush_scheduled:  # one write for all that this turn of the loop finishes
             self._flush_scheduled = True
             self._loop.call_soon(self._go_on)
+
+    def _answer(self, pending: Pending, answer: Any) -> None:
+        try:
+            self.broker.dispatch.answer(pending, answer)
+        except Exception as error:  # it cannot be encoded; without an answer, the next one would be taken for it
+            self._fail(pending, error)
 
     def _fail(self, pending: Pending, error: BaseException) -> None:
         """Answer a failure; where the API has no way to tell it, the connection ends."""

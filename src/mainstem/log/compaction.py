@@ -31,6 +31,7 @@ from mainstem.records import BatchHeader, CorruptRecords, UnknownCompression, de
 from mainstem.records.batch import COMPRESSION_MASK, HAS_DELETE_HORIZON, PREFIX, decode_header
 from mainstem.records.record import (
     assemble_batch,
+    check_deltas,
     iter_record_spans,
     read_varint,
     record_bytes,
@@ -364,6 +365,7 @@ def _raw_records(header: BatchHeader, data: bytes) -> Iterator[_Raw]:
         _, position = read_varint(data, start)
         timestamp_delta, after_timestamp = read_varint(data, position + 1)
         offset_delta, position = read_varint(data, after_timestamp)
+        check_deltas(header, timestamp_delta, offset_delta)
         key_length, position = read_varint(data, position)
         key = None
         if key_length >= 0:

@@ -8,7 +8,7 @@ from mainstem.records import BatchHeader
 from mainstem.records.batch import set_append_time
 from mainstem.records.compression import NAMES as COMPRESSIONS
 from mainstem.records.errors import UnpackedTooLarge
-from mainstem.records.record import assemble_batch, iter_record_spans, read_varint, record_bytes
+from mainstem.records.record import assemble_batch, check_deltas, iter_record_spans, read_varint, record_bytes
 
 _UNPACKED = 32
 """Times `max.message.bytes` that a batch may have unpacked, where the topic has to look inside."""
@@ -75,10 +75,13 @@ def takes_long(header: BatchHeader, config: TopicConfig) -> bool:
 def check_keys(header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, where: object) -> None:
     """A compacted topic keeps the last value per key: a record without a key could never go."""
     data = _unpacked(header, batch, config, where)
-    for start, _ in iter_record_spans(header, data):
+    for number, (start, _) in enumerate(iter_record_spans(header, data)):
         _, position = read_varint(data, start)
-        _, position = read_varint(data, position + 1)
-        _, position = read_varint(data, position)
+        timestamp_delta, position = read_varint(data, position + 1)
+        offset_delta, position = read_varint(data, position)
+        if offset_delta != number:
+            raise InvalidRecord(f"{where}: offset delta {offset_delta} of record {number} of the batch")
+        check_deltas(header, timestamp_delta, offset_delta)
         if read_varint(data, position)[0] < 0:
             raise InvalidRecord(f"{where}: a record without a key, the topic is compacted")
 

@@ -9,6 +9,8 @@ from mainstem.records.errors import CorruptRecords, UnknownCompression, Unpacked
 
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 """A codec's number in the batch's attributes is its place here."""
+UNPACKED_BYTES = 256 << 20
+"""What a batch may unpack to, where its topic says nothing smaller: a megabyte of zstd may hold 32 GB."""
 
 # snappy-java's stream: magic, two version numbers, then blocks each behind its length. Java writes it, librdkafka
 # writes one bare block, readers accept both.
@@ -36,7 +38,7 @@ def compress(codec: int, data: bytes) -> bytes:
     raise UnknownCompression(f"compression codec {codec}: the record format defines 0 to 4")
 
 
-def decompress(codec: int, data: bytes | memoryview, *, limit: int | None = None) -> bytes:
+def decompress(codec: int, data: bytes | memoryview, *, limit: int = UNPACKED_BYTES) -> bytes:
     """What `compress` was given.
 
     Raises:
@@ -46,11 +48,10 @@ def decompress(codec: int, data: bytes | memoryview, *, limit: int | None = None
     """
     if codec == 0:
         return bytes(data)
-    decoder = _DECODERS.get(codec)
-    if decoder is None:
+    if codec != _SNAPPY and codec not in _INTO:
         raise UnknownCompression(f"compression codec {codec}: the record format defines 0 to 4")
     try:
-        return decoder(bytes(data)) if limit is None else _decompress_bounded(codec, bytes(data), limit)
+        return _decompress_bounded(codec, bytes(data), limit)
     except cramjam.DecompressionError as error:
         raise CorruptRecords(f"{NAMES[codec]}: {error}") from None
 
@@ -112,13 +113,6 @@ def _decompress_snappy(data: bytes) -> bytes:
         position += length
     return b"".join(parts)
 
-
-_DECODERS: dict[int, Callable[[bytes], bytes]] = {
-    1: lambda data: bytes(cramjam.gzip.decompress(data)),
-    2: _decompress_snappy,
-    3: lambda data: bytes(cramjam.lz4.decompress(data)),
-    4: lambda data: bytes(cramjam.zstd.decompress(data)),
-}
 
 _SNAPPY = 2
 _INTO: dict[int, Callable[[bytes, bytearray], int]] = {

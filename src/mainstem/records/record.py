@@ -22,7 +22,7 @@ from mainstem.records.batch import (
     Bytes,
     decode_header,
 )
-from mainstem.records.compression import NAMES, compress, decompress
+from mainstem.records.compression import NAMES, UNPACKED_BYTES, compress, decompress
 from mainstem.records.errors import CorruptRecords
 
 Header = tuple[str, bytes | None]
@@ -51,7 +51,7 @@ def decode_records(batch: Bytes) -> list[Record]:
     return [decode_record(header, data, start, end) for start, end in iter_record_spans(header, data)]
 
 
-def record_bytes(header: BatchHeader, batch: Bytes, *, limit: int | None = None) -> bytes:
+def record_bytes(header: BatchHeader, batch: Bytes, *, limit: int = UNPACKED_BYTES) -> bytes:
     """The records' section of a checked batch, decompressed: at most `limit` bytes."""
     return decompress(header.compression, memoryview(batch)[HEADER.size : header.size], limit=limit)
 
@@ -89,8 +89,25 @@ def decode_record(header: BatchHeader, data: bytes, start: int, end: int) -> Rec
         headers.append((_header_name(name), content))
     if position != end:
         raise CorruptRecords(f"offset {header.base_offset}: a record ends at byte {position}, its length says {end}")
+    check_deltas(header, timestamp_delta, offset_delta)
     timestamp = header.max_timestamp if header.has_append_time else header.base_timestamp + timestamp_delta
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+
+
+def check_deltas(header: BatchHeader, timestamp_delta: int, offset_delta: int) -> None:
+    """Nobody but its writer has looked into the batch: its records lie within it, and their times are numbers of 64 bits.
+
+    Raises:
+        CorruptRecords: this one does not.
+    """
+    if not 0 <= offset_delta <= header.last_offset_delta:
+        raise CorruptRecords(
+            f"offset {header.base_offset}: offset delta {offset_delta}, the last one is {header.last_offset_delta}"
+        )
+    if not -_TIMES <= header.base_timestamp + timestamp_delta < _TIMES:
+        raise CorruptRecords(
+            f"offset {header.base_offset}: timestamp {header.base_timestamp} and {timestamp_delta} more"
+        )
 
 
 def build_batch(
@@ -188,6 +205,7 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
+_TIMES = 1 << 62  # with room for what is added to them
 _ONE_BYTE = [bytes((n,)) for n in range(0x80)]
 
 
@@ -195,7 +213,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """The number at `position`, and the position after it.
 
     Raises:
-        CorruptRecords: the data ends within it, or it has more than ten bytes.
+        CorruptRecords: the data ends within it, or it has more than 64 bits.
     """
     try:
         byte = data[position]
@@ -207,12 +225,15 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
             byte = data[position]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
+                if value >> 64:
+                    break
                 return (value >> 1) ^ -(value & 1), position + 1
             shift += 7
             if shift > 63:
-                raise CorruptRecords(f"byte {position}: a varint has at most ten bytes")
+                break
     except IndexError:
         raise CorruptRecords(f"byte {position}: a varint is cut short") from None
+    raise CorruptRecords(f"byte {position}: a varint has at most 64 bits")
 
 
 def _read_bytes(data: bytes, position: int, limit: int) -> tuple[bytes | None, int]:
