@@ -1,7 +1,8 @@
 import contextlib
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,37 @@ def test_a_value_cut_short_or_with_more_behind_it_is_bad(cut):
         decode(value[: min(cut, len(value) - 1)], lambda _: FLIGHT)
     with pytest.raises(BadValue, match="bytes are left over"):
         decode(value + b"\0", lambda _: FLIGHT)
+
+
+@pytest.mark.parametrize(
+    ("value", "alone", "among_others"),
+    [
+        (date(2013, 1, 1), b"2013-01-01", b'"2013-01-01"'),
+        (datetime(2013, 1, 1, 5, tzinfo=UTC), b"2013-01-01 05:00:00+00", b'"2013-01-01 05:00:00+00"'),
+        (
+            datetime(2013, 1, 1, 0, 0, 0, 120_000, tzinfo=timezone(timedelta(hours=-5))),
+            b"2013-01-01 05:00:00.12+00",
+            b'"2013-01-01 05:00:00.12+00"',
+        ),
+        (datetime(13, 1, 1, 5), b"0013-01-01 05:00:00", b'"0013-01-01 05:00:00"'),
+        (time(5, 15, 0, 1), b"05:15:00.000001", b'"05:15:00.000001"'),
+        (Decimal("1.50"), b"1.50", b'"1.50"'),
+        (Decimal("1E+3"), b"1000", b'"1000"'),
+        (UUID("6B1F9D0E-0000-4000-8000-000000000001"), b"6b1f9d0e-0000-4000-8000-000000000001", None),
+        (b"\xff\x00", b"\\xff00", b'"\\\\xff00"'),
+        (5.0, b"5.0", b"5.0"),
+    ],
+)
+def test_a_key_has_one_text_for_each_type(value, alone, among_others):
+    """A date had quotes around it, alone too: a replica could delete no row by it."""
+    assert key_text({"a": value}, ("a",)) == alone
+    if among_others is not None:
+        assert key_text({"a": value, "b": 1}, ("a", "b")) == b"[%s,1]" % among_others
+
+
+def test_what_has_no_text_is_no_key():
+    with pytest.raises(UnfitRow, match="key column 'a': expected a text, a number, a time or bytes, found list"):
+        key_text({"a": [1]}, ("a",))
 
 
 def test_keys_are_text():

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
+from mainstem.client.catalog import TopicEntry
+from mainstem.connect.sources.http_topics import Encoder
 from mainstem.registry import avro
 from mainstem.registry.errors import NotFound
+from mainstem.registry.records import SchemaValue
 from mainstem.registry.spark import (
     UNKNOWN_ID,
     TopicSchema,
@@ -254,9 +257,13 @@ def test_keys_have_the_same_bytes_as_every_other_writer_gives_them(spark, data):
     dicts = [dict(zip(names, row, strict=True)) for row in data]
     for row in dicts:
         row["at"] = row["at"].replace(tzinfo=UTC)
+    version = SchemaValue("keys-value", 1, 7, avro_schema(df.schema, "keys", required=names))
     for columns in (names, ("s", "n"), *((name,) for name in names)):
         found = [bytes(row.key) for row in df.select(key_bytes(df.schema, columns).alias("key")).collect()]
         assert found == [avro.key_text(row, columns) for row in dicts], columns
+        collector = Encoder("keys", TopicEntry(key=columns), version)
+        events = (row | {"day": str(row["day"]), "at": row["at"].isoformat()} for row in dicts)
+        assert found == [collector.encode(event).key for event in events], columns
 
 
 def test_a_null_in_the_key_gives_no_key(spark):

@@ -10,10 +10,12 @@ https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-d
 import io
 import json
 from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time
 from decimal import MAX_PREC, Context, Decimal
 from functools import lru_cache
 from struct import Struct
 from typing import Any
+from uuid import UUID
 
 import fastavro
 from fastavro.schema import SchemaParseException
@@ -135,15 +137,41 @@ def decode(value: bytes, schema_of: Callable[[int], str], *, reader: str | None 
 def key_text(row: Mapping[str, Any], columns: tuple[str, ...]) -> bytes:
     """The key of `row`: one column as text, several as a JSON array without spaces; never a schema id.
 
-    `true`, `false` and numbers are written as JSON writes them, so every writer gives the same bytes.
+    `true`, `false` and numbers are written as JSON writes them, all else as PostgreSQL does (docs/formats/events.md), so
+    every writer gives the same bytes. Values are as `decode` gives them.
 
     Raises:
-        UnfitRow: a key column is missing or null.
+        UnfitRow: a key column is missing or null, or of a type that has no text.
     """
-    values = [row.get(column) for column in columns]
-    for column, value in zip(columns, values, strict=True):
-        if value is None:
+    parts = [_key_part(column, row.get(column)) for column in columns]
+    if len(parts) == 1:
+        return (parts[0] if isinstance(parts[0], str) else json.dumps(parts[0])).encode()
+    return json.dumps(parts, separators=(",", ":")).encode()
+
+
+def _key_part(column: str, value: Any) -> str | float:
+    match value:
+        case str() | int() | float():  # a truth value is an int
+            return value
+        case None:
             raise UnfitRow(f"the key column {column!r} is missing or null")
-    if len(values) == 1:
-        return (values[0] if isinstance(values[0], str) else json.dumps(values[0], default=str)).encode()
-    return json.dumps(values, separators=(",", ":"), default=str).encode()
+        case datetime() if value.tzinfo is not None:
+            return _trimmed(value.astimezone(UTC).replace(tzinfo=None).isoformat(" ")) + "+00"
+        case datetime():
+            return _trimmed(value.isoformat(" "))
+        case time():
+            return _trimmed(value.isoformat())
+        case date() | UUID():
+            return str(value)
+        case Decimal():
+            return format(value, "f")
+        case bytes():
+            return "\\x" + value.hex()
+    raise UnfitRow(
+        f"the key column {column!r}: expected a text, a number, a time or bytes, found {type(value).__name__}"
+    )
+
+
+def _trimmed(text: str) -> str:
+    """Without the zeros at the end of a fraction."""
+    return text.rstrip("0") if "." in text else text

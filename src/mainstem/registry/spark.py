@@ -291,24 +291,15 @@ def _json_text(struct: "StructType", name: str, *, alone: bool) -> "Column":
         case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType() | T.BooleanType():
             return column.cast("string")
         case T.DateType():
-            return F.concat(F.lit('"'), column.cast("string"), F.lit('"'))
+            text = column.cast("string")
         case T.TimestampType():
-            return F.concat(F.lit('"'), _iso(column), F.lit('+00:00"'))
+            text = F.concat(column.cast("string"), F.lit("+00"))  # the session's time zone is UTC
         case _:
             raise UnfitType(
                 f"the key column {name!r} is {kind.simpleString()}: a key is text, a whole number, a truth value or a time",
                 hint="cast it, so that every writer gives the same bytes",
             )
-
-
-def _iso(column: "Column") -> "Column":
-    """As Python's str() of a datetime: microseconds only where there are some. The session's time zone is UTC."""
-    from pyspark.sql import functions as F
-
-    whole = F.date_format(column, "yyyy-MM-dd HH:mm:ss")
-    micros = F.unix_micros(column) % 1_000_000
-    fraction = F.when(micros == 0, F.lit("")).otherwise(F.concat(F.lit("."), F.date_format(column, "SSSSSS")))
-    return F.concat(whole, fraction)
+    return text if alone else F.concat(F.lit('"'), text, F.lit('"'))
 
 
 def _json_string(column: "Column") -> "Column":

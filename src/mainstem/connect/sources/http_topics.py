@@ -16,6 +16,7 @@ from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries
 from mainstem.client.connection import Connection
 from mainstem.client.topics import list_topics
 from mainstem.connect.quarantine import SUFFIX
+from mainstem.connect.sources.http_key import UnfitKey, key_reader
 from mainstem.connect.sources.http_values import Convert, Unfit, converter
 from mainstem.core import UserError
 from mainstem.core.clock import Clock
@@ -81,6 +82,10 @@ class Encoder:
         self._schema = avro.compiled(version.schema)
         self._prefix = avro.HEADER.pack(avro.MAGIC, version.id)
         self._to_ms = _event_time_reader(schema, entry.event_time)
+        try:
+            self._key = key_reader(schema, entry.key) if entry.key else None
+        except UnfitKey as error:
+            raise NoSchema(f"topic {topic!r}: {error}", hint=error.hint) from error
 
     def encode(self, value: Any) -> Encoded:
         """Raises Unfit: the value does not fit the schema, or a column of the key is null."""
@@ -95,14 +100,13 @@ class Encoder:
         except (ValueError, TypeError, OverflowError) as error:
             # Our checks should have found it: still answered, with less to say.
             raise Unfit(f"cannot be written: {error}") from error
-        key = self._key(value) if self.entry.key else None
-        return Encoded(key, buffer.getvalue(), self._to_ms(row) if self._to_ms else None)
-
-    def _key(self, value: Any) -> bytes:
         try:
-            return avro.key_text(value, self.entry.key)
+            key = self._key(row) if self._key else None
         except avro.UnfitRow as error:
             raise Unfit(str(error)) from error
+        except (ValueError, ArithmeticError) as error:  # a default may be a day that no calendar has
+            raise Unfit(f"no key can be made of it: {error}") from error
+        return Encoded(key, buffer.getvalue(), self._to_ms(row) if self._to_ms else None)
 
 
 def _event_time_reader(schema: AvroType, column: str | None) -> Callable[[Any], int | None] | None:
