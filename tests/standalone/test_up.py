@@ -195,12 +195,18 @@ def test_a_source_that_waits_and_one_that_failed_are_seen(project, tmp_path):
         waits, failed = "source shop waits: ", "source lost failed: "
         wait_for(lambda: all(any(word in line for line in node.lines) for word in (waits, failed)))
         told = "".join(node.lines)
+        (line,) = [line for line in node.lines if waits in line]
         (shown,) = re.findall("`mainstem (status .*)` shows what runs", told)  # the command that `up` names works
         done = mainstem(*shlex.split(shown), "--json")
         tasks = {task["name"]: task["state"] for task in json.loads(done.stdout)["tasks"]}
         people = mainstem(*shlex.split(shown))
         node.stop()
     assert tasks == {"source access": "running", "source lost": "failed", "source shop": "waiting"}
+    assert re.fullmatch(
+        r" +[\d.]+ s  source shop waits: connect to PostgreSQL: connection to server at \"127\.0\.0\.1\", port 1 failed: "
+        r"Connection refused \(start the database, or correct `url` in the settings\)(; retry in [\d.]+ s)?\n",
+        line,
+    )
     assert (done.returncode, people.returncode) == (1, 1)
     assert "does not take" in people.stdout
     assert "s3cret" not in told + done.stdout + people.stdout + (data / "connect.json").read_text()

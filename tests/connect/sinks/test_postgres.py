@@ -15,6 +15,7 @@ from mainstem.client.writer import read_source
 from mainstem.connect.sinks import postgres as replica_module
 from mainstem.connect.sinks.postgres import LogMismatch, ReplicaInUse, SourceNotReady
 from mainstem.connect.sinks.postgres_target import NotEmpty
+from mainstem.connect.worker import Worker
 from mainstem.registry import avro
 from tests.support.postgres import ALL_TYPES, EXTREMES, Pipeline, run_until_it_fails, running, wait_until
 from tests.support.records import committed
@@ -261,6 +262,26 @@ def test_a_second_process_of_the_same_sink_is_kept_out(pipeline):
 
 def test_before_the_source_has_started_it_waits(pipeline):
     assert isinstance(run_until_it_fails(pipeline.make_replica()), SourceNotReady)
+
+
+def test_a_target_that_is_down_is_one_line_without_its_password(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    told, stop = [], threading.Event()
+
+    def on_change(states):
+        told.extend(state.told for state in states if state.state == "waiting")
+        if told:
+            stop.set()
+
+    replica = pipeline.make_replica(url="postgresql://postgres:s3cret@127.0.0.1:1/shop")
+    Worker({"sink copy": replica}, on_change=on_change).run(stop)
+    (line,) = told
+    assert line == (
+        'connect to PostgreSQL: connection to server at "127.0.0.1", port 1 failed: Connection refused '
+        "(start the database, or correct `url` in the settings); retry in 0.5 s"
+    )
 
 
 def test_a_target_with_rows_of_somebody_else_is_refused(pipeline):

@@ -464,8 +464,12 @@ def test_a_role_that_may_not_replicate_is_refused(pipeline):
 def test_a_database_that_does_not_exist_is_refused_and_one_that_is_down_may_come_back(pipeline):
     error = run_until_it_fails(pipeline.make_source(url=pipeline.source.url + "_missing"))
     assert isinstance(error, DatabaseRefused)
-    error = run_until_it_fails(pipeline.make_source(url="postgresql://postgres@127.0.0.1:1/shop"))
+    error = run_until_it_fails(pipeline.make_source(url="postgresql://postgres:s3cret@127.0.0.1:1/shop"))
     assert isinstance(error, DatabaseUnavailable)
+    assert f"{error} ({error.hint})" == (
+        'connect to PostgreSQL: connection to server at "127.0.0.1", port 1 failed: Connection refused '
+        "(start the database, or correct `url` in the settings)"
+    )
 
 
 def test_a_slot_that_the_log_does_not_know_is_refused(pipeline):

@@ -47,15 +47,15 @@ class TableInfo(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def translated(doing: str) -> Iterator[None]:
-    """Turn psycopg2's errors into ours, one line each."""
+def translated(doing: str, *, if_unavailable: str = "") -> Iterator[None]:
+    """Turn psycopg2's errors into ours, one line each; `if_unavailable` is the hint for a database that is down."""
     try:
         yield
     except psycopg2.Error as error:
-        raise translate(error, doing) from error
+        raise translate(error, doing, if_unavailable=if_unavailable) from error
 
 
-def translate(error: psycopg2.Error, doing: str) -> MainstemError:
+def translate(error: psycopg2.Error, doing: str, *, if_unavailable: str = "") -> MainstemError:
     """Ours for psycopg2's: what a person must mend is refused, everything else may pass."""
     lines = str(error).strip().splitlines()
     message = f"{doing}: {lines[0].removeprefix('ERROR:').strip() if lines else type(error).__name__}"
@@ -63,11 +63,11 @@ def translate(error: psycopg2.Error, doing: str) -> MainstemError:
     if code.startswith(("28", "3D", "42")) or code in ("55000", "0A000"):
         return DatabaseRefused(message, hint=_hint(message))
     if not code and any(part in message for part in _REFUSED):
-        return DatabaseRefused(message, hint=_hint(message) or "check `url` in the source's settings")
+        return DatabaseRefused(message, hint=_hint(message) or "check `url` in the settings")
     if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError) or code.startswith(
         ("08", "53", "55", "57")
     ):
-        return DatabaseUnavailable(message)
+        return DatabaseUnavailable(message, hint=if_unavailable)
     return DatabaseRefused(message)
 
 
@@ -94,7 +94,7 @@ def connect(url: str, *, replication: bool = False, name: str = "mainstem") -> A
         f"-c {setting}={value}" for setting, value in SESSION_SETTINGS.items() if setting != "client_encoding"
     )
     _check_url(url)
-    with translated("connect to PostgreSQL"):
+    with translated("connect to PostgreSQL", if_unavailable="start the database, or correct `url` in the settings"):
         return psycopg2.connect(
             url,
             connection_factory=factory,
