@@ -71,8 +71,9 @@ check: tools
 	@$(VENV)/bin/lint-imports --no-cache >$(VENV)/imports.txt || { cat $(VENV)/imports.txt; exit 1; }
 	@$(PYTEST) --quiet tests/checks
 
-# Each room in a process of its own: what one leaves behind (a Spark session, settings of logging) is nobody else's.
-# They wait for servers more than they compute, so two run side by side. The checks come first: with what they find, nothing
+# Each room in a process of its own: they wait for servers more than they compute, so two run side by side, and a room's
+# Spark with its memory is gone when the next one starts. The tests do not need that: test-long, test-kafka and crash
+# take what they run in one process. The checks come first: with what they find, nothing
 # else is started. Beside the making of the archive runs a room that needs no Spark; then the longest come first.
 ROOMS := tests/broker $(addprefix tests/,crash connect process e2e examples contract cli standalone registry log client wire audit records core test_*.py)
 LANES ?= 2
