@@ -17,6 +17,7 @@ An unknown field is refused because it is most often a misspelt one, and to drop
 """
 
 import base64
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
@@ -402,15 +403,25 @@ def _local_timestamp(text: str, unit: str) -> int:
 
 
 def _in_unit(micros: int, unit: str, text: str) -> int:
-    if unit == "micros":
-        return micros
-    if unit == "nanos":
-        return micros * 1000
-    millis, rest = divmod(micros, 1000)
+    """`micros`, which Python has read of `text`, and the digits that it leaves out after the sixth, in `unit`."""
+    number, rest = divmod(micros * 1000 + _nanos_left_out(text), _NANOS[unit])
     if rest:
-        raise _expected("whole milliseconds", text)
-    return millis
+        raise _expected(f"whole {unit.removesuffix('s')}seconds", text)
+    return number
 
+
+def _nanos_left_out(text: str) -> int:
+    found = _LEFT_OUT.search(text)
+    if found is None:
+        return 0
+    digits = found[1].rstrip("0")
+    if len(digits) > 3 or "+" in text[10 : found.start()] or "-" in text[10 : found.start()]:  # or those of an offset
+        raise _expected("at most nine digits of a second", text)
+    return int(digits.ljust(3, "0"))
+
+
+_LEFT_OUT = re.compile(r"[.,][0-9]{6}([0-9]+)")
+_NANOS: Final = {"millis": 1_000_000, "micros": 1_000, "nanos": 1}
 
 _TEXTS: Mapping[str, Callable[[str, str], int]] = {
     "date": _date,
