@@ -187,13 +187,29 @@ def test_canonical_text_is_a_fixed_point_and_means_the_same(tree):
                 st.sampled_from(["type", "name", "fields", "items", "values", "symbols", "size", "default", "x"]), t
             )
         ),
-    )
+    ),
+    st.booleans(),
 )
-def test_any_json_is_a_schema_or_an_invalid_one(tree):
+def test_any_json_is_a_schema_or_an_invalid_one(tree, lenient):
     text = json.dumps(tree)
     with contextlib.suppress(InvalidSchema):
-        parse(text)
+        parse(text, lenient=lenient)
         canonical(text)
+
+
+def test_what_is_stored_is_read_leniently():
+    fields = [
+        {"name": "größe", "type": {"type": "string", "logicalType": "date"}, "default": 7},
+        {"name": "fare", "type": {"type": "bytes", "logicalType": "decimal"}},
+        {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A-1"], "default": "B"}},
+    ]
+    day, fare, letter = parse(record(*fields), lenient=True).fields
+    assert (day.type.logical, day.default) == ("", 7)
+    assert (fare.type.logical, fare.type.precision) == ("", 0)
+    assert (letter.type.symbols, letter.type.symbol_default) == (("A-1",), None)
+    for field in fields:
+        with pytest.raises(InvalidSchema):
+            parse(record(field))
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,57 @@ def test_a_schema_that_only_its_registry_understands_is_equal_to_itself():
     assert state.register("t", order(ID)).id == 8
 
 
+def taken_over(*values):
+    state = State()
+    for value in values:
+        state.apply(schema_key(value.subject, value.version), schema_value(value))
+    return state
+
+
+ODD = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},%s]}'
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"name":"day","type":{"type":"string","logicalType":"date"},"default":""}',  # ignored, says the specification
+        '{"name":"note","type":["null","string"],"default":"x"}',  # may be of any branch since Avro 1.12
+        '{"name":"größe","type":"int","default":0}',  # a letter, for Java
+    ],
+)
+def test_what_another_registry_took_is_found_and_followed_though_we_would_refuse_it(odd):
+    """Its subject was blocked: the same text was refused, as was every successor, with a message that blamed the new one."""
+    state = taken_over(SchemaValue("s", 1, 7, ODD % odd))
+    assert state.register("s", NewSchema(ODD % odd)).id == 7
+    assert state.find("s", NewSchema(ODD % odd)).version == 1
+    assert state.compatibility("s", NewSchema(ODD % odd)) == []
+    assert state.register("s", order(ID)).version == 2
+    reference = (Reference("Order", "s", 1),)
+    assert state.register("t", NewSchema('{"type":"array","items":"Order"}', references=reference)).id == 8
+    with pytest.raises(InvalidSchema):
+        state.register("t", NewSchema(ODD % odd))
+    state.apply(*state.set_mode("t", "IMPORT")[0])
+    assert state.register("t", NewSchema(ODD % odd, id=7)).id == 7
+
+
+def test_a_version_that_cannot_be_read_is_named():
+    protobuf = SchemaValue("s", 1, 7, "message Order {}", "PROTOBUF")
+    unknown = SchemaValue("s", 2, 8, '{"type":"array","items":"Nobody"}')
+    state = taken_over(protobuf, unknown)
+    assert state.register("s", NewSchema("message Order {}", "PROTOBUF")).id == 7
+    with pytest.raises(InvalidSchema, match="schema type PROTOBUF is not supported"):
+        state.register("s", NewSchema("message Other {}", "PROTOBUF"))
+    state.apply(*state.set_config("s", {"compatibility": "FULL_TRANSITIVE"})[1][0])
+    with pytest.raises(IncompatibleSchema) as error:
+        state.register("s", order(ID))
+    assert error.value.reasons == [
+        "version 1 cannot be compared with: /: the schema type PROTOBUF is not supported; AVRO is",
+        "version 2 cannot be compared with: /items: unknown type 'Nobody' (named types defined before it: none)",
+    ]
+    state.apply(*state.set_config("s", {"compatibility": "NONE"})[1][0])
+    assert state.register("s", order(ID)).version == 3
+
+
 def test_settings_that_another_registry_left_empty_are_not_there(registry):
     registry.state.apply(subject_key("CONFIG", "s"), b'{"compatibilityLevel":null,"normalize":false}')
     assert registry.register("s", order(ID)) == 1

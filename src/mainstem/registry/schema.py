@@ -93,8 +93,11 @@ class AvroField(msgspec.Struct, eq=False):
     aliases: tuple[str, ...] = ()
 
 
-def parse(text: str, references: Iterable[str] = ()) -> AvroType:
+def parse(text: str, references: Iterable[str] = (), *, lenient: bool = False) -> AvroType:
     """Check the schema in `text`. `references` are the texts of schemas whose named types it may use, dependencies first.
+
+    With `lenient`, as for what is stored already: another registry or an older specification may have taken it. A logical
+    type that does not fit is ignored, as readers do; defaults and the letters of names are not looked at.
 
     Raises:
         InvalidSchema: not JSON, or not a schema; the message starts with the JSON pointer of the place.
@@ -102,8 +105,8 @@ def parse(text: str, references: Iterable[str] = ()) -> AvroType:
     names: dict[str, AvroType] = {}
     for reference in references:
         # The same type may come in through two of them: the later text wins, as it does for the Java parser's callers.
-        _Parser(names, may_redefine=True).parse(load(reference), "", "")
-    return _Parser(names, may_redefine=False).parse(load(text), "", "")
+        _Parser(names, may_redefine=True, lenient=True).parse(load(reference), "", "")
+    return _Parser(names, may_redefine=False, lenient=lenient).parse(load(text), "", "")
 
 
 def canonical(text: str) -> str:
@@ -162,9 +165,10 @@ def pointer_to(pointer: str, *steps: str | int) -> str:
 class _Parser:
     """One pass over the JSON of a schema; `names` collects the named types on the way, since later parts refer to them."""
 
-    def __init__(self, names: dict[str, AvroType], *, may_redefine: bool) -> None:
+    def __init__(self, names: dict[str, AvroType], *, may_redefine: bool, lenient: bool) -> None:
         self.names = names
         self.may_redefine = may_redefine
+        self.lenient = lenient
         self.defined: set[str] = set()
         self.defaults: list[tuple[AvroType, Any, str]] = []  # checked last: a default may be of a type still being read
 
@@ -225,7 +229,7 @@ class _Parser:
         own = tree.get("namespace", namespace)
         full, space = full_name(name, own if isinstance(own, str) else "")
         for part in full.split("."):
-            if not _NAME.match(part):
+            if not self.is_name(part):
                 raise InvalidSchema(
                     f"{part!r} is not a name (letters, digits and _)", pointer=pointer_to(pointer, "name")
                 )
@@ -237,6 +241,9 @@ class _Parser:
         self.names[full] = node
         self.defined.add(full)
         return node, space
+
+    def is_name(self, text: str) -> bool:
+        return self.lenient or bool(_NAME.match(text))
 
     def record(self, tree: dict[str, Any], namespace: str, pointer: str) -> AvroType:
         node, space = self.define(tree, "record", namespace, pointer)
@@ -250,7 +257,7 @@ class _Parser:
             if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
                 raise InvalidSchema("a field is an object with 'name' and 'type'", pointer=place)
             name = field["name"]
-            if not _NAME.match(name):
+            if not self.is_name(name):
                 raise InvalidSchema(
                     f"{name!r} is not a name (letters, digits and _)", pointer=pointer_to(place, "name")
                 )
@@ -259,7 +266,7 @@ class _Parser:
             taken.add(name)
             kind = self.read(field["type"], space, pointer_to(place, "type"))
             default = field.get("default", _NO_DEFAULT)
-            if default is not _NO_DEFAULT:
+            if default is not _NO_DEFAULT and not self.lenient:
                 self.defaults.append((kind, default, pointer_to(place, "default")))
             found.append(
                 AvroField(
@@ -279,13 +286,15 @@ class _Parser:
         node.symbols = string_list(tree.get("symbols"), "symbols", pointer)
         seen: set[str] = set()
         for number, symbol in enumerate(node.symbols):
-            if not _NAME.match(symbol) or symbol in seen:
+            if not self.is_name(symbol) or symbol in seen:
                 place = pointer_to(pointer, "symbols", number)
                 raise InvalidSchema(f"the symbol {symbol!r} is no name or is there twice", pointer=place)
             seen.add(symbol)
         node.symbol_set = frozenset(seen)
         default = tree.get("default")
         if default is not None and default not in node.symbols:
+            if self.lenient:
+                return node
             raise InvalidSchema(f"the default {default!r} is not a symbol", pointer=pointer_to(pointer, "default"))
         node.symbol_default = default
         return node
@@ -314,8 +323,15 @@ class _Parser:
 
     def logical(self, node: AvroType, tree: dict[str, Any]) -> AvroType:
         name = tree.get("logicalType")
-        if not isinstance(name, str) or name not in LOGICAL:
-            return node
+        if isinstance(name, str) and name in LOGICAL:
+            try:
+                self.annotate(node, name, tree)
+            except InvalidSchema:
+                if not self.lenient:
+                    raise
+        return node
+
+    def annotate(self, node: AvroType, name: str, tree: dict[str, Any]) -> None:
         if node.kind not in LOGICAL[name]:
             allowed = " or ".join(sorted(LOGICAL[name]))
             place = pointer_to(node.pointer, "logicalType")
@@ -323,7 +339,6 @@ class _Parser:
         if name == "decimal":
             node.precision, node.scale = self.decimal(node, tree)
         node.logical = name
-        return node
 
     def decimal(self, node: AvroType, tree: dict[str, Any]) -> tuple[int, int]:
         precision, scale = tree.get("precision"), tree.get("scale", 0)

@@ -244,10 +244,11 @@ class State:
             InvalidSchema: it is not a schema at all.
         """
         numbers = self.versions(subject, deleted=deleted)
-        content = _content(self._prepare(new, subject))
-        for number in reversed(numbers):
-            if _content(self.subjects[subject][number]) == content:
-                return self.subjects[subject][number]
+        candidate = self._candidate(new, subject)
+        there = _same(candidate, [self.subjects[subject][number] for number in numbers])
+        if there is not None:
+            return there
+        self._check_schema(candidate, new)
         raise NotFound("Schema not found", code=40403)
 
     def compatibility(self, subject: str, new: NewSchema, against: int | str | None = "all") -> list[str]:
@@ -260,20 +261,33 @@ class State:
             InvalidSchema: `new` is not a schema.
         """
         level = self.level(subject)
-        candidate = self._prepare(new, subject)
-        if against == "all":
-            older = [v for _, v in sorted(self.subjects.get(subject, {}).items()) if not v.deleted]
-        else:
-            older = [self.version(subject, against)]  # type: ignore[arg-type]  # int or None here
-        return self._check(candidate, older, level)
+        candidate = self._candidate(new, subject)
+        alive = self._alive(subject)
+        if _same(candidate, alive) is None:
+            self._check_schema(candidate, new)
+        if against != "all":
+            alive = [self.version(subject, against)]  # type: ignore[arg-type]  # int or None here
+        return self._check(candidate, alive, level)
 
     def _check(self, candidate: SchemaValue, older: list[SchemaValue], level: Level) -> list[str]:
         if level is Level.NONE or not older:
             return []
-        new = schema.parse(candidate.schema, self.resolve(candidate.references))
         needed = older if level.transitive else older[-1:]
-        parsed = [(value.version, schema.parse(value.schema, self.resolve(value.references))) for value in needed]
-        return check(new, parsed, level)
+        parsed, unreadable = [], []
+        for value in needed:
+            try:
+                parsed.append((value.version, self._stored(value)))
+            except InvalidSchema as error:
+                unreadable.append(f"version {value.version} cannot be compared with: {error}")
+        return unreadable + check(self._stored(candidate), parsed, level)
+
+    def _stored(self, value: SchemaValue) -> schema.AvroType:
+        """Raises InvalidSchema: another registry took it, and we cannot read it."""
+        _check_type(value.schema_type)
+        return schema.parse(value.schema, self.resolve(value.references), lenient=True)
+
+    def _alive(self, subject: str) -> list[SchemaValue]:
+        return [value for _, value in sorted(self.subjects.get(subject, {}).items()) if not value.deleted]
 
     # -- commands: the records that would make it so
 
@@ -285,20 +299,21 @@ class State:
         """
         if not subject:
             raise NotPermitted("the subject's name is empty", code=42208)
-        candidate = self._prepare(new, subject)
+        candidate = self._candidate(new, subject)
         mode = self.mode(subject)
         if mode in {"READONLY", "FORWARD"}:
             raise NotPermitted(f"Subject {subject} is in {mode.lower()} mode", code=42205)
         every = self.subjects.get(subject, {})
-        content = _content(candidate)
         if mode == "IMPORT":
+            self._check_schema(candidate, new, lenient=True)  # another registry took it, by its own rules
             return self._import(candidate, new, every)
         if (new.id or -1) > 0:
             raise NotPermitted(f"Subject {subject} is not in import mode: an id cannot be chosen", code=42205)
-        alive = [value for _, value in sorted(every.items()) if not value.deleted]
-        for value in reversed(alive):
-            if _content(value) == content:
-                return Registration(value.id, value.version, [])
+        alive = self._alive(subject)
+        there = _same(candidate, alive)
+        if there is not None:
+            return Registration(there.id, there.version, [])
+        self._check_schema(candidate, new)
         reasons = self._check(candidate, alive, self.level(subject))
         if reasons:
             level = self.level(subject)
@@ -309,7 +324,7 @@ class State:
         version = max(every, default=0) + 1
         if new.version not in {None, 0, -1, version}:
             raise NotPermitted(f"the next version of {subject} is {version}, found {new.version}", code=42202)
-        return self._registration(candidate, version, self.by_content.get(content) or self._next_id())
+        return self._registration(candidate, version, self.by_content.get(_content(candidate)) or self._next_id())
 
     def _import(self, candidate: SchemaValue, new: NewSchema, every: Mapping[int, SchemaValue]) -> Registration:
         """Ids and versions are the caller's, so that records written elsewhere keep their meaning here; what is there stays."""
@@ -445,16 +460,19 @@ class State:
 
     # -- parts of commands
 
-    def _prepare(self, new: NewSchema, subject: str) -> SchemaValue:
-        """`new` in canonical form, checked, without version and id."""
-        if new.schema_type not in {"AVRO", None}:
-            raise InvalidSchema(f"the schema type {new.schema_type} is not supported; AVRO is")
+    def _candidate(self, new: NewSchema, subject: str) -> SchemaValue:
+        """`new` in canonical form, without version and id; not checked yet, since an equal one may be stored that we refuse."""
         references = tuple(self._pinned(reference) for reference in new.references or ())
-        schema.parse(new.schema, self.resolve(references))
-        text = schema.canonical(new.schema)
-        return SchemaValue(
-            subject, 0, 0, text, references=references, metadata=new.metadata or None, rule_set=new.rule_set or None
-        )
+        kind = new.schema_type or "AVRO"
+        text = _canonical_or_same(new.schema) if kind == "AVRO" else new.schema
+        metadata, rule_set = new.metadata or None, new.rule_set or None
+        return SchemaValue(subject, 0, 0, text, kind, references, metadata, rule_set)
+
+    def _check_schema(self, candidate: SchemaValue, new: NewSchema, *, lenient: bool = False) -> None:
+        """Raises InvalidSchema: `candidate`, made of `new`, is not what the registry takes."""
+        _check_type(candidate.schema_type)
+        schema.parse(new.schema, self.resolve(candidate.references), lenient=lenient)
+        schema.canonical(new.schema)
 
     def _pinned(self, reference: Reference) -> Reference:
         """Version -1 is the newest one there is now: what is stored names it, so that an id means the same for ever."""
@@ -499,13 +517,33 @@ def guid_of(value: SchemaValue) -> str:
 
 def _content(value: SchemaValue) -> str:
     """What makes two schemas one: everything but subject, version and id. Another registry's text is brought to our form."""
-    text = _canonical_text(value.schema) if value.schema_type == "AVRO" else value.schema
+    return _content_of(value, _canonical_text(value.schema) if value.schema_type == "AVRO" else value.schema)
+
+
+def _content_of(value: SchemaValue, text: str) -> str:
     parts = [value.schema_type, text, msgspec.to_builtins(value.references), value.metadata, value.rule_set]
     return msgspec.json.encode(parts).decode()
 
 
+def _same(candidate: SchemaValue, stored: list[SchemaValue]) -> SchemaValue | None:
+    """The newest of `stored` that is `candidate`, apart from its version and id."""
+    content = _content_of(
+        candidate, candidate.schema
+    )  # in our form already; what we may refuse need not stay in a cache
+    return next((value for value in reversed(stored) if _content(value) == content), None)
+
+
+def _check_type(schema_type: str) -> None:
+    if schema_type != "AVRO":
+        raise InvalidSchema(f"the schema type {schema_type} is not supported; AVRO is")
+
+
 @lru_cache(maxsize=8192)
 def _canonical_text(text: str) -> str:
+    return _canonical_or_same(text)
+
+
+def _canonical_or_same(text: str) -> str:
     try:
         return schema.canonical(text)
     except (InvalidSchema, AttributeError, KeyError, TypeError, ValueError):
