@@ -13,7 +13,7 @@ from mainstem.client.reports import read_reports
 from mainstem.client.topics import end_offsets, list_topics
 from mainstem.client.writer import read_source
 from mainstem.connect.sinks import postgres as replica_module
-from mainstem.connect.sinks.postgres import LogMismatch, ReplicaInUse, SourceNotReady
+from mainstem.connect.sinks.postgres import KeyUnknown, LogMismatch, ReplicaInUse, SourceNotReady
 from mainstem.connect.sinks.postgres_target import NotEmpty
 from mainstem.connect.worker import Worker
 from mainstem.registry import avro
@@ -251,6 +251,49 @@ def test_a_column_that_is_added_again_has_what_the_source_has(pipeline, between)
         pipeline.source.run("INSERT INTO a VALUES (4, 'new')")
         with running(pipeline.make_replica()) as sink:
             pipeline.wait_until_equal("a", running=sink)
+
+
+def test_a_key_that_is_renamed(pipeline):
+    """No table of the replica went on any more."""
+    pipeline.source.run("CREATE TABLE f (x int PRIMARY KEY, n int)", "INSERT INTO f VALUES (1, 1), (2, 2)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("f", running=sink)
+        pipeline.registry.set_compatibility("NONE", f"{pipeline.topic('f')}-value")
+        pipeline.source.run(
+            "ALTER TABLE f RENAME x TO y", "UPDATE f SET n = 3 WHERE y = 1", "INSERT INTO f VALUES (4, 4)"
+        )
+        wait_until(lambda: replicated(pipeline, "f", "y, n"), "the key has its new name", sink)
+    pipeline.source.run("DELETE FROM f WHERE y = 2")
+    with running(pipeline.make_source()), running(pipeline.make_replica()) as sink:
+        wait_until(lambda: replicated(pipeline, "f", "y, n"), "it goes on after a start", sink)
+
+
+def replicated(pipeline, table, columns):
+    try:
+        return pipeline.source.rows(table, columns) == pipeline.target.rows(table, columns)
+    except psycopg2.errors.UndefinedColumn:
+        return False
+
+
+def test_a_key_that_older_rows_have_nothing_in_is_told_and_a_new_snapshot_mends_it(pipeline):
+    pipeline.source.run("CREATE TABLE f (x int PRIMARY KEY, n int)", "INSERT INTO f VALUES (1, 1), (2, 2)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("f", running=sink)
+        sink.stop()
+        pipeline.registry.set_compatibility("NONE", f"{pipeline.topic('f')}-value")
+        pipeline.source.run("ALTER TABLE f DROP x, ADD y serial PRIMARY KEY", "INSERT INTO f VALUES (9)")
+        pipeline.wait_until_written(source)
+    error = run_until_it_fails(pipeline.make_replica())
+    assert isinstance(error, KeyUnknown)
+    assert "the key of table public.f is now (y)" in str(error)
+    assert f"SELECT pg_drop_replication_slot('mainstem_{pipeline.name}')" in error.hint
+    assert len(pipeline.target.rows("f")) == 2, "nothing was taken away"
+    pipeline.drop()
+    with (
+        running(pipeline.make_source(on_gap="snapshot")) as source,
+        running_when_ready(pipeline, source) as sink,
+    ):
+        wait_until(lambda: replicated(pipeline, "f", "y, n"), "every row has its key", sink)
 
 
 def test_a_second_process_of_the_same_sink_is_kept_out(pipeline):

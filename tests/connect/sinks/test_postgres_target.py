@@ -195,6 +195,77 @@ def test_a_column_that_changes_its_type(target):
     assert rows(target)[1] == (2, "x", 2**40)
 
 
+def key_of_table(connection):
+    query = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 't'::regclass AND contype = 'p'"
+    return rows(connection, query)
+
+
+def test_a_key_that_is_renamed_there_and_back(target):
+    """The primary key stayed that of the first schema: no statement of the next one fitted it, and the sink stood still."""
+    renamed = shape_of(schema(("number", "int", {}), ("a", "string", {}), ("b", "int", {}), key=("number",)))
+    with target.cursor() as cursor:
+        table = TargetTable("public", "t")
+        table.prepare(cursor, 1, PLAIN, may_have_rows=False)
+        for number in (1, 2):
+            table.apply(cursor, change("c", number, [str(number), "x", "1"]))
+        table.prepare(cursor, 2, renamed, may_have_rows=True)
+        assert key_of_table(target) == [("PRIMARY KEY (number)",)]
+        table.apply(cursor, change("u", 1, ["1", "y", "1"]))
+        table.apply(cursor, change("d", 2))
+        table.apply(cursor, change("c", 3, ["3", "z", "1"]))
+        table.flush(cursor)
+        assert rows(target, "SELECT id, number, a FROM t ORDER BY 2") == [(None, 1, "y"), (None, 3, "z")]
+        table = TargetTable("public", "t")
+        table.resume(cursor, 2, renamed, certain=True)
+        table.prepare(cursor, 1, PLAIN, may_have_rows=True)
+        table.apply(cursor, change("u", 3, ["3", "w", "1"]))
+        table.flush(cursor)
+        assert rows(target, "SELECT id, number, a FROM t ORDER BY 1") == [(1, None, "y"), (3, None, "w")]
+        assert (key_of_table(target), table.lost_by) == ([("PRIMARY KEY (id)",)], "")
+
+
+def test_a_key_of_other_columns_is_in_the_rows_already(target):
+    other = shape_of(schema(("id", "int", {}), ("a", "string", {}), ("b", "int", {}), key=("a",)))
+    tenant = ("tenant", "int", {"missing": "7"})
+    wider = shape_of(schema(("id", "int", {}), ("a", "string", {}), ("b", "int", {}), tenant, key=("tenant", "a")))
+    with target.cursor() as cursor:
+        table = TargetTable("public", "t")
+        table.prepare(cursor, 1, PLAIN, may_have_rows=False)
+        for number in (1, 2):
+            table.apply(cursor, change("c", number, [str(number), f"x{number}", "1"]))
+        table.prepare(cursor, 2, other, may_have_rows=True)
+        table.apply(cursor, change("u", "x1", [None, "x1", "2"]))
+        table.prepare(cursor, 3, wider, may_have_rows=True)
+        table.apply(cursor, change("u", '[7,"x2"]', [None, "x2", "2", "7"]))
+        table.apply(cursor, change("c", '[8,"x2"]', ["1", "x2", "2", "8"]))
+        table.flush(cursor)
+        assert rows(target, "SELECT tenant, a, id, b FROM t ORDER BY 1, 2") == [
+            (7, "x1", None, 2), (7, "x2", None, 2), (8, "x2", 1, 2)
+        ]  # fmt: skip
+        assert (key_of_table(target), table.lost_by) == ([("PRIMARY KEY (tenant, a)",)], "")
+
+
+@pytest.mark.parametrize(
+    ("columns", "key"), [((("a", "string", {}), ("b", "int", {}), ("uid", "int", {})), "uid"), (PLAIN.columns, "b")],
+    ids=["dropped and added", "not unique"],
+)  # fmt: skip
+def test_a_key_that_the_log_does_not_say_of_older_rows_needs_them_again(target, columns, key):
+    columns = [column if isinstance(column, tuple) else (column.name, "string", {}) for column in columns]
+    other = shape_of(schema(*columns, key=(key,)))
+    with target.cursor() as cursor:
+        table = TargetTable("public", "t")
+        table.prepare(cursor, 1, PLAIN, may_have_rows=False)
+        for number in (1, 2):
+            table.apply(cursor, change("c", number, [str(number), "x", "1"]))
+        table.prepare(cursor, 2, other, may_have_rows=True)
+        assert table.lost_by.startswith(f"the key of table public.t is now ({key})")
+        table.apply(cursor, change("t", "\0truncate"))
+        assert table.lost_by == ""
+        table.apply(cursor, change("r", 5, ["5", "5", "5"]))
+        table.flush(cursor)
+        assert len(rows(target)) == 1
+
+
 def test_names_of_every_kind(target):
     odd = shape_of(schema(("id", "int", {"column": 'the "key" %s'}), ("_2_", "string", {"column": "2'"})))
     table = TargetTable("my schema", 'my "table" 100%')

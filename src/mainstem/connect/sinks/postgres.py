@@ -71,6 +71,10 @@ class LogMismatch(UserError):
     """The target's offsets are not of this log."""
 
 
+class KeyUnknown(UserError):
+    """A table has another key, and nothing in the log says what its older rows have in it."""
+
+
 class Seen(msgspec.Struct):
     """What the sink did with the records so far: for the audit."""
 
@@ -150,6 +154,7 @@ class _Run:
         self._clock = sink.clock
         self._connection = sink.connection
         self._target = target
+        self._rebuild = rebuild
         self._transactions = TopicPartition(transactions_topic(sink.config.source), 0)
         self._topics = topics
         self._tables = {topic: self._table(topic) for topic in topics}
@@ -410,6 +415,7 @@ class _Run:
 
     def _commit(self, cursor: Any) -> None:
         """Rows, offsets and books, all of it or nothing."""
+        self._check_lost()
         for table in self._tables.values():
             table.flush(cursor)
         self._write_offsets(cursor)
@@ -418,6 +424,24 @@ class _Run:
             table.committed()
         self._new, self._applied, self._opened_at = False, 0, None
         self._unreported = True
+
+    def _check_lost(self) -> None:
+        """See that no table has lost rows by another key.
+
+        Raises:
+            Rebuild: one has; further on in the log there may be a snapshot that has them, which a rebuild comes to.
+            KeyUnknown: there is none.
+        """
+        for reason in (table.lost_by for table in self._tables.values() if table.lost_by):
+            if not self._rebuild:
+                raise Rebuild(f"sink {self._sink.name}: {reason}")
+            source = self._config.source
+            slot = read_catalog(self._connection).get(f"source:{source}", {}).get("slot", "its slot")
+            raise KeyUnknown(
+                f"sink {self._sink.name}: {reason}",
+                hint=f"a new snapshot has it: stop source {source}, SELECT pg_drop_replication_slot('{slot}') in its database, "
+                'set on_gap = "snapshot" for it, and start it',
+            )
 
     def _write_offsets(self, cursor: Any) -> None:
         rows = [

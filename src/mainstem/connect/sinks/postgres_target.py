@@ -135,10 +135,16 @@ _BOOLEANS = {True: "t", False: "f"}
 
 
 class TargetTable:
-    """One table of the replica, in the transaction that its connection is in."""
+    """One table of the replica, in the transaction that its connection is in.
+
+    Attributes:
+        lost_by: why rows were lost: a key that older rows have nothing in. A truncate, or a new snapshot, makes it good;
+            until then the transaction must not be committed.
+    """
 
     def __init__(self, schema: str, name: str) -> None:
         self.schema, self.name = schema, name
+        self.lost_by = ""
         self._pending: dict[bytes, list[str | None] | None] = {}
         self._partial: dict[bytes, tuple[list[str | None], frozenset[str]]] = {}
         self._taken_bytes = 0  # since the last flush
@@ -218,6 +224,7 @@ class TargetTable:
         self._pending.clear()
         self._partial.clear()
         self._taken_bytes = 0
+        self.lost_by = ""
         if self._exists or self._present_columns(cursor):
             cursor.execute(f"DELETE FROM {self._table}")
             self._empty = True
@@ -280,7 +287,8 @@ class TargetTable:
         self._empty = True
 
     def _alter(self, cursor: Any, shape: TargetShape, present: dict[str, str]) -> None:
-        """Columns are added, and change their type where the schema does; none is ever dropped, only made null.
+        """Columns are added, and change their type where the schema does; none is ever dropped, only made null. The
+        primary key is that of the schema.
 
         A type that differs for another reason is somebody's choice, or that of a later schema: a cast could cut values.
         """
@@ -298,9 +306,41 @@ class TargetTable:
                     cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {name} TYPE {kind} USING {value}::{kind}")
             elif known is not None and kind not in (present[column.name], known.server_type):
                 cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {name} TYPE {kind} USING {name}::{kind}")
-        keys = {*shape.key, *(self._shape.key if self._shape else ())}
-        for name in before.keys() & present.keys() - {column.name for column in shape.columns} - keys:
+        if self._shape is not None and set(self._shape.key) != set(shape.key):
+            self._change_key(cursor, self._shape, shape, present)
+        for name in before.keys() & present.keys() - {column.name for column in shape.columns}:
             cursor.execute(f"UPDATE {self._table} SET {quoted(name)} = NULL WHERE {quoted(name)} IS NOT NULL")
+
+    def _change_key(self, cursor: Any, before: TargetShape, shape: TargetShape, present: dict[str, str]) -> None:
+        """1. fill renamed columns, 2. delete the rows where the new key does not tell them apart, 3. change the primary key.
+
+        The rows are those of the source before the next change, and so have the new key, unless the source has written
+        them anew for it: no record tells of that.
+        """
+        for old, new in _renamed(before, shape):
+            if old in present:
+                cursor.execute(f"UPDATE {self._table} SET {quoted(new)} = {quoted(old)}")
+        names = [quoted(name) for name in shape.key]
+        key = ", ".join(names)
+        cursor.execute(
+            f"SELECT EXISTS (SELECT FROM {self._table} GROUP BY {key} "
+            f"HAVING count(*) > 1 OR {' OR '.join(f'{name} IS NULL' for name in names)})"
+        )
+        if cursor.fetchone()[0]:
+            self.lost_by = (
+                f"the key of table {self.schema}.{self.name} is now ({', '.join(shape.key)}), and the log does not say "
+                "what all older rows have in it"
+            )
+            cursor.execute(f"DELETE FROM {self._table}")
+        self._empty = False  # a row may come again by its new key
+        cursor.execute(
+            "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p'", (self._table,)
+        )
+        for (constraint,) in cursor.fetchall():
+            cursor.execute(f"ALTER TABLE {self._table} DROP CONSTRAINT {quoted(constraint)}")
+        cursor.execute(f"ALTER TABLE {self._table} ADD PRIMARY KEY ({key})")
+        for name in (name for name in before.key if name in present and name not in shape.key):
+            cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {quoted(name)} DROP NOT NULL")
 
     def _column_list(self, alias: str = "") -> str:
         assert self._shape is not None
@@ -347,6 +387,24 @@ def _is_another(before: TargetColumn | None, column: TargetColumn) -> bool:
     It has a value in older rows only since it was added; what goes away again, when the source writes the table anew.
     """
     return before is None or (before.missing is None and column.missing is not None)
+
+
+def _renamed(before: TargetShape, shape: TargetShape) -> list[tuple[str, str]]:
+    """Old and new names of the key's columns that the source has renamed.
+
+    A renamed column keeps its place and type; one that is added in place of another comes after all that were there.
+    """
+    was, now = ([column.name for column in each.columns] for each in (before, shape))
+    gone = [column for column in before.columns if column.name in before.key and column.name not in now]
+    new = [column for column in shape.columns if column.name in shape.key and column.name not in was]
+
+    def place(column: TargetColumn, names: list[str]) -> int:
+        earlier = names[: names.index(column.name)]
+        return sum(name in was and name in now for name in earlier)
+
+    pairs = list(zip(gone, new, strict=False))
+    same = all(place(old, was) == place(column, now) and old.server_type == column.server_type for old, column in pairs)
+    return [(old.name, column.name) for old, column in pairs] if same and len(gone) == len(new) else []
 
 
 def _literal(text: str) -> str:
