@@ -69,6 +69,37 @@ def test_a_schema_that_refers_to_others_is_refused_before_anything_is_written_wi
     assert "'orders-value'" in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            [
+                {
+                    "name": "a",
+                    "type": {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 30},
+                }
+            ],
+            "SchemaParseException: decimal precision of 30",
+        ),
+        (
+            [
+                {"name": "a", "type": {"type": "fixed", "name": "F", "size": 2}},
+                {"name": "b", "type": {"type": "record", "name": "x.Q", "fields": [{"name": "c", "type": "F"}]}},
+            ],
+            "UnknownType: x.F",
+        ),
+        ([{"name": "n", "type": "N", "default": {}}], "RecursionError: maximum recursion depth exceeded"),
+        ([{"name": "n", "type": "nothing"}], "InvalidSchema: "),
+    ],
+)
+def test_a_schema_that_nothing_can_be_written_with_is_told(fields, reason):
+    """Each request was answered by an internal server error without a reason."""
+    text = json.dumps({"type": "record", "name": "N", "fields": fields})
+    with pytest.raises(NoSchema, match=f"nothing can be written with its schema 7: {reason}") as refused:
+        Encoder("orders", TopicEntry(), SchemaValue("orders-value", 2, 7, text))
+    assert "'orders-value'" in refused.value.hint
+
+
 def test_event_times_as_clients_state_them():
     assert event_time_ms(1500) == 1500
     assert event_time_ms("1970-01-01T01:00:01.5+01:00") == 1500

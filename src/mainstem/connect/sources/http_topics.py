@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import fastavro
+from fastavro.schema import SchemaParseException
 
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries
 from mainstem.client.connection import Connection
@@ -21,13 +22,16 @@ from mainstem.connect.sources.http_values import Convert, Unfit, converter
 from mainstem.core import UserError
 from mainstem.core.clock import Clock
 from mainstem.registry import avro
-from mainstem.registry.errors import NotFound
+from mainstem.registry.errors import InvalidSchema, NotFound
 from mainstem.registry.records import SchemaValue
 from mainstem.registry.schema import AvroType, brief, parse, span
 from mainstem.registry.state import State
 
 STALE_SECONDS = 10.0  # after that, topics and catalog are read again in the background
 
+# What a schema ends in that the registry took: a fixed too small for its decimal, a default without end. A name that is
+# not there is fastavro's UnknownType, a ValueError.
+_UNUSABLE = (InvalidSchema, SchemaParseException, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TO_MS = {"timestamp-millis": 1, "local-timestamp-millis": 1, "timestamp-micros": 1000, "local-timestamp-micros": 1000}
 _TO_MS |= {"timestamp-nanos": 1_000_000, "local-timestamp-nanos": 1_000_000}
@@ -71,15 +75,21 @@ class Encoder:
                 f"topic {topic!r}: its schema {version.id} refers to other schemas, with which nothing here can read a value",
                 hint=f"register a schema in {version.subject!r} that holds their types itself",
             )
-        schema = parse(version.schema)
+        try:
+            schema = parse(version.schema)
+            self._convert: Convert = converter(schema)
+            self._schema = avro.compiled(version.schema)
+        except _UNUSABLE as error:
+            raise NoSchema(
+                f"topic {topic!r}: nothing can be written with its schema {version.id}: {type(error).__name__}: {error}",
+                hint=f"register a mended one in {version.subject!r}",
+            ) from error
         self.columns = frozenset(field.name for field in schema.fields)
         for column in (*entry.key, *([entry.event_time] if entry.event_time else [])):
             if column not in self.columns:
                 raise NoSchema(
                     f"topic {topic!r}: its schema {version.id} has no field {column!r}, which the catalog names"
                 )
-        self._convert: Convert = converter(schema)
-        self._schema = avro.compiled(version.schema)
         self._prefix = avro.HEADER.pack(avro.MAGIC, version.id)
         self._to_ms = _event_time_reader(schema, entry.event_time)
         try:
