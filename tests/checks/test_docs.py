@@ -1,6 +1,7 @@
 """What the pages under docs/ say is what the code does."""
 
 import importlib.util
+import re
 import subprocess
 
 import click
@@ -21,7 +22,7 @@ from mainstem.standalone.overview import JobState, Overview, ReaderLine, SourceL
 from mainstem.standalone.state import UpState
 from mainstem.standalone.supervisor import ChildState
 from tests.support.commands import every_command
-from tests.support.repository import ROOT
+from tests.support.repository import PACKAGE, ROOT
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:
@@ -48,6 +49,13 @@ def test_every_page_can_be_found_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     pages = [f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")]
     assert [page for page in [*pages, "docs/decisions/", "docs/formats/"] if page not in readme] == []
+
+
+def test_the_tour_names_modules_that_are_there() -> None:
+    tour = (ROOT / "docs" / "tour.md").read_text()
+    modules = [path.relative_to(ROOT).as_posix() for room in (PACKAGE, ROOT / "tests") for path in room.rglob("*.py")]
+    named = re.findall(r"`([\w/]+\.py)`", tour)
+    assert [name for name in named if not any(f"/{module}".endswith(f"/{name}") for module in modules)] == []
 
 
 def test_every_decision_is_a_page_with_a_title() -> None:
