@@ -44,7 +44,7 @@ HEAD = """# Settings
 Every table of a project's `mainstem.toml`. A variable `MAINSTEM_<TABLE>__<SETTING>` in the environment overrides a setting:
 `MAINSTEM_BROKER__PORT=9093`, `MAINSTEM_SOURCES__SHOP__URL=postgresql://…` (deeper tables have more double underscores).
 A setting that is unknown or of the wrong type stops the start with one line that names it and its file. A relative path
-means one below the project's directory.
+means one below the project's directory. `docs/projects.md` shows a table of each kind.
 
 This page is written by `docs/make_settings.py`.
 """
@@ -56,6 +56,8 @@ def render() -> str:
     for table, kind in TABLES:
         about, meanings = documented(kind)
         parts.append(f"## {table}\n\n{about}\n\n| setting | type | default | meaning |\n|---|---|---|---|")
+        if of_type := re.match(r'\[(\w+)s\.NAME\] with type = "(\w+)"', table):
+            parts[-1] += f"\n| `type` | `{of_type[2]}` | required | of which kind the {of_type[1]} is. |"
         parts[-1] += "".join(f"\n| `{n}` | {t} | {d} | {meanings[n]} |" for n, t, d in rows(kind)) + "\n"
     text = (
         "A topic's own settings, in `[topics.NAME.config]` and for `mainstem topic create --config`, with Kafka's names. The "

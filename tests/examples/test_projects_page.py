@@ -1,22 +1,33 @@
 """What docs/projects.md shows runs, and is what the page says of it."""
 
+import inspect
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from mainstem.connect.local_postgres import LocalPostgres
+from mainstem.connect.sinks.delta_small import place_fields
+from mainstem.process import changelog, stream, table, topic
+from mainstem.process.analysis import POSITION_TYPE
+from mainstem.standalone.config import load_config
 from tests.support.commands import mainstem
+from tests.support.node import Node, wait_for
+from tests.support.postgres import Database
 from tests.support.repository import ROOT
+
+PAGE = (ROOT / "docs" / "projects.md").read_text()
 
 
 @pytest.fixture
 def blocks(tmp_path: Path) -> dict[str, list[str]]:
     """The page's blocks by language; those that are files are in `tmp_path`."""
     found: dict[str, list[str]] = {}
-    for language, text in re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs" / "projects.md").read_text(), re.DOTALL):
+    for language, text in re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL):
         found.setdefault(language, []).append(text)
     (tmp_path / "mainstem.toml").write_text(found["toml"][0])
     (tmp_path / "orders.avsc").write_text(found["json"][0])
@@ -42,3 +53,54 @@ def test_a_job_is_called_with_rows_as_the_page_does_it(blocks: dict[str, list[st
     command = [sys.executable, "-c", blocks["python"][1]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_sources_and_destinations_run(
+    blocks: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the lakehouse is left out, which the README's project has: it needs Spark."""
+    project = tmp_path / "connectors"
+    project.mkdir()
+    (project / "mainstem.toml").write_text(f"project.jobs = []\n{blocks['toml'][1]}")
+    config = load_config(project, {})
+    assert config.lakehouses["lake"].path == str(project / "lake")
+    without_lake = re.sub(r"\[sinks\.lake\].*?\n\n", "", blocks["toml"][1], flags=re.DOTALL)
+    (project / "mainstem.toml").write_text(f"project.jobs = []\n{without_lake}")
+    (project / "access.log").write_text("GET /\nGET /about\n")
+    with LocalPostgres(tmp_path / "postgres", settings={"fsync": "off"}) as server:
+        source, copy = Database(server.create_database("crm")), Database(server.create_database("crm_copy"))
+        source.run("CREATE TABLE customers (id int PRIMARY KEY, name text)", "INSERT INTO customers VALUES (1, 'Ann')")
+        monkeypatch.setenv("MAINSTEM_SOURCES__CRM__URL", source.url)
+        monkeypatch.setenv("MAINSTEM_SINKS__COPY__URL", copy.url)
+        with Node(project, tmp_path / "data") as node:
+            wait_for(lambda: node.lines_of("access_log") == ["GET /", "GET /about"], 120)
+            wait_for(lambda: copy.run("SELECT to_regclass('customers')") != [(None,)], 120)
+            wait_for(lambda: copy.run("SELECT * FROM customers") == [(1, "Ann")], 120)
+            node.stop()
+
+
+def rows_below(heading: str) -> list[list[str]]:
+    """The cells of the table whose first row of columns begins so, without their backticks."""
+    _, _, rest = PAGE.partition(f"\n| {heading} |")
+    lines = rest.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_arguments_are_those_of_the_declarations() -> None:
+    """`event_time`, `schema` and others stood in no page."""
+    told: dict[str, dict[str, str]] = {name: {} for name in ("topic", "changelog", "stream", "table")}
+    for argument, *cells, _ in rows_below("argument"):
+        for name, cell in zip(told, cells, strict=True):
+            told[name] |= {argument: cell} if cell else {}
+    for function in (topic, changelog, stream, table):
+        parameters = inspect.signature(function).parameters.values()
+        defaults = {inspect.Parameter.empty: "required", None: "optional", "final": '"final"'}
+        assert told[function.__name__] == {each.name: defaults[each.default] for each in parameters}
+        keywords = {each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+        assert told[function.__name__].keys() - keywords <= {"name"}
+
+
+def test_the_columns_that_are_added_have_the_types_that_the_page_says() -> None:
+    names = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.timestamp("us", "UTC"): "timestamp"}
+    added = [POSITION_TYPE.split(" "), *([field.name, names[field.type]] for field in place_fields())]
+    assert [cells[:2] for cells in rows_below("column")] == added
