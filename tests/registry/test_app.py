@@ -8,6 +8,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from mainstem.client.errors import UnknownTopic
 from mainstem.registry import app
 from mainstem.registry.app import routes
 
@@ -103,7 +104,7 @@ def test_errors_have_confluents_codes(api, method, path, body, status, code):
     assert answer.json()["message"]
 
 
-def posted(receive):
+def posted(receive, store=None):
     """The status and the body that a POST gets whose own body comes from `receive`."""
     sent = []
 
@@ -112,7 +113,7 @@ def posted(receive):
 
     path = "/subjects/s/versions"
     scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": "", "headers": []}
-    asyncio.run(Starlette(routes=routes(None))(scope | {"query_string": b""}, receive, send))
+    asyncio.run(Starlette(routes=routes(store))(scope | {"query_string": b""}, receive, send))
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 
@@ -133,6 +134,30 @@ def test_a_body_may_take_only_so_long(monkeypatch):
     status, body = posted(receive)
     assert (status, json.loads(body)["error_code"]) == (408, 408)
     assert json.loads(body)["message"].endswith(" bytes of the body came in 0.05 s, and not its end")
+
+
+def test_a_schema_that_the_log_does_not_take_is_refused_with_the_reason(api, path):
+    """A body just below our limit makes a record above the topic's: it was a bare status 500, which clients sent again."""
+    schema = json.dumps({"type": "record", "name": "Order", "fields": [], "doc": "%s"})
+    length = app.BODY_LIMIT - len(json.dumps({"schema": schema})) + 2
+    body = json.dumps({"schema": schema % ("x" * length)})
+    assert len(body) == app.BODY_LIMIT
+    answer = api.post(f"{path}/versions", content=body)
+    assert (answer.status_code, answer.json()["error_code"]) == (422, 422), answer.text
+    assert answer.json()["message"].endswith("(the topic's settings do not allow this record)")
+
+
+def test_a_lost_topic_is_told_in_json():
+    class Lost:
+        async def write(self, decide):
+            raise UnknownTopic("_schemas: no such topic", hint="start the gateway again")
+
+    async def receive():
+        return {"type": "http.request", "body": b'{"schema": "x"}'}
+
+    status, body = posted(receive, Lost())
+    told = {"error_code": 50001, "message": "_schemas: no such topic (start the gateway again)"}
+    assert (status, json.loads(body)) == (500, told)
 
 
 def test_settings_modes_and_deletion(api, subject, path):

@@ -14,7 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from mainstem.core.errors import MainstemError, Retriable
+from mainstem.client.errors import RecordRefused
+from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.registry.errors import BodyTooSlow, InvalidSchema, NotFound, NotPermitted, RegistryError, StoreUnavailable
 from mainstem.registry.records import SchemaValue
@@ -247,9 +248,11 @@ def _endpoint(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], 
             return _answer(200, await call(request))
         except RegistryError as error:
             return _error(error.status, error.code, error)
-        except Retriable as error:
+        except RecordRefused as error:  # as often as it is sent: larger than the topic takes, or not allowed
+            return _error(RegistryError.status, RegistryError.code, error)
+        except MainstemError as error:  # the log does not answer, or has lost the topic; clients come again
             log.warning("registry_unavailable", path=request.url.path, error=str(error))
-            return _error(500, getattr(error, "code", StoreUnavailable.code), error)
+            return _error(StoreUnavailable.status, StoreUnavailable.code, error)
         except ClientDisconnect:
             return Response(status_code=499)
 
