@@ -26,7 +26,15 @@ def test_a_project_that_is_not_up_is_a_document_for_programs(tmp_path):
     (tmp_path / "mainstem.toml").touch()
     done = mainstem("status", "--project", tmp_path, "--json")
     assert done.returncode == 1
-    assert json.loads(done.stdout) == {"up": False, "node": None, "tasks": [], "sources": [], "jobs": [], "readers": []}
+    assert json.loads(done.stdout) == {
+        "up": False,
+        "node": None,
+        "tasks": [],
+        "sources": [],
+        "jobs": [],
+        "readers": [],
+        "disk": None,
+    }
 
 
 def test_processes_are_shown_where_the_log_does_not_answer(tmp_path):

@@ -66,6 +66,8 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
             to_table(["reader", "topic", "lag", "rows"], [(r.reader, r.topic, r.lag, r.rows) for r in seen.readers]),
         ]
         click.echo("\n\n".join(tables))
+        if seen.disk is not None and seen.disk.is_low:
+            click.echo(f"\ndisk: {seen.disk}")
     if connection is None or any(child.state != "running" for child in children) or any(map(is_failing, seen.tasks)):
         ctx.exit(1)
 

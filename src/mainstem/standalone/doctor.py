@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import resource
-import shutil
 import socket
 import sys
 import time
@@ -15,14 +14,14 @@ from typing import Literal
 import msgspec
 
 from mainstem.core import MainstemError, UserError
+from mainstem.standalone.disks import disk_of
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "gateway": ("starlette", "uvicorn", "httptools", "fastavro"),
     "postgres": ("psycopg2", "fastavro"),
     "spark": ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "fastavro"),
 }
-GIB = 1 << 30
-ENOUGH_DISK_BYTES, ENOUGH_FILES = 5 * GIB, 4096
+ENOUGH_FILES = 4096
 SLOW_SYNC_MS = 20.0
 
 
@@ -118,11 +117,9 @@ def _class_archive() -> Iterator[Finding]:
 
 
 def _disk(data: Path) -> Iterator[Finding]:
-    place = data
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    yield Finding("ok" if free > ENOUGH_DISK_BYTES else "warn", "free disk", f"{free / GIB:.1f} GiB at {place}")
+    disk = disk_of(data)
+    yield Finding("warn" if disk.is_low else "ok", "free disk", str(disk))
+    place = Path(disk.directory)
     try:
         milliseconds = sync_milliseconds(place)
     except OSError as error:

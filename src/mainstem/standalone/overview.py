@@ -17,6 +17,7 @@ from mainstem.connect.sources.file_lines import FilePosition
 from mainstem.connect.worker import TaskState
 from mainstem.core import SystemClock, UserError
 from mainstem.core.config import BadSetting, named_tables, overlay_environment, read_toml
+from mainstem.standalone.disks import Disk, disk_of
 from mainstem.standalone.state import UpState, is_up, load
 from mainstem.standalone.tasks import load_tasks
 
@@ -77,6 +78,7 @@ class Overview(msgspec.Struct, frozen=True):
     sources: list[SourceLine] = []
     jobs: list[JobState] = []
     readers: list[ReaderLine] = []
+    disk: Disk | None = None  # of the data directory
 
 
 def overview(data: Path, connection: Connection | None) -> Overview:
@@ -85,7 +87,7 @@ def overview(data: Path, connection: Connection | None) -> Overview:
     node = load(data) if running else None
     tasks = tasks_of(data)
     if connection is None:
-        return Overview(running, node, tasks)
+        return Overview(running, node, tasks, disk=disk_of(data))
     existing = topics.list_topics(connection)
     return Overview(
         running,
@@ -94,6 +96,7 @@ def overview(data: Path, connection: Connection | None) -> Overview:
         _sources(connection, {} if node is None else _files(Path(node.project))) if SOURCES in existing else [],
         job_states(connection, tasks),
         _readers(connection, existing),
+        disk_of(data),
     )
 
 

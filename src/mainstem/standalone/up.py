@@ -28,6 +28,7 @@ from mainstem.process.topics import other_settings
 from mainstem.process.versions import assignments, code_hash, edited, freeze
 from mainstem.standalone.config import NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
+from mainstem.standalone.disks import DiskAlarm
 from mainstem.standalone.doctor import check_extra
 from mainstem.standalone.state import LAYOUT, UpState, claim_directory, save
 from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python, unfailing
@@ -36,6 +37,7 @@ from mainstem.standalone.tasks import News, load_tasks
 log = get_logger()
 
 NEWS_EVERY_S = 0.5
+DISKS_EVERY_S = 30.0
 
 
 class Addresses(msgspec.Struct, frozen=True):
@@ -118,8 +120,8 @@ def up(
         gateway: address of the gateway, instead of the settings'.
         on_ready: called once, when everything runs.
         on_change: called with the state of all processes whenever one changes.
-        on_news: called with a line when a source or sink waits, has failed, or works again; and at the start for each
-            job that does not run the code as it is now, and each topic that somebody else has made otherwise.
+        on_news: called with a line when a source or sink waits, has failed, or works again, and when a disk is nearly
+            full; at the start for each job that does not run the code as it is now, and each topic that somebody else has made otherwise.
 
     Raises:
         DirectoryInUse: another `up` holds `data`.
@@ -130,7 +132,7 @@ def up(
     """
     config = load_config(path)
     check_extra("gateway")  # every project has one; else the log would be started first
-    table_directories(config, data)
+    disks = [data, *table_directories(config, data).values()]
     project = load_project(path)
     with DirectoryLock(data):
         claim_directory(data)
@@ -160,9 +162,13 @@ def up(
         async def run() -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_announce(supervisor, unfailing(lambda: on_ready(state))))
-                news = tasks.create_task(_follow_tasks(supervisor, data, unfailing(on_news)))
+                told = [
+                    tasks.create_task(_follow_tasks(supervisor, data, unfailing(on_news))),
+                    tasks.create_task(_watch_disks(DiskAlarm(disks), unfailing(on_news))),
+                ]
                 await supervisor.run()
-                news.cancel()
+                for each in told:
+                    each.cancel()
 
         try:
             asyncio.run(run())
@@ -182,3 +188,10 @@ async def _follow_tasks(supervisor: Supervisor, data: Path, tell: Callable[[str]
         for line in news.of(load_tasks(data, pids, clock.now_ms())):
             tell(line)
         await asyncio.sleep(NEWS_EVERY_S)
+
+
+async def _watch_disks(alarm: DiskAlarm, tell: Callable[[str], None]) -> None:
+    while True:
+        for line in alarm.news():
+            tell(line)
+        await asyncio.sleep(DISKS_EVERY_S)
