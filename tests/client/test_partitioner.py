@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 
 from mainstem.client.partitioner import murmur2, partition_for
@@ -21,3 +23,15 @@ def test_murmur2_is_kafkas(key, expected):
 
 def test_a_partition_is_always_in_range():
     assert {partition_for(b"key-%d" % number, 5) for number in range(200)} == {0, 1, 2, 3, 4}
+
+
+def test_long_keys_are_not_kept():
+    """The gateway kept 100,000 of any size, whatever its bodies were limited to."""
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            partition_for(b"%d" % number + bytes(10_000), 5)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 100_000

@@ -23,7 +23,14 @@ def murmur2(data: bytes) -> int:
     return h ^ (h >> 15)
 
 
-@lru_cache(maxsize=100_000)
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of `key` in a topic of `partitions` partitions. Keys repeat, so answers are kept."""
+    """The partition of `key` in a topic of `partitions` partitions. Keys repeat, so answers for short ones are kept."""
+    return _kept(key, partitions) if len(key) <= _KEPT_KEY_BYTES else _partition(key, partitions)
+
+
+def _partition(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+_KEPT_KEY_BYTES = 128  # a key of any size in each place would take gigabytes
+_kept = lru_cache(maxsize=100_000)(_partition)
