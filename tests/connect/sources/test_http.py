@@ -271,6 +271,20 @@ def test_a_quarantine_that_was_deleted_is_made_anew(http, log_connection, regist
     assert [json.loads(row["value"]) for row in rows(log_connection, registry, name)] == [{"cents": 4}]
 
 
+def test_a_schema_of_a_quarantine_that_was_deleted_is_registered_anew(http, log_connection, registry, topic):
+    """What was refused after that could not be read: its schema id was known to nobody."""
+    post(http, topic, [order(1), {"cents": 2}])
+    # All quarantines have one schema, and so one id.
+    subjects = [name for name in http.get("/subjects").json() if name.endswith(quarantine_topic("") + "-value")]
+    assert f"{quarantine_topic(topic)}-value" in subjects
+    for subject in subjects:
+        for permanent in ("false", "true"):
+            assert http.delete(f"/subjects/{subject}", params={"permanent": permanent}).status_code == 200
+    assert post(http, topic, [order(3), {"cents": 4}]).json()["rejected"] == 1
+    *_, last = committed(log_connection, quarantine_topic(topic))
+    assert json.loads(avro.decode(last.value(), registry.schema)["value"]) == {"cents": 4}
+
+
 def test_a_time_that_no_reader_can_hold_is_kept_with_its_reason(http, log_connection, registry, topic):
     answer = post(http, topic, [order(1), {**order(2), "at": 2**63 - 1}])
     assert [result["status"] for result in answer.json()["results"]] == ["accepted", "rejected"]

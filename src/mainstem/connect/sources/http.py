@@ -202,7 +202,8 @@ class Collector:
             return await self.appender.append(records)
 
     async def _quarantine_schema(self, topic: str) -> int:
-        if topic not in self._quarantine_ids:
+        # A subject that was deleted for good has taken its id with it: nobody could read what names it.
+        if self._quarantine_ids.get(topic) not in self._schemas.state.by_id:
             await asyncio.to_thread(quarantine.create_quarantine, self._connection, topic)
             new = NewSchema(quarantine.SCHEMA)
 
