@@ -346,16 +346,20 @@ def test_a_key_that_is_itself_a_large_value(pipeline):
     assert headers == [(UNCHANGED_HEADER, b'["t"]')]
 
 
-def test_a_dropped_table_with_its_old_rows_in_the_stream_keeps_its_key(pipeline):
-    """With replica identity FULL only the catalog says which columns are the key, and it has forgotten."""
+@pytest.mark.parametrize(
+    ("identity", "drop"),
+    [("FULL", "DROP TABLE f"), ("DEFAULT", "DROP TABLE f"), ("DEFAULT", "ALTER TABLE f DROP CONSTRAINT f_pkey")],
+)
+def test_a_dropped_table_or_key_with_its_old_rows_in_the_stream_keeps_its_key(pipeline, identity, drop):
+    """With replica identity FULL only the catalog says which columns are the key, else their order; it has forgotten."""
     pipeline.source.run(
         'CREATE TABLE f (x int, "the y" int, PRIMARY KEY ("the y", x))',
-        "ALTER TABLE f REPLICA IDENTITY FULL",
+        f"ALTER TABLE f REPLICA IDENTITY {identity}",
         "CREATE TABLE a (id int PRIMARY KEY)",
     )
     with running(pipeline.make_source()) as source:
         pipeline.wait_until_written(source)
-    pipeline.source.run("INSERT INTO f VALUES (1, 2)", "DROP TABLE f", "INSERT INTO a VALUES (1)")
+    pipeline.source.run("INSERT INTO f VALUES (1, 2)", drop, "INSERT INTO a VALUES (1)")
     with running(pipeline.make_source()) as source:
         pipeline.wait_until_written(source)
     assert [key for key, *_ in pipeline.read(pipeline.topic("f"))] == [b"[2,1]"]

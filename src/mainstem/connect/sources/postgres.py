@@ -11,7 +11,7 @@ and a sink that promises whole transactions waits for END.
 import contextlib
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -335,18 +335,15 @@ class PostgresSource:
         )
         return table.with_schema_id(self._registry.register(f"{topic}-value", table.schema))
 
-    def registered_key(self, relation: Relation, columns: Set[str]) -> tuple[str, ...]:
-        """The last key of the table that was registered and is among `columns`; empty where there is none.
+    def registered_keys(self, relation: Relation) -> Iterator[tuple[str, ...]]:
+        """The keys of the table that were registered, the last one first.
 
         Older versions count too: what the server sends again may be from before the last one.
         """
         subject = f"{table_topic(self.name, relation)}-value"
         for number in range(self._registry.latest(subject).version, 0, -1):
             with contextlib.suppress(NotFound):  # somebody has deleted this version
-                key = key_of(self._registry.version(subject, number).schema)
-                if columns >= set(key):
-                    return key
-        return ()
+                yield key_of(self._registry.version(subject, number).schema)
 
 
 class _Stream:
@@ -474,10 +471,12 @@ class _Stream:
         key = catalog.key_columns(self._database, relation.oid)
         flagged = tuple(column.name for column in relation.columns if column.in_key)
         if relation.replica_identity in "di" and set(key) != set(flagged):
-            key = flagged  # the catalog is of now, the message of then
+            # The catalog is of now, the message of then; but a message has the table's order, not the key's.
+            registered = self._source.registered_keys(relation) if len(flagged) > 1 else iter(())
+            key = next((each for each in registered if set(each) == set(flagged)), flagged)
         columns = {column.name for column in relation.columns}
         if not columns.issuperset(key) or (not key and self._is_dropped(".".join(ours))):
-            key = self._source.registered_key(relation, columns)
+            key = next((each for each in self._source.registered_keys(relation) if columns >= set(each)), ())
         missing = catalog.missing_values(self._database, relation.oid)
         return self._source.encoder(TableInfo(relation, types, key, missing))
 
