@@ -149,6 +149,18 @@ def test_two_ways_to_write_a_schema_are_one(one, other):
     assert canonical(one) == canonical(other)
 
 
+def test_a_type_may_have_a_primitives_name_in_a_namespace_only():
+    """Its canonical form lost the namespace, and with it the type."""
+    word = {"type": "enum", "name": "string", "symbols": ["A"]}
+    fields = [{"name": "a", "type": word}, {"name": "b", "type": "shop.string"}, {"name": "c", "type": "string"}]
+    text = record(*fields, namespace="shop")
+    for each in (text, canonical(text)):
+        assert [str(field.type) for field in parse(each).fields] == ["enum shop.string", "enum shop.string", "string"]
+    with pytest.raises(InvalidSchema, match=r"^/name: 'string' is the name of a primitive type"):
+        parse(json.dumps(word))
+    assert parse(json.dumps(word), lenient=True).name == "string"
+
+
 def test_docs_defaults_and_custom_attributes_are_kept():
     text = record(
         {"name": "a", "type": "int", "default": 1, "doc": "why", "unit": "m"}, doc="an order", mainstem="change"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
 from mainstem.client.catalog import TopicEntry
@@ -15,6 +16,7 @@ from mainstem.connect.sources.http_topics import Encoder
 from mainstem.registry import avro
 from mainstem.registry.errors import NotFound
 from mainstem.registry.records import SchemaValue
+from mainstem.registry.schema import canonical, parse
 from mainstem.registry.spark import (
     UNKNOWN_ID,
     TopicSchema,
@@ -270,6 +272,16 @@ def test_a_null_in_the_key_gives_no_key(spark):
     df = spark.createDataFrame([(None, 1)], "a string, b int")
     assert df.select(key_bytes(df.schema, ["a", "b"]).alias("k")).collect()[0].k is None
     assert df.select(key_bytes(df.schema, []).alias("k")).collect()[0].k is None
+
+
+def test_a_column_may_have_a_primitives_name(spark):
+    """Java takes no type of such a name; the job failed after its schema was registered."""
+    inner = T.StructType([T.StructField("long", T.StructType([T.StructField("x", T.LongType())]))])
+    row = T.StructType([T.StructField("bytes", inner), T.StructField("long", inner)])
+    for topic in ("string", "stats", "shop.string"):
+        schema = avro_schema(row, topic)
+        assert row_type(spark, TopicSchema(topic, schema, 1, {})) == row
+        assert parse(canonical(schema)).fields[0].name == "bytes"
 
 
 def test_what_has_no_exact_form_is_refused(spark):

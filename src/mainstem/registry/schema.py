@@ -17,6 +17,7 @@ from mainstem.registry.errors import InvalidSchema
 DEEPEST = 200  # levels of JSON; what people write has 20
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+_WORDS: Final = PRIMITIVES | NAMED | {"array", "map"}
 
 # Logical type -> the types it may annotate. Others are unknown, and by the specification ignored.
 LOGICAL: Final[Mapping[str, frozenset[str]]] = {
@@ -233,6 +234,11 @@ class _Parser:
                 raise InvalidSchema(
                     f"{part!r} is not a name (letters, digits and _)", pointer=pointer_to(pointer, "name")
                 )
+        if full in PRIMITIVES and not self.lenient:
+            raise InvalidSchema(
+                f"{full!r} is the name of a primitive type: choose another, or give it a namespace",
+                pointer=pointer_to(pointer, "name"),
+            )
         if full in self.defined or (full in self.names and not self.may_redefine):
             raise InvalidSchema(f"the type {full!r} is defined twice", pointer=pointer_to(pointer, "name"))
         node = AvroType(kind, pointer, name=full, attributes=custom(tree))
@@ -442,7 +448,9 @@ _ORDER = ("type", "name", "namespace", "doc", "fields", "symbols", "size", "item
 
 def _canonical(tree: Any, namespace: str) -> Any:
     if isinstance(tree, str):
-        return tree.removeprefix(namespace + ".") if namespace and tree.count(".") == namespace.count(".") + 1 else tree
+        space, _, name = tree.rpartition(".")
+        # Without its namespace, `shop.string` would be the primitive, and `shop.record` in an object a record.
+        return name if space and space == namespace and name not in _WORDS else tree
     if isinstance(tree, list):
         return [_canonical(branch, namespace) for branch in tree]
     if not isinstance(tree, dict):

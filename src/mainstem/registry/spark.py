@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from mainstem.core import UserError
+from mainstem.registry.schema import PRIMITIVES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -230,7 +231,8 @@ def avro_schema(struct: "StructType", topic: str, *, required: Sequence[str] = (
         UnfitType: a column has a type that Avro cannot hold.
     """
     namespace, _, name = topic.rpartition(".")
-    names = _Names(_avro_name(name))
+    # Java takes no primitive's name without a namespace; in one it does, and schemas of such names are registered.
+    names = _Names(_avro_name(name), set() if namespace else set(PRIMITIVES))
     fields = []
     for field in struct.fields:
         if _avro_name(field.name) != field.name:
@@ -340,9 +342,9 @@ def _optional(name: str, kind: Any) -> dict[str, Any]:
 class _Names:
     """Avro wants a name for every record and fixed, each once in a schema."""
 
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self._taken = {root}
+    def __init__(self, root: str, taken: set[str]) -> None:
+        self._taken = taken
+        self.root = self.fresh(root)
 
     def fresh(self, wanted: str) -> str:
         name, number = wanted, 2
