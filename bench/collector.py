@@ -2,9 +2,9 @@
 
     python -m bench.collector [--bootstrap HOST:PORT] [--flights 60000] [--batch 1000] [--runs 3] [--keep DIR]
 
-Each run posts the flights one batch after the other over one connection, with an Idempotency-Key, into a new topic of two
-partitions: answered when the batch is committed, with a result per event. Without `--bootstrap` the embedded log runs in
-this process. One line per run, then the median; kept under bench/results/.
+Each run posts the flights one batch after the other over one connection, with an Idempotency-Key, into a new topic of
+two partitions: answered when the batch is committed, with a result per event. Without `--bootstrap` the embedded log
+runs in this process. One line per run, then the median; kept under bench/results/.
 """
 
 import argparse

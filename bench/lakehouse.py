@@ -1,4 +1,5 @@
-"""CPU of the lakehouse's first batches: 19 topics, 1,500 records in each. `python bench/lakehouse.py [SETTINGS as JSON]`
+"""CPU of the lakehouse's first batches: 19 topics, 1,500 records in each.
+`python bench/lakehouse.py [SETTINGS as JSON]`
 
 Prints, per round, seconds passed and CPU seconds of Spark's JVM. On a machine that others use, compare the CPU.
 """

@@ -1,4 +1,6 @@
-"""Write docs/settings.md from the structs that check the settings: `python docs/make_settings.py`. A test holds both together."""
+"""Write docs/settings.md from the structs that check the settings: `python docs/make_settings.py`.
+A test holds both together.
+"""
 
 import inspect
 import re

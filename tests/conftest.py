@@ -14,8 +14,8 @@ from tests.support.properties import MUCH, USUAL
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One profile on every change: the same examples each time, no deadline on a shared machine. `make test-long` draws more,
-# and others each time.
+# One profile on every change: the same examples each time, no deadline on a shared machine. `make test-long` draws
+# more, and others each time.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=USUAL)
 settings.register_profile("long", deadline=None, derandomize=False, max_examples=MUCH)
 settings.load_profile("default")

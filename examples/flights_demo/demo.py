@@ -1,4 +1,5 @@
-"""The main job on real input: a database, events and a log file, through the log and Spark, into tables; then the proof.
+"""The main job on real input: a database, events and a log file, through the log and Spark, into tables;
+then the proof.
 
     python examples/flights_demo/demo.py [--flights 336776] [--work DIR] [--bootstrap HOST:PORT] [--kill] [--keep]
 

@@ -49,7 +49,8 @@ def sums(transfers: int) -> tuple[int, ...]:
 
 
 class Transfers(Background):
-    """Makes the transfers, each in a transaction of its own; the second half when the replica has shown some of the first.
+    """Makes the transfers, each in a transaction of its own;
+    the second half when the replica has shown some of the first.
 
     Args:
         dsn: the source database.

@@ -1,4 +1,6 @@
-"""What the demo waits for, told by the log itself: progress of jobs, positions of sources, books of readers, ends of topics."""
+"""What the demo waits for, told by the log itself:
+progress of jobs, positions of sources, books of readers, ends of topics.
+"""
 
 import json
 import threading

@@ -1,4 +1,6 @@
-"""pytest: `def test_x(mainstem_log): ...` gets an embedded log of its own session; its address is `mainstem_log.bootstrap`."""
+"""pytest: `def test_x(mainstem_log): ...` gets an embedded log of its own session; its address is
+`mainstem_log.bootstrap`.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -307,7 +307,9 @@ with mainstem.embedded() as log:
 
 
 def test_connections_leave_room_for_the_segments_files():
-    """A client that leaked connections took the log offline: no segment could be opened, and it ended, again and again."""
+    """A client that leaked connections took the log offline:
+    no segment could be opened, and it ended, again and again.
+    """
     command = [sys.executable, "-c", WITH_FEW_FILES]
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(

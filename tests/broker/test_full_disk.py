@@ -1,4 +1,6 @@
-"""A disk without room, as real clients see it: they are told to try again, and when there is room everything goes on."""
+"""A disk without room, as real clients see it: they are told to try again, and
+when there is room everything goes on.
+"""
 
 import asyncio
 import errno

@@ -56,8 +56,8 @@ def test_what_was_answered_survives_a_crash(tmp_path):
 
 
 def test_a_log_starts_again_where_nothing_is_left_at_the_end_of_its_metadata(tmp_path):
-    """A topic was deleted, then came an idle week: compaction took out the tombstone, the last record. The start looked for
-    it for ever."""
+    """A topic was deleted, then came an idle week: compaction took out the tombstone, the last record. The start looked
+    for it for ever."""
 
     async def check() -> None:
         async with running(tmp_path, ManualClock()) as broker:

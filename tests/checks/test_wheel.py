@@ -51,8 +51,8 @@ def needed_by(name: str, seen: set[str]) -> set[str]:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh environment with the wheel and its plain dependencies.
 
-    They are linked from here, by what they say they need: tests have no network, and pip keeps nothing that it could install
-    them from. So this shows what is needed, not how long an index takes to give it.
+    They are linked from here, by what they say they need: tests have no network, and pip keeps nothing that it could
+    install them from. So this shows what is needed, not how long an index takes to give it.
     """
     directory = tmp_path_factory.mktemp("installed")
     venv.create(directory, with_pip=False)
@@ -104,7 +104,9 @@ ROOMS_OF_THE_LOG = ("core", "records", "wire", "log", "broker", "client", "audit
 
 
 def test_the_log_and_its_tools_need_no_extra(installed: Path) -> None:
-    """Every module of these rooms is imported where nothing of an extra is; one that needs one imports it when it is used."""
+    """Every module of these rooms is imported where nothing of an extra is;
+    one that needs one imports it when it is used.
+    """
     paths = [path for room in ROOMS_OF_THE_LOG for path in (PACKAGE / room).rglob("*.py")]
     modules = sorted(".".join(("mainstem", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in paths)
     names = [module.removesuffix(".__init__") for module in modules if not module.endswith("__main__")]

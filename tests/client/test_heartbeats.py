@@ -28,8 +28,8 @@ def test_heartbeats_are_durable_on_return(connection):
 
 
 def test_a_statement_covers_what_was_committed_before_its_marker_was_written(connection, topic):
-    """Apache Kafka answers a commit first. Windows were closed without the last records, as long as the last stable offset
-    lay before them: here an open transaction keeps it there.
+    """Apache Kafka answers a commit first. Windows were closed without the last records, as long as the last stable
+    offset lay before them: here an open transaction keeps it there.
     """
     producer = Producer(connection.confluent(transactional_id=topic))
     producer.init_transactions(30)

@@ -1,4 +1,6 @@
-"""A real process appends and is killed with SIGKILL, over and over: what it had acknowledged is there, once, in order."""
+"""A real process appends and is killed with SIGKILL, over and over:
+what it had acknowledged is there, once, in order.
+"""
 
 import random
 import signal

@@ -187,7 +187,9 @@ def test_a_fresh_checkpoint_is_refused(bench: Bench) -> None:
 
 
 def test_a_task_attempted_twice_aborts_the_batch(bench: Bench) -> None:
-    """The broker would acknowledge the second attempt's other rows and throw them away, as their sequences are known."""
+    """The broker would acknowledge the second attempt's other rows and throw them away,
+    as their sequences are known.
+    """
     bench.run(batches=1)
     bench.run(batches=1, twice=True, fails="another attempt has claimed it")
     assert len(bench.visible()) == 50

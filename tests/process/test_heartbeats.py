@@ -99,8 +99,8 @@ def test_a_query_that_was_started_again_is_woken_once():
 
 
 def test_state_that_no_watermark_removes_does_not_hold_back_the_end_for_ever():
-    """Event times grew fourfold until Spark's microseconds overflowed a long; their file was in the checkpoint, so that the
-    job failed with it at every start.
+    """Event times grew fourfold until Spark's microseconds overflowed a long; their file was in the checkpoint, so that
+    the job failed with it at every start.
     """
     end, watermark = Inputs(1_357_000_000_000, True), 0
     rules = StatefulRules(delay=2 * HOUR, horizon=6 * HOUR)
@@ -117,8 +117,8 @@ def test_state_that_no_watermark_removes_does_not_hold_back_the_end_for_ever():
 class Query:
     """What Spark does with injections: a batch for what is new, then one without rows if the watermark has moved since.
 
-    A batch closes windows by the watermark that those before it have found. What a run has done is lost with it, but for
-    the watermark; a new run starts with no batch.
+    A batch closes windows by the watermark that those before it have found. What a run has done is lost with it, but
+    for the watermark; a new run starts with no batch.
     """
 
     def __init__(self, last, delay, window_end):

@@ -58,7 +58,9 @@ def test_a_filter_of_the_job_does_not_take_the_heartbeats_away(spark, tmp_path, 
 
 
 def test_injections_that_spark_has_read_are_deleted_but_for_the_last_ones(tmp_path, monkeypatch):
-    """A file that is planned and gone would fail its batch for ever; one that nobody deletes is listed for every batch."""
+    """A file that is planned and gone would fail its batch for ever;
+    one that nobody deletes is listed for every batch.
+    """
     monkeypatch.setattr(job, "_INJECTIONS_KEPT", 2)
     for second in range(6):
         file = tmp_path / f"{second}.txt"

@@ -76,7 +76,9 @@ def drivers() -> "Iterator[list]":
 
 
 def sessions_job(name: str) -> str:
-    """A job with windows, under a name that no other job of the log has: its rows come out when the watermark has passed."""
+    """A job with windows, under a name that no other job of the log has:
+    its rows come out when the watermark has passed.
+    """
     return f"""
         @table(to="SHOP.visits", key=["customer", "since"], watermark=("at", "10 minutes"))
         def {name}(orders):

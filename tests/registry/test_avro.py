@@ -150,6 +150,8 @@ def test_a_schema_that_refers_to_another_cannot_be_read_with_and_says_which():
     ],
 )
 def test_a_value_without_bounds_ended_the_process_and_is_a_bad_value(kind, payload, message):
-    """fastavro descends in C: the first was a SIGSEGV of whoever read it. The second made 3,000,000 items of five bytes."""
+    """fastavro descends in C: the first was a SIGSEGV of whoever read it.
+    The second made 3,000,000 items of five bytes.
+    """
     with pytest.raises(BadValue, match=message):
         decode(HEADER.pack(MAGIC, 1) + payload, lambda _: json.dumps(kind))

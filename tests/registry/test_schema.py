@@ -108,7 +108,9 @@ def test_what_is_wrong_is_told_with_its_place(text, message):
 
 
 def test_an_enum_of_many_symbols_is_read_within_seconds():
-    """A gateway that reads one answers nobody else meanwhile: it was minutes, for a schema below the limit of its size."""
+    """A gateway that reads one answers nobody else meanwhile:
+    it was minutes, for a schema below the limit of its size.
+    """
     symbols = [f"S{number}" for number in range(50_000)]
     kind = {"type": "enum", "name": "E", "symbols": symbols}
     text = record({"name": "all", "type": {"type": "array", "items": kind}, "default": symbols})

@@ -316,7 +316,9 @@ ODD = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},%s]
     ],
 )
 def test_what_another_registry_took_is_found_and_followed_though_we_would_refuse_it(odd):
-    """Its subject was blocked: the same text was refused, as was every successor, with a message that blamed the new one."""
+    """Its subject was blocked: the same text was refused, as was every successor, with a message
+    that blamed the new one.
+    """
     state = taken_over(SchemaValue("s", 1, 7, ODD % odd))
     assert state.register("s", NewSchema(ODD % odd)).id == 7
     assert state.find("s", NewSchema(ODD % odd)).version == 1

@@ -1,4 +1,6 @@
-"""What tests of running jobs need: rows put into topics as sources put them, rows read back, a driver run for a while."""
+"""What tests of running jobs need: rows put into topics as sources put them, rows read back,
+a driver run for a while.
+"""
 
 import json
 import time

@@ -82,7 +82,8 @@ def command(
 
 @cache
 def _class_archive() -> tuple[str, ...]:
-    """Options for a JVM to take the classes of Kafka's admin client from an archive, made at the first use on a machine.
+    """Options for a JVM to take the classes of Kafka's admin client from an archive,
+    made at the first use on a machine.
 
     A tool takes 1 s of the processor with it instead of 2, and the tests run a hundred of them.
     """

@@ -1,7 +1,8 @@
 """A micro-batch engine in 150 lines, for killing: it plans, runs and writes down batches as Spark does, and its tasks
 are processes of their own, but every step of it can be the last one.
 
-    python -c "from tests.support.sink_engine import main; main()" '{"bootstrap": ..., "checkpoint": ..., "kill_at": ["sent_end_txn", 2]}'
+    python -c "from tests.support.sink_engine import main; main()" '{"bootstrap": ..., "checkpoint": ..., "kill_at":
+    ["sent_end_txn", 2]}'
 
 `kill_at`: the name of a step and the how-manieth time; there the process sends itself SIGKILL. Steps are those that
 the sink traces, and the engine's own: planned, task_produced, written_down.

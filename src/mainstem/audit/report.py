@@ -58,8 +58,8 @@ def known_readers(
 ) -> dict[TopicPartition, set[str]]:
     """Who reads each partition, by the catalog: every version of a job its inputs, a sink what its entry names.
 
-    A sink's entry holds `topics`, a list, or `pattern`, a regular expression; and `reader`, where the name under which it
-    speaks to the audit is not the sink's own.
+    A sink's entry holds `topics`, a list, or `pattern`, a regular expression; and `reader`, where the name under which
+    it speaks to the audit is not the sink's own.
     """
     by_topic: dict[str, set[TopicPartition]] = {}
     for partition in partitions:

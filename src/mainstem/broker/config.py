@@ -27,23 +27,24 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         max_connections: a further one is closed at once; the limit of open files counts too.
         connections_max_idle_ms: a connection without a request for so long is closed; 0: never.
         fetch_max_bytes: most bytes of one answer to a fetch, but for a first batch that is larger.
-        max_incremental_fetch_session_cache_slots: fetch sessions kept; further fetchers send their partitions each time.
+        max_incremental_fetch_session_cache_slots: fetch sessions kept;
+            further fetchers send their partitions each time.
         stop_timeout_ms: how long requests in flight may take when the broker stops.
         offsets_topic_num_partitions: of `__consumer_offsets`; Kafka's 50 pays on a cluster only, where each is led by
             another broker.
         offset_metadata_max_bytes: of the text that a consumer commits with an offset.
         offsets_retention_minutes: a group without members keeps its offsets so long.
         offsets_retention_check_interval_ms: how often that is looked at.
-        group_initial_rebalance_delay_ms: how long a new group waits for more members; Kafka's 3 s makes every first consumer
-            wait.
+        group_initial_rebalance_delay_ms: how long a new group waits for more members; Kafka's 3 s makes every first
+            consumer wait.
         group_min_session_timeout_ms: the shortest `session.timeout.ms` that a member may ask for.
         group_max_session_timeout_ms: the longest.
         group_max_size: members of one group.
         transaction_state_log_num_partitions: of `__transaction_state`.
         transaction_max_timeout_ms: the longest `transaction.timeout.ms` that a producer may ask for.
         transactional_id_expiration_ms: a transactional id without a transaction is forgotten after this long.
-        transaction_abort_timed_out_transaction_cleanup_interval_ms: how often transactions past their timeout are looked
-            for, to abort them.
+        transaction_abort_timed_out_transaction_cleanup_interval_ms: how often transactions past their timeout are
+            looked for, to abort them.
     """
 
     host: str = "127.0.0.1"

@@ -44,7 +44,9 @@ FAULTS = {
     errno.EIO: "check the disk",
     errno.EMFILE: "raise the limit of open files: ulimit -n",
 }
-"""What the machine may refuse anywhere, and what a person can do about it; any other OSError that comes this far is a bug."""
+"""What the machine may refuse anywhere, and what a person can do about it;
+any other OSError that comes this far is a bug.
+"""
 
 
 class OutputClosed(Exception):
@@ -96,9 +98,9 @@ def group() -> None:
 def main() -> None:
     """The `mainstem` command.
 
-    Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do), 130 interrupted by Ctrl-C, 141
-    nobody reads the output any more. A bug is a failure: it shows its traceback. A process under a supervisor ends with
-    75 where it may be started again.
+    Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do), 130 interrupted by Ctrl-C,
+    141 nobody reads the output any more. A bug is a failure: it shows its traceback. A process under a supervisor ends
+    with 75 where it may be started again.
     """
     _load_kio()
     try:
@@ -169,7 +171,8 @@ def extra_of(module: str) -> str | None:
 def fail(error: MainstemError) -> NoReturn:
     """Print what was expected and found, then what to do, and exit with 2.
 
-    Under a supervisor, 2 means that a person has to mend something first; whatever else went wrong is worth another try.
+    Under a supervisor, 2 means that a person has to mend something first;
+    whatever else went wrong is worth another try.
     """
     hint = f" ({error.hint})" if error.hint else ""
     with contextlib.suppress(OSError):

@@ -28,8 +28,8 @@ class Cleaned(msgspec.Struct, frozen=True):
 def clean(project: Path, data: Path | None, yes: bool, as_json: bool) -> None:
     """Delete the data directory of PROJECT: its log, checkpoints and tables. Refused while it is in use, or is none.
 
-    What sources and destinations keep (a replication slot, rows of a replica) is not touched, nor what a link in it points
-    to. Interrupted, it is run again.
+    What sources and destinations keep (a replication slot, rows of a replica) is not touched, nor what a link in it
+    points to. Interrupted, it is run again.
     """
     directory = data_directory(project, data)
     cleaned = _clean(directory, yes)

@@ -84,7 +84,8 @@ def show(name: str, as_json: bool, target: Target) -> None:
 def retire(name: str, version: str, as_json: bool, target: Target) -> None:
     """Stop VERSION of job NAME for good. What it wrote stays; what it has not read it never reads.
 
-    The log has to run; `mainstem up` may, and goes on with the others. Refused for the version that the project asks for.
+    The log has to run; `mainstem up` may, and goes on with the others.
+    Refused for the version that the project asks for.
     """
     from mainstem.process.versions import retire
 

@@ -43,7 +43,8 @@ def log() -> None:
 def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> None:
     """Serve the log in directory DATA until SIGTERM or Ctrl-C.
 
-    Where the disk fails it ends, with exit code 2: what was acknowledged is safe. `mainstem up` starts its own log again.
+    Where the disk fails it ends, with exit code 2: what was acknowledged is safe.
+    `mainstem up` starts its own log again.
     """
     _skip_slow_imports()
     from mainstem.core.logging import configure

@@ -1,4 +1,6 @@
-"""`mainstem run gateway|connect|spark`: one process of a project, as `mainstem up` starts it or as another host does."""
+"""`mainstem run gateway|connect|spark`: one process of a project, as `mainstem up` starts it
+or as another host does.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

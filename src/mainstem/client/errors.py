@@ -5,7 +5,7 @@ MainstemError
 └── Retriable
     ├── BrokerUnavailable    nobody answers, or not in time
     └── TransactionFailed    the transaction was or must be aborted; nothing of it is visible
-        ├── IdentityLost     the log has forgotten the producer id, or a newer holder has another: fence again, that tells
+        ├── IdentityLost     the log has forgotten the producer id, or a newer holder has another: to fence again tells
         └── Fenced           a newer holder of the same transactional id exists: stop, do not retry here
 """
 
@@ -21,7 +21,9 @@ class TopicMismatch(UserError):
 
 
 class TopicRefused(UserError):
-    """The broker does not create this topic: a setting it does not know, a value out of range, a rule of the cluster."""
+    """The broker does not create this topic: a setting it does not know, a value out of range,
+    a rule of the cluster.
+    """
 
 
 class RecordRefused(UserError):
@@ -41,8 +43,8 @@ class TransactionFailed(Retriable):
 
 
 class IdentityLost(TransactionFailed):
-    """The transactional id has another producer id than ours, or none: it was not used for `transactional.id.expiration.ms`
-    (7 days), and perhaps somebody has taken it since.
+    """The transactional id has another producer id than ours, or none: it was not used for
+    `transactional.id.expiration.ms` (7 days), and perhaps somebody has taken it since.
     """
 
 

@@ -28,8 +28,8 @@ class Statement(msgspec.Struct, frozen=True, omit_defaults=True):
 def statement_about(connection: Connection, topic: str, event_time: int, *, end: bool) -> Statement:
     """The statement about what is in `topic` now, by its only writer, whose transactions are committed.
 
-    The positions are high watermarks. A commit is answered before its markers are written: the last stable offset may still
-    lie before what was just committed, and a job would close its windows without it.
+    The positions are high watermarks. A commit is answered before its markers are written: the last stable offset may
+    still lie before what was just committed, and a job would close its windows without it.
     """
     # First: positions of a topic made anew are not those of this one.
     topic_id = topic_ids(connection, [topic]).get(topic, "")

@@ -51,8 +51,8 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Read(Seen, frozen=True, kw_only=True, omit_defaults=True):
-    """What a reader did with the records of one partition, from offset `start` (included), where it began, to `end` (not
-    included).
+    """What a reader did with the records of one partition, from offset `start` (included), where it began, to `end`
+    (not included).
     """
 
     start: int = msgspec.field(default=0, name="from")
@@ -121,7 +121,9 @@ def read_marker(connection: Connection, job: str, version: str, *, decided: bool
 
 
 def merge_positions(positions: Mapping[str, Positions]) -> Positions:
-    """The positions of several sources as one: a partition that two sources read counts from where the slower one is."""
+    """The positions of several sources as one: a partition that two sources read counts from
+    where the slower one is.
+    """
     merged: Positions = {}
     for by_topic in positions.values():
         for topic, by_partition in by_topic.items():

@@ -23,7 +23,7 @@ _REFUSALS = (
     KafkaError.INVALID_PARTITIONS,
     KafkaError.INVALID_REPLICATION_FACTOR,
     KafkaError.POLICY_VIOLATION,
-    KafkaError.TOPIC_EXCEPTION,  # of its name: a letter that no topic may have, or one that is another's but for . and _
+    KafkaError.TOPIC_EXCEPTION,  # of its name: a letter that none may have, or one that is another's but for . and _
 )
 """The answers that are the same at every try."""
 _NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
@@ -109,7 +109,9 @@ def ensure_topic(
 
 
 def _mend_settings(connection: Connection, config: Mapping[str, str]) -> str:
-    """The hint where settings of a new topic are refused: which of them this log does not know, by those of a topic it has."""
+    """The hint where settings of a new topic are refused:
+    which of them this log does not know, by those of a topic it has.
+    """
     known = next(iter(describe_configs(connection, list(list_topics(connection))[:1]).values()), dict(config))
     unknown = next((name for name in config if name not in known), "")
     return suggestion(unknown, known, "its settings are those of https://kafka.apache.org/documentation/#topicconfigs")

@@ -165,8 +165,8 @@ class SharedTransaction:
         """Take the transactional id again after an error, unless somebody else has taken it since.
 
         What may be open is ended in the name of the last identity, which is refused to whoever was fenced.
-        InitProducerId with that identity (KIP-360) does not tell before: Apache Kafka aborts the open transaction of the
-        newer holder for it. Version 1: an id whose transaction was aborted for its age is taken for a lost one.
+        InitProducerId with that identity (KIP-360) does not tell before: Apache Kafka aborts the open transaction of
+        the newer holder for it. Version 1: an id whose transaction was aborted for its age is taken for a lost one.
 
         Raises:
             Fenced: a newer holder has the id; it keeps it.
@@ -436,7 +436,9 @@ class TransactionWriter:
             lane.filled += 1
 
     def append_encoded(self, partition: TopicPartition, records: Any, count: int, timestamp_ms: int) -> None:
-        """Append one batch of records that are encoded already: a buffer of the records' section, offset deltas from 0."""
+        """Append one batch of records that are encoded already:
+        a buffer of the records' section, offset deltas from 0.
+        """
         lane = self._lane(partition)
         lane.seal()
         ticket, sequence = self._ticket, lane.take_sequences(count)

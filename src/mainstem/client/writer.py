@@ -54,9 +54,9 @@ class TransactionalWriter:
         writer.send("shop.orders", None, key, value)
         basis = writer.commit({"lsn": 42})        # rows and position become visible together
 
-    After `TransactionFailed` the writer has aborted: read the source again from `writer.state.position`, with a new writer
-    if `begin` raises it again (the broker had aborted the transaction for its age). After `Fenced` a newer writer of the
-    source is at work: stop.
+    After `TransactionFailed` the writer has aborted: read the source again from `writer.state.position`, with a new
+    writer if `begin` raises it again (the broker had aborted the transaction for its age). After `Fenced` a newer
+    writer of the source is at work: stop.
     """
 
     def __init__(self, connection: Connection, source: str, *, transaction_timeout_ms: int = 60_000) -> None:
@@ -104,7 +104,8 @@ class TransactionalWriter:
         """Queue one record. Without a partition its key chooses as in Kafka, and a record without key takes turns.
 
         Raises:
-            Fenced, TransactionFailed, RecordRefused, BrokerUnavailable: as `commit` does, for this or an earlier record.
+            Fenced, TransactionFailed, RecordRefused, BrokerUnavailable:
+                as `commit` does, for this or an earlier record.
         """
         if partition is None:
             partition = self._choose(topic, key)

@@ -115,7 +115,9 @@ class Gateway:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it answers, which uvicorn only logs; and ends without the signal's own exit code when it was asked to."""
+    """Tells when it answers, which uvicorn only logs;
+    and ends without the signal's own exit code when it was asked to.
+    """
 
     on_ready: Callable[[], None]
 

@@ -1,7 +1,7 @@
 """What could not be taken in is kept: the bytes as they came, and why.
 
-The topic `<topic>.quarantine` holds one record per refused input, in Confluent's wire format; its key is the input's key.
-Whoever mends it sends it again through the door it came from.
+The topic `<topic>.quarantine` holds one record per refused input, in Confluent's wire format; its key is the input's
+key. Whoever mends it sends it again through the door it came from.
 """
 
 import json

@@ -8,7 +8,8 @@ What becomes of an error:
     CorruptData          failed: nothing is skipped in silence. Tried again like a UserError
     anything else        a bug of ours: logged with its stack, tried again like a Retriable
 
-A run of a minute starts over with the first pause. One line per failure, and the others go on. `failed` stays while it is tried again, until it has worked for a while.
+A run of a minute starts over with the first pause. One line per failure, and the others go on. `failed` stays while it
+is tried again, until it has worked for a while.
 """
 
 import re
@@ -52,8 +53,9 @@ class TaskState(msgspec.Struct):
     """What people see of a task. `state`: running, idle (a job whose input is not there yet), waiting (for the next try
     after a failure), failed, stopped.
 
-    `error` is the last one, on one line, or what an idle one waits for; `retry_seconds` is the pause before the next try of
-    a task that waits or has failed, 0 where there is none. `needs_a_person`: a person has to mend what the error says.
+    `error` is the last one, on one line, or what an idle one waits for; `retry_seconds` is the pause before the next
+    try of a task that waits or has failed, 0 where there is none. `needs_a_person`:
+    a person has to mend what the error says.
     """
 
     name: str

@@ -66,7 +66,8 @@ def variable_of(table: str, environment: Mapping[str, str] = os.environ) -> str 
 
 
 def settings_from(environment: Mapping[str, str], load: Callable[[Mapping[str, str]], T], *, where: str) -> T:
-    """What `load` makes of the file at `where` under `environment`; an error that a variable brings in names the variable.
+    """What `load` makes of the file at `where` under `environment`;
+    an error that a variable brings in names the variable.
 
     Raises:
         BadSetting: as `load` does.
@@ -126,7 +127,9 @@ def convert(tree: Any, kind: type[T], *, where: str) -> T:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """What to do about an unknown name: take the nearest one that is known; where none is near, `otherwise` or all of them."""
+    """What to do about an unknown name: take the nearest one that is known;
+    where none is near, `otherwise` or all of them.
+    """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, 1)
     return f"did you mean {close[0]}?" if close else otherwise or f"expected is one of {', '.join(names)}"

@@ -10,8 +10,8 @@ _PAST_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def open_request(request: urllib.request.Request, timeout_seconds: float) -> HTTPResponse:
-    """The answer to `request`, whose body is yet to be read. Variables like `http_proxy` count, but not for this machine:
-    a proxy elsewhere cannot reach it, and urllib asks one for it all the same.
+    """The answer to `request`, whose body is yet to be read. Variables like `http_proxy` count, but not for this
+    machine: a proxy elsewhere cannot reach it, and urllib asks one for it all the same.
 
     Raises:
         HTTPError: the status is an error; it has the body.

@@ -9,7 +9,9 @@ import structlog
 
 
 class Lines(structlog.PrintLogger):
-    """Prints lines, and drops those that cannot be printed: a full disk or a closed pipe must not end what is told of."""
+    """Prints lines, and drops those that cannot be printed:
+    a full disk or a closed pipe must not end what is told of.
+    """
 
     def msg(self, message: str) -> None:
         with contextlib.suppress(OSError):

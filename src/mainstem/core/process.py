@@ -1,4 +1,6 @@
-"""What a child process owes its parent: to wait for what it needs, to say when it is ready, to stop when told, to die with it."""
+"""What a child process owes its parent: to wait for what it needs, to say when it is ready, to stop when told,
+to die with it.
+"""
 
 import ctypes
 import os

@@ -1,6 +1,7 @@
 """What a job means, found out by running its function on empty typed DataFrames: nothing is read, nothing is started.
 
-The streams are streaming DataFrames, the tables are not, so Spark's own analysis tells which operators would keep state.
+The streams are streaming DataFrames, the tables are not, so Spark's own analysis tells
+which operators would keep state.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """When is a job's input idle or finished, and what follows from it: the rules, without Kafka or Spark.
 
-A writer states of its topic: after these positions nothing older than this event time follows, or nothing at all. Once a
-job has processed up to those positions, it passes the news on:
+A writer states of its topic: after these positions nothing older than this event time follows, or nothing at all. Once
+a job has processed up to those positions, it passes the news on:
 
     a job without state     states the same of its output
     a job with windows      1. injects a row with that event time into its own query: the watermark moves; a query that
@@ -112,7 +112,9 @@ class StatefulRules:
         self._passed_on: tuple[Inputs, Any] | None = None
 
     def restart(self) -> None:
-        """A new run of the query begins: whether it has read what was injected before, or closed its windows, is unknown."""
+        """A new run of the query begins: whether it has read what was injected before, or closed its windows,
+        is unknown.
+        """
         self._injected = 0
         self._woken = False
         self._passed_on = None
@@ -124,8 +126,8 @@ class StatefulRules:
     def next_step(
         self, inputs: Inputs | None, positions: Any, watermark: int | None, open_windows: int
     ) -> Inject | State | None:
-        """What to do now, given the watermark of the last finished batch (None: there was none in this run of the query)
-        and the windows that it left open.
+        """What to do now, given the watermark of the last finished batch (None: there was none in this run of the
+        query) and the windows that it left open.
         """
         if inputs is None or self._passed_on == (inputs, positions):
             return None

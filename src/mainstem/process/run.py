@@ -1,7 +1,7 @@
 """The driver: one process that runs all jobs of one version of a project's code.
 
-Jobs start as soon as their inputs exist and have schemas. One that fails is told and tried again by itself, the others go
-on. Only a job that has never run and cannot run stops the start: somebody has just written it.
+Jobs start as soon as their inputs exist and have schemas. One that fails is told and tried again by itself, the others
+go on. Only a job that has never run and cannot run stops the start: somebody has just written it.
 """
 
 import threading
@@ -59,10 +59,11 @@ def output_topic(to: str, version: str) -> str:
 
 
 class JobDriver:
-    """Runs jobs of `project`, whose code is frozen as `version`. One that is retired meanwhile is stopped, the others go on.
+    """Runs jobs of `project`, whose code is frozen as `version`.
+    One that is retired meanwhile is stopped, the others go on.
 
-    `start`, then `step` now and then from one thread. `stop` stops all in order. `running`, `waiting` (for an input, or to
-    be tried again) and `retries.failed` are by `<job>@<version>`.
+    `start`, then `step` now and then from one thread. `stop` stops all in order. `running`, `waiting` (for an input, or
+    to be tried again) and `retries.failed` are by `<job>@<version>`.
 
     Args:
         spark: the root session.

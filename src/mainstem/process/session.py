@@ -1,4 +1,6 @@
-"""The Spark session that jobs run in: locked jars, a Java that can run it, and the settings that correctness rests on."""
+"""The Spark session that jobs run in: locked jars, a Java that can run it, and the settings
+that correctness rests on.
+"""
 
 import os
 import shlex

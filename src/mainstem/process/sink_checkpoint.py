@@ -71,7 +71,8 @@ class Checkpoint:
             raise SinkRefused(f"{path}: expected the id of a Spark query: {error!r}", hint=hint) from error
 
     def check(self, committed: int) -> None:
-        """See that what Spark will read can be read: where a file was cut, Spark fails at every start and names no repair.
+        """See that what Spark will read can be read: where a file was cut, Spark fails at every start
+        and names no repair.
 
         What a power cut may leave is mended: the log makes it good.
 
@@ -172,8 +173,8 @@ class Checkpoint:
 
 
 def _is_made_good(path: Path, committed: int) -> bool:
-    """Whether the log, which has batches up to `committed`, stands in for this file: the plan of a batch that it does not
-    have is made anew, and a batch that it has but whose end is missing is run again and left out.
+    """Whether the log, which has batches up to `committed`, stands in for this file: the plan of a batch that it does
+    not have is made anew, and a batch that it has but whose end is missing is run again and left out.
     """
     batch = int(path.name) if path.name.isdigit() else -1
     return (path.parent.name == "offsets" and batch > committed) or (

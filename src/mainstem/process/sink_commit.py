@@ -167,7 +167,9 @@ class BatchCommitter:
         return marker
 
     def abort(self) -> None:
-        """Give up the batch; `open` before the next one. Never raises: what cannot be aborted now, the next fence aborts."""
+        """Give up the batch; `open` before the next one. Never raises:
+        what cannot be aborted now, the next fence aborts.
+        """
         self._claims.end()
         self._plan = None
         try:

@@ -4,8 +4,8 @@
              | varint value length | value | varint number of headers | headers
     header   varint key length | key | varint value length | value
 
-All numbers are zigzag varints; a null has length -1. The second 0 is the timestamp delta: all records of a batch get the
-time of their append. https://kafka.apache.org/documentation/#record
+All numbers are zigzag varints; a null has length -1. The second 0 is the timestamp delta: all records of a batch get
+the time of their append. https://kafka.apache.org/documentation/#record
 
 Arrow joins the columns of a batch element by element into one buffer, and that buffer is the body of the record batch.
 """

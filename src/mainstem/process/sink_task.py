@@ -1,4 +1,5 @@
-"""The tasks' side of the sink: rows of output partitions that this task alone writes, produced in the driver's transaction.
+"""The tasks' side of the sink: rows of output partitions that this task alone writes,
+produced in the driver's transaction.
 
 in    _target int: the number of the output partition, over all outputs      key, value binary
       _hash long: the record's fingerprint, computed by Spark                [headers array<struct<key, value>>]

@@ -22,7 +22,8 @@ _USERS = "environments.txt"
 def spark_home() -> Path:
     """The `SPARK_HOME` for a driver of this environment: one that is set, else the shared one.
 
-    Where jars cannot be shared (another file system, jars or settings that somebody has added), it is the environment's own.
+    Where jars cannot be shared (another file system, jars or settings that somebody has added),
+    it is the environment's own.
     """
     if chosen := os.environ.get("SPARK_HOME"):
         return Path(chosen)

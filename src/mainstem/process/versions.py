@@ -1,13 +1,14 @@
-"""Code is data: the sources of a project are frozen before they run, and each job's version names the ones it runs from.
+"""Code is data: the sources of a project are frozen before they run,
+and each job's version names the ones it runs from.
 
-    <data>/versions/<sha>/            a copy of the project's code, schemas and small data files, and of its [project] and
-                                      [topics]
-    <data>/versions/<sha>.json        when it was frozen, from where, with which packages
+    <data>/versions/<sha>/        a copy of the project's code, schemas and small data files, and of its [project] and
+                                  [topics]
+    <data>/versions/<sha>.json    when it was frozen, from where, with which packages
 
-Spark ships functions of a module by its name, so a running process would pick up files that are edited under it. What is
-copied is what the hash covers: all that can change what jobs compute (`docs/decisions/jobs.md` lists it). Of the settings
-these are what is said of topics; others (a port, how often a job runs) are read from the project as it is, and start no new
-version; they are not copied either, since passwords may be among them.
+Spark ships functions of a module by its name, so a running process would pick up files that are edited under it. What
+is copied is what the hash covers: all that can change what jobs compute (`docs/decisions/jobs.md` lists it). Of the
+settings these are what is said of topics; others (a port, how often a job runs) are read from the project as it is, and
+start no new version; they are not copied either, since passwords may be among them.
 """
 
 import hashlib

@@ -10,7 +10,7 @@ Format 2 (https://kafka.apache.org/documentation/#recordbatch), big-endian, 61 b
                                               └──────────────────────── the CRC-32C covers this, to the batch's end ────────────────────┘
 
 Base offset and leader epoch lie outside the CRC: the log assigns both without touching anything else.
-"""
+"""  # noqa: W505 - the picture is as wide as the header
 
 from collections.abc import Iterator
 from struct import Struct

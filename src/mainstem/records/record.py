@@ -2,8 +2,10 @@
 
 A record, every number a zigzag varint (https://kafka.apache.org/documentation/#record)::
 
-    length │ attributes (1 byte, 0) │ timestamp delta │ offset delta │ key length, key │ value length, value │ header count, headers
-                                                                       -1: null          -1: null              name length, name, value length, value
+    length │ attributes (1 byte, 0) │ timestamp delta │ offset delta │ key length, key │ value length, value
+                                                                       -1: null          -1: null
+           │ header count, headers
+                           name length, name, value length, value
 """
 
 from collections.abc import Iterator, Sequence
@@ -95,7 +97,8 @@ def decode_record(header: BatchHeader, data: bytes, start: int, end: int) -> Rec
 
 
 def check_deltas(header: BatchHeader, timestamp_delta: int, offset_delta: int) -> None:
-    """Nobody but its writer has looked into the batch: its records lie within it, and their times are numbers of 64 bits.
+    """Nobody but its writer has looked into the batch:
+    its records lie within it, and their times are numbers of 64 bits.
 
     Raises:
         CorruptRecords: this one does not.

@@ -112,8 +112,8 @@ def decode(value: bytes, schema_of: Callable[[int], str], *, reader: str | None 
     With `reader`, the row comes in that schema's shape.
 
     Raises:
-        BadValue: not the wire format, or the bytes end early or do not fit the schema; a date or timestamp is outside the
-            years 1 to 9999; nested deeper, or of far more parts, than a reader can hold (`bounds`).
+        BadValue: not the wire format, or the bytes end early or do not fit the schema; a date or timestamp is outside
+            the years 1 to 9999; nested deeper, or of far more parts, than a reader can hold (`bounds`).
     """
     schema_id, payload = split(value)
     text = schema_of(schema_id)
@@ -137,8 +137,8 @@ def decode(value: bytes, schema_of: Callable[[int], str], *, reader: str | None 
 def key_text(row: Mapping[str, Any], columns: tuple[str, ...]) -> bytes:
     """The key of `row`: one column as text, several as a JSON array without spaces; never a schema id.
 
-    `true`, `false` and numbers are written as JSON writes them, all else as PostgreSQL does (docs/formats/events.md), so
-    every writer gives the same bytes. Values are as `decode` gives them.
+    `true`, `false` and numbers are written as JSON writes them, all else as PostgreSQL does (docs/formats/events.md),
+    so every writer gives the same bytes. Values are as `decode` gives them.
 
     Raises:
         UnfitRow: a key column is missing or null, or of a type that has no text.

@@ -107,7 +107,9 @@ class _Cursor:
         self.position = 0
 
     def parts(self, kind: Any) -> Iterator[Any]:
-        """The types of what is directly inside of a value of `kind`; each has to be passed before the next is asked for."""
+        """The types of what is directly inside of a value of `kind`;
+        each has to be passed before the next is asked for.
+        """
         if isinstance(kind, list):
             branch = self.number()
             if branch not in range(len(kind)):

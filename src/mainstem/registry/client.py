@@ -1,4 +1,6 @@
-"""A blocking client of any Confluent-compatible registry, on the standard library alone: it also runs in Spark's workers."""
+"""A blocking client of any Confluent-compatible registry, on the standard library alone:
+it also runs in Spark's workers.
+"""
 
 import http.client
 import json
@@ -31,7 +33,9 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    """The registry at `url` (`http://host:port`). What never changes is asked for once: ids, and what this client registered."""
+    """The registry at `url` (`http://host:port`). What never changes is asked for once:
+    ids, and what this client registered.
+    """
 
     def __init__(self, url: str, *, timeout_seconds: float = 10.0, patience_seconds: float = 30.0) -> None:
         self.url = url.rstrip("/")

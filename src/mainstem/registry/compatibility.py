@@ -18,7 +18,9 @@ from mainstem.registry.schema import AvroField, AvroType, pointer_to
 
 
 class Level(StrEnum):
-    """What a subject promises about its versions. `BACKWARD`: the new schema reads old data. `FORWARD`: old readers read new data."""
+    """What a subject promises about its versions. `BACKWARD`: the new schema reads old data. `FORWARD`:
+    old readers read new data.
+    """
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -70,7 +72,8 @@ _NOTHING: Final = sys.maxsize
 
 
 def check(new: AvroType, old: Sequence[tuple[int, AvroType]], level: Level) -> list[str]:
-    """Why `new` breaks `level` against the versions in `old` (version number, schema; oldest first); empty if it does not.
+    """Why `new` breaks `level` against the versions in `old` (version number, schema; oldest first);
+    empty if it does not.
 
     Each reason is one line: which way reading fails, against which version, the kind, the JSON pointer, the cause.
     """
@@ -125,7 +128,9 @@ class _Comparison:
         return problems
 
     def _settle(self, before: int, *, readable: bool) -> None:
-        """What was found readable inside of a pair, and may rest on the assumption that the pair is: it stays, or is forgotten."""
+        """What was found readable inside of a pair, and may rest on the assumption that the pair is:
+        it stays, or is forgotten.
+        """
         while len(self.assuming) > before:
             pair, _ = self.assuming.popitem()
             if not readable:
@@ -195,7 +200,8 @@ class _Comparison:
         for field in reader.fields:
             sources = sources_of(field, written)
             if len(sources) > 1 or (sources and sources[0].name in claimed):
-                # Libraries disagree here: some take the name first, some the alias, some let one of two readers go empty.
+                # Libraries disagree here: some take the name first, some the alias,
+                # some let one of two readers go empty.
                 rivals = ", ".join(source.name for source in sources)
                 reason = (
                     f"the field {field.name!r} and its aliases find more than one match, or one taken already: {rivals}"

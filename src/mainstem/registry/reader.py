@@ -60,7 +60,8 @@ class TypedReader:
         connection: the log.
         topic: it must exist.
         start: `earliest`, `end`, or an offset (of every partition): its record, or the first one that is left after it.
-        follow: go on for ever; otherwise stop at the ends of now, open transactions included only once they are decided.
+        follow: go on for ever; otherwise stop at the ends of now,
+            open transactions included only once they are decided.
         raw: give a value that cannot be decoded as its bytes, with the reason, instead of raising it.
 
     Raises:

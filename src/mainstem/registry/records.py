@@ -1,11 +1,12 @@
-"""The records of the `_schemas` topic, in Confluent's format: an existing registry's topic can be taken over, and ours given away.
+"""The records of the `_schemas` topic, in Confluent's format:
+an existing registry's topic can be taken over, and ours given away.
 
-    key                                                                   value
-    {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}              {"subject","version","id","schema","deleted", ...}
-    {"keytype":"DELETE_SUBJECT","subject":"s","magic":0}                  {"subject","version"}: up to this version, soft
-    {"keytype":"CONFIG","subject":null | "s","magic":0}                   {"compatibilityLevel", ...}
-    {"keytype":"MODE","subject":null | "s","magic":0}                     {"mode"}
-    {"keytype":"NOOP","magic":0}                                          ours: {"max_id": n}, so that no id comes back
+    key                                                         value
+    {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}    {"subject","version","id","schema","deleted", ...}
+    {"keytype":"DELETE_SUBJECT","subject":"s","magic":0}        {"subject","version"}: up to this version, soft
+    {"keytype":"CONFIG","subject":null | "s","magic":0}         {"compatibilityLevel", ...}
+    {"keytype":"MODE","subject":null | "s","magic":0}           {"mode"}
+    {"keytype":"NOOP","magic":0}                                ours: {"max_id": n}, so that no id comes back
 
 A null value removes what the key stands for. JSON without spaces, keys in the order above: the bytes of a key decide
 what compaction keeps. Only NOOP's value is ours; Confluent's reader skips that key whatever its value is.

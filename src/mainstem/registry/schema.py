@@ -95,10 +95,11 @@ class AvroField(msgspec.Struct, eq=False):
 
 
 def parse(text: str, references: Iterable[str] = (), *, lenient: bool = False) -> AvroType:
-    """Check the schema in `text`. `references` are the texts of schemas whose named types it may use, dependencies first.
+    """Check the schema in `text`. `references` are the texts of schemas whose named types it may use,
+    dependencies first.
 
-    With `lenient`, as for what is stored already: another registry or an older specification may have taken it. A logical
-    type that does not fit is ignored, as readers do; defaults and the letters of names are not looked at.
+    With `lenient`, as for what is stored already: another registry or an older specification may have taken it. A
+    logical type that does not fit is ignored, as readers do; defaults and the letters of names are not looked at.
 
     Raises:
         InvalidSchema: not JSON, or not a schema; the message starts with the JSON pointer of the place.
@@ -111,7 +112,8 @@ def parse(text: str, references: Iterable[str] = (), *, lenient: bool = False) -
 
 
 def canonical(text: str) -> str:
-    """The schema as we store and compare it: no spaces, attributes in the specification's order, names split the same way.
+    """The schema as we store and compare it: no spaces, attributes in the specification's order,
+    names split the same way.
 
     Two texts of the same canonical form are one schema with one id. Docs, aliases and custom attributes stay: they are
     part of what a team agreed on, unlike in Avro's "parsing canonical form".
@@ -164,7 +166,9 @@ def pointer_to(pointer: str, *steps: str | int) -> str:
 
 
 class _Parser:
-    """One pass over the JSON of a schema; `names` collects the named types on the way, since later parts refer to them."""
+    """One pass over the JSON of a schema; `names` collects the named types on the way,
+    since later parts refer to them.
+    """
 
     def __init__(self, names: dict[str, AvroType], *, may_redefine: bool, lenient: bool) -> None:
         self.names = names

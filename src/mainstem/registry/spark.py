@@ -1,7 +1,7 @@
 """Typed rows in Spark: Avro values by schema id to columns and back, in the JVM.
 
-A value is `00`, the schema id as 4 bytes (big-endian), and Avro. Spark's `from_avro` takes one writer schema, so a topic
-with several ids needs one call per id; every row comes out in the shape of one reader schema.
+A value is `00`, the schema id as 4 bytes (big-endian), and Avro. Spark's `from_avro` takes one writer schema, so a
+topic with several ids needs one call per id; every row comes out in the shape of one reader schema.
 """
 
 import json
@@ -263,7 +263,8 @@ def encode_values(
 
 
 def key_bytes(struct: "StructType", key: Sequence[str]) -> "Column":
-    """The key as UTF-8: one column as text, several as a JSON array, byte for byte as `registry.avro.key_text` gives it.
+    """The key as UTF-8: one column as text, several as a JSON array,
+    byte for byte as `registry.avro.key_text` gives it.
 
     Raises:
         UnfitType: a column is missing, or has no exact text (floats, structs).

@@ -1,7 +1,8 @@
 """The registry's state, and what it decides: no I/O.
 
 Questions read the state. Commands check a request against it and return the records that would make it so; the store
-appends them, reads them back, and gives each to `apply`. So the state is exactly what the topic says, on every registry.
+appends them, reads them back, and gives each to `apply`.
+So the state is exactly what the topic says, on every registry.
 """
 
 import hashlib
@@ -94,7 +95,8 @@ class State:
             if gone is not None:
                 self._forget_id(gone)
             return
-        # First of all: an id is taken even if what it stands for cannot be read. All that may fail comes before a change.
+        # First of all: an id is taken even if what it stands for cannot be read.
+        # All that may fail comes before a change.
         self.max_id = max(self.max_id, records.given_id(value_bytes))
         value = records.decode_schema(value_bytes)
         content = _content(value)
@@ -292,7 +294,8 @@ class State:
     # -- commands: the records that would make it so
 
     def register(self, subject: str, new: NewSchema) -> Registration:
-        """A version for this schema in `subject`: the one it has, or a new one with the id of the same content elsewhere.
+        """A version for this schema in `subject`: the one it has,
+        or a new one with the id of the same content elsewhere.
 
         Raises:
             InvalidSchema, IncompatibleSchema, NotPermitted: as their names say.
@@ -327,7 +330,9 @@ class State:
         return self._registration(candidate, version, self.by_content.get(_content(candidate)) or self._next_id())
 
     def _import(self, candidate: SchemaValue, new: NewSchema, every: Mapping[int, SchemaValue]) -> Registration:
-        """Ids and versions are the caller's, so that records written elsewhere keep their meaning here; what is there stays."""
+        """Ids and versions are the caller's, so that records written elsewhere keep their meaning here;
+        what is there stays.
+        """
         wanted_id = _chosen(new.id, "an id", code=42207)
         wanted_version = _chosen(new.version, "a version", code=42202)
         content = _content(candidate)
@@ -461,7 +466,9 @@ class State:
     # -- parts of commands
 
     def _candidate(self, new: NewSchema, subject: str) -> SchemaValue:
-        """`new` in canonical form, without version and id; not checked yet, since an equal one may be stored that we refuse."""
+        """`new` in canonical form, without version and id;
+        not checked yet, since an equal one may be stored that we refuse.
+        """
         references = tuple(self._pinned(reference) for reference in new.references or ())
         kind = new.schema_type or "AVRO"
         text = _canonical_or_same(new.schema) if kind == "AVRO" else new.schema
@@ -498,7 +505,9 @@ class State:
                 raise NotPermitted(message, code=42206)
 
     def _mark(self) -> tuple[bytes, bytes]:
-        """Remembers the highest id given: compaction forgets a permanently deleted schema, its id must not come back."""
+        """Remembers the highest id given: compaction forgets a permanently deleted schema,
+        its id must not come back.
+        """
         return records.NOOP_KEY, records.object_value({"max_id": self.max_id})
 
     def _subject_hint(self) -> str:
@@ -516,7 +525,9 @@ def guid_of(value: SchemaValue) -> str:
 
 
 def _content(value: SchemaValue) -> str:
-    """What makes two schemas one: everything but subject, version and id. Another registry's text is brought to our form."""
+    """What makes two schemas one: everything but subject, version and id.
+    Another registry's text is brought to our form.
+    """
     return _content_of(value, _canonical_text(value.schema) if value.schema_type == "AVRO" else value.schema)
 
 

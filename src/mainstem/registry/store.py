@@ -4,7 +4,8 @@ Several registries may run on one log. Each follows the topic. To write, one tak
 to the end, decides on that state, and commits; a commit by anyone else in between fences it, and it starts over. So a
 decision, the next free id above all, is always made on everything that was written before.
 
-    write:  1. hold the id, or fence   2. read to the end   3. decide   4. append in a transaction   5. wait until read back
+    write:  1. hold the id, or fence   2. read to the end   3. decide   4. append in a transaction
+            5. wait until read back
 """
 
 import asyncio
@@ -88,7 +89,8 @@ class Store:
     async def write(self, decide: Callable[[State], tuple[T, Records]]) -> T:
         """Decide on the state, append the records, and return the answer once they are durable and in `state`.
 
-        `decide` may be called several times; it must not change anything. Where it gives no records, nothing is written.
+        `decide` may be called several times; it must not change anything.
+        Where it gives no records, nothing is written.
 
         Raises:
             RegistryError: what `decide` raised, on the newest state.

@@ -35,7 +35,9 @@ def with_ends(plan: Plan, config: NodeConfig) -> Plan:
 
 
 def source_of(topic: str, config: NodeConfig) -> str:
-    """The source that writes `topic`, as far as the settings tell; the collector takes what no source and no job writes."""
+    """The source that writes `topic`, as far as the settings tell;
+    the collector takes what no source and no job writes.
+    """
     for name, source in config.sources.items():
         if isinstance(source, FileSourceConfig) and source.topic == topic:
             return f"source {name}"
@@ -61,7 +63,9 @@ def _is_of_database(topic: str, name: str, source: PostgresSourceConfig) -> bool
 
 
 def _known_once(job: PlannedJob, plan: Plan, writers: dict[str, str]) -> str:
-    """Who has to write first, somewhere above `job`; `writers` are those of the topics without a schema, no job among them."""
+    """Who has to write first, somewhere above `job`;
+    `writers` are those of the topics without a schema, no job among them.
+    """
     jobs = {each.name: each for each in plan.jobs}
     # Not by a job's output, whose name has its version.
     makers = {topic.name: jobs[topic.producer] for topic in plan.topics if topic.producer}

@@ -82,7 +82,9 @@ class Overview(msgspec.Struct, frozen=True):
 
 
 def overview(data: Path, connection: Connection | None) -> Overview:
-    """Everything at once; what the log does not know yet is left out, and all that it knows where it does not answer."""
+    """Everything at once; what the log does not know yet is left out, and all that it knows
+    where it does not answer.
+    """
     running = is_up(data)
     node = load(data) if running else None
     tasks = tasks_of(data)

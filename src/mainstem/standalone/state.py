@@ -1,7 +1,7 @@
 """What stands in the data directory about itself.
 
-`mainstem.json` says that it is one, and of which format: `{"format":1}`. A program refuses a larger format than its own.
-`{"format":0}` stands in one that is being deleted, to the last: `up` refuses what a crash has left of it.
+`mainstem.json` says that it is one, and of which format: `{"format":1}`. A program refuses a larger format than its
+own. `{"format":0}` stands in one that is being deleted, to the last: `up` refuses what a crash has left of it.
 
 `up.json` is what a running `mainstem up` says of itself, for the other commands:
 
@@ -86,7 +86,9 @@ def claim_directory(data: Path) -> None:
 
 
 def is_empty(data: Path) -> bool:
-    """Whether nothing of anybody's is in `data`: what else an empty one may hold are empty directories, as for a mount."""
+    """Whether nothing of anybody's is in `data`: what else an empty one may hold are empty directories,
+    as for a mount.
+    """
     return all(
         path.name in EMPTY or (path.is_dir() and {each.name for each in path.iterdir()} <= {"lost+found"})
         for path in data.iterdir()
@@ -97,8 +99,8 @@ def delete_directory(data: Path) -> None:
     """Delete all that is in the data directory `data`, then itself. Call it under its locks.
 
     1. mark it as being deleted, 2. delete everything but the marker, the lock last, 3. the marker, 4. the directory. A
-    second call finishes what a crash has interrupted. Links are not followed, except for `data` itself; that one and mount
-    points are emptied and stay.
+    second call finishes what a crash has interrupted. Links are not followed, except for `data` itself; that one and
+    mount points are emptied and stay.
     """
     marker = marker_file(data)
     _overwrite(marker, msgspec.json.encode(Marker(BEING_DELETED)))

@@ -46,7 +46,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
         name: of its log file, and what people call it.
         command: argument list; its first line on stdout means that it is ready.
         environment: laid over the supervisor's own.
-        ready_within_s: a child that says nothing for so long is killed and tried again; None: it may take as long as it does.
+        ready_within_s: a child that says nothing for so long is killed and tried again; None:
+            it may take as long as it does.
         stop_within_s: after SIGTERM, before SIGKILL.
         early: it is started at once and prepares itself; the line on its stdin that `core.process.wait_for_go` waits
             for comes when the one before it is ready.

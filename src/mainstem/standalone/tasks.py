@@ -3,7 +3,8 @@ sink has to hold back, for `mainstem up` and `mainstem status`.
 
     {"format": 1, "pid": 4713, "tasks": [{"name": "source fleet", "state": "waiting", "error": "...", ...}]}
 
-The process that runs them replaces the file whenever one changes. It counts while that process lives: `pid` says whose it is.
+The process that runs them replaces the file whenever one changes. It counts while that process lives:
+`pid` says whose it is.
 """
 
 import threading
@@ -57,7 +58,9 @@ def load_tasks(data: Path, pids: Collection[int | None], now_ms: int) -> list[Ta
 
 
 def is_failing(task: TaskState) -> bool:
-    """Whether a person should look: it needs one, or fails again and again. A job that waits for its input does neither."""
+    """Whether a person should look: it needs one, or fails again and again.
+    A job that waits for its input does neither.
+    """
     return task.state == "failed" or (task.state == "waiting" and task.failures >= SEVERAL_FAILURES)
 
 

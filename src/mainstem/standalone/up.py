@@ -89,7 +89,8 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     if config.lakehouses and not runs:
         runs = [(current, ())]
     for number, (sha, jobs) in enumerate(runs):
-        # By hash and name: a driver that is started again goes on with its code and its jobs, whatever was edited meanwhile.
+        # By hash and name: a driver that is started again goes on with its code and its jobs,
+        # whatever was edited meanwhile.
         command = python("run", "spark", directory, *common, "--code", sha)
         command += tuple(option for name, version in jobs for option in ("--job", job_key(name, version)))
         if config.lakehouses and number == 0:

@@ -1,1 +1,3 @@
-"""The Kafka protocol: frames, one module per API, error codes. Bytes <-> frozen structs; no sockets, files or asyncio."""
+"""The Kafka protocol: frames, one module per API, error codes. Bytes <-> frozen structs;
+no sockets, files or asyncio.
+"""

@@ -1,7 +1,8 @@
 """Fetch, the hot path: the answer is encoded by hand, beside kio; a test holds both to the same bytes.
 
-    answer 4-18   throttle time | 7: code, session id | [topic: name (13: id) | [partition: index | code | high watermark
-                  | last stable offset | 5: log start offset | [aborted: producer id, first offset] | 11: preferred replica
+    answer 4-18   throttle time | 7: code, session id | [topic: name (13: id) | [partition: index | code
+                  | high watermark | last stable offset | 5: log start offset | [aborted:
+                  producer id, first offset] | 11: preferred replica
                   | records | 12: tags: 0 diverging epoch, 1 current leader] | 12: tags] | 12: tags
 
 From version 12 on lengths are compact and structs end in tags. Records are never copied here: the body is a list of

@@ -1,6 +1,7 @@
 """Produce, the hot path: decoded and encoded by hand, beside kio; a test holds both to the same bytes.
 
-    request 3-13    transactional id | acks | timeout | [topic: name (13: id) | [partition: index | records | tags] | tags] | tags
+    request 3-13    transactional id | acks | timeout | [topic: name (13: id) | [partition: index | records | tags]
+                     | tags] | tags
     answer  3-13    [topic: name (13: id) | [partition: index | code | base offset | append time | 5: log start offset
                      | 8: [record errors] | 8: message | 9: tags] | tags] | throttle time | 9: tags
 

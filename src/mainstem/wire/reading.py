@@ -28,11 +28,14 @@ Reader: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
 
 MOST_ITEMS: Final = 100_000
 """Items of all arrays of one request together: ten times the partitions that a topic may have. An item may be a single
-byte on the wire, and is an object here and one more thing to do, so that bytes alone do not bound what a request costs."""
+byte on the wire, and is an object here and one more thing to do, so that bytes alone do not bound what a request costs.
+"""
 
 
 class _Budget(threading.local):
-    """What the message that is being read may still have. Answers, which only tests and tools read, may have any number."""
+    """What the message that is being read may still have.
+    Answers, which only tests and tools read, may have any number.
+    """
 
     items = sys.maxsize
 

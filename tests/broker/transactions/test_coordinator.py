@@ -451,7 +451,8 @@ class Handle:
 
 
 class Transactions(RuleBasedStateMachine):
-    """Producers of two transactional ids, both versions, zombies, timeouts, kills, power cuts and compaction, against a model.
+    """Producers of two transactional ids, both versions, zombies, timeouts, kills, power cuts and compaction,
+    against a model.
 
     The model knows the fate of every value that was acknowledged. A request whose answer a crash has swallowed is
     repeated afterwards, as every client does, and must then be answered as if nothing had happened.

@@ -119,7 +119,9 @@ async def traffic(broker, partition):
 
 
 async def until_the_next_batch_shares_a_round_with_the_end(root, clock, *, last_epoch=False):
-    """First transaction committed; COMPLETE_COMMIT, the next add and its batch are in one round, which is not written."""
+    """First transaction committed; COMPLETE_COMMIT, the next add and its batch are in one round,
+    which is not written.
+    """
     for _ in range(50):
         disk = SlowDisk(root)
         broker = await start(root, clock, CONFIG, disk=disk)

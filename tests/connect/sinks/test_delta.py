@@ -1,4 +1,6 @@
-"""The tables, written by Spark or without its writer, are read back by delta-rs; that both ways are one, Spark reads too."""
+"""The tables, written by Spark or without its writer, are read back by delta-rs;
+that both ways are one, Spark reads too.
+"""
 
 import shutil
 
@@ -189,7 +191,9 @@ def test_what_one_table_cannot_take_holds_up_that_table_only(lake):
 
 @pytest.mark.spark
 def test_two_sinks_and_topics_of_nearly_one_name_do_not_meet(lake):
-    """`order-items` and `order_items` shared a view, with all sinks, and swapped their rows; all sinks were one reader."""
+    """`order-items` and `order_items` shared a view, with all sinks, and swapped their rows;
+    all sinks were one reader.
+    """
     topics = ["order-items", "order_items"]
     for topic in topics:
         ensure_topic(lake.connection, topic, 1)

@@ -205,7 +205,9 @@ def reported(pipeline):
 
 
 def test_a_restart_leaves_the_types_as_the_changes_made_them(pipeline):
-    """Every start went back to the types of the first schema: texts were cut, and larger numbers kept it from starting."""
+    """Every start went back to the types of the first schema:
+    texts were cut, and larger numbers kept it from starting.
+    """
     pipeline.source.run(
         "CREATE TABLE a (id int PRIMARY KEY, note varchar(10), n int)", "INSERT INTO a VALUES (1, 'short', 1)"
     )

@@ -201,7 +201,9 @@ def key_of_table(connection):
 
 
 def test_a_key_that_is_renamed_there_and_back(target):
-    """The primary key stayed that of the first schema: no statement of the next one fitted it, and the sink stood still."""
+    """The primary key stayed that of the first schema:
+    no statement of the next one fitted it, and the sink stood still.
+    """
     renamed = shape_of(schema(("number", "int", {}), ("a", "string", {}), ("b", "int", {}), key=("number",)))
     with target.cursor() as cursor:
         table = TargetTable("public", "t")

@@ -294,8 +294,8 @@ def test_a_rest_that_is_gone_is_refused_until_a_person_says_what_to_do(world):
 
 
 def test_a_file_that_has_the_inode_of_one_that_is_gone_is_another_one(world):
-    """Two rotations with compression while the source is away, and the file system gives the inode away again: it was taken
-    for a truncation, and what was unread was passed over in silence.
+    """Two rotations with compression while the source is away, and the file system gives the inode away again: it was
+    taken for a truncation, and what was unread was passed over in silence.
     """
     with world.running():
         world.append(text(numbered(0, 10)))
@@ -310,7 +310,9 @@ def test_a_file_that_has_the_inode_of_one_that_is_gone_is_another_one(world):
 
 
 def test_a_file_that_may_have_come_after_the_one_that_was_read_is_not_left_out(world):
-    """Only later times counted: with the clock set back between two rotations, or a file touched, one was passed over."""
+    """Only later times counted: with the clock set back between two rotations, or a file touched,
+    one was passed over.
+    """
     with world.running():
         world.append(text(numbered(0, 10)))
         world.wait_for(numbered(0, 10))

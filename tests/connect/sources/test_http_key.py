@@ -131,6 +131,7 @@ def test_the_key_is_the_text_that_postgresql_writes(event):
     plain = avro.compiled(schema.replace("logicalType", "doc"))
     stored = fastavro.schemaless_reader(io.BytesIO(things.encode(event).value[5:]), plain, None)
     for name in names:
-        # A replica's text has six digits or none in its fraction: the server takes both, and writes no zeros at the end.
+        # A replica's text has six digits or none in its fraction:
+        # the server takes both, and writes no zeros at the end.
         text = re.sub(r"(:\d\d\.\d+?)0+(\+00)?$", r"\1\2", decoder(COLUMNS[name])(stored[name]))
         assert ENCODERS[name,][0].encode(event).key.decode() == text

@@ -94,7 +94,9 @@ def put(connection, topic, records):
 
 @pytest.mark.parametrize("last_ones", ["everywhere", "in one partition"])
 def test_of_many_partitions_the_last_records_are_read_not_the_last_of_each(log_connection, topic_of, last_ones):
-    """After a restart a large topic took longer than a minute, in which no other could be posted to; then it was refused."""
+    """After a restart a large topic took longer than a minute, in which no other could be posted to;
+    then it was refused.
+    """
     topic, now_ms = topic_of(20), int(time.time() * 1000)
     partitions = [n % 20 for n in range(1000)] + [3 if last_ones == "in one partition" else n % 20 for n in range(100)]
     put(log_connection, topic, [(partition, now_ms - 5000 + n) for n, partition in enumerate(partitions)])

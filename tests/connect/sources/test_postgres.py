@@ -367,7 +367,9 @@ def test_a_dropped_table_or_key_with_its_old_rows_in_the_stream_keeps_its_key(pi
 
 
 def test_a_key_that_is_renamed_while_the_source_is_away(pipeline):
-    """A renamed key is a new required field, which the registry refuses unless told otherwise; what is older goes on."""
+    """A renamed key is a new required field, which the registry refuses unless told otherwise;
+    what is older goes on.
+    """
     pipeline.source.run("CREATE TABLE f (x int PRIMARY KEY)", "ALTER TABLE f REPLICA IDENTITY FULL")
     with running(pipeline.make_source()) as source:
         pipeline.wait_until_written(source)

@@ -1,4 +1,6 @@
-"""Messages of the server become records: which, in which order, with which counts; and nothing twice after a restart."""
+"""Messages of the server become records: which, in which order, with which counts;
+and nothing twice after a restart.
+"""
 
 import msgspec
 import pytest

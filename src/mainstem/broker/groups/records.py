@@ -4,7 +4,8 @@ Big-endian; a string is an int16 length and UTF-8 (-1: null), bytes an int32 len
 
     OffsetCommitKey      version int16 (0 or 1) │ group string │ topic string │ partition int32
     OffsetCommitValue 3  version int16 │ offset int64 │ leader epoch int32 │ metadata string │ commit timestamp int64
-                      1  version int16 │ offset int64 │ metadata string │ commit timestamp int64 │ expire timestamp int64
+                      1  version int16 │ offset int64 │ metadata string │ commit timestamp int64
+                         │ expire timestamp int64
     GroupMetadataKey     version int16 (2) │ group string
     GroupMetadataValue 3 version int16 │ protocol type string │ generation int32 │ protocol, leader nullable string
                          │ state timestamp int64 │ members: count int32, each: member id string │ instance id nullable

@@ -3,8 +3,8 @@
 Behaviour: the partition of `__consumer_offsets` that keeps the group belongs to the producer's transaction; durable
 when answered.
 
-2: PRODUCER_FENCED, before it INVALID_PRODUCER_EPOCH. 4: the version that clients of transactions version 2 have; they do
-not need it, since TxnOffsetCommit 5 adds the partition.
+2: PRODUCER_FENCED, before it INVALID_PRODUCER_EPOCH. 4: the version that clients of transactions version 2 have; they
+do not need it, since TxnOffsetCommit 5 adds the partition.
 """
 
 from typing import Any

@@ -32,8 +32,8 @@ def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[An
     )
 
 
-# Created by those who keep their state there, with settings that keep it: made by a client that only asks for them, they
-# would lose what is older than a week.
+# Created by those who keep their state there, with settings that keep it: made by a client that only asks for them,
+# they would lose what is older than a week.
 _STATE = (*COORDINATOR_TOPICS, "_schemas")
 
 

@@ -1,10 +1,10 @@
 """A second PostgreSQL kept equal to the first through the log, one whole source transaction after the other.
 
 The replica reads the tables' topics and `<source>.transactions`, waits until a transaction is there as a whole, and
-applies it in one transaction of the target, together with the offsets of the log (table `mainstem_offsets`). So a reader
-of the target never sees half a source transaction, and after a crash the target itself says where to go on. Several
-source transactions may share a target transaction. An advisory lock, held by the connection that writes, keeps a second
-process of the same sink out.
+applies it in one transaction of the target, together with the offsets of the log (table `mainstem_offsets`). So a
+reader of the target never sees half a source transaction, and after a crash the target itself says where to go on.
+Several source transactions may share a target transaction. An advisory lock, held by the connection that writes, keeps
+a second process of the same sink out.
 
 A transaction that lacks records because compaction removed them cannot be had any more. The replica then empties its
 tables and reads the topics from their start, in one target transaction: its readers see the old state, then the new.
@@ -189,7 +189,9 @@ class _Run:
         self._consumer.close()
 
     def follow(self, stop: threading.Event) -> None:
-        """1. read, 2. see whether all of it is there, 3. apply the transactions that are whole, 4. commit when it is time."""
+        """1. read, 2. see whether all of it is there, 3. apply the transactions that are whole,
+        4. commit when it is time.
+        """
         while not stop.is_set():
             self._read()
             self._look_for_gaps()
@@ -369,7 +371,9 @@ class _Run:
         return offsets
 
     def _prepare_tables(self, cursor: Any, *, rebuild: bool) -> None:
-        """Every table as it was left, or in its first shape, also one without rows; later shapes come with the records."""
+        """Every table as it was left, or in its first shape, also one without rows;
+        later shapes come with the records.
+        """
         for topic, table in self._tables.items():
             if rebuild:
                 table.clear(cursor)

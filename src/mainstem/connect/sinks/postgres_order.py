@@ -155,8 +155,8 @@ class TransactionOrder:
     def position(self, partition: TopicPartition) -> int:
         """Next offset after what was handed out; where nothing waits, past what the log has behind it for no reader.
 
-        A source commits each transaction by a marker of one offset: counted from `offsets`, a replica that has everything
-        would lag by one for ever.
+        A source commits each transaction by a marker of one offset: counted from `offsets`, a replica that has
+        everything would lag by one for ever.
         """
         waits = self.waiting(partition) or any(each == partition for each, _ in self._loose)
         return self.offsets[partition] if waits else max(self.offsets[partition], self._reached[partition])
@@ -265,7 +265,9 @@ class TransactionOrder:
         return Batch(changes, True, len(ended), last.position, records, fingerprint)
 
     def _pop(self, wanted: Callable[[Change], bool]) -> Iterator[tuple[TopicPartition, Change]]:
-        """Take the wanted records from the fronts of all queues; several partitions of a topic in the source's order."""
+        """Take the wanted records from the fronts of all queues;
+        several partitions of a topic in the source's order.
+        """
         for partitions in self._partitions.values():
             taken = [(partition, change) for partition in partitions for change in self._pop_front(partition, wanted)]
             if len(partitions) > 1:

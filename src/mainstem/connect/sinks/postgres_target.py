@@ -138,8 +138,8 @@ class TargetTable:
     """One table of the replica, in the transaction that its connection is in.
 
     Attributes:
-        lost_by: why rows were lost: a key that older rows have nothing in. A truncate, or a new snapshot, makes it good;
-            until then the transaction must not be committed.
+        lost_by: why rows were lost: a key that older rows have nothing in. A truncate, or a new snapshot, makes it
+            good; until then the transaction must not be committed.
     """
 
     def __init__(self, schema: str, name: str) -> None:
@@ -166,13 +166,16 @@ class TargetTable:
         return self._shape_id if self._shape is not None else None
 
     def resume(self, cursor: Any, schema_id: int, shape: TargetShape, *, certain: bool) -> None:
-        """Go on with the table as an earlier run left it: in the shape of this schema or, unless `certain`, of a later one."""
+        """Go on with the table as an earlier run left it:
+        in the shape of this schema or, unless `certain`, of a later one.
+        """
         self._shape = shape
         self.prepare(cursor, schema_id, shape, may_have_rows=True)
         self._certain = certain
 
     def prepare(self, cursor: Any, schema_id: int, shape: TargetShape, *, may_have_rows: bool) -> None:
-        """Create the table, or bring it from the schema of the last call to this one; nothing happens where it is the same.
+        """Create the table, or bring it from the schema of the last call to this one;
+        nothing happens where it is the same.
 
         Raises:
             NotEmpty: it exists with rows, and the replica has never written to it.
@@ -251,7 +254,9 @@ class TargetTable:
         self._empty = False
 
     def _apply_partial(self, change: Change, row: list[str | None]) -> None:
-        """An update whose source did not know some columns: they come from the row taken before, or stay as they are."""
+        """An update whose source did not know some columns:
+        they come from the row taken before, or stay as they are.
+        """
         assert self._shape is not None
         known = self._pending.get(change.key)
         unknown = frozenset(change.unchanged)
@@ -312,7 +317,8 @@ class TargetTable:
             cursor.execute(f"UPDATE {self._table} SET {quoted(name)} = NULL WHERE {quoted(name)} IS NOT NULL")
 
     def _change_key(self, cursor: Any, before: TargetShape, shape: TargetShape, present: dict[str, str]) -> None:
-        """1. fill renamed columns, 2. delete the rows where the new key does not tell them apart, 3. change the primary key.
+        """1. fill renamed columns, 2. delete the rows where the new key does not tell them apart,
+        3. change the primary key.
 
         The rows are those of the source before the next change, and so have the new key, unless the source has written
         them anew for it: no record tells of that.

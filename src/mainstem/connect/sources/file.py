@@ -4,10 +4,10 @@
           3. read lines, commit them with the new position, again and again
           4. when `<path>.end` is there and all is read: state that nothing follows
 
-Rotation by rename: the old file is read to its end, then the new one. Where it is gone before that, the source refuses to go
-on, or goes on without (`on_gap`). Rotation by truncation while it runs: reading starts over at the new beginning; what was
-written and cut away between two looks is gone, as for every reader of such a file. While it was away nobody has seen a
-truncation: the next file may have got the inode of one that is gone.
+Rotation by rename: the old file is read to its end, then the new one. Where it is gone before that, the source refuses
+to go on, or goes on without (`on_gap`). Rotation by truncation while it runs: reading starts over at the new beginning;
+what was written and cut away between two looks is gone, as for every reader of such a file. While it was away nobody
+has seen a truncation: the next file may have got the inode of one that is gone.
 """
 
 import contextlib
@@ -82,7 +82,9 @@ class Unreadable(Retriable):
 
 
 class FileSource:
-    """One file, followed by one thread. `run` goes on until `stop` is set or something fails; it can be called again."""
+    """One file, followed by one thread. `run` goes on until `stop` is set or something fails;
+    it can be called again.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,6 @@
-"""Where a file source is in its file, whether a file is still the same one, and what its bytes hold. Reads, never writes."""
+"""Where a file source is in its file, whether a file is still the same one, and what its bytes hold.
+Reads, never writes.
+"""
 
 import os
 import re
@@ -138,11 +140,12 @@ def _stripped(line: bytes) -> bytes:
 
 
 def forerunners(path: Path, since: FilePosition) -> Iterator[Path]:
-    """What `path` was called before it was rotated: the file of `since` first, then those that came after it, oldest first.
+    """What `path` was called before it was rotated: the file of `since` first, then those that came after it,
+    oldest first.
 
     The file of `since` has its inode, whatever it is called; or it is a copy, made before the original was cut
-    (logrotate's `copytruncate`): then the first 1024 bytes must agree. Others are known by the name that a rotation gives.
-    Compressed files are left out: a position in them means nothing.
+    (logrotate's `copytruncate`): then the first 1024 bytes must agree. Others are known by the name that a rotation
+    gives. Compressed files are left out: a position in them means nothing.
 
     Raises:
         OSError: one of the files beside it, or their directory, cannot be read.
@@ -165,8 +168,8 @@ def forerunners(path: Path, since: FilePosition) -> Iterator[Path]:
 def unordered(path: Path, old: Path, since: FilePosition) -> Path | None:
     """A rotated file that may have come after `old`, although its time is before; None where there is none.
 
-    That can be told where `old`, the file of `since`, is later than the one at `path`, which came after it: the clock was set
-    back, or `old` was touched. Some minutes say nothing: a server may write to both for a while.
+    That can be told where `old`, the file of `since`, is later than the one at `path`, which came after it: the clock
+    was set back, or `old` was touched. Some minutes say nothing: a server may write to both for a while.
     """
     try:
         newest = path.stat().st_mtime_ns

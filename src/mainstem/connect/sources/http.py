@@ -49,7 +49,9 @@ RETRY_AFTER_SECONDS = "1"
 
 
 class Result(msgspec.Struct, omit_defaults=True):
-    """What became of one event; `partition` and `offset` of a rejected one are those of its record in the quarantine."""
+    """What became of one event; `partition` and `offset` of a rejected one are
+    those of its record in the quarantine.
+    """
 
     index: int
     status: str  # accepted, duplicate, rejected
@@ -325,8 +327,8 @@ class Collector:
 class _Ids:
     """Which id an event has: CloudEvents' source and id, its own `id`, or the request's Idempotency-Key and its index.
 
-    `?id=a,b` names other fields, `?id=none` switches the field off. A field `id` that is part of the topic's key, or of a
-    changelog, names a thing and not an event. One that the schema does not have is an envelope's, and left out.
+    `?id=a,b` names other fields, `?id=none` switches the field off. A field `id` that is part of the topic's key, or of
+    a changelog, names a thing and not an event. One that the schema does not have is an envelope's, and left out.
     """
 
     def __init__(self, request: Request, encoder: Encoder) -> None:

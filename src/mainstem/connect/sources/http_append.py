@@ -4,8 +4,8 @@
                              └── what arrives meanwhile is the next group
 
 One transactional id per collector. Whoever starts takes it (`fence`), so a gateway that was thought dead and comes back
-can append nothing any more. Only then are the topics' tails read for the event ids that were taken in before. Both ids and
-partitions are forgotten where a topic was deleted and made anew. The books of the collector (records and hash per
+can append nothing any more. Only then are the topics' tails read for the event ids that were taken in before. Both ids
+and partitions are forgotten where a topic was deleted and made anew. The books of the collector (records and hash per
 partition, for the audit) travel in the same transaction.
 """
 
@@ -273,8 +273,8 @@ class Appender:
             return self._commit_once(requests)
 
     def _commit_once(self, requests: list[list[NewRecord]]) -> list[list[Placed]]:
-        """1. hold the id, or fence  2. forget topics that are gone  3. leave out what is there already  4. append, commit
-        5. remember the ids.
+        """1. hold the id, or fence  2. forget topics that are gone  3. leave out what is there already
+        4. append, commit  5. remember the ids.
         """
         if not self._holds_id:
             self._fence()

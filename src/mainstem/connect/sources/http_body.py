@@ -1,4 +1,6 @@
-"""The bodies of requests, which all together may hold only so many bytes, and so long, however many clients there are."""
+"""The bodies of requests, which all together may hold only so many bytes, and so long,
+however many clients there are.
+"""
 
 import asyncio
 from types import TracebackType

@@ -1,7 +1,8 @@
 """From a converted row to its record's key: the bytes that any other writer of the same row gives it.
 
-Not from the JSON as it came: there `5` and `5.0`, or one moment in two zones, are two texts of one value, and would be two
-keys. The row holds what fastavro writes; `key_text` wants what it reads, so the columns of the key are turned around.
+Not from the JSON as it came: there `5` and `5.0`, or one moment in two zones, are two texts of one value, and would be
+two keys. The row holds what fastavro writes; `key_text` wants what it reads,
+so the columns of the key are turned around.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """What the collector knows of the topics it takes events for: key, event time, and how a value is encoded.
 
-Topics and catalog are read from the log in the background; schemas come from the registry's state, so that a new version
-counts from the next request on.
+Topics and catalog are read from the log in the background; schemas come from the registry's state, so that a new
+version counts from the next request on.
 """
 
 import asyncio

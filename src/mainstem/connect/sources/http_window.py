@@ -1,7 +1,8 @@
 """Which event ids were taken in already: the last of each topic, as the topic itself says.
 
 An id travels in its record, as the header `mainstem.id`; what stands here in memory is a reading of the topic's end. So
-a retry is known for a duplicate by any gateway, also after a crash, as long as its record is among the last `size` ones.
+a retry is known for a duplicate by any gateway, also after a crash,
+as long as its record is among the last `size` ones.
 """
 
 import heapq
@@ -35,7 +36,9 @@ class Undecided(BrokerUnavailable):
 
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
-    """Where the event with an id is, and a hash of its content: an id that comes back with another content is a mistake."""
+    """Where the event with an id is, and a hash of its content:
+    an id that comes back with another content is a mistake.
+    """
 
     partition: int
     offset: int  # -1 where it is not known

@@ -114,7 +114,9 @@ def mark_position(url: str) -> int:
 
 
 class PostgresSource:
-    """One database, read by one thread. `run` goes on until `stop` is set or something fails; it can be called again."""
+    """One database, read by one thread. `run` goes on until `stop` is set or something fails;
+    it can be called again.
+    """
 
     def __init__(
         self,
@@ -184,7 +186,9 @@ class PostgresSource:
             writer.close()
 
     def _check_stream(self, database: Any, plan: Resume) -> Resume | Snapshot:
-        """See that the stream has everything that happens to the tables; else refuse, or begin anew where that is set."""
+        """See that the stream has everything that happens to the tables;
+        else refuse, or begin anew where that is set.
+        """
         position = plan.position
         try:
             if not position.oids:
@@ -439,7 +443,9 @@ class _Stream:
         self._send(topic, partition, key, value, headers or ())
 
     def _commit(self, stream: ReplicationStream) -> None:
-        """1. see that nothing is missing below the position, 2. rows and position into the log, 3. only then the slot."""
+        """1. see that nothing is missing below the position, 2. rows and position into the log,
+        3. only then the slot.
+        """
         position = self._changes.checkpoint()
         self._check_published()
         self._writer.commit(msgspec.to_builtins(position))

@@ -145,7 +145,9 @@ def check_wal_level(connection: Any) -> None:
 
 
 def see_all_rows(connection: Any) -> None:
-    """Make a policy that hides rows from the role an error: the changes of these rows are in the stream all the same."""
+    """Make a policy that hides rows from the role an error:
+    the changes of these rows are in the stream all the same.
+    """
     with translated("set row_security"), connection.cursor() as cursor:
         cursor.execute("SET row_security = off")
 

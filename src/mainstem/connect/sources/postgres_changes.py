@@ -8,10 +8,10 @@ What becomes of a change:
     delete                  d and a tombstone                   key: the old row's
     truncate                t, to each partition                key: TRUNCATE_KEY
 
-`before` is the whole old row with replica identity FULL; else it is null, and of a deleted row it holds the key alone. A
-large value that an update did not touch is not in the WAL: with FULL it is taken from the old row, and where it is part
-of the key, from the old key; else it is read from the database as it is then, and the header `mainstem-unchanged` names
-the columns, so that a replica can leave them alone.
+`before` is the whole old row with replica identity FULL; else it is null, and of a deleted row it holds the key alone.
+A large value that an update did not touch is not in the WAL: with FULL it is taken from the old row, and where it is
+part of the key, from the old key; else it is read from the database as it is then, and the header `mainstem-unchanged`
+names the columns, so that a replica can leave them alone.
 """
 
 import json

@@ -1,11 +1,13 @@
-r"""Decode PostgreSQL's logical replication messages (plugin `pgoutput`, protocol versions 1 and 2): bytes in, values out.
+r"""Decode PostgreSQL's logical replication messages (plugin `pgoutput`, protocol versions 1 and 2):
+bytes in, values out.
 
     one message   type (1 byte), then by type:
       B begin     final LSN i64 | commit time i64 | xid u32
       M message   flags u8 | LSN i64 | prefix \0 | length i32 | content
       C commit    flags u8 | commit LSN i64 | end LSN i64 | commit time i64
       O origin    LSN i64 | name \0
-      R relation  oid u32 | namespace \0 | name \0 | replica identity u8 | columns i16 x (flags u8 | name \0 | type oid u32 | typmod i32)
+      R relation  oid u32 | namespace \0 | name \0 | replica identity u8
+                  | columns i16 x (flags u8 | name \0 | type oid u32 | typmod i32)
       Y type      oid u32 | namespace \0 | name \0
       I insert    oid u32 | 'N' tuple
       U update    oid u32 | ('K' tuple | 'O' tuple)? | 'N' tuple
@@ -13,9 +15,9 @@ r"""Decode PostgreSQL's logical replication messages (plugin `pgoutput`, protoco
       T truncate  relations i32 | options u8 | oid u32 x relations
     tuple         columns i16 x ('n' | 'u' | ('t' | 'b') length i32 data)
 
-Times are microseconds since 2000-01-01 on the wire and since 1970 in our values. Version 2 adds streaming of transactions
-in progress, which we never ask for: a message then always belongs to the last begin. The server sends the numbers
-big-endian. Specification: https://www.postgresql.org/docs/16/protocol-logicalrep-message-formats.html
+Times are microseconds since 2000-01-01 on the wire and since 1970 in our values. Version 2 adds streaming of
+transactions in progress, which we never ask for: a message then always belongs to the last begin. The server sends the
+numbers big-endian. Specification: https://www.postgresql.org/docs/16/protocol-logicalrep-message-formats.html
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """One table as it travels: the Avro schema of its change records, and rows turned into their bytes.
 
     value     00 | schema id i32 | Avro of Change
-    Change    op | before: null or Row | after: null or Row | position | transaction: null or {id, total_order} | committed_at
+    Change    op | before: null or Row | after: null or Row | position | transaction: null or {id, total_order}
+              | committed_at
 
 Columns of the key are required, all others may be null: an update or delete under replica identity DEFAULT carries the
 old key alone, and a column added later was not there before. What the database knows beyond that stays in attributes

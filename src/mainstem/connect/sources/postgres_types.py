@@ -14,7 +14,7 @@
 | timestamptz                   | long, timestamp-micros                              | infinity, after 294247-01-10  |
 | uuid                          | string, uuid                                        |                               |
 | bytea                         | bytes                                               |                               |
-| an array                      | string: JSON; numbers and booleans as such, the rest as text | bounds that do not begin at 1 |
+| an array                      | string: JSON; numbers, booleans as such, rest text  | bounds that do not begin at 1 |
 | everything else               | string: its text                                    |                               |
 
 Dates and timestamps before the year 1 or after 9999 are kept in the log and in replicas; for Python's readers, jobs and
