@@ -149,7 +149,9 @@ def test_a_tombstone_may_stay_for_ever(tmp_path):
 
 
 def test_of_the_last_batch_the_header_stays_until_there_is_another(tmp_path):
-    """Compaction took the tombstone at the end: a reader waited for an offset that nothing led to, until the next append."""
+    """Compaction took the tombstone at the end: a reader waited for an offset that nothing led to,
+    until the next append.
+    """
 
     async def test():
         async with Topic(tmp_path) as topic:

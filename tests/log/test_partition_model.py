@@ -25,7 +25,9 @@ values = st.lists(st.binary(max_size=600), min_size=1, max_size=4)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`self.records` is what the log must hold from `self.start` on: (value, producer id or None, "data" | "marker")."""
+    """`self.records` is what the log must hold from `self.start` on:
+    (value, producer id or None, "data" | "marker").
+    """
 
     def __init__(self) -> None:
         super().__init__()

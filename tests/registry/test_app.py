@@ -137,7 +137,9 @@ def test_a_body_may_take_only_so_long(monkeypatch):
 
 
 def test_a_schema_that_the_log_does_not_take_is_refused_with_the_reason(api, path):
-    """A body just below our limit makes a record above the topic's: it was a bare status 500, which clients sent again."""
+    """A body just below our limit makes a record above the topic's:
+    it was a bare status 500, which clients sent again.
+    """
     schema = json.dumps({"type": "record", "name": "Order", "fields": [], "doc": "%s"})
     length = app.BODY_LIMIT - len(json.dumps({"schema": schema})) + 2
     body = json.dumps({"schema": schema % ("x" * length)})

@@ -122,7 +122,8 @@ def up(
         on_ready: called once, when everything runs.
         on_change: called with the state of all processes whenever one changes.
         on_news: called with a line when a source or sink waits, has failed, or works again, and when a disk is nearly
-            full; at the start for each job that does not run the code as it is now, and each topic that somebody else has made otherwise.
+            full; at the start for each job that does not run the code as it is now, and each topic
+            that somebody else has made otherwise.
 
     Raises:
         DirectoryInUse: another `up` holds `data`.

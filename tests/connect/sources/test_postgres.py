@@ -351,7 +351,9 @@ def test_a_key_that_is_itself_a_large_value(pipeline):
     [("FULL", "DROP TABLE f"), ("DEFAULT", "DROP TABLE f"), ("DEFAULT", "ALTER TABLE f DROP CONSTRAINT f_pkey")],
 )
 def test_a_dropped_table_or_key_with_its_old_rows_in_the_stream_keeps_its_key(pipeline, identity, drop):
-    """With replica identity FULL only the catalog says which columns are the key, else their order; it has forgotten."""
+    """With replica identity FULL only the catalog says which columns are the key, else their order;
+    it has forgotten.
+    """
     pipeline.source.run(
         'CREATE TABLE f (x int, "the y" int, PRIMARY KEY ("the y", x))',
         f"ALTER TABLE f REPLICA IDENTITY {identity}",
