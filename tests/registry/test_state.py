@@ -198,6 +198,27 @@ def test_modes(registry):
     assert registry.register("t", NewSchema('"string"')) == 71
 
 
+def test_readonly_override_is_read_only_and_goes_before_every_subjects_mode(registry):
+    """It was taken, and did nothing."""
+    registry.register("s", order(ID))
+    registry.write(registry.state.set_mode("s", "READWRITE"))
+    registry.write(registry.state.set_mode("t", "READONLY_OVERRIDE"))
+    registry.register("s", NewSchema(order(ID, NOTE_OR_NONE).schema))
+    with pytest.raises(NotPermitted, match="Subject t is in readonly_override mode"):
+        registry.register("t", order(ID))
+    registry.write(registry.state.set_mode(None, "READONLY_OVERRIDE"))
+    for call in (
+        lambda: registry.register("s", order(ID)),
+        lambda: registry.delete("s"),
+        lambda: registry.delete("s", 1),
+    ):
+        with pytest.raises(NotPermitted, match="Subject s is in readonly_override mode") as error:
+            call()
+        assert error.value.code == 42205
+    assert registry.state.mode("s") == "READONLY_OVERRIDE"
+    assert registry.state.mode("s", default_to_global=False) == "READWRITE"
+
+
 @pytest.fixture
 def importing(registry):
     registry.write(registry.state.set_mode(None, "IMPORT"))

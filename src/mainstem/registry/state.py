@@ -21,7 +21,9 @@ from mainstem.registry.records import Reference, SchemaValue
 
 Records = list[tuple[bytes, bytes | None]]
 
-MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT", "FORWARD")
+OVERRIDE: Final = "READONLY_OVERRIDE"  # as the global mode, that of every subject, also of those with one of their own
+MODES: Final = ("READWRITE", "READONLY", OVERRIDE, "IMPORT", "FORWARD")
+READ_ONLY: Final = frozenset({"READONLY", OVERRIDE, "FORWARD"})
 DEFAULT_CONFIG: Final = {"compatibilityLevel": Level.BACKWARD.value}
 DEFAULT_MODE: Final = "READWRITE"
 ID_LIMIT: Final = 2**31 - 1
@@ -229,6 +231,8 @@ class State:
         Raises:
             NotFound: the subject has none of its own and `default_to_global` is off.
         """
+        if default_to_global and self.modes.get(None) == OVERRIDE:
+            return OVERRIDE
         if subject in self.modes:
             return self.modes[subject]
         if subject is not None and not default_to_global:
@@ -303,11 +307,9 @@ class State:
         if not subject:
             raise NotPermitted("the subject's name is empty", code=42208)
         candidate = self._candidate(new, subject)
-        mode = self.mode(subject)
-        if mode in {"READONLY", "FORWARD"}:
-            raise NotPermitted(f"Subject {subject} is in {mode.lower()} mode", code=42205)
+        self._check_writable(subject)
         every = self.subjects.get(subject, {})
-        if mode == "IMPORT":
+        if self.mode(subject) == "IMPORT":
             self._check_schema(candidate, new, lenient=True)  # another registry took it, by its own rules
             return self._import(candidate, new, every)
         if (new.id or -1) > 0:
@@ -494,7 +496,7 @@ class State:
 
     def _check_writable(self, subject: str) -> None:
         mode = self.mode(subject)
-        if mode in {"READONLY", "FORWARD"}:
+        if mode in READ_ONLY:
             raise NotPermitted(f"Subject {subject} is in {mode.lower()} mode", code=42205)
 
     def _check_unreferenced(self, values: Iterable[SchemaValue]) -> None:
