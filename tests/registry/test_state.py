@@ -128,6 +128,19 @@ def test_soft_then_permanent_deletion(registry):
     assert registry.state.list_subjects(deleted=True) == []
 
 
+def test_the_latest_version_can_be_deleted_until_none_is_left(registry):
+    """The second time it was the one just deleted."""
+    registry.register("s", order(ID))
+    registry.register("s", order(ID, NOTE_OR_NONE))
+    for number in (2, 1):
+        deleted, records = registry.state.delete_version("s", None)
+        assert deleted == number
+        registry.write(records)
+    with pytest.raises(NotFound) as error:
+        registry.state.delete_version("s", None)
+    assert error.value.code == 40401
+
+
 def test_a_deleted_schema_may_be_registered_again_and_keeps_its_id(registry):
     registry.register("s", order(ID))
     registry.delete("s")

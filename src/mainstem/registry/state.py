@@ -375,12 +375,14 @@ class State:
     def delete_version(self, subject: str, number: int | None, *, permanent: bool = False) -> tuple[int, Records]:
         """Soft: no longer the latest, still readable by id. Permanent: gone, and only after a soft deletion.
 
+        Without a `number`, the latest that is not deleted.
+
         Raises:
             NotFound: no such subject or version, or not yet (already) soft-deleted.
             NotPermitted: a schema that is alive refers to it, or the subject is read-only.
         """
         self._check_writable(subject)
-        value = self.version(subject, number, deleted=True)
+        value = self.version(subject, number, deleted=number is not None)
         if permanent and not value.deleted:
             message = (
                 f"Subject '{subject}' Version {value.version} was not deleted first before being permanently deleted"
