@@ -127,6 +127,17 @@ def test_a_recursive_schema_ends_and_its_break_is_found():
     assert "TYPE_MISMATCH at /fields/0/type" in problems(tree("int"), tree("long"))[0]
 
 
+def test_a_union_of_types_with_one_short_name_reads_its_own_data():
+    """The first branch of that short name was taken, and any change elsewhere was refused."""
+    a, b = (
+        record((field, kind, {}), name="X", namespace=space)
+        for field, kind, space in (("f", "int", "a"), ("g", "string", "b"))
+    )
+    assert problems([a, b], [a, b]) == []
+    assert problems([a, b], [b, a]) == []
+    assert problems([a, b], [{**b, "namespace": "c"}]) != []  # by the short name, which the first has
+
+
 def test_what_was_taken_for_granted_inside_a_failed_record_is_not_believed_later():
     """`Box` is readable only if `R` is; `R` fails; the second use of `Box` must not be called readable."""
 

@@ -162,11 +162,13 @@ class _Comparison:
         """One type of the writer against all that the reader offers: the branch that readers would take must fit.
 
         Readers take the first branch of the very same type, else the first that fits by promotion: a later branch
-        cannot help when the one of the same type and name fails inside.
+        cannot help when the one of the same type and name fails inside. A branch of the same namespace goes before
+        those of the same short name, as in Java, and so in Spark; otherwise a schema could not read its own data.
         """
         if reader.kind != "union":
             return self.compare(reader, writer)
         same = [branch for branch in reader.branches if branch.kind == writer.kind and same_name(branch, writer)]
+        same = [branch for branch in same if branch.name == writer.name] or same
         for branch in same or reader.branches:
             problems = self.compare(branch, writer)
             if not problems:
