@@ -8,13 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.registry.errors import InvalidSchema
-from mainstem.registry.schema import canonical, parse, pointer_to, span
+from mainstem.registry.schema import canonical, fallbacks, parse, pointer_to, span
 
 EPOCH = datetime(1970, 1, 1)
 
 
 def record(*fields, **attributes):
     return json.dumps({"type": "record", "name": "Order", "fields": list(fields), **attributes})
+
+
+def fixed(size, logical, **more):
+    return json.dumps({"type": "fixed", "name": "F", "size": size, "logicalType": logical, **more})
 
 
 def test_a_record_is_read_with_places_defaults_and_logical_types():
@@ -95,6 +99,11 @@ def test_a_recursive_schema_is_a_cycle():
         ('{"type":"fixed","name":"F","size":-1}', "/: a fixed needs a 'size' in bytes, found -1"),
         ('{"type":"fixed","name":"1F","size":1}', "/name: '1F' is not a name"),
         ('{"type":"bytes","logicalType":"decimal"}', "/: a decimal needs precision > 0"),
+        (fixed(2, "decimal", precision=5), "/: a fixed of 2 bytes holds decimals of at most 4 digits, found 5"),
+        (fixed(0, "decimal", precision=1), "/: a fixed of 0 bytes holds decimals of at most 0 digits, found 1"),
+        (fixed(10**400, "decimal", precision=10**400), "/: a fixed of 1000"),
+        (fixed(8, "uuid"), "/: a uuid on a fixed takes 16 bytes, found 8"),
+        (fixed(3, "duration"), "/: a duration on a fixed takes 12 bytes, found 3"),
         ('{"type":"int","logicalType":"timestamp-micros"}', "/logicalType: timestamp-micros annotates long, not int"),
         ('{"type":"record","name":"R","fields":{}}', "/: a record needs a list 'fields'"),
         ('{"type":"record","fields":[]}', "/: a record needs a 'name'"),
@@ -117,6 +126,23 @@ def test_an_enum_of_many_symbols_is_read_within_seconds():
     started = time.monotonic()
     assert len(parse(text).fields[0].default) == 50_000
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("size", "logical", "more"),
+    [(16, "uuid", {}), (12, "duration", {}), (2, "decimal", {"precision": 4}), (8, "x", {})],
+)
+def test_a_fixed_of_the_size_that_its_logical_type_takes(size, logical, more):
+    parse(fixed(size, logical, **more))
+    assert parse(fixed(1, logical, **more), lenient=True).logical == ""
+
+
+def test_a_type_of_no_namespace_may_be_used_inside_of_one():
+    """The specification does not find it, but Java does."""
+    address = {"type": "record", "name": "Address", "namespace": "", "fields": []}
+    text = record({"name": "a", "type": address}, {"name": "b", "type": "Address"}, namespace="shop")
+    assert [field.type.name for field in parse(text).fields] == ["Address", "Address"]
+    assert fallbacks(text) == {"shop.Address": "Address"}
 
 
 def test_an_unknown_logical_type_is_ignored_as_the_specification_says():

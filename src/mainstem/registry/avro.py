@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import fastavro
-from fastavro.schema import SchemaParseException
+from fastavro.schema import SchemaParseException, UnknownType
 
 from mainstem.core.errors import CorruptData, UserError
 from mainstem.registry import bounds
@@ -75,7 +75,17 @@ def compiled(text: str) -> Any:
 def _compiled(text: str) -> tuple[Any, dict[str, Any], bool]:
     """`compiled`, its named types, and whether a value has to be walked through before it is read."""
     names: dict[str, Any] = {}
-    schema = fastavro.parse_schema(schemas.load(text), named_schemas=names)
+    tree = schemas.load(text)
+    try:
+        schema = fastavro.parse_schema(tree, named_schemas=names)
+    except UnknownType:
+        others = schemas.fallbacks(text)
+        if not others:
+            raise
+        # Each has to be there when it is used, and to be the type itself when a value is read.
+        names = dict.fromkeys(others)
+        schema = fastavro.parse_schema(tree, named_schemas=names)
+        names |= {other: names[name] for other, name in others.items()}
     return schema, names, bounds.needs_walk(schema, names)
 
 

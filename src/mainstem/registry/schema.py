@@ -5,6 +5,7 @@ and because the compatibility checker needs the place of every part. https://avr
 """
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -34,6 +35,9 @@ LOGICAL: Final[Mapping[str, frozenset[str]]] = {
     "local-timestamp-nanos": frozenset({"long"}),
     "duration": frozenset({"fixed"}),
 }
+
+_SIZES: Final = {"uuid": 16, "duration": 12}  # in bytes, of the fixed that they annotate
+_LARGEST_FIXED: Final = 2**31 - 1  # bytes, in Java
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _INT, _LONG = range(-(2**31), 2**31), range(-(2**63), 2**63)
@@ -111,6 +115,19 @@ def parse(text: str, references: Iterable[str] = (), *, lenient: bool = False) -
     return _Parser(names, may_redefine=False, lenient=lenient).parse(load(text), "", "")
 
 
+def fallbacks(text: str) -> dict[str, str]:
+    """What names stand for that the specification does not find in `text`, but Java does: `shop.Address` -> `Address`.
+
+    That is a type of no namespace, used by its name inside of a namespace.
+
+    Raises:
+        InvalidSchema: not JSON, or not a schema.
+    """
+    parser = _Parser({}, may_redefine=False, lenient=True)
+    parser.parse(load(text), "", "")
+    return parser.fallbacks
+
+
 def canonical(text: str) -> str:
     """The schema as we store and compare it: no spaces, attributes in the specification's order,
     names split the same way.
@@ -175,6 +192,7 @@ class _Parser:
         self.may_redefine = may_redefine
         self.lenient = lenient
         self.defined: set[str] = set()
+        self.fallbacks: dict[str, str] = {}
         self.defaults: list[tuple[AvroType, Any, str]] = []  # checked last: a default may be of a type still being read
 
     def parse(self, tree: Any, namespace: str, pointer: str) -> AvroType:
@@ -220,7 +238,10 @@ class _Parser:
         if name in PRIMITIVES:
             return AvroType(name, pointer)
         full = name if "." in name or not namespace else f"{namespace}.{name}"
-        found = self.names.get(full) or self.names.get(name)
+        found = self.names.get(full)
+        if found is None and name in self.names:  # a type of no namespace, as Java has it
+            found = self.names[name]
+            self.fallbacks[full] = name
         if found is None:
             known = ", ".join(sorted(self.names)) or "none"
             raise InvalidSchema(f"unknown type {name!r} (named types defined before it: {known})", pointer=pointer)
@@ -346,6 +367,9 @@ class _Parser:
             allowed = " or ".join(sorted(LOGICAL[name]))
             place = pointer_to(node.pointer, "logicalType")
             raise InvalidSchema(f"{name} annotates {allowed}, not {node.kind}", pointer=place)
+        if node.kind == "fixed" and name in _SIZES and node.size != _SIZES[name]:
+            problem = f"a {name} on a fixed takes {_SIZES[name]} bytes, found {node.size}"
+            raise InvalidSchema(problem, pointer=node.pointer)
         if name == "decimal":
             node.precision, node.scale = self.decimal(node, tree)
         node.logical = name
@@ -355,6 +379,12 @@ class _Parser:
         if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision == 0:
             raise InvalidSchema(
                 f"a decimal needs precision > 0 and 0 <= scale <= precision, found {precision!r} and {scale!r}",
+                pointer=node.pointer,
+            )
+        digits = math.floor((8 * min(node.size, _LARGEST_FIXED) - 1) * math.log10(2))
+        if node.kind == "fixed" and precision > digits:
+            raise InvalidSchema(
+                f"a fixed of {node.size} bytes holds decimals of at most {max(digits, 0)} digits, found {precision}",
                 pointer=node.pointer,
             )
         return precision, scale
