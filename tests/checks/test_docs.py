@@ -13,8 +13,8 @@ from mainstem.cli.clean import Cleaned
 from mainstem.cli.job import JobRetired
 from mainstem.cli.topic import PartitionLine, TopicDeleted, TopicDetail, TopicLine, TopicMade
 from mainstem.connect.sinks.delta import LakehouseConfig
-from mainstem.connect.worker import TaskState
 from mainstem.core import TopicPartition
+from mainstem.core.task import TaskState
 from mainstem.process.plan import Column, Plan, PlannedJob, PlannedTopic
 from mainstem.registry.reader import TypedRecord
 from mainstem.standalone.doctor import Finding

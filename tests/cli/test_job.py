@@ -11,9 +11,9 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS
 from mainstem.client.progress import Marker, Written
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
-from mainstem.connect.worker import TaskState
 from mainstem.core import UserError
 from mainstem.core.locks import DirectoryLock
+from mainstem.core.task import TaskState
 from mainstem.process.versions import Fixed, write_fixed
 from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildState

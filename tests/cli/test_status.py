@@ -7,8 +7,8 @@ from mainstem.cli.status import position
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.client.writer import TransactionalWriter
-from mainstem.connect.worker import TaskState
 from mainstem.core.locks import DirectoryLock
+from mainstem.core.task import TaskState
 from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildState
 from mainstem.standalone.tasks import TasksWriter

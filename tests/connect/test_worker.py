@@ -12,7 +12,6 @@ from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.connect.worker import (
-    FOR_A_PERSON,
     Worker,
     convert_sink,
     convert_source,
@@ -22,7 +21,6 @@ from mainstem.connect.worker import (
 )
 from mainstem.core import Backoff, CorruptData, Retriable, UserError
 from mainstem.core.config import BadSetting
-from mainstem.process import retries as of_jobs
 from mainstem.registry.client import Registry
 
 
@@ -107,10 +105,6 @@ def test_what_a_person_has_mended_is_tried_again_and_seen_as_failed_until_then(e
         "running",
     )
     assert (seen[1].retry_seconds, seen[1].error, seen[1].hint) == (0.01, str(error), error.hint)
-
-
-def test_what_a_person_has_to_mend_is_tried_as_soon_as_a_job_would_be():
-    assert FOR_A_PERSON == of_jobs.FOR_A_PERSON
 
 
 @pytest.mark.parametrize("error", [UserError("wrong", hint="mend it"), CorruptData("torn"), Fenced("another")])

@@ -419,7 +419,7 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_j
         "    return cents * 2 if cents < 1000 else cents / 0"
     ) + 1
     failure = driver.retries.failed["doubled@1"]
-    assert failure.error == f"{project / 'jobs.py'}:{line}: job doubled failed: ZeroDivisionError: division by zero"
+    assert failure.error == f"{project / 'jobs.py'}:{line}: ZeroDivisionError: division by zero"
     assert not failure.needs_a_person  # what it calls may have been away
 
     # It lags alone, and tries again: the other job goes on.

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mainstem.connect.worker import TaskState
 from mainstem.core import ManualClock, Retriable
+from mainstem.core.task import TaskState
 from mainstem.process.declare import Location
 from mainstem.process.job import JobFailed
 from mainstem.process.retries import Retries

@@ -9,7 +9,7 @@ import time
 import pytest
 import structlog
 
-from mainstem.core import Retriable, UserError
+from mainstem.core import Backoff, Retriable, UserError
 from mainstem.standalone import supervisor as supervisor_module
 from mainstem.standalone.supervisor import ChildFailed, ChildSpec, Supervisor, last_line
 from tests.support.processes import alive
@@ -61,7 +61,7 @@ async def test_the_first_stops_last_where_one_in_between_waits_for_its_next_try(
         [child("log", SERVE), child("connect", SERVE), child("spark", slow)],
         tmp_path,
         lambda states: changes.append({s.name: s.state for s in states}),
-        first_delay_s=30,
+        passing=Backoff(30, 30),
     )
 
     async def break_the_second():
@@ -75,7 +75,7 @@ async def test_the_first_stops_last_where_one_in_between_waits_for_its_next_try(
 
 
 async def test_a_killed_child_is_started_again(tmp_path):
-    supervisor = Supervisor([child("a", SERVE)], tmp_path, first_delay_s=0.01)
+    supervisor = Supervisor([child("a", SERVE)], tmp_path, passing=Backoff(0.01, 30))
     pids = []
 
     async def kill_twice():
@@ -95,7 +95,7 @@ async def test_a_killed_child_is_started_again(tmp_path):
 async def test_what_a_killed_child_said_in_an_earlier_life_is_not_why_it_ended(tmp_path):
     (tmp_path / "a.log").write_text("mainstem: port 9092: in use\n")
     talk = "import sys; print('segment rolled', file=sys.stderr); "
-    supervisor = Supervisor([child("a", SERVE), child("b", talk + SERVE)], tmp_path, first_delay_s=0.01)
+    supervisor = Supervisor([child("a", SERVE), child("b", talk + SERVE)], tmp_path, passing=Backoff(0.01, 30))
 
     async def kill():
         await supervisor.ready()
@@ -126,7 +126,7 @@ async def test_an_early_child_prepares_itself_and_goes_on_when_it_is_told(tmp_pa
     prepared, may = tmp_path / "prepared", tmp_path / "may"
     slow = f"import pathlib, time\nwhile not pathlib.Path({str(may)!r}).exists(): time.sleep(0.01)\n" + SERVE
     early = child("early", EARLY.format(prepared=str(prepared)), early=True, ready_within_s=20)
-    supervisor = Supervisor([child("slow", slow), early], tmp_path, first_delay_s=0.01)
+    supervisor = Supervisor([child("slow", slow), early], tmp_path, passing=Backoff(0.01, 30))
 
     async def let_the_first_be_ready():
         while not prepared.exists():
@@ -188,8 +188,8 @@ async def test_misuse_of_a_child_that_has_been_ready_leaves_the_others_alone(tmp
         [child("log", SERVE), child("a", fragile)],
         tmp_path,
         lambda all_states: states.append(all_states[1].state),
-        first_delay_s=0.01,
-        longest_delay_s=0.05,
+        passing=Backoff(0.01, 0.05),
+        for_a_person=Backoff(0.05, 0.05),
     )
 
     async def until(state):
@@ -227,7 +227,7 @@ async def test_a_report_that_fails_ends_nothing(tmp_path):
 
 async def test_a_child_that_cannot_be_started_is_tried_again(tmp_path):
     missing = tmp_path / "program"
-    supervisor = Supervisor([ChildSpec("a", (str(missing),))], tmp_path, first_delay_s=0.01, longest_delay_s=0.02)
+    supervisor = Supervisor([ChildSpec("a", (str(missing),))], tmp_path, passing=Backoff(0.01, 0.02))
 
     async def second_try():
         while supervisor.states[0].restarts < 1:
@@ -276,7 +276,7 @@ async def test_what_follows_a_child_is_tried_again_where_that_may_help(tmp_path,
         tmp_path,
         lambda all_states: states.append((all_states[0].state, all_states[0].pid, all_states[1].state)),
         after={"a": third_time_lucky},
-        first_delay_s=0.01,
+        passing=Backoff(0.01, 30),
     )
     await run(supervisor, supervisor.ready)
     (pid,) = set(tries)
@@ -291,7 +291,7 @@ async def test_a_child_that_ends_during_what_follows_it_is_started_again(tmp_pat
     """Nobody watched the gateway meanwhile: killed, it stayed "running", and then all of `up` ended."""
     again = threading.Event()
     supervisor = Supervisor(
-        [child("a", SERVE), child("b", SERVE)], tmp_path, after={"a": lambda: again.wait(30)}, first_delay_s=0.01
+        [child("a", SERVE), child("b", SERVE)], tmp_path, after={"a": lambda: again.wait(30)}, passing=Backoff(0.01, 30)
     )
 
     async def kill():
@@ -347,7 +347,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
 async def test_what_a_killed_child_had_started_ends_with_it(tmp_path):
     """A JVM went on after its driver was killed, and the driver was not seen to have ended before that."""
     code = f"import subprocess, sys; other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); print(other.pid, flush=True); {SERVE}"
-    supervisor = Supervisor([child("a", code)], tmp_path, first_delay_s=0.01)
+    supervisor = Supervisor([child("a", code)], tmp_path, passing=Backoff(0.01, 30))
 
     async def kill():
         await supervisor.ready()
@@ -364,7 +364,7 @@ async def test_what_a_killed_child_had_started_ends_with_it(tmp_path):
 async def test_a_log_file_that_has_grown_large_is_put_aside_when_its_child_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor_module, "LOG_BYTES", 1000)
     talk = "import sys; print('x' * 600, file=sys.stderr); "
-    supervisor = Supervisor([child("a", talk + "sys.exit(1)")], tmp_path, first_delay_s=0.01, longest_delay_s=0.01)
+    supervisor = Supervisor([child("a", talk + "sys.exit(1)")], tmp_path, passing=Backoff(0.01, 0.01))
 
     async def several_lives():
         while supervisor.states[0].restarts < 6:
@@ -378,7 +378,7 @@ async def test_a_log_file_that_has_grown_large_is_put_aside_when_its_child_is_st
 
 async def test_a_silent_child_is_ended_and_tried_again(tmp_path):
     supervisor = Supervisor(
-        [child("a", "import time; time.sleep(600)", ready_within_s=0.2)], tmp_path, first_delay_s=0.01
+        [child("a", "import time; time.sleep(600)", ready_within_s=0.2)], tmp_path, passing=Backoff(0.01, 30)
     )
 
     async def second_try():

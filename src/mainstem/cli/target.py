@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -13,9 +13,7 @@ import msgspec
 from mainstem.client.connection import Connection, load_security
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.core import UserError
-
-if TYPE_CHECKING:
-    from mainstem.connect.worker import TaskState
+from mainstem.core.task import TaskState
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 PROBE_SECONDS = 2.5
@@ -53,7 +51,7 @@ class Target(msgspec.Struct, frozen=True):
         return self.project if state is None else Path(state.project)
 
     @property
-    def tasks(self) -> "list[TaskState]":
+    def tasks(self) -> list[TaskState]:
         """What the project's processes say of its jobs; nothing where another log is named."""
         from mainstem.standalone.overview import tasks_of
 

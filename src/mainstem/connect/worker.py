@@ -2,9 +2,9 @@
 
 What becomes of an error:
 
-    Retriable            tried again after a pause that doubles from 0.5 s up to 30 s
+    Retriable            tried again after a pause that doubles (`core.backoff`)
     Fenced               failed: another process runs the same source, and trying again would fence that one
-    UserError            failed: a person has to mend something; the line says what. Tried again after 5 s, 10 s, … 60 s
+    UserError            failed: a person has to mend something; the line says what. Tried again after longer pauses
     CorruptData          failed: nothing is skipped in silence. Tried again like a UserError
     anything else        a bug of ours: logged with its stack, tried again like a Retriable
 
@@ -19,16 +19,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote
 
-import msgspec
-
 from mainstem.client.connection import Connection
 from mainstem.client.errors import Fenced
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.core import Backoff, Clock, CorruptData, MainstemError, SystemClock, UserError
+from mainstem.core.backoff import FOR_A_PERSON, PASSING
 from mainstem.core.config import check_type, convert
 from mainstem.core.logging import get_logger
+from mainstem.core.task import Attempts, TaskState
 from mainstem.registry.client import Registry
 
 log = get_logger()
@@ -37,50 +37,13 @@ SourceConfig: TypeAlias = PostgresSourceConfig | FileSourceConfig
 SinkConfig: TypeAlias = PostgresReplicaConfig
 SOURCES: dict[str, type[SourceConfig]] = {"file": FileSourceConfig, "postgres": PostgresSourceConfig}
 
-PASSING, FOR_A_PERSON = Backoff(first=0.5, longest=30.0), Backoff(first=5.0, longest=60.0)
-HEALTHY_AFTER_SECONDS = 60.0
 STOP_SECONDS = 15.0
-WORKS_AFTER_SECONDS = 10.0  # a task that failed and runs again for so long is no longer said to wait
 
 
 class Task(Protocol):
     """A source or a sink: `run` works until `stop` is set, or raises; it can be called again."""
 
     def run(self, stop: threading.Event) -> None: ...
-
-
-class TaskState(msgspec.Struct):
-    """What people see of a task. `state`: running, idle (a job whose input is not there yet), waiting (for the next try
-    after a failure), failed, stopped.
-
-    `error` is the last one, on one line, or what an idle one waits for; `retry_seconds` is the pause before the next
-    try of a task that waits or has failed, 0 where there is none. `needs_a_person`:
-    a person has to mend what the error says.
-    """
-
-    name: str
-    state: str = "running"
-    failures: int = 0
-    error: str = ""
-    hint: str = ""
-    since_ms: int = 0
-    retry_seconds: float = 0.0
-    needs_a_person: bool = False
-
-    def seen_at(self, now_ms: int) -> "TaskState":
-        """The state as people should see it: a task that has only just been started again may fail again at once."""
-        tried = self.state == "running" and bool(self.error) and now_ms - self.since_ms < WORKS_AFTER_SECONDS * 1000
-        if tried:
-            state = "failed" if self.needs_a_person else "waiting"
-            return msgspec.structs.replace(self, state=state, retry_seconds=0.0)
-        return msgspec.structs.replace(self, error="", hint="") if self.state == "running" else self
-
-    @property
-    def told(self) -> str:
-        """The error with what to do and when the next try is, on one line; "" where there is none."""
-        hint = f" ({self.hint})" if self.hint else ""
-        retry = f"; retry in {self.retry_seconds:g} s" if self.retry_seconds else ""
-        return f"{self.error}{hint}{retry}"
 
 
 def secrets_of(configs: Iterable[SourceConfig | SinkConfig]) -> set[str]:
@@ -151,14 +114,13 @@ class Worker:
         self._on_change = on_change
         self._secrets = sorted(secrets, key=len, reverse=True)
         self._clock = clock or SystemClock()
-        self._passing, self._for_a_person = passing, for_a_person
-        self._lock = threading.Lock()
-        self._states = {name: TaskState(name, since_ms=self._clock.now_ms()) for name in self._tasks}
+        self._attempts = {
+            name: Attempts(name, self._clock, passing=passing, for_a_person=for_a_person) for name in self._tasks
+        }
 
     @property
     def states(self) -> list[TaskState]:
-        with self._lock:
-            return [msgspec.structs.replace(state) for state in self._states.values()]
+        return [each.state for each in self._attempts.values()]
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set; then every task ends what it has in hand, and what does not end in 15 s is left."""
@@ -176,30 +138,31 @@ class Worker:
                 log.warning("task_does_not_stop", task=thread.name)
 
     def _keep(self, name: str, task: Task, stop: threading.Event) -> None:
-        failures = 0
+        attempts = self._attempts[name]
         while not stop.is_set():
-            started = self._clock.monotonic()
+            attempts.start()
+            self._on_change(self.states)
             try:
-                self._change(name, "running", failures)
                 task.run(stop)
             except Fenced as error:
-                self._change(name, "failed", failures + 1, error)
+                attempts.give_up(self._text(name, error), error.hint)
+                self._on_change(self.states)
                 self._tell_failed(name, error)
                 return
             except Exception as error:  # whatever it is, the other tasks go on and this one is tried again
-                failures = 1 if self._clock.monotonic() - started >= HEALTHY_AFTER_SECONDS else failures + 1
+                needs_a_person = isinstance(error, (UserError, CorruptData))
+                text, hint = self._text(name, error), getattr(error, "hint", "")
+                delay = attempts.fail(text, hint, needs_a_person=needs_a_person).retry_seconds
+                self._on_change(self.states)
                 if isinstance(error, (UserError, CorruptData)):
-                    delay = self._for_a_person.pause(failures)
-                    self._change(name, "failed", failures, error, delay)
                     self._tell_failed(name, error, retry_in_seconds=delay)
                     if stop.wait(delay):
                         return
                 else:
-                    delay = self._passing.pause(failures)
-                    self._change(name, "waiting", failures, error, delay)
                     self._tell(name, error, delay)
                     stop.wait(delay)
-        self._change(name, "stopped", failures)
+        attempts.stop()
+        self._on_change(self.states)
 
     def _tell_failed(self, name: str, error: MainstemError, **more: float) -> None:
         log.error("task_failed", task=name, error=self._text(name, error), hint=error.hint, **more)
@@ -223,15 +186,3 @@ class Worker:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
-
-    def _change(
-        self, name: str, state: str, failures: int, error: Exception | None = None, retry_seconds: float = 0.0
-    ) -> None:
-        with self._lock:
-            entry = self._states[name]
-            entry.state, entry.since_ms, entry.retry_seconds = state, self._clock.now_ms(), retry_seconds
-            entry.failures = failures
-            if error is not None:
-                entry.error, entry.hint = self._text(name, error), getattr(error, "hint", "")
-                entry.needs_a_person = state == "failed"
-        self._on_change(self.states)

@@ -14,9 +14,9 @@ from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, Positions, merge_positions
 from mainstem.client.reports import Report, read_reports
 from mainstem.connect.sources.file_lines import FilePosition
-from mainstem.connect.worker import TaskState
 from mainstem.core import SystemClock, UserError
 from mainstem.core.config import BadSetting, named_tables, overlay_environment, read_toml
+from mainstem.core.task import TaskState
 from mainstem.standalone.disks import Disk, disk_of
 from mainstem.standalone.state import UpState, is_up, load
 from mainstem.standalone.tasks import load_tasks

@@ -14,12 +14,12 @@ from mainstem.core import Retriable
 from mainstem.core.address import parse_address
 from mainstem.core.logging import get_logger
 from mainstem.core.process import say_ready, wait_for_go
+from mainstem.core.task import TaskState
 from mainstem.standalone.config import load_config, table_directories
 from mainstem.standalone.supervisor import unfailing
 
 if TYPE_CHECKING:
     from mainstem.connect.sinks.delta import Lakehouse
-    from mainstem.connect.worker import TaskState
     from mainstem.process.run import JobDriver
 
 log = get_logger()
@@ -142,31 +142,15 @@ def run_spark(
         stop_session(spark)
 
 
-def task_states(driver: "JobDriver", lakehouses: Sequence["Lakehouse"] = ()) -> list["TaskState"]:
+def task_states(driver: "JobDriver", lakehouses: Sequence["Lakehouse"] = ()) -> list[TaskState]:
     """How each job is, and each lakehouse with the tables that it holds back.
 
-    A job that waits for its input is as it should be; one that failed is not, until it has run for a while.
+    A job that waits for its input is as it should be.
     """
-    from mainstem.connect.worker import TaskState
-
-    found = [TaskState(f"job {key}") for key in driver.running if key not in driver.retries.failed]
-    for key, failure in driver.retries.failed.items():
-        error = failure.error.replace(f"job {key.rpartition('@')[0]} failed: ", "", 1)  # which the line begins with
-        works = key in driver.running and driver.retries.works(key)
-        state = "running" if works else "failed" if failure.needs_a_person else "waiting"
-        found.append(
-            TaskState(
-                f"job {key}",
-                state,
-                failure.failures,
-                error,
-                failure.hint,
-                failure.since_ms,
-                failure.retry_seconds,
-                failure.needs_a_person,
-            )
-        )
-    idle = driver.waiting.keys() - driver.retries.failed.keys()
+    failed = driver.retries.failed
+    found = [TaskState(f"job {key}") for key in driver.running if key not in failed]
+    found += failed.values()
+    idle = driver.waiting.keys() - failed.keys()
     found += [TaskState(f"job {key}", "idle", error=driver.waiting[key]) for key in sorted(idle)]
     return found + [state for each in lakehouses for state in each.states]
 

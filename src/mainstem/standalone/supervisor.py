@@ -3,7 +3,7 @@
     starting ──ready line──> running ──exit──> waiting (back-off) ──> starting
         │ exit 2 (misuse: a person has to mend something)
         ├──> it has never been ready: the supervisor stops everything and reports the child's own line
-        └──> it has been: failed ──longest back-off──> starting; the others go on
+        └──> it has been: failed ──a longer back-off──> starting; the others go on
 
 A child says that it is ready by its first line on stdout. It ties itself to the supervisor (`core.process`), so a
 killed supervisor leaves nothing behind.
@@ -24,19 +24,19 @@ from typing import Any, ParamSpec
 
 import msgspec
 
-from mainstem.core.backoff import Backoff
+from mainstem.core.backoff import FOR_A_PERSON, PASSING, Backoff
+from mainstem.core.clock import SystemClock
 from mainstem.core.errors import MainstemError, Retriable, UserError
 from mainstem.core.logging import get_logger
 from mainstem.core.process import PARENT
+from mainstem.core.task import Attempts
 
 log = get_logger()
 
 Arguments = ParamSpec("Arguments")
 
 MISUSE = 2
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
 LOG_BYTES = 16 * 1024 * 1024  # a larger log file is put aside when its child is started
-HEALTHY_AFTER_S = 60.0  # a child that ran this long starts over with the first delay
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
@@ -93,6 +93,8 @@ class Supervisor:
         after: by the name of a child, what is to be done once when it is ready, before the next one starts; it runs
             in a thread, and the child is watched meanwhile. A Retriable or an OSError of it means another try, so it
             must bear to be repeated; for any other error everything is stopped, and `run` raises it.
+        passing: how long to wait after an end that may pass by itself.
+        for_a_person: how long to wait where a person has to mend something.
     """
 
     def __init__(
@@ -102,14 +104,14 @@ class Supervisor:
         on_change: Callable[[list[ChildState]], None] = lambda _: None,
         *,
         after: Mapping[str, Callable[[], None]] | None = None,
-        first_delay_s: float = FIRST_DELAY_S,
-        longest_delay_s: float = LONGEST_DELAY_S,
+        passing: Backoff = PASSING,
+        for_a_person: Backoff = FOR_A_PERSON,
     ) -> None:
         self._specs = list(specs)
         self._logs = logs
         self._on_change = unfailing(on_change)
         self._after = dict(after or {})
-        self._backoff = Backoff(first_delay_s, longest_delay_s)
+        self._passing, self._for_a_person = passing, for_a_person
         self._states = {spec.name: ChildState(spec.name) for spec in specs}
         self._served = {spec.name: asyncio.Event() for spec in specs}  # it has said that it is ready
         self._ready = {spec.name: asyncio.Event() for spec in specs}  # and what is to be done after that is done
@@ -171,9 +173,9 @@ class Supervisor:
     async def _restart_until_stopped(
         self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]
     ) -> None:
-        failures = 0
+        attempts = Attempts(spec.name, SystemClock(), passing=self._passing, for_a_person=self._for_a_person)
         while not self._stopping.is_set():
-            started = time.monotonic()
+            attempts.start()
             ended = await self._life(spec, state, before, later)
             if self._stopping.is_set():
                 return
@@ -184,8 +186,7 @@ class Supervisor:
                 self._failure = ChildFailed(f"{spec.name}: {said}", hint=f"its log: {self._log_file(spec)}")
                 self.stop()
                 return
-            failures = 1 if time.monotonic() - started > HEALTHY_AFTER_S else failures + 1
-            delay_s = self._backoff.longest if refused else self._backoff.pause(failures)
+            delay_s = attempts.fail(state.last_error, needs_a_person=refused).retry_seconds
             log.info("child_ended", child=spec.name, exit_code=code, restart_in_s=delay_s, said=state.last_error)
             self._change(state, "failed" if refused else "waiting", pid=None)
             state.restarts += 1
@@ -297,7 +298,7 @@ class Supervisor:
                 done.result()
                 break
             except (Retriable, OSError) as error:
-                delay_s = self._backoff.pause(failures)
+                delay_s = self._passing.pause(failures)
                 log.info("follow_up_failed", child=name, error=str(error), retry_in_s=delay_s)
                 if state.state in ("running", "waiting") and state.pid is not None:
                     state.last_error = f"what follows it failed: {error}"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from mainstem.connect.worker import TaskState
 from mainstem.core.files import write_atomically
+from mainstem.core.task import TaskState
 
 FORMAT = 1
 SEVERAL_FAILURES = 3  # in a row: once or twice is what a log or a database that starts again costs

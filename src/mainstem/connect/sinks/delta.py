@@ -44,10 +44,11 @@ from mainstem.connect.sinks.delta_spark import (
     with_schema_ids,
 )
 from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends
-from mainstem.connect.worker import TaskState
-from mainstem.core import Backoff, Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
+from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
+from mainstem.core.backoff import FOR_A_PERSON, PASSING
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
+from mainstem.core.task import TaskState
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +61,6 @@ USER_TOPICS = r"^[^_].*"  # internal topics start with an underscore, in Kafka a
 EARLIEST, LATEST = -2, -1  # Spark's names for offsets
 KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
 WRITERS = 4  # tables written at the same time: a commit is mostly waiting
-BACKOFF = Backoff(first=1.0, longest=60.0)
 
 
 class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -171,7 +171,7 @@ class Lakehouse:
             self.query = None
 
     def _failed(self, error: BaseException | None) -> None:
-        reason, delay = one_line(error) if error is not None else "it ended", self._back_off()
+        reason, delay = one_line(error) if error is not None else "it ended", self._back_off(needs_a_person=False)
         self._state = self._after(self._state, "waiting", reason, getattr(error, "hint", ""), delay)
         log.warning("lakehouse_failed", sink=self._name, reason=reason, again_in_seconds=delay)
 
@@ -179,9 +179,10 @@ class Lakehouse:
         """The state after one more failure."""
         return TaskState(before.name, state, before.failures + 1, reason, hint, self._clock.now_ms(), retry_seconds)
 
-    def _back_off(self) -> float:
+    def _back_off(self, *, needs_a_person: bool) -> float:
+        """Until the query starts again: for its own sake, or for all tables that are held."""
         self._failures += 1
-        delay = BACKOFF.pause(self._failures)
+        delay = (FOR_A_PERSON if needs_a_person else PASSING).pause(self._failures)
         self._again_at = self._clock.monotonic() + delay
         return delay
 
@@ -271,12 +272,13 @@ class Lakehouse:
         with self._lock:
             reason, hint = one_line(error), getattr(error, "hint", "")
             self.held[topic] = reason
+            needs_a_person = isinstance(error, UserError)
             if self._clock.monotonic() >= self._again_at:
-                self._back_off()
+                self._back_off(needs_a_person=needs_a_person)
             before = self._tables.get(topic) or TaskState(f"sink {self._name}: table {topic}")
             if before.error != reason:
                 log.warning("table_held", topic=topic, reason=reason, hint=hint)
-            state = "failed" if isinstance(error, UserError) else "waiting"
+            state = "failed" if needs_a_person else "waiting"
             self._tables[topic] = self._after(
                 before, state, reason, hint, round(self._again_at - self._clock.monotonic(), 1)
             )
