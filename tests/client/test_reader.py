@@ -1,14 +1,16 @@
 """Reading from offsets that are there, are not there yet, and are not there any more."""
 
 import pytest
-from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka import Producer
 
 from mainstem.client.append import append
 from mainstem.client.compacted import read_compacted
-from mainstem.client.errors import RecordsDeleted
-from mainstem.client.reader import CommittedReader
-from mainstem.client.topics import admin, end_offsets, ensure_topic
+from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
+from mainstem.client.partitioner import partition_for
+from mainstem.client.reader import CommittedReader, RangeReader
+from mainstem.client.topics import end_offsets, ensure_topic
 from mainstem.core import UserError
+from tests.support.records import delete_before
 from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 
@@ -20,12 +22,6 @@ def shortened(connection, name):
         append(connection, name, [(b"k%d" % number, b"v")])
     delete_before(connection, name, 6)
     return name
-
-
-def delete_before(connection, topic, offset):
-    client = admin(connection)
-    for future in client.delete_records([ConfluentPartition(topic, 0, offset)]).values():
-        future.result()
 
 
 def keys(connection, topic, start, **options):
@@ -86,3 +82,57 @@ def test_a_follower_that_retention_overtakes_is_told(connection, shortened):
         while not found:
             found = next(lists)
         assert [message.key() for message in found] == [b"new"]
+
+
+def test_a_range_is_read_up_to_its_end_and_not_beyond(connection, name):
+    ensure_topic(connection, name, 2)
+    append(connection, name, [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
+    producer = Producer(connection.confluent(transactional_id=f"{name}-test") | {"log_level": 0})
+    reader = RangeReader(connection, name, deleted="error")
+    try:
+        producer.init_transactions(60)
+        for value in (b"4", b"5"):
+            producer.begin_transaction()
+            producer.produce(name, key=b"a", value=value, partition=partition_for(b"a", 2))
+            producer.flush()
+            if value == b"4":
+                producer.commit_transaction(60)
+        # What is undecided is not there yet; the commit marker of what is decided is no record.
+        ends = reader.ends()
+        assert ends == end_offsets(connection, name, committed=True)
+        assert sum(ends.values()) == 5
+        found = list(reader.read({}, ends))
+        assert sorted(record.value() for record in found) == [b"1", b"2", b"3", b"4"]
+        assert [record.value() for record in found if record.key() == b"a"] == [b"1", b"3", b"4"]
+        assert list(reader.read(ends, ends)) == []
+        place = next(record.partition() for record in found if record.key() == b"a")
+        (second,) = reader.read({place: 1}, {place: 2})
+        assert (second.partition(), second.offset()) == (place, 1)
+    finally:
+        producer.abort_transaction(60)
+        reader.close()
+
+
+def test_a_range_whose_first_records_were_deleted_is_an_error_or_what_is_left(connection, shortened):
+    for deleted in ("error", "earliest"):
+        reader = RangeReader(connection, shortened, deleted=deleted)
+        try:
+            assert [message.key() for message in reader.read({}, {0: 8})] == [b"k6", b"k7"]
+            if deleted == "earliest":
+                assert [message.key() for message in reader.read({0: 2}, {0: 8})] == [b"k6", b"k7"]
+            else:
+                with pytest.raises(RecordsDeleted, match="deleted before they were read"):
+                    list(reader.read({0: 2}, {0: 8}))
+                assert [message.key() for message in reader.read({0: 7}, {0: 8})] == [b"k7"]
+        finally:
+            reader.close()
+
+
+def test_a_range_that_does_not_come_is_an_error(connection, name):
+    ensure_topic(connection, name, 1)
+    reader = RangeReader(connection, name, deleted="error", patience_seconds=0.1)
+    try:
+        with pytest.raises(BrokerUnavailable, match="nothing came"):
+            list(reader.read({0: 0}, {0: 5}))
+    finally:
+        reader.close()

@@ -3,20 +3,20 @@
 import json
 
 import pytest
-from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mainstem.client.append import append
-from mainstem.client.partitioner import partition_for
-from mainstem.client.topics import end_offsets, ensure_topic
-from mainstem.process.tables import Change, PinnedTable, RangeReader, table_type
+from mainstem.client.errors import RecordsDeleted
+from mainstem.client.topics import ensure_topic
+from mainstem.process.tables import Change, PinnedTable, TableReader, table_type
 from mainstem.records.fingerprint import fingerprint_sum
 from mainstem.registry import avro
 from mainstem.registry.client import Registry
 from mainstem.registry.spark import TopicSchema, row_type
 from tests.support.jobs import change_schema
 from tests.support.properties import examples
+from tests.support.records import delete_before
 from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 FLAT = json.dumps({"type": "record", "name": "Plane", "fields": [
@@ -145,7 +145,7 @@ def test_a_key_that_is_an_empty_text_is_counted_as_what_it_is(log_connection):
     sent = [(b"", flat("", 1)), (None, flat("none", 2)), (b"", flat("", 3)), (b"a", flat("a", 4)), (b"a", None)]
     append(log_connection, "empty-key", sent)
     table = PinnedTable(
-        TopicSchema("empty-key", FLAT, 1, {1: FLAT}), REGISTRY, RangeReader(log_connection, "empty-key")
+        TopicSchema("empty-key", FLAT, 1, {1: FLAT}), REGISTRY, TableReader(log_connection, "empty-key")
     )
     table.move()
     table.close()
@@ -155,7 +155,7 @@ def test_a_key_that_is_an_empty_text_is_counted_as_what_it_is(log_connection):
 def test_a_table_has_nothing_of_an_aborted_or_open_transaction(log_connection):
     topic = "table-undecided"
     ensure_topic(log_connection, topic, 1)
-    table = PinnedTable(TopicSchema(topic, FLAT, 1, {1: FLAT}), REGISTRY, RangeReader(log_connection, topic))
+    table = PinnedTable(TopicSchema(topic, FLAT, 1, {1: FLAT}), REGISTRY, TableReader(log_connection, topic))
     with undecided(log_connection, topic, lambda word: [(topic, word.encode(), flat(word, 1))]) as commit:
         table.move()
         assert set(table._rows) == {word.encode() for word in VISIBLE}
@@ -165,31 +165,21 @@ def test_a_table_has_nothing_of_an_aborted_or_open_transaction(log_connection):
     table.close()
 
 
-def test_a_range_of_a_topic_is_read_up_to_its_end_and_not_beyond(log_connection):
-    topic = "ranges"
-    ensure_topic(log_connection, topic, 2)
-    append(log_connection, topic, [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
-    producer = Producer(log_connection.confluent(transactional_id="ranges-test") | {"log_level": 0})
-    reader = RangeReader(log_connection, topic)
-    try:
-        producer.init_transactions(60)
-        for value in (b"4", b"5"):
-            producer.begin_transaction()
-            producer.produce(topic, key=b"a", value=value, partition=partition_for(b"a", 2))
-            producer.flush()
-            if value == b"4":
-                producer.commit_transaction(60)
-        # What is undecided is not there yet; the commit marker of what is decided is no record.
-        ends = reader.ends()
-        assert ends == end_offsets(log_connection, topic, committed=True)
-        assert sum(ends.values()) == 5
-        found = list(reader.read({}, ends))
-        assert sorted(record.value for record in found) == [b"1", b"2", b"3", b"4"]
-        assert [record.value for record in found if record.key == b"a"] == [b"1", b"3", b"4"]
-        assert list(reader.read(ends, ends)) == []
-        place = next(record.partition for record in found if record.key == b"a")
-        here = [record for record in found if record.partition == place]
-        assert list(reader.read({place: 1}, {place: 2})) == here[1:2]
-    finally:
-        producer.abort_transaction(60)
-        reader.close()
+def test_a_table_whose_next_records_were_deleted_is_no_table_with_a_hole(log_connection):
+    """It went on from the first record that was left: rows stayed as they were before what had been deleted."""
+    topic = "pinned-hole"
+    ensure_topic(log_connection, topic, 1)
+    append(log_connection, topic, [(b"a", flat("a", 1)), (b"b", flat("b", 1))])
+    schema = TopicSchema(topic, FLAT, 1, {1: FLAT})
+    table = PinnedTable(schema, REGISTRY, TableReader(log_connection, topic))
+    table.move()
+    append(log_connection, topic, [(b"a", None)])
+    append(log_connection, topic, [(b"c", flat("c", 1))])
+    delete_before(log_connection, topic, 3)
+    with pytest.raises(RecordsDeleted, match="pinned-hole, partition 0: records were deleted before they were read"):
+        table.move()
+    table.close()
+    anew = PinnedTable(schema, REGISTRY, TableReader(log_connection, topic))
+    anew.move()
+    anew.close()
+    assert [value for _, value in anew._rows.values()] == [flat("c", 1)]

@@ -1,4 +1,4 @@
-"""What a read_committed consumer sees of a topic."""
+"""What a read_committed consumer sees of a topic, and what it does not see any more."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
 from mainstem.client.reader import arrived
-from mainstem.client.topics import describe
+from mainstem.client.topics import admin, describe
 
 
 def committed(connection: Connection, topic: str) -> list[Any]:
@@ -32,3 +32,9 @@ def committed(connection: Connection, topic: str) -> list[Any]:
     finally:
         consumer.close()
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+
+def delete_before(connection: Connection, topic: str, offset: int) -> None:
+    """Delete the records of partition 0 below `offset`."""
+    for future in admin(connection).delete_records([ConfluentPartition(topic, 0, offset)]).values():
+        future.result()

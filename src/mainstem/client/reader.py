@@ -1,20 +1,63 @@
-"""Read committed records from given offsets to the ends of now, or for ever: what every reader of ours does alike.
+"""Read committed records from given offsets to others, to the ends of now, or for ever: what every reader of ours does
+alike.
 
 Where the first record is no longer there, because retention or an admin deleted it, a consumer goes on from somewhere
 else by a setting of its own (`auto.offset.reset`; librdkafka's default is the end of the topic: everything is skipped,
 and nobody is told). Here each use says what is right for it.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.client.topics import end_offsets
+
+Deleted: TypeAlias = Literal["earliest", "error"]
+"""Where a record that comes next was deleted: go on from the `earliest` that is there, or raise an `error`."""
+
+_PATIENCE_SECONDS = 60.0
+
+
+def committed_consumer(connection: Connection, name: str, *, deleted: Deleted, wait_ms: int = 500) -> Consumer:
+    """A consumer of committed records that keeps no offsets in the log, and is told where a partition ends for now.
+
+    Args:
+        connection: the log.
+        name: what the broker calls it.
+        deleted: what to do where a record that comes next was deleted.
+        wait_ms: how long the broker may keep a fetch waiting for records.
+    """
+    settings = connection.confluent(
+        isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True, log_level=2
+    )
+    settings |= {"group.id": name, "auto.offset.reset": deleted, "fetch.wait.max.ms": wait_ms}
+    return Consumer(settings)
+
+
+def is_record(message: Any, topic: str) -> bool:
+    """Whether the message is a record; otherwise it is the end of its partition, at its offset.
+
+    Raises:
+        RecordsDeleted: what comes next was deleted before it was read, and the consumer does not go on without.
+        BrokerUnavailable: the broker refuses.
+    """
+    error = message.error()
+    if error is None:
+        return True
+    if error.code() == KafkaError._PARTITION_EOF:
+        return False
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise RecordsDeleted(
+            f"topic {topic}, partition {message.partition()}: records were deleted before they were read: {error.str()}",
+            hint="read from the earliest that is there, or keep records longer (retention.ms)",
+        )
+    raise BrokerUnavailable(f"{topic}: {error.str()}")
 
 
 class CommittedReader:
@@ -39,7 +82,7 @@ class CommittedReader:
         topic: str,
         starts: Mapping[int, int],
         *,
-        deleted: Literal["earliest", "error"],
+        deleted: Deleted,
         follow: bool = False,
         decided: bool = False,
     ) -> None:
@@ -48,19 +91,12 @@ class CommittedReader:
         self._follow = follow
         self.missing = {partition: ends[partition] for partition, start in starts.items() if start < ends[partition]}
         """Partition to its end, of those that are not read so far."""
-        settings = connection.confluent(
-            isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True
-        )
-        settings |= {
-            "auto.offset.reset": deleted,
-            "fetch.wait.max.ms": 50 if follow else 20,
-            "group.id": "mainstem.reader",
-            "log_level": 2,
-        }
         read = starts if follow else self.missing
         # An offset beyond the end is not there yet: its records are those that come.
         places = [ConfluentPartition(topic, each, min(starts[each], ends[each])) for each in read]
-        self._consumer = Consumer(settings)
+        self._consumer = committed_consumer(
+            connection, "mainstem.reader", deleted=deleted, wait_ms=50 if follow else 20
+        )
         self._consumer.assign(places)
 
     def __enter__(self) -> "CommittedReader":
@@ -82,24 +118,99 @@ class CommittedReader:
         while self._follow or self.missing:
             records = []
             for message in arrived(self._consumer, 0.2):
-                error = message.error()
-                if error is None:
+                if is_record(message, self._topic):
                     records.append(message)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    self._reached(message)
-                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise RecordsDeleted(
-                        f"topic {self._topic}, partition {message.partition()}: records were deleted before they were"
-                        f" read: {error.str()}",
-                        hint="read from the earliest that is there, or keep records longer (retention.ms)",
-                    )
                 else:
-                    raise BrokerUnavailable(f"{self._topic}: {error.str()}")
+                    self._reached(message)
             yield records
 
     def _reached(self, end: Any) -> None:
         if end.offset() >= self.missing.get(end.partition(), end.offset() + 1):
             del self.missing[end.partition()]
+
+
+class RangeReader:
+    """Reads ranges of one topic; keeps its connection between reads.
+
+    Args:
+        connection: the log.
+        topic: it must exist.
+        deleted: what to do where a record between the start of a range and its end was deleted.
+        name: what the broker calls it.
+        patience_seconds: for the next records of a range.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        *,
+        deleted: Deleted,
+        name: str = "mainstem.ranges",
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
+        self._connection, self._topic, self._deleted, self._name = connection, topic, deleted, name
+        self._patience_seconds = patience_seconds
+        self._consumer: Consumer | None = None
+
+    def ends(self) -> dict[int, int]:
+        """The last stable offset of every partition: nothing below it is undecided, nothing above it committed.
+
+        Raises:
+            BrokerUnavailable: no answer.
+        """
+        consumer = self._connected()
+        try:
+            partitions = consumer.list_topics(self._topic, timeout=_PATIENCE_SECONDS).topics[self._topic].partitions
+            return {
+                number: consumer.get_watermark_offsets(
+                    ConfluentPartition(self._topic, number), timeout=_PATIENCE_SECONDS, cached=False
+                )[1]
+                for number in sorted(partitions)
+            }
+        except KafkaException as error:
+            raise BrokerUnavailable(f"{self._topic}: {error.args[0].str()}") from error
+
+    def read(self, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[Any]:
+        """Confluent's messages from `start` (included; of a partition that is missing: from what is its first record
+        now) to `end` (not); per partition in order.
+
+        Raises:
+            RecordsDeleted: not all that follows `start` is there, and `deleted` is `error`.
+            BrokerUnavailable: the broker refuses, or nothing came for too long.
+        """
+        consumer = self._connected()
+        left = {partition for partition, offset in end.items() if offset > start.get(partition, 0)}
+        consumer.assign([ConfluentPartition(self._topic, each, start.get(each, OFFSET_BEGINNING)) for each in left])
+        deadline = time.monotonic() + self._patience_seconds
+        while left:
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(
+                    f"{self._topic}: partitions {sorted(left)}: nothing came for {self._patience_seconds:.0f} s before "
+                    f"the ends {dict(end)}"
+                )
+            messages = arrived(consumer, 0.2, 10_000)
+            for message in messages:
+                found, partition, offset = is_record(message, self._topic), message.partition(), message.offset()
+                if found and offset < end[partition]:
+                    yield message
+                # Past the end: its last offsets may be markers or compacted records, which nobody is given.
+                if offset >= end[partition] - found:
+                    left.discard(partition)
+            if messages:
+                deadline = time.monotonic() + self._patience_seconds
+        consumer.unassign()
+
+    def _connected(self) -> Consumer:
+        self._consumer = self._consumer or committed_consumer(
+            self._connection, self._name, deleted=self._deleted, wait_ms=20
+        )
+        return self._consumer
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
 
 
 def arrived(consumer: Consumer, seconds: float, most: int = 1000) -> list[Any]:

@@ -21,14 +21,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, decode
 from mainstem.client.internal import HEARTBEATS
+from mainstem.client.reader import committed_consumer, is_record
 from mainstem.client.topics import topic_ids
-from mainstem.core import CorruptData
+from mainstem.core import CorruptData, MainstemError
 from mainstem.core.logging import get_logger
 
 log = get_logger()
@@ -194,20 +194,19 @@ class Follower:
             self._statements[statement.topic] = statement
 
     def _run(self) -> None:
-        settings = self._connection.confluent(isolation_level="read_committed", enable_auto_commit=False)
-        settings |= {"group.id": "mainstem.heartbeats", "auto.offset.reset": "earliest", "log_level": 2}
-        consumer = Consumer(settings)
+        # Not a `CommittedReader`: nobody waits for the topic to answer, and idle polling is not free.
+        consumer = committed_consumer(self._connection, "mainstem.heartbeats", deleted="earliest")
         try:
             consumer.assign([ConfluentPartition(HEARTBEATS, 0, 0)])
             while not self._stop.is_set():
                 message = consumer.poll(0.2)
                 if message is None:
                     continue
-                error = message.error()
-                if error is None:
-                    self.apply(message.value() or b"")
-                else:
-                    log.warning("heartbeats_unreadable", reason=error.str())
+                try:
+                    if is_record(message, HEARTBEATS):
+                        self.apply(message.value() or b"")
+                except MainstemError as error:
+                    log.warning("heartbeats_unreadable", reason=str(error))
                     time.sleep(0.5)
         finally:
             consumer.close()

@@ -51,7 +51,7 @@ from mainstem.process.reading import (
 from mainstem.process.session import job_session
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import Checkpoint
-from mainstem.process.tables import PinnedTable, RangeReader
+from mainstem.process.tables import PinnedTable, TableReader
 from mainstem.process.versions import Fixed, Version
 from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, unknown_id, with_id
 
@@ -159,7 +159,7 @@ class RunningJob:
             self._rules.restart()
         self._tables = {
             each.parameter: PinnedTable(
-                self._schemas[each.parameter], self._registry, RangeReader(self._connection, each.topic)
+                self._schemas[each.parameter], self._registry, TableReader(self._connection, each.topic)
             )
             for each in spec.inputs
             if each.kind == "changelog"

@@ -6,18 +6,14 @@ Rows at a position can be read again while the log keeps the records up to it, w
 `min.compaction.lag.ms` decides.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.progress import Seen
-from mainstem.client.reader import arrived
+from mainstem.client.reader import RangeReader
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 from mainstem.process.reading import Observed
@@ -32,7 +28,6 @@ log = get_logger()
 
 _BROADCAST_ROWS = 200_000
 """A table up to this size goes to every task whole; a larger one is joined by a shuffle."""
-_PATIENCE_SECONDS = 60.0
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -145,73 +140,22 @@ def table_type(row: Any, schema: TopicSchema) -> Any:
     return row["after"].dataType if schema.is_change else row
 
 
-class RangeReader:
-    """Reads ranges of one topic, committed records only; keeps its connection between reads."""
+class TableReader:
+    """The records of a changelog topic. A table that has been read goes on where it was: it is an error if what follows
+    was deleted since, as rows would stay that later records have changed. One that is read from the beginning consists
+    of what the log still has.
+    """
 
     def __init__(self, connection: Connection, topic: str) -> None:
-        self._topic = topic
-        settings = connection.confluent(
-            isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True
-        )
-        settings |= {
-            "group.id": "mainstem.tables",
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 20,
-            "log_level": 2,
-        }
-        self._settings = settings
-        self._consumer: Consumer | None = None
+        self._ranges = RangeReader(connection, topic, deleted="error", name="mainstem.tables")
 
     def ends(self) -> dict[int, int]:
-        """The last stable offset of every partition: nothing below it is undecided, nothing above it committed.
-
-        Raises:
-            BrokerUnavailable: no answer.
-        """
-        consumer = self._connected()
-        try:
-            partitions = consumer.list_topics(self._topic, timeout=_PATIENCE_SECONDS).topics[self._topic].partitions
-            return {
-                number: consumer.get_watermark_offsets(
-                    ConfluentPartition(self._topic, number), timeout=_PATIENCE_SECONDS, cached=False
-                )[1]
-                for number in sorted(partitions)
-            }
-        except KafkaException as error:
-            raise BrokerUnavailable(f"{self._topic}: {error.args[0].str()}") from error
+        return self._ranges.ends()
 
     def read(self, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[Change]:
-        """The records from `start` (included) to `end` (not); per partition in order.
-
-        Raises:
-            BrokerUnavailable: the end was not reached in time.
-        """
-        consumer = self._connected()
-        left = {partition for partition, offset in end.items() if offset > start.get(partition, 0)}
-        consumer.assign([ConfluentPartition(self._topic, partition, start.get(partition, 0)) for partition in left])
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while left:
-            if time.monotonic() > deadline:
-                raise BrokerUnavailable(f"{self._topic}: partitions {sorted(left)} not read to {dict(end)} in time")
-            for message in arrived(consumer, 0.2, 10_000):
-                error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                    raise BrokerUnavailable(f"{self._topic}: {error.str()}")
-                # Past the end: its last offsets may be markers or compacted records, which nobody is given.
-                if offset >= end[partition]:
-                    left.discard(partition)
-                elif error is None:
-                    deadline = time.monotonic() + _PATIENCE_SECONDS
-                    yield Change(partition, offset, message.key(), message.value())
-                    if offset + 1 == end[partition]:
-                        left.discard(partition)
-        consumer.unassign()
-
-    def _connected(self) -> Consumer:
-        self._consumer = self._consumer or Consumer(self._settings)
-        return self._consumer
+        """As `RangeReader.read`."""
+        for message in self._ranges.read(start, end):
+            yield Change(message.partition(), message.offset(), message.key(), message.value())
 
     def close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        self._ranges.close()

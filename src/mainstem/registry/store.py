@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, TransactionFailed
 from mainstem.client.internal import INTERNAL_TOPICS, SCHEMAS
+from mainstem.client.reader import committed_consumer
 from mainstem.client.topics import end_offsets, ensure_topic
 from mainstem.client.transaction import SharedTransaction
 from mainstem.core import TopicPartition
@@ -174,11 +175,8 @@ class Store:
 
     def _follow(self) -> None:
         """Hand committed records to the loop, in order, for ever."""
-        settings = self._connection.confluent(
-            isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True, log_level=2
-        )
-        settings |= {"group.id": "mainstem.registry", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 100}
-        consumer = Consumer(settings)
+        # Not a `CommittedReader`: it would hide the offsets behind markers, for which `catch_up` waits.
+        consumer = committed_consumer(self._connection, "mainstem.registry", deleted="earliest", wait_ms=100)
         try:
             consumer.assign([ConfluentPartition(SCHEMAS, 0, 0)])
             while not self._stopping.is_set():

@@ -21,13 +21,14 @@ from typing import Any
 
 import msgspec
 import psycopg2
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 from psycopg2.extras import execute_values
 
 from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable
+from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
+from mainstem.client.reader import committed_consumer, is_record
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics, start_offsets
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
@@ -209,16 +210,14 @@ class _Run:
     # ------------------------------------------------------------------------------------------------------- the log
 
     def _consume(self, offsets: dict[TopicPartition, int]) -> Consumer:
-        settings = self._connection.confluent(
-            isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True, log_level=2
+        """Several topics in one consumer, whose partitions are paused one by one: no reader of `client` does."""
+        consumer = committed_consumer(
+            # Only a name: offsets are the target's.
+            self._connection,
+            f"mainstem.sink.{self._sink.name}",
+            deleted="error",
+            wait_ms=50,
         )
-        settings |= {
-            "group.id": f"mainstem.sink.{self._sink.name}",  # only a name: offsets are the target's
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 50,
-            "queued.max.messages.kbytes": 65_536,
-        }
-        consumer = Consumer(settings)
         consumer.assign([ConfluentPartition(p.topic, p.partition, offset) for p, offset in offsets.items()])
         return consumer
 
@@ -244,20 +243,16 @@ class _Run:
             return
         for message in (first, *self._consumer.consume(_FETCH_RECORDS, 0.002)):
             partition = TopicPartition(message.topic() or "", message.partition() or 0)
-            error = message.error()
-            if error is None:
+            try:
+                found = is_record(message, str(partition))
+            except RecordsDeleted:
+                raise Rebuild(f"sink {self._sink.name}: {partition} has lost the records that come next") from None
+            if found:
                 self._take(partition, message)
-            elif error.code() == KafkaError._PARTITION_EOF:
+            else:
                 before = self._order.position(partition)
                 self._order.reached(partition, message.offset() or 0)
                 self._unreported |= self._order.position(partition) > before
-            else:
-                self._raise(partition, error)
-
-    def _raise(self, partition: TopicPartition, error: Any) -> None:
-        if error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
-            raise Rebuild(f"sink {self._sink.name}: {partition} has lost the records that come next")
-        raise BrokerUnavailable(f"sink {self._sink.name}: {partition}: {error.str()}")
 
     def _take(self, partition: TopicPartition, message: Any) -> None:
         value, offset = message.value(), message.offset()

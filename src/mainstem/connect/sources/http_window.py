@@ -12,12 +12,10 @@ from typing import Any
 
 import msgspec
 import xxhash
-from confluent_kafka import Consumer, KafkaError
-from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
-from mainstem.client.reader import arrived
+from mainstem.client.reader import RangeReader
 from mainstem.client.topics import end_offsets, offsets_since, start_offsets
 
 ID_HEADER = "mainstem.id"
@@ -119,33 +117,15 @@ def tail(connection: Connection, topic: str, count: int, *, timeout_seconds: flo
         BrokerUnavailable: the log does not answer, or nothing comes for so long.
     """
     spans = _spans(connection, topic, count)
-    settings = connection.confluent(
-        isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True
+    starts, ends = ({n: span[which] for n, span in spans.items()} for which in (0, 1))
+    # What retention deletes meanwhile is among the oldest, and no loss.
+    reader = RangeReader(
+        connection, topic, deleted="earliest", name="mainstem.collector", patience_seconds=timeout_seconds
     )
-    settings |= {"group.id": "mainstem.collector", "auto.offset.reset": "earliest", "log_level": 2}
-    consumer = Consumer(settings)
-    deadline = time.monotonic() + timeout_seconds
     try:
-        consumer.assign([ConfluentPartition(topic, partition, first) for partition, (first, _) in spans.items()])
-        left = set(spans)
-        while left:
-            if time.monotonic() > deadline:
-                raise BrokerUnavailable(f"{topic}: its last records did not come within {timeout_seconds:.0f} s")
-            messages = arrived(consumer, 0.2, 2000)
-            for message in messages:
-                error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
-                end = spans[partition][1]
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                    raise BrokerUnavailable(f"{topic}: {error.str()}")
-                if error is None and offset < end:
-                    yield message
-                # The last offsets may be markers, which nobody is given: then the end tells, or a record behind them.
-                if offset >= end - (error is None):
-                    left.discard(partition)
-            if messages:
-                deadline = time.monotonic() + timeout_seconds
+        yield from reader.read(starts, ends)
     finally:
-        consumer.close()
+        reader.close()
 
 
 def _spans(connection: Connection, topic: str, count: int) -> dict[int, tuple[int, int]]:
