@@ -12,8 +12,8 @@ lost or rolled back, and a topic that is gone change nothing; Spark's batch numb
 What a table cannot take holds up that table only: its position stays, one line says why, and it is left out until the
 query starts again from where the tables are, which it does with back-off while a table is held.
 
-A stream is appended. A changelog is merged by its key: the table shows the rows as they are now. Every so many commits a
-table's small files become few, and what no version of the last week has is removed.
+A stream is appended. A changelog is merged by its key: the table shows the rows as they are now. Every so many commits
+a table's small files become few, and what no version of the last week has is removed.
 """
 
 import re
@@ -210,7 +210,9 @@ class Lakehouse:
         )
 
     def _starts(self) -> dict[str, dict[str, int]]:
-        """Where the tables are, for every partition of every topic that is there now; later ones start at their first."""
+        """Where the tables are, for every partition of every topic that is there now;
+        later ones start at their first.
+        """
         matches = self._spark._jvm.java.util.regex.Pattern.matches  # type: ignore[union-attr]
         found = list_topics(self._connection)
         topics = {
@@ -338,7 +340,9 @@ class Lakehouse:
             self._failures = 0
 
     def _offsets_up_to(self, ends: Mapping[str, Mapping[int, int]]) -> int:
-        """How many the batch has that ends there: at least as many as records. A topic that has come since begins at 0."""
+        """How many the batch has that ends there: at least as many as records.
+        A topic that has come since begins at 0.
+        """
         places = {TopicPartition(topic, number): end for topic, mine in ends.items() for number, end in mine.items()}
         offsets = sum(max(0, end - self._read.get(place, 0)) for place, end in places.items())
         self._read |= places
@@ -385,8 +389,8 @@ class Lakehouse:
     ) -> TableCommit:
         """The books of the table after this batch.
 
-        The position is the batch's end, not the last record's: where retention takes the marker behind that too, nothing
-        is missing. It is known of partitions without records too: what they get and lose later is missing.
+        The position is the batch's end, not the last record's: where retention takes the marker behind that too,
+        nothing is missing. It is known of partitions without records too: what they get and lose later is missing.
         """
         partitions = {p: msgspec.structs.replace(books) for p, books in self._commit_of(topic).partitions.items()}
         for number, end in ends.items():

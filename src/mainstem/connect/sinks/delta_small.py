@@ -36,7 +36,8 @@ class NotPlain(Exception):
 
 
 class SmallWriter:
-    """Writes the topics of a sink's batches that are small and plain; `write` from several threads, of different topics.
+    """Writes the topics of a sink's batches that are small and plain;
+    `write` from several threads, of different topics.
 
     Args:
         directory: one directory per topic appears in it.

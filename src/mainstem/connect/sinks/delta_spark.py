@@ -76,7 +76,8 @@ def count_records(rows: "DataFrame") -> dict[str, list[Slice]]:
 
 
 class SparkWriter:
-    """Writes the batches of one sink, one after the other; `write` and `care` from several threads, of different topics.
+    """Writes the batches of one sink, one after the other;
+    `write` and `care` from several threads, of different topics.
 
     Args:
         spark: the sink's session.
