@@ -19,6 +19,7 @@ from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit
 from mainstem.records.fingerprint import fingerprint
 from mainstem.registry import avro
 from tests.support.lakehouse import FLIGHT, HIGH, flight, plane
+from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 
 def test_a_tables_statement_covers_all_from_offset_0():
@@ -99,6 +100,22 @@ def test_topics_become_tables_and_stay_exact_through_lost_checkpoints(lake, monk
     assert sum(s.rows for s in flights) == 3
     assert sum(s.quarantined for s in flights) == 4
     assert sum(s.hash for s in flights) % 2**64 == sum(fingerprint(key, value) for key, value in sent) % 2**64
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("collected", [0, delta_small.COLLECTED_RECORDS])
+def test_no_table_shows_what_was_aborted_or_is_open(lake, monkeypatch, collected):
+    monkeypatch.setattr(delta_small, "COLLECTED_RECORDS", collected)
+    ensure_topic(lake.connection, "flights", 1)
+
+    def make(word):
+        return [("flights", word.encode(), avro.encode(1, FLIGHT, flight(1, word)))]
+
+    with undecided(lake.connection, "stranger", make) as commit:
+        lake.run()
+        lake.wait_for("flights", [(word,) for word in VISIBLE], "origin")
+        commit()
+        lake.wait_for("flights", [(word,) for word in DECIDED], "origin")
 
 
 @pytest.mark.spark
