@@ -6,7 +6,6 @@ else by a setting of its own (`auto.offset.reset`; librdkafka's default is the e
 and nobody is told). Here each use says what is right for it.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
@@ -17,6 +16,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.client.topics import end_offsets
+from mainstem.core.clock import Clock, SystemClock
 
 Deleted: TypeAlias = Literal["earliest", "error"]
 """Where a record that comes next was deleted: go on from the `earliest` that is there, or raise an `error`."""
@@ -148,9 +148,11 @@ class RangeReader:
         deleted: Deleted,
         name: str = "mainstem.ranges",
         patience_seconds: float = _PATIENCE_SECONDS,
+        clock: Clock | None = None,
     ) -> None:
         self._connection, self._topic, self._deleted, self._name = connection, topic, deleted, name
         self._patience_seconds = patience_seconds
+        self._clock = clock or SystemClock()
         self._consumer: Consumer | None = None
 
     def ends(self) -> dict[int, int]:
@@ -182,9 +184,9 @@ class RangeReader:
         consumer = self._connected()
         left = {partition for partition, offset in end.items() if offset > start.get(partition, 0)}
         consumer.assign([ConfluentPartition(self._topic, each, start.get(each, OFFSET_BEGINNING)) for each in left])
-        deadline = time.monotonic() + self._patience_seconds
+        deadline = self._clock.monotonic() + self._patience_seconds
         while left:
-            if time.monotonic() > deadline:
+            if self._clock.monotonic() > deadline:
                 raise BrokerUnavailable(
                     f"{self._topic}: partitions {sorted(left)}: nothing came for {self._patience_seconds:.0f} s before "
                     f"the ends {dict(end)}"
@@ -198,7 +200,7 @@ class RangeReader:
                 if offset >= end[partition] - found:
                     left.discard(partition)
             if messages:
-                deadline = time.monotonic() + self._patience_seconds
+                deadline = self._clock.monotonic() + self._patience_seconds
         consumer.unassign()
 
     def _connected(self) -> Consumer:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.append import append
-from mainstem.client.topics import ensure_topic
-from mainstem.connect.sources.http_window import ID_HEADER, Seen, Window, content_hash, fill, read_tail, tail
+from mainstem.client.topics import end_offsets, ensure_topic
+from mainstem.connect.sources.http_window import ID_HEADER, Seen, Undecided, Window, content_hash, fill, read_tail, tail
+from mainstem.core.clock import ManualClock
 from tests.support.waiting import wait_until
 
 
@@ -78,9 +79,13 @@ def test_the_tail_of_a_topic_says_what_was_taken_in(log_connection):
     producer.produce(topic, b"\0\0\0\0\1x", partition=0, headers=[(ID_HEADER, b"open")])
     producer.flush(30)
     append(log_connection, topic, [(None, b"behind it")])
-    assert read_tail(log_connection, topic, 100).get("open") is None
+    with pytest.raises(Undecided):
+        read_tail(log_connection, topic, 100)
     producer.commit_transaction(30)
-    wait_until(lambda: read_tail(log_connection, topic, 100).get("open"), "what was committed is known")
+    wait_until(
+        lambda: end_offsets(log_connection, topic, committed=True) == end_offsets(log_connection, topic), "decided"
+    )
+    assert read_tail(log_connection, topic, 100).get("open") is not None
 
 
 def put(connection, topic, records):
@@ -112,9 +117,9 @@ def test_records_of_one_time_are_read_to_their_number(log_connection, topic_of):
 
 
 def test_a_tail_may_take_long_as_long_as_it_comes(log_connection, topic_of):
-    topic, read = topic_of(1), 0
+    topic, read, clock = topic_of(1), 0, ManualClock()
     put(log_connection, topic, [(0, 1000)] * 5000)
-    for _ in tail(log_connection, topic, 5000, timeout_seconds=0.5):
-        time.sleep(0.6 if read == 0 else 0)
+    for _ in tail(log_connection, topic, 5000, clock=clock):
+        clock.advance_ms(100)
         read += 1
-    assert read == 5000
+    assert (read, clock.monotonic()) == (5000, pytest.approx(500))

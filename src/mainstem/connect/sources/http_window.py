@@ -17,6 +17,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.reader import RangeReader
 from mainstem.client.topics import end_offsets, offsets_since, start_offsets
+from mainstem.core.clock import Clock
 
 ID_HEADER = "mainstem.id"
 MAX_ID_BYTES = 512  # a window's ids stay in memory: 50 MB of the longest
@@ -107,21 +108,19 @@ def _taken(messages: Iterable[Any]) -> Iterator[tuple[int, str, Seen]]:
             yield message.timestamp()[1], event_id.decode(), seen
 
 
-def tail(connection: Connection, topic: str, count: int, *, timeout_seconds: float = 60.0) -> Iterator[Any]:
+def tail(connection: Connection, topic: str, count: int, *, clock: Clock | None = None) -> Iterator[Any]:
     """At least the last `count` committed records of the topic (fewer where transactions were aborted), by the time of
     their append; not many more. What was undecided when it was called is waited for.
 
     Raises:
         UnknownTopic: there is no such topic.
         Undecided: a transaction that was open at the call still is, after 2 s.
-        BrokerUnavailable: the log does not answer, or nothing comes for so long.
+        BrokerUnavailable: the log does not answer, or nothing comes for a minute.
     """
     spans = _spans(connection, topic, count)
     starts, ends = ({n: span[which] for n, span in spans.items()} for which in (0, 1))
     # What retention deletes meanwhile is among the oldest, and no loss.
-    reader = RangeReader(
-        connection, topic, deleted="earliest", name="mainstem.collector", patience_seconds=timeout_seconds
-    )
+    reader = RangeReader(connection, topic, deleted="earliest", name="mainstem.collector", clock=clock)
     try:
         yield from reader.read(starts, ends)
     finally:
