@@ -1,7 +1,6 @@
 """Kafka's own Java command-line tools, unmodified, against our log."""
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -78,7 +77,5 @@ def test_a_producer_that_checks_what_was_acknowledged(bootstrap):
     said = kafka_tools.run("kafka-verifiable-producer", *bootstrap, *arguments).stdout
     summary = json.loads(said.splitlines()[-1])
     assert (summary["sent"], summary["acked"]) == (2000, 2000)
-    start = time.monotonic()
     perf = ("--topic", "verified", "--num-records", "2000", "--timeout", "60000")
     assert ", 2000, " in kafka_tools.run("kafka-consumer-perf-test", *bootstrap, *perf).stdout
-    assert time.monotonic() - start < 120
