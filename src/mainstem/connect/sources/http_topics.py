@@ -29,8 +29,8 @@ from mainstem.registry.state import State
 
 STALE_SECONDS = 10.0  # after that, topics and catalog are read again in the background
 
-# What a schema ends in that the registry took: a fixed too small for its decimal, a default without end. A name that is
-# not there is fastavro's UnknownType, a ValueError.
+# What a schema ends in that the registry took, or another before it: a default without end, a fixed too small for its
+# decimal. A name that is not there may be fastavro's UnknownType, a ValueError.
 _UNUSABLE = (InvalidSchema, SchemaParseException, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TO_MS = {"timestamp-millis": 1, "local-timestamp-millis": 1, "timestamp-micros": 1000, "local-timestamp-micros": 1000}
