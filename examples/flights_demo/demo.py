@@ -28,10 +28,20 @@ from typing import Any, TypeVar
 import httpx
 import psycopg2
 import stock
-from check import Line, compare, delta_rows, print_lines, table_of, topic_rows
+from check import Line, compare, compare_topic_and_table, database_table, delta_table, print_lines, topic_table
 from faults import Faults
 from stock import ReplicaReader, Transfers
-from truth import COLUMNS, HERE, Truth, access_lines, access_requests, access_sessions, data_files
+from truth import (
+    HERE,
+    TABLES,
+    Truth,
+    Want,
+    access_lines,
+    access_requests,
+    access_sessions,
+    change_statements,
+    data_files,
+)
 from waiting import LONGEST_WAIT_S, Background, Stuck, until
 from watch import Watch
 
@@ -43,18 +53,12 @@ from mainstem.connect.sources.postgres import mark_position
 from mainstem.core import MainstemError, UserError
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.core.process import PARENT, start_child
-from mainstem.registry.reader import TypedReader
 
 PROJECT = HERE.parent / "flights"
 ALL_FLIGHTS = 336_776
 BATCH = 1000
 BOOKS_SECONDS = 60.0  # the destinations report in their own time
 OURS = ".flights_demo"  # the lock on a demo's directory, which may be emptied
-TABLES = {
-    "airlines": "carrier text PRIMARY KEY, name text",
-    "airports": "faa text PRIMARY KEY, name text, lat double precision, lon double precision, alt int, tz int, dst text, tzone text",
-    "planes": "tailnum text PRIMARY KEY, year int, type text, manufacturer text, model text, engines int, seats int, speed int, engine text",
-}
 SPOILED = {b"{not json": "not_json", b'{"year": "MMXIII"}': "unfit"}  # what a bad producer sends, and why it is refused
 
 Thread = TypeVar("Thread", bound=Background)
@@ -165,10 +169,11 @@ class Demo:
         self.waited("the log has every change", watch, lambda: watch.behind("fleet", end))
         outputs = ("flights_enriched", "delays_hourly", "aircraft_days", "access_requests", "access_sessions")
         self.waited("every window and session is closed", watch, lambda: len(set(outputs) - watch.ended))
-        topics = ("flights", "weather", "access_log", *outputs, *(f"fleet.{t}" for t in (*TABLES, *stock.TABLES)))
+        inputs = ("flights", "flights.quarantine", "weather", "access_log", "fleet.transactions")
+        topics = (*inputs, *outputs, *(f"fleet.{table}" for table in TABLES))
         ends = watch.data_ends(*topics)
         self.waited("the tables have everything", watch, lambda: watch.unread("lakehouse", ends))
-        changed = {f"fleet.{table}": ends[f"fleet.{table}"] for table in (*TABLES, *stock.TABLES)}
+        changed = {f"fleet.{table}": ends[f"fleet.{table}"] for table in TABLES}
         self.waited("the replica has everything", watch, lambda: watch.unread("replica", changed))
         new_table.finish()
         reader.stop()
@@ -283,58 +288,49 @@ class Demo:
     # -- what came of it -----------------------------------------------------------------------------------------------
 
     def compare(self, truth: Truth, lines: list[str], rejected: int) -> list[Line]:
-        at, tables = self.connection, self.work / "node" / "tables"
-        flights = (
-            "scheduled_at, carrier, flight, origin, dest, tailnum, dep_time, dep_delay, arr_delay, air_time, distance"
-        )
-        weather = "origin, time_hour, temp, dewp, humid, wind_dir, wind_speed, wind_gust, precip, pressure, visib"
-        # Columns, the truth, and what the topic is made of: events that were sent, or another topic.
-        want: dict[str, tuple[str, list[tuple[Any, ...]], int | str]] = {
-            "flights": (flights, truth.rows(f"SELECT {flights} FROM flights"), self.sent["flights"]),
-            "weather": (weather, truth.rows(f"SELECT {weather} FROM weather"), self.sent["weather"]),
-            "access_log": ("line", [(line,) for line in lines], len(lines)),
-            "flights_enriched": (COLUMNS["flights_enriched"], truth.flights_enriched(), "flights"),
-            "delays_hourly": (COLUMNS["delays_hourly"], truth.delays_hourly(), "flights_enriched"),
-            "aircraft_days": (COLUMNS["aircraft_days"], truth.aircraft_days(), "flights"),
-            "access_requests": (COLUMNS["access_requests"], access_requests(lines), "access_log"),
-            "access_sessions": (COLUMNS["access_sessions"], access_sessions(lines), "access_requests"),
+        # The truth, and what the topic is made of: events that were sent, or another topic.
+        flights = truth.want("flights", "SELECT * EXCLUDE (number, file_row) FROM flights")
+        weather = truth.want("weather", "SELECT * FROM weather")
+        want: dict[str, tuple[Want, int | str]] = {
+            "flights": (flights, self.sent["flights"]),
+            "weather": (weather, self.sent["weather"]),
+            "access_log": (truth.want("access_log", ((line,) for line in lines)), len(lines)),
+            "flights_enriched": (truth.flights_enriched(), "flights"),
+            "delays_hourly": (truth.delays_hourly(), "flights_enriched"),
+            "aircraft_days": (truth.aircraft_days(), "flights"),
+            "access_requests": (truth.want("access_requests", access_requests(lines)), "access_log"),
+            "access_sessions": (truth.want("access_sessions", access_sessions(lines)), "access_requests"),
+            "flights.quarantine": (truth.want_quarantine(SPOILED), rejected),
         }
         found: list[Line] = []
         gave: dict[str, int] = {}
-        for topic, (columns, rows, source) in want.items():
-            took = source if isinstance(source, int) else gave[source]
+        for topic, (rows, source) in want.items():
             self.progress(f"  {topic}")
-            found.append(compare("topic", topic, took, topic_rows(at, topic, columns), rows))
-            gave[topic] = found[-1].gave
-            found.append(compare("table", topic, gave[topic], delta_rows(tables, topic, columns), rows))
-        for name, definition in TABLES.items():
-            columns = ", ".join(column.split()[0] for column in definition.split(", "))
-            found += self.compare_table(name, columns, truth.rows(f"SELECT {columns} FROM {name}"))
-        for name, parts in stock.stock().items():
-            found += self.compare_table(name, "part, quantity", list(parts.items()))
-        with TypedReader(at, "flights.quarantine") as reader:
-            kept = [(record.value["value"], record.value["error"]) for record in reader]
-        found.append(compare("quarantine", "flights", rejected, kept, SPOILED.items()))
-        found.append(self.compare_names(tables))
+            found += self.compare_topic(topic, source if isinstance(source, int) else gave[source], rows)
+            gave[topic] = found[-2].gave
+        self.progress("  fleet")
+        tables = {name: truth.want(name, f"SELECT * FROM {name}") for name in TABLES if name not in stock.TABLES}
+        tables |= {name: truth.want(name, parts.items()) for name, parts in stock.stock().items()}
+        for name, rows in tables.items():
+            found += self.compare_topic(f"fleet.{name}", None, rows)
+            found.append(compare("replica", name, found[-2].gave, database_table(self.replica, name), rows))
+        made = transactions(truth)
+        found += self.compare_topic("fleet.transactions", len(made), truth.want_transactions(made))
+        found.append(self.compare_names())
         return found
 
-    def compare_table(self, name: str, columns: str, rows: list[tuple[Any, ...]]) -> list[Line]:
-        """A table of the source database: its topic, its Delta table, its replica."""
-        topic = compare("topic", f"fleet.{name}", None, table_of(self.connection, f"fleet.{name}", columns), rows)
-        delta = delta_rows(self.work / "node" / "tables", f"fleet.{name}", columns)
-        replica = database_rows(self.replica, name, columns)
-        return [
-            topic,
-            compare("table", f"fleet.{name}", topic.gave, delta, rows),
-            compare("replica", name, topic.gave, replica, rows),
-        ]
+    def compare_topic(self, topic: str, took: int | None, want: Want) -> list[Line]:
+        """A topic and its Delta table."""
+        rows = topic_table(self.connection, self.http, topic)
+        return compare_topic_and_table(topic, took, rows, delta_table(self.work / "node" / "tables", topic), want)
 
-    def compare_names(self, tables: Path) -> Line:
+    def compare_names(self) -> Line:
         """Every topic that has records is a table, whoever made it."""
         names = [name for name in list_topics(self.connection) if not name.startswith("_")]
-        filled = [(name,) for name in names if any(end_offsets(self.connection, name).values())]
-        there = [(path.name,) for path in tables.iterdir() if (path / "_delta_log").is_dir()]
-        return compare("tables", "one for each topic", len(filled), there, filled)
+        filled = {name for name in names if any(end_offsets(self.connection, name).values())}
+        there = {path.name for path in (self.work / "node" / "tables").iterdir() if (path / "_delta_log").is_dir()}
+        note = "" if there == filled else f"missing {sorted(filled - there)}, extra {sorted(there - filled)}"
+        return Line("tables", "one for each topic", len(filled), len(there), len(filled), not note, note)
 
     def conclude(self, results: list[Line]) -> int:
         print()
@@ -429,37 +425,36 @@ def fill_database(dsn: str, truth: Truth) -> None:
     connection = psycopg2.connect(dsn)
     try:
         with connection, connection.cursor() as cursor:
-            for table, definition in TABLES.items():
-                cursor.execute(f"CREATE TABLE {table} ({definition})")
-                rows = truth.rows(f"SELECT * FROM {table}{'_before' if table != 'airlines' else ''}")
+            for table, rows in first_rows(truth).items():
+                cursor.execute(f"CREATE TABLE {table} ({TABLES[table]})")
                 places = ", ".join(["%s"] * len(rows[0]))
                 cursor.executemany(f"INSERT INTO {table} VALUES ({places})", rows)
-            for table, parts in stock.stock(transfers=0).items():
-                cursor.execute(f"CREATE TABLE {table} (part text PRIMARY KEY, quantity int NOT NULL)")
-                cursor.executemany(f"INSERT INTO {table} VALUES (%s, %s)", list(parts.items()))
     finally:
         connection.close()
+
+
+def first_rows(truth: Truth) -> dict[str, list[tuple[object, ...]]]:
+    """What each table of the database holds before anything is changed."""
+    files = {"airlines": "airlines", "airports": "airports_before", "planes": "planes_before"}
+    rows = {table: truth.rows(f"SELECT * FROM {name}") for table, name in files.items()}
+    return rows | {table: list(parts.items()) for table, parts in stock.stock(transfers=0).items()}
+
+
+def transactions(truth: Truth) -> list[dict[str, int]]:
+    """Every transaction of the source, in order: how many rows of which tables. The first is the initial load."""
+    load = {table: len(rows) for table, rows in first_rows(truth).items()}
+    moved = [{each.giving: 1, each.taking: 1} for each in stock.schedule()]
+    return [load, *truth.changed, *moved]
 
 
 def change_database(dsn: str) -> None:
     """`changes.sql`, each statement a transaction of its own."""
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
-    text = "\n".join(line for line in (HERE / "changes.sql").read_text().splitlines() if not line.startswith("--"))
     with connection.cursor() as cursor:
-        for statement in filter(str.strip, text.split(";")):
+        for statement in change_statements():
             cursor.execute(statement)
     connection.close()
-
-
-def database_rows(dsn: str, table: str, columns: str) -> list[tuple[Any, ...]]:
-    connection = psycopg2.connect(dsn)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT {columns} FROM {table}")
-            return cursor.fetchall()
-    finally:
-        connection.close()
 
 
 def append_slowly(path: Path, lines: list[str]) -> None:

@@ -1,7 +1,4 @@
-"""What every stage must hold, computed from the input files alone: DuckDB and plain Python, nothing of Mainstem.
-
-Each function returns the rows of one stage as a list of tuples, in the order of `COLUMNS[stage]`.
-"""
+"""What every stage must hold, computed from the input files alone: DuckDB and plain Python, nothing of Mainstem."""
 
 import gzip
 import re
@@ -11,22 +8,82 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
+import pyarrow as pa
 
 HERE = Path(__file__).parent
 
-COLUMNS = {
-    "flights_enriched": (
-        "scheduled_at, origin, dest, carrier, flight, tailnum, dep_delay, arr_delay, distance, "
-        "airline, plane_year, manufacturer, model, seats, origin_name, dest_name, "
-        "cancelled"
-    ),
-    "delays_hourly": "origin, hour, flights, cancelled, mean_dep_delay, max_dep_delay, p95_dep_delay",
-    "aircraft_days": "tailnum, first_departure, last_departure, flights, miles, minutes_in_air",
-    "access_requests": "client, at, request, status, bytes, unparsed",
-    "access_sessions": "client, started_at, ended_at, requests, bytes, errors",
+# The columns of every topic and table, in SQL as PostgreSQL and DuckDB both understand it.
+TABLES = {
+    "airlines": "carrier text PRIMARY KEY, name text",
+    "airports": "faa text PRIMARY KEY, name text, lat double precision, lon double precision, alt int, tz int, dst text, tzone text",
+    "planes": "tailnum text PRIMARY KEY, year int, type text, manufacturer text, model text, engines int, seats int, speed int, engine text",
+    "parts_ewr": "part text PRIMARY KEY, quantity int NOT NULL",
+    "parts_jfk": "part text PRIMARY KEY, quantity int NOT NULL",
 }
+COLUMNS = TABLES | {
+    "flights": (
+        "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, sched_arr_time int, "
+        "arr_delay int, carrier text, flight int, tailnum text, origin text, dest text, air_time int, distance int, "
+        "hour int, minute int, time_hour timestamptz, scheduled_at timestamptz"
+    ),
+    "weather": (
+        "origin text, year int, month int, day int, hour int, temp double precision, dewp double precision, "
+        "humid double precision, wind_dir double precision, wind_speed double precision, wind_gust double precision, "
+        "precip double precision, pressure double precision, visib double precision, time_hour timestamptz"
+    ),
+    "access_log": "line text",
+    "flights_enriched": (
+        "scheduled_at timestamptz, origin text, dest text, carrier text, flight int, tailnum text, dep_delay int, "
+        "arr_delay int, distance int, airline text, plane_year int, manufacturer text, model text, seats int, "
+        "origin_name text, dest_name text, cancelled boolean"
+    ),
+    "delays_hourly": (
+        "origin text, hour timestamptz, flights bigint, cancelled bigint, mean_dep_delay double precision, "
+        "max_dep_delay int, p95_dep_delay double precision"
+    ),
+    "aircraft_days": (
+        "tailnum text, first_departure timestamptz, last_departure timestamptz, flights bigint, miles bigint, "
+        "minutes_in_air bigint"
+    ),
+    "access_requests": 'client text, "at" timestamptz, request text, status int, bytes bigint, unparsed text',
+    "access_sessions": (
+        "client text, started_at timestamptz, ended_at timestamptz, requests bigint, bytes bigint, errors bigint"
+    ),
+    "fleet.transactions": (
+        "id text, status text, position bigint, event_count bigint, "
+        "tables struct(topic text, event_count bigint)[], committed_at timestamptz"
+    ),
+    "flights.quarantine": (
+        'topic text, "partition" int, "offset" bigint, stage text, error text, reason text, key blob, value blob, '
+        'schema_id int, "at" timestamptz'
+    ),
+}  # fmt: skip
+
+# Of these two, what is known before: the order, the counts, the input. What is compared is selected from what is there.
+TRANSACTIONS_KNOWN = (
+    "row_number() OVER (ORDER BY _offset) AS number, dense_rank() OVER (ORDER BY position, id) AS transaction, "
+    "status, event_count, list_sort([t.topic || ' ' || t.event_count for t in tables]) AS tables"
+)
+QUARANTINE_KNOWN = (
+    'topic, "partition", "offset", stage, error, key, value, reason <> \'\' AS has_reason, schema_id > 0 AS has_schema'
+)
+
+
+class Want(NamedTuple):
+    """What a stage must hold.
+
+    Attributes:
+        columns: name and type of each, as DuckDB calls it.
+        rows: the truth, in any order.
+        known: a SELECT list; what it makes of the stage is equal to `rows`.
+    """
+
+    columns: list[tuple[str, str]]
+    rows: pa.Table
+    known: str
 
 
 def data_files(work: Path) -> Path:
@@ -67,11 +124,51 @@ class Truth:
         )
         for table in ("planes", "airports"):
             self._db.execute(f"CREATE TABLE {table}_before AS SELECT * FROM {table}")
-        self._db.execute((HERE / "changes.sql").read_text())
+        self.changed: list[dict[str, int]] = []  # rows by table, of every statement
+        for statement in change_statements():
+            words = re.match(r"(?:UPDATE|INSERT INTO|DELETE FROM) (\w+)", statement)
+            assert words is not None, statement
+            ((count,),) = self.rows(statement)
+            self.changed.append({words[1]: int(str(count))})
         self._before_changes = before_changes
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
         return self._db.execute(query).fetchall()
+
+    def want(self, stage: str, source: str | Iterable[Iterable[object]]) -> Want:
+        """The truth of a stage: a query, by the names of its columns, or rows in the order of `COLUMNS[stage]`."""
+        columns = self._columns(stage)
+        names = [name for name, _ in columns]
+        if not isinstance(source, str):
+            given = pa.table(dict(zip(names, map(list, zip(*source, strict=True)), strict=True)))
+            self._db.register("given", given)
+            source = "SELECT * FROM given"
+        self._db.execute(f"INSERT INTO wanted BY NAME {source}")
+        return Want(columns, self._db.sql("SELECT * FROM wanted").to_arrow_table(), ", ".join(f'"{n}"' for n in names))
+
+    def want_transactions(self, transactions: Iterable[dict[str, int]]) -> Want:
+        """BEGIN and END of each, in order; END with the number of its changes in each table that it changed."""
+        rows: list[dict[str, object]] = []
+        for number, changes in enumerate(transactions, 1):
+            counts = sorted(f"fleet.{table} {count}" for table, count in changes.items())
+            for status, total, tables in (("BEGIN", None, []), ("END", sum(changes.values()), counts)):
+                row = {"number": len(rows) + 1, "transaction": number, "status": status}
+                rows.append(row | {"event_count": total, "tables": tables})
+        return Want(self._columns("fleet.transactions"), pa.Table.from_pylist(rows), TRANSACTIONS_KNOWN)
+
+    def want_quarantine(self, spoiled: dict[bytes, str]) -> Want:
+        """What was sent to `flights` and is no flight, with the code of its reason."""
+        where = {"topic": "flights", "partition": -1, "offset": -1, "stage": "http", "key": None}
+        rows = [
+            where | {"value": value, "error": error, "has_reason": True, "has_schema": True}
+            for value, error in spoiled.items()
+        ]
+        return Want(self._columns("flights.quarantine"), pa.Table.from_pylist(rows), QUARANTINE_KNOWN)
+
+    def _columns(self, stage: str) -> list[tuple[str, str]]:
+        """The columns of a stage, and an empty table `wanted` that has them."""
+        self._db.execute(f"CREATE OR REPLACE TEMP TABLE wanted ({COLUMNS[stage]})")
+        return columns_of(self._db, "wanted")
 
     def flight_events(self) -> Iterator[dict[str, object]]:
         """The flights in the order in which they are posted."""
@@ -85,8 +182,9 @@ class Truth:
         names = [column[0] for column in cursor.description or []]
         yield from (dict(zip(names, row, strict=True)) for row in cursor.fetchall())
 
-    def flights_enriched(self) -> list[tuple[object, ...]]:
-        return self.rows(
+    def flights_enriched(self) -> Want:
+        return self.want(
+            "flights_enriched",
             f"""
             WITH stamped AS (SELECT *, number < {self._before_changes} AS early FROM flights),
             all_planes AS (SELECT *, true AS early FROM planes_before UNION ALL SELECT *, false FROM planes),
@@ -99,22 +197,24 @@ class Truth:
               LEFT JOIN all_planes p ON p.tailnum = f.tailnum AND p.early = f.early
               LEFT JOIN all_airports o ON o.faa = f.origin AND o.early = f.early
               LEFT JOIN all_airports d ON d.faa = f.dest AND d.early = f.early
-            """
+            """,
         )
 
-    def delays_hourly(self) -> list[tuple[object, ...]]:
-        return self.rows(
+    def delays_hourly(self) -> Want:
+        return self.want(
+            "delays_hourly",
             """
             SELECT origin, time_bucket(INTERVAL 1 hour, scheduled_at) AS hour, count(*) AS flights,
               count(*) FILTER (dep_time IS NULL) AS cancelled, avg(dep_delay) AS mean_dep_delay,
               max(dep_delay) AS max_dep_delay, quantile_cont(dep_delay::DOUBLE, 0.95) AS p95_dep_delay
             FROM flights GROUP BY 1, 2
-            """
+            """,
         )
 
-    def aircraft_days(self) -> list[tuple[object, ...]]:
+    def aircraft_days(self) -> Want:
         """A day of work of an aircraft: flights with at most 6 hours from one scheduled departure to the next."""
-        return self.rows(
+        return self.want(
+            "aircraft_days",
             """
             WITH marked AS (
               SELECT *, coalesce(scheduled_at - lag(scheduled_at) OVER w > INTERVAL 6 hour, true) AS first
@@ -125,8 +225,19 @@ class Truth:
             SELECT tailnum, min(scheduled_at) AS first_departure, max(scheduled_at) AS last_departure, count(*) AS flights,
               sum(distance)::BIGINT AS miles, coalesce(sum(air_time), 0)::BIGINT AS minutes_in_air
             FROM numbered GROUP BY tailnum, day_number
-            """
+            """,
         )
+
+
+def columns_of(db: duckdb.DuckDBPyConnection, table: str) -> list[tuple[str, str]]:
+    """Name and type of each column, as DuckDB calls it."""
+    return db.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall()
+
+
+def change_statements() -> list[str]:
+    """The statements of `changes.sql`, each a transaction of its own."""
+    text = "\n".join(line for line in (HERE / "changes.sql").read_text().splitlines() if not line.startswith("--"))
+    return [statement.strip() for statement in text.split(";") if statement.strip()]
 
 
 LINE = re.compile(

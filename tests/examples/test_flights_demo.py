@@ -1,4 +1,4 @@
-"""The demo ends with one line where what it waits for cannot come, and its proof needs what it claims to have seen."""
+"""The demo ends with one line where what it waits for cannot come; its proof misses nothing and saw what it claims."""
 
 import argparse
 import importlib
@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 
 import psycopg2
+import pyarrow
 import pytest
 
 import mainstem
@@ -19,12 +20,19 @@ from mainstem.standalone.supervisor import ChildState
 from tests.support.demo import DEMO
 from tests.support.node import wait_for
 
+AT = {"type": "long", "logicalType": "timestamp-micros"}
+COUNT = {"type": "record", "fields": [{"name": "topic", "type": "string"}, {"name": "event_count", "type": "long"}]}
+TRANSACTION = [
+    ("id", "string"), ("status", "string"), ("position", "long"), ("event_count", ["null", "long"]),
+    ("tables", {"type": "array", "items": COUNT}), ("committed_at", AT),
+]  # fmt: skip
+
 
 @pytest.fixture
 def modules(monkeypatch):
     """The demo's own modules, which lie beside it; nothing is waited for longer than half a second."""
     monkeypatch.syspath_prepend(str(DEMO.parent))
-    names = ("waiting", "stock", "watch", "faults", "demo")
+    names = ("waiting", "truth", "check", "stock", "watch", "faults", "demo")
     loaded = SimpleNamespace(**{name: importlib.import_module(name) for name in names})
     for name in ("waiting", "watch", "demo"):
         monkeypatch.setattr(getattr(loaded, name), "LONGEST_WAIT_S", 0.5)
@@ -32,6 +40,11 @@ def modules(monkeypatch):
     for name in list(sys.modules):
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(DEMO.parent)):
             del sys.modules[name]
+
+
+@pytest.fixture
+def truth(modules, tmp_path):
+    return modules.truth.Truth(modules.truth.data_files(tmp_path), flights=50, before_changes=20)
 
 
 def fine():
@@ -125,3 +138,101 @@ def test_the_proof_needs_reads_in_the_midst_of_the_transfers(modules):
     assert not line(first, last).equal
     half = (middle[0] - 1, middle[1])
     assert (line(first, middle, half, last).gave, line(first, middle, half, last).equal) == (1, False)
+
+
+def test_every_column_of_a_table_is_compared(modules, truth):
+    want = truth.want("flights", "SELECT * EXCLUDE (number, file_row) FROM flights")
+    assert modules.check.compare("topic", "flights", 50, want.rows, want).equal
+    for index, name in enumerate(want.rows.column_names):
+        first, *values = want.rows.column(name).to_pylist()
+        assert first is not None
+        changed = pyarrow.array([None, *values], want.rows.column(name).type)
+        line = modules.check.compare("topic", "flights", 50, want.rows.set_column(index, name, changed), want)
+        assert not line.equal, name
+        assert line.note.startswith("missing 1, e.g. (2013, 1, 1, "), line.note
+
+
+def test_a_table_has_the_columns_and_the_types_that_are_expected(modules, truth):
+    want = truth.want("parts_ewr", [("part 0", 7), ("part 1", 9)])
+
+    def note(found):
+        line = modules.check.compare("replica", "parts_ewr", 2, found, want)
+        assert line.equal == (not line.note)
+        return line.note
+
+    part, quantity = want.rows.columns
+    assert note(want.rows) == ""
+    long = pyarrow.table({"part": part, "quantity": quantity.cast("int64")})
+    assert note(long) == "columns missing: quantity INTEGER; extra: quantity BIGINT"
+    assert note(want.rows.append_column("more", part)) == "columns missing: none; extra: more VARCHAR"
+    assert note(want.rows.drop_columns("quantity")) == "columns missing: quantity INTEGER; extra: none"
+    assert note(want.rows.select(["quantity", "part"])) == "columns in another order: quantity, part"
+    assert note(pyarrow.concat_tables([want.rows, want.rows])).startswith("extra 2, e.g. ('part ")
+
+
+def test_a_row_of_a_table_says_where_its_record_lies(modules, truth):
+    want = truth.want("parts_ewr", [("part 0", 7), ("part 1", 9)])
+    rows = [row | {"_key": row["part"], "_partition": 0, "_timestamp": 0} for row in want.rows.to_pylist()]
+    schema = pyarrow.schema([*want.rows.schema, *modules.check.PLACE.items()])
+
+    def placed(*offsets):
+        given = [row | {"_offset": offset} for row, offset in zip(rows, offsets, strict=True)]
+        return pyarrow.Table.from_pylist(given, schema)
+
+    def lines(topic, table):
+        return [line.equal for line in modules.check.compare_topic_and_table("fleet.parts_ewr", 2, topic, table, want)]
+
+    assert lines(placed(3, 5), placed(3, 5)) == [True, True]
+    assert lines(placed(3, 5), placed(3, 4)) == [True, False]
+
+
+def test_transactions_are_compared_by_order_and_counts(modules, truth):
+    made = modules.demo.transactions(truth)
+    assert made[0] == {"airlines": 16, "airports": 1458, "planes": 3322, "parts_ewr": 20, "parts_jfk": 20}
+    assert made[1:4] == [{"planes": 459}, {"planes": 400}, {"planes": 3}]
+    assert len(made) == 1 + len(truth.changed) + modules.stock.TRANSFERS
+    want = truth.want_transactions(made)
+
+    def found(transactions):
+        schema = pyarrow.schema([(name, modules.check.arrow_type(kind)) for name, kind in TRANSACTION])
+        rows = []
+        for number, counts in enumerate(transactions):
+            tables = [{"topic": f"fleet.{table}", "event_count": count} for table, count in counts.items()]
+            of = {"id": f"{number}", "position": 1000 + number, "committed_at": 0, "_offset": 2 * number}
+            rows.append(of | {"status": "BEGIN", "tables": []})
+            rows.append(
+                of | {"status": "END", "tables": tables, "event_count": sum(counts.values()), "_offset": 2 * number + 1}
+            )
+        return pyarrow.Table.from_pylist(rows, pyarrow.schema([*schema, *modules.check.PLACE.items()]))
+
+    def equal(transactions):
+        want_placed = want._replace(columns=want.columns + modules.check.PLACE_COLUMNS)
+        return modules.check.compare("topic", "fleet.transactions", 0, found(transactions), want_placed).equal
+
+    assert equal(made)
+    assert not equal(made[:-1])
+    assert not equal([*made[:-1], {**made[-1], "planes": 1}])
+    assert not equal([*made[:-1], {"parts_ewr": 1}])
+    assert not equal([made[0], made[2], made[1], *made[3:]])
+
+
+def test_what_is_kept_of_bad_events_is_compared(modules, truth):
+    want = truth.want_quarantine(modules.demo.SPOILED)
+    rows = [
+        {"topic": "flights", "partition": -1, "offset": -1, "stage": "http", "error": error, "reason": "/year: text"}
+        | {"value": value, "schema_id": 1, "at": 0}
+        for value, error in modules.demo.SPOILED.items()
+    ]
+    kinds = {"topic": "string", "partition": "int", "offset": "long", "stage": "string", "error": "string"}
+    kinds |= {"reason": "string", "key": ["null", "bytes"], "value": "bytes", "schema_id": "int", "at": AT}
+    schema = pyarrow.schema([(name, modules.check.arrow_type(kind)) for name, kind in kinds.items()])
+
+    def equal(**other):
+        found = pyarrow.Table.from_pylist([rows[0], rows[1] | other], schema)
+        return modules.check.compare("table", "flights.quarantine", 2, found, want).equal
+
+    assert equal()
+    assert not equal(value=b'{"year": 2013}')
+    assert not equal(error="not_json")
+    assert not equal(reason="")
+    assert not equal(topic="weather")
