@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from mainstem.process import spark_home as module
-from mainstem.process.spark_home import remove_unused, spark_home
+from mainstem.process.shared_files import remove_unused
+from mainstem.process.spark_home import spark_home
 
 JARS = {"spark-core.jar": b"core", "scala.jar": b"scala library"}
 
@@ -23,7 +24,7 @@ def environment(tmp_path, monkeypatch):
         (own / "bin").mkdir()
         (own / "bin" / "spark-submit").write_text("#!/bin/sh\n")
         (own / "bin" / "spark-submit").chmod(0o755)
-        lines = ["pyspark/__init__.py,,"]
+        lines = ["pyspark/__init__.py,,", "pyspark/bin/spark-submit,sha256=other,10"]
         for jar, data in jars.items():
             (own / "jars" / jar).write_bytes(data)
             lines.append(f"pyspark/jars/{jar},sha256=hash-of-{data.hex()},{len(data)}")
@@ -58,16 +59,19 @@ def test_other_jars_are_another_home_and_what_nobody_has_any_more_is_removed(env
     environment("second", JARS | {"scala.jar": b"scala 3"})
     new = spark_home()
     assert new != old
-    remove_unused(new)
+    remove_unused(new.parent)
     assert old.is_dir()
     shutil.rmtree(tmp_path / "first")
-    remove_unused(new)
-    assert [path.name for path in (tmp_path / "cache" / "spark").iterdir()] == [new.name]
+    remove_unused(new.parent)
+    assert [path for path in new.parent.iterdir() if path.is_dir()] == [new]
 
 
 def test_what_cannot_be_shared_is_used_where_it_is(environment, tmp_path, monkeypatch):
     own = environment("added")
     (own / "jars" / "driver-of-theirs.jar").write_bytes(b"x")
+    assert spark_home() == own
+    own = environment("edited")
+    (own / "bin" / "spark-submit").write_text("#!/bin/bash\n")
     assert spark_home() == own
     own = environment("configured")
     (own / "conf").mkdir()
@@ -75,7 +79,7 @@ def test_what_cannot_be_shared_is_used_where_it_is(environment, tmp_path, monkey
     own = environment("elsewhere")
     monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
     assert spark_home() == own
-    assert not any((tmp_path / "cache" / "spark").iterdir())
+    assert not any(path.is_dir() for path in (tmp_path / "cache" / "spark").iterdir())
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert str(spark_home()) == "/opt/spark"
 

@@ -24,8 +24,9 @@ from mainstem.core.http import open_request
 from mainstem.process import load_project
 from mainstem.process.class_archive import archive_path, make_archive
 from mainstem.process.jars import spark_jars
-from mainstem.process.java import find_java
-from mainstem.process.spark_home import remove_unused, spark_home
+from mainstem.process.java import cache_directory, find_java
+from mainstem.process.shared_files import remove_unused
+from mainstem.process.spark_home import spark_home
 from mainstem.standalone.config import load_config
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.supervisor import Supervisor
@@ -94,7 +95,7 @@ def ensure_archive(on_start: Callable[[], None] = lambda: None) -> bool:
             raise NotMade(f"{written}: the JVM wrote no class archive")
         _owner(path).write_text(str(spark_home()))
         written.rename(path)
-    remove_unused(spark_home())
+    remove_unused(cache_directory() / "spark")
     _remove_useless(path)
     return True
 
