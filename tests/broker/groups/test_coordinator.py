@@ -8,7 +8,7 @@ from mainstem.broker.fields import LaterVersion
 from mainstem.broker.groups import OFFSETS_TOPIC
 from mainstem.broker.groups.coordinator import CoordinatorUnavailable
 from mainstem.broker.groups.errors import GroupNotEmpty, IllegalGeneration, UnknownGroup, UnknownMember
-from mainstem.broker.groups.group import EMPTY, STABLE, JoinRequest, Protocol
+from mainstem.broker.groups.group import EMPTY, STABLE, JoinRequest, Protocol, SyncRequest
 from mainstem.broker.groups.records import GroupKey, OffsetKey, OffsetValue, encode_key
 from mainstem.broker.server import Broker
 from mainstem.broker.transactions import Producer
@@ -55,7 +55,13 @@ async def a_member(groups, group="g", **options):
     joined = await groups.join(group, request(**options))
     member = joined.member_id
     assigned = await groups.sync(
-        group, member, options.get("instance"), joined.generation, None, None, {member: b"all"}
+        group,
+        SyncRequest(
+            member_id=member,
+            instance_id=options.get("instance"),
+            generation=joined.generation,
+            assignments={member: b"all"},
+        ),
     )
     assert assigned.assignment == b"all"
     return member
@@ -155,7 +161,7 @@ def test_members_stay_members_over_a_crash(tmp_path, clock):
         broker = await crashed(broker, tmp_path / "b", clock)
         groups = broker.groups
         groups.heartbeat("g", member, None, 1)
-        assert (await groups.sync("g", member, None, 1, None, None, {})).assignment == b"all"
+        assert (await groups.sync("g", SyncRequest(member_id=member, generation=1))).assignment == b"all"
         clock.advance_ms(10_000)
         groups.expire()
         assert groups.groups["g"].state is EMPTY
@@ -306,7 +312,7 @@ def test_offsets_of_a_group_with_members_do_not_expire(tmp_path, clock):
             groups = broker.groups
             joined = await groups.join("g", msgspec.structs.replace(request(), session_timeout_ms=1_000_000))
             groups.groups["g"].members[joined.member_id].protocols = (Protocol("range", b"?"),)
-            await groups.sync("g", joined.member_id, None, 1, None, None, {})
+            await groups.sync("g", SyncRequest(member_id=joined.member_id, generation=1))
             groups.groups["g"].subscribed_topics = None
             await groups.commit("g", joined.member_id, None, 1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
             for member in groups.groups["g"].members.values():
@@ -459,7 +465,9 @@ def test_a_broken_disk_is_said_and_not_hidden(tmp_path, clock):
             with pytest.raises(CoordinatorUnavailable, match="the disk is gone"):
                 await groups.commit("h", "", None, -1, {P: OffsetValue(5)})
             assert groups.offsets.get("h", P) is None
-            answer = await groups.sync("g", joined.member_id, None, 1, None, None, {joined.member_id: b"x"})
+            answer = await groups.sync(
+                "g", SyncRequest(member_id=joined.member_id, generation=1, assignments={joined.member_id: b"x"})
+            )
             assert answer.error is Code.coordinator_not_available
 
     told(story)

@@ -27,6 +27,7 @@ from mainstem.broker.groups.group import (
     GroupState,
     JoinRequest,
     Protocol,
+    SyncRequest,
 )
 from mainstem.core import ManualClock
 from mainstem.wire.errors import Code
@@ -96,15 +97,10 @@ class Desk:
 
     def sync(self, who, member_id, generation, assignments=(), *, instance=None, store=True):
         self.answers.pop(who, None)
-        step = self.group.sync(
-            member_id,
-            instance,
-            generation,
-            None,
-            None,
-            dict(assignments),
-            lambda answer: self.answers.__setitem__(who, answer),
+        request = SyncRequest(
+            member_id=member_id, instance_id=instance, generation=generation, assignments=dict(assignments)
         )
+        step = self.group.sync(request, lambda answer: self.answers.__setitem__(who, answer))
         self.take(step, store=store)
         return self.answers.get(who)
 

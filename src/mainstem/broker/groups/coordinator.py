@@ -23,6 +23,7 @@ from mainstem.broker.groups.group import (
     JoinRequest,
     Step,
     SyncAnswer,
+    SyncRequest,
 )
 from mainstem.broker.groups.offsets import GroupOffsets
 from mainstem.broker.groups.records import (
@@ -140,16 +141,7 @@ class GroupCoordinator:
             self._take(group, group.join(request, lambda answer: _resolve(future, answer)))
         return future
 
-    def sync(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        assignments: Mapping[str, bytes],
-    ) -> "asyncio.Future[SyncAnswer]":
+    def sync(self, group_id: str, request: SyncRequest) -> "asyncio.Future[SyncAnswer]":
         """A member's part of the assignment; answered when the leader's assignment is durable."""
         future: asyncio.Future[SyncAnswer] = self._loop.create_future()
         group = self.groups.get(group_id)
@@ -159,16 +151,7 @@ class GroupCoordinator:
         elif group is None:
             future.set_result(SyncAnswer(error=Code.unknown_member_id))
         else:
-            step = group.sync(
-                member_id,
-                instance_id,
-                generation,
-                protocol_type,
-                protocol,
-                assignments,
-                lambda answer: _resolve(future, answer),
-            )
-            self._take(group, step)
+            self._take(group, group.sync(request, lambda answer: _resolve(future, answer)))
         return future
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:

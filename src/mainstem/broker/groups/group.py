@@ -98,6 +98,18 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     """From version 9 on a static leader that came back can be told to leave the assignment as it is."""
 
 
+class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """SyncGroup, of any version. `assignments` are everybody's, from the leader; nobody else has any."""
+
+    member_id: str
+    instance_id: str | None = None
+    generation: int
+    protocol_type: str | None = None
+    """As `protocol`, from version 5 on; None: it is not checked."""
+    protocol: str | None = None
+    assignments: Mapping[str, bytes] = {}
+
+
 class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a member that joined is told."""
 
@@ -508,39 +520,30 @@ class Group:
 
     # --- SyncGroup, Heartbeat, LeaveGroup -----------------------------------------------------------------------------
 
-    def sync(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        assignments: Mapping[str, bytes],
-        reply: SyncReply,
-    ) -> Step:
+    def sync(self, request: SyncRequest, reply: SyncReply) -> Step:
         """A member asks for its part; the leader brings everybody's."""
         step = Step()
         try:
-            member = self._check_member(member_id, instance_id)
-            self._check_generation(generation)
-            self._check_same("protocol type", self.protocol_type, protocol_type)
-            self._check_same("protocol", self.protocol, protocol)
+            member = self._check_member(request.member_id, request.instance_id)
+            self._check_generation(request.generation)
+            self._check_same("protocol type", self.protocol_type, request.protocol_type)
+            self._check_same("protocol", self.protocol, request.protocol)
             if self.state is PREPARING:
                 raise RebalanceInProgress(self.group_id, "the next generation is forming")
         except GroupError as error:
             _answer(step, reply, SyncAnswer(error=error.code))
             return step
-        self._waiting_for_sync.discard(member_id)
+        self._waiting_for_sync.discard(request.member_id)
         if not self._waiting_for_sync:
             self._sync_deadline = None
         if self.state is STABLE:
             _answer(step, reply, self._synced(member))
             return step
         member.sync_reply = reply
-        if self.leader == member_id:
-            complete = {each: assignments.get(each, b"") for each in self.members}
+        if self.leader == request.member_id:
+            complete = {each: request.assignments.get(each, b"") for each in self.members}
             step.record = self._value(complete)
-            step.after_stored = lambda: self._assigned(generation, complete)
+            step.after_stored = lambda: self._assigned(request.generation, complete)
         return step
 
     def _assigned(self, generation: int, assignments: Mapping[str, bytes]) -> Step:

@@ -9,7 +9,7 @@ from asyncio import Future
 from typing import Any
 
 from mainstem.broker.answers import then
-from mainstem.broker.groups.group import SyncAnswer
+from mainstem.broker.groups.group import SyncAnswer, SyncRequest
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.wire.errors import Code
 
@@ -19,16 +19,15 @@ def sync_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | d
     protocol_type, protocol = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)
     if ctx.version >= 5 and (protocol_type is None or protocol is None):
         return {"error_code": Code.inconsistent_group_protocol}
-    synced = ctx.broker.groups.sync(
-        request.group_id,
-        request.member_id,
-        getattr(request, "group_instance_id", None),
-        request.generation_id,
-        protocol_type,
-        protocol,
-        {each.member_id: each.assignment for each in request.assignments},
+    asked = SyncRequest(
+        member_id=request.member_id,
+        instance_id=getattr(request, "group_instance_id", None),
+        generation=request.generation_id,
+        protocol_type=protocol_type,
+        protocol=protocol,
+        assignments={each.member_id: each.assignment for each in request.assignments},
     )
-    return then(synced, _fields)
+    return then(ctx.broker.groups.sync(request.group_id, asked), _fields)
 
 
 def _fields(answer: SyncAnswer) -> dict[str, Any]:
