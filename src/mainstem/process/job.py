@@ -122,7 +122,7 @@ class JobSpec(msgspec.Struct, frozen=True):
 
 
 class RunningJob:
-    """The query of one version of a job. `start`, then `step` now and then from one thread, then `stop`."""
+    """The query of one version of a job. `start`, then `check` and `beat` now and then from one thread, then `stop`."""
 
     def __init__(
         self, spec: JobSpec, spark: "SparkSession", connection: Connection, registry: SchemaSource, follower: Follower
