@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.registry.errors import InvalidSchema
-from mainstem.registry.schema import canonical, fallbacks, parse, pointer_to, span
+from mainstem.registry.schema import canonical, fallbacks, is_change, parse, pointer_to, span
 
 EPOCH = datetime(1970, 1, 1)
 
@@ -299,3 +299,12 @@ def test_dates_and_timestamps_are_of_the_years_1_to_9999():
     assert span("timestamp-millis")[-1] == span("timestamp-micros")[-1] // 1000
     assert span("timestamp-nanos") == range(-(2**63), 2**63)
     assert span("time-millis") == range(86_400_000)
+
+
+def test_a_change_record_is_told_by_its_attribute():
+    assert is_change(record({"name": "op", "type": "string"}, mainstem="change"))
+    assert not is_change(record({"name": "id", "type": "long"}))
+    assert not is_change('"string"')
+    assert not is_change("string")
+    assert not is_change('syntax = "proto3"; message Flight {}')
+    assert not is_change("[" * 100_000)

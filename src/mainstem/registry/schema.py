@@ -173,6 +173,17 @@ def load(text: str) -> Any:
     return tree
 
 
+def is_change(text: str) -> bool:
+    """Whether a schema is that of a canonical change record, not of the rows themselves: `"mainstem": "change"` is one
+    of its attributes. What is no Avro schema is none: another registry may have taken it, say one of Protobuf.
+    """
+    try:
+        tree = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return isinstance(tree, dict) and tree.get("mainstem") == "change"
+
+
 def _children(node: Any) -> Iterable[Any]:
     return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from mainstem.core import UserError
-from mainstem.registry.schema import PRIMITIVES
+from mainstem.registry.schema import PRIMITIVES, is_change
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -60,8 +60,7 @@ class TopicSchema(msgspec.Struct, frozen=True):
     @property
     def is_change(self) -> bool:
         """Whether the values are change records of a database table, not the rows themselves."""
-        tree = _tree(self.reader)
-        return isinstance(tree, dict) and tree.get("mainstem") == "change"
+        return is_change(self.reader)
 
 
 def subject_of(topic: str) -> str:

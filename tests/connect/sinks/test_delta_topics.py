@@ -4,15 +4,8 @@ import json
 
 from mainstem.client.catalog import write_catalog
 from mainstem.client.topics import ensure_internal_topics
-from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, batch_ends, ids_of, is_change
+from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, batch_ends, ids_of
 from tests.support.lakehouse import FLIGHT, PLANE, register
-
-
-def test_a_change_record_is_told_by_its_attribute():
-    assert is_change(PLANE)
-    assert not is_change(FLIGHT)
-    assert not is_change('"string"')
-    assert not is_change('syntax = "proto3"; message Flight {}')
 
 
 def test_a_batch_ends_where_spark_planned_it(tmp_path):

@@ -16,7 +16,7 @@ from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
 from mainstem.core import UserError
 from mainstem.core.logging import get_logger
 from mainstem.registry import avro
-from mainstem.registry.schema import AvroType, parse
+from mainstem.registry.schema import AvroType, is_change, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +117,7 @@ class Columns:
 
         self.schema = schema
         row = parse(schema)
-        self.is_change = row.attributes.get("mainstem") == "change"
+        self.is_change = is_change(schema)
         if self.is_change:
             of_change = {field.name: field.type for field in row.fields}
             if not of_change.keys() >= {"op", "after"}:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainstem.connect.sinks.delta_log import is_table
-from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of, is_change
+from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
 from mainstem.core import MainstemError, UserError
 from mainstem.core.logging import get_logger
+from mainstem.registry.schema import is_change
 from mainstem.registry.spark import SENTINEL, if_within, with_sentinel
 
 if TYPE_CHECKING:

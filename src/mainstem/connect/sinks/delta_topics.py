@@ -8,6 +8,7 @@ import msgspec
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries
 from mainstem.client.connection import Connection
 from mainstem.registry.reader import read_schemas
+from mainstem.registry.schema import is_change
 
 NO_SCHEMA = -1  # a value without Confluent's first byte
 
@@ -61,15 +62,6 @@ class Topics:
 
     def _entry(self, topic: str) -> TopicEntry:
         return self._catalog.get(topic, TopicEntry())
-
-
-def is_change(schema: str) -> bool:
-    """Whether a schema is that of a canonical change record: `"mainstem": "change"` among its attributes."""
-    try:
-        parsed = msgspec.json.decode(schema)
-    except msgspec.DecodeError:  # another registry took it, maybe one of Protobuf
-        return False
-    return isinstance(parsed, dict) and parsed.get("mainstem") == "change"
 
 
 def batch_ends(checkpoint: Path, number: int) -> dict[str, dict[int, int]]:

@@ -21,6 +21,7 @@ from mainstem.connect.sinks.postgres_order import Change
 from mainstem.connect.sources.postgres_catalog import quoted
 from mainstem.connect.sources.postgres_types import decoder
 from mainstem.core import CorruptData, UserError
+from mainstem.registry.schema import is_change
 
 FLUSH_ROWS = 50_000  # more keys than these are not kept in memory
 FLUSH_BYTES = 32 << 20  # nor more bytes of their records
@@ -80,9 +81,9 @@ def shape_of(schema: str) -> TargetShape:
     Raises:
         CorruptData: it is not the schema of change records.
     """
-    tree = json.loads(schema)
-    if not isinstance(tree, dict) or tree.get("mainstem") != "change":
+    if not is_change(schema):
         raise CorruptData(f"expected a schema of change records, found {schema[:100]}")
+    tree = json.loads(schema)
     (row,) = [kind for field in tree["fields"] if field["name"] == "before" for kind in field["type"] if kind != "null"]
     columns = tuple(_column(field) for field in row["fields"])
     names = {column.field: column.name for column in columns}
