@@ -407,3 +407,25 @@ def test_children_die_with_a_killed_supervisor(tmp_path):
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive(pid)
+
+
+async def test_what_is_waited_for_gives_its_result_or_its_error_unless_all_stops(tmp_path):
+    """Work that raised looked like work that was done; a few callers looked at its result."""
+
+    async def work(error=None):
+        await asyncio.sleep(0)
+        if error is not None:
+            raise error
+        return "done"
+
+    supervisor = Supervisor([], tmp_path)
+    assert await supervisor._unless_stopping(work()) == "done"
+    for error in (ValueError("torn"), TimeoutError("its own")):
+        with pytest.raises(type(error), match=str(error)):
+            await supervisor._unless_stopping(work(error))
+    asyncio.get_running_loop().call_later(0.01, supervisor.stop)
+    for _ in range(2):  # while it waits, and when it is told already
+        with pytest.raises(supervisor_module._Stopping):
+            await supervisor._unless_stopping(asyncio.sleep(600))
+        supervisor.stop()
+    assert not supervisor._waits

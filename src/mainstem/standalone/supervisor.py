@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from mainstem.core.task import Attempts
 log = get_logger()
 
 Arguments = ParamSpec("Arguments")
+T = TypeVar("T")
 
 MISUSE = 2
 LOG_BYTES = 16 * 1024 * 1024  # a larger log file is put aside when its child is started
@@ -81,6 +82,10 @@ class ChildFailed(UserError):
     """A child refused to start: what it says must be mended by a person."""
 
 
+class _Stopping(Exception):
+    """The supervisor is told to stop: whatever waits ends."""
+
+
 class Supervisor:
     """Runs `specs` until `stop` is called or a signal comes.
 
@@ -116,12 +121,18 @@ class Supervisor:
         self._served = {spec.name: asyncio.Event() for spec in specs}  # it has said that it is ready
         self._ready = {spec.name: asyncio.Event() for spec in specs}  # and what is to be done after that is done
         self._stopped = {spec.name: asyncio.Event() for spec in specs}
-        self._stopping = asyncio.Event()
+        self._stopping = False
+        self._waits: set[asyncio.Timeout] = set()  # those that `stop` ends
         self._life_began = {spec.name: 0 for spec in specs}  # the byte of its log file
         self._failure: MainstemError | None = None
 
     def stop(self) -> None:
-        self._stopping.set()
+        """Begin to stop all children; call it from the event loop of `run`."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for each in self._waits:
+            each.reschedule(asyncio.get_running_loop().time())
 
     @property
     def states(self) -> list[ChildState]:
@@ -134,7 +145,11 @@ class Supervisor:
             for event in self._ready.values():
                 await event.wait()
 
-        return await self._unless_stopping(everyone())
+        try:
+            await self._unless_stopping(everyone())
+        except _Stopping:
+            return False
+        return True
 
     async def run(self) -> None:
         """Start, watch, and stop all children.
@@ -164,7 +179,9 @@ class Supervisor:
         before = self._specs[index - 1].name if index else None
         later = [each.name for each in self._specs[index + 1 :]]
         try:
-            if before is None or spec.early or await self._unless_stopping(self._ready[before].wait()):
+            with contextlib.suppress(_Stopping):
+                if before is not None and not spec.early:
+                    await self._unless_stopping(self._ready[before].wait())
                 await self._restart_until_stopped(spec, state, before, later)
         finally:
             self._change(state, "stopped", pid=None)
@@ -174,10 +191,10 @@ class Supervisor:
         self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]
     ) -> None:
         attempts = Attempts(spec.name, SystemClock(), passing=self._passing, for_a_person=self._for_a_person)
-        while not self._stopping.is_set():
+        while not self._stopping:
             attempts.start()
             ended = await self._life(spec, state, before, later)
-            if self._stopping.is_set():
+            if self._stopping:
                 return
             code, state.last_error = ended
             refused = code == MISUSE
@@ -224,48 +241,52 @@ class Supervisor:
             )
             _end_with(process.pid)
             self._change(state, "starting", pid=process.pid)
-            try:
-                first = asyncio.ensure_future(_first_line(process))
-                if await self._let_go(before, process, first):
-                    await self._watch(spec, state, process, first, unfailing(log_file.write))
-            finally:
-                if process.returncode is None:
-                    if self._stopping.is_set():
-                        # All of them: the next one may be down, and stopped before those after it.
-                        for each in later:
-                            await self._stopped[each].wait()
-                    await self._end(spec, state, process)
+            async with asyncio.TaskGroup() as life:
+                first = life.create_task(_first_line(process))
+                try:
+                    with contextlib.suppress(_Stopping):
+                        await self._let_go(before, process, first, life)
+                        await self._watch(spec, state, process, first, unfailing(log_file.write))
+                finally:
+                    if process.returncode is None:
+                        if self._stopping:
+                            # All of them: the next one may be down, and stopped before those after it.
+                            for each in later:
+                                await self._stopped[each].wait()
+                        await self._end(spec, state, process)
+                    first.cancel()
         return process.returncode if process.returncode is not None else -1
 
     async def _let_go(
-        self, before: str | None, process: asyncio.subprocess.Process, first: "asyncio.Future[Any]"
-    ) -> bool:
-        """Tell a child that was started early that it may begin; False if the supervisor is told to stop first."""
+        self,
+        before: str | None,
+        process: asyncio.subprocess.Process,
+        first: "asyncio.Task[bytes]",
+        life: asyncio.TaskGroup,
+    ) -> None:
+        """Tell a child that was started early that it may begin, once the one before it is ready."""
         if process.stdin is None or before is None:
-            return True
-        ready: asyncio.Future[Any] = asyncio.ensure_future(self._ready[before].wait())
+            return
+        ready = life.create_task(self._ready[before].wait())
         try:
-            if not await self._unless_stopping(asyncio.wait([first, ready], return_when=asyncio.FIRST_COMPLETED)):
-                return False
+            either: list[asyncio.Task[Any]] = [first, ready]
+            await self._unless_stopping(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
         finally:
             ready.cancel()
         process.stdin.write(b"go\n")  # to one that has ended, too: it will be noticed by what it said
-        return True
 
     async def _watch(
         self,
         spec: ChildSpec,
         state: ChildState,
         process: asyncio.subprocess.Process,
-        first: "asyncio.Future[bytes]",
+        first: "asyncio.Task[bytes]",
         write: Callable[[bytes], object],
     ) -> None:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(spec.ready_within_s):
-                if not await self._unless_stopping(first):
-                    return
-                line = first.result()
+                line = await self._unless_stopping(first)
         except TimeoutError:
             write(f"no ready line within {spec.ready_within_s:.0f} s\n".encode())
             return
@@ -287,15 +308,14 @@ class Supervisor:
 
     async def _follow_up(self, name: str) -> None:
         """Do what is to be done once when the child `name` serves, in as many tries as it takes."""
-        state = self._states[name]
-        if not await self._unless_stopping(self._served[name].wait()):
-            return
+        with contextlib.suppress(_Stopping):
+            await self._unless_stopping(self._served[name].wait())
+            await self._do_after(name, self._states[name])
+
+    async def _do_after(self, name: str, state: ChildState) -> None:
         for failures in itertools.count(1):
-            done = in_daemon_thread(self._after[name])
-            if not await self._unless_stopping(done):
-                return
             try:
-                done.result()
+                await self._unless_stopping(in_daemon_thread(self._after[name]))
                 break
             except (Retriable, OSError) as error:
                 delay_s = self._passing.pause(failures)
@@ -307,8 +327,7 @@ class Supervisor:
                 self._failure = error
                 self.stop()
                 return
-            if not await self._unless_stopping(asyncio.sleep(delay_s)):
-                return
+            await self._unless_stopping(asyncio.sleep(delay_s))
         if state.state == "waiting" and state.pid is not None:
             self._change(state, "running", pid=state.pid)
         self._ready[name].set()
@@ -325,16 +344,23 @@ class Supervisor:
             process.kill()
             await process.wait()
 
-    async def _unless_stopping(self, work: Awaitable[object]) -> bool:
-        """Wait for `work`; False, with the work cancelled, if the supervisor is told to stop first."""
-        task: asyncio.Future[Any] = asyncio.ensure_future(work)
-        stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stopping.wait())
+    async def _unless_stopping(self, work: Awaitable[T]) -> T:
+        """What `work` gives, or raises.
+
+        Raises:
+            _Stopping: the supervisor is told to stop first; `work` is cancelled.
+        """
+        wait = asyncio.timeout_at(asyncio.get_running_loop().time() if self._stopping else None)
         try:
-            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
-            return task.done() and not task.cancelled()
+            async with wait:
+                self._waits.add(wait)
+                return await work
+        except TimeoutError:
+            if wait.expired():
+                raise _Stopping from None
+            raise
         finally:
-            task.cancel()
-            stopping.cancel()
+            self._waits.discard(wait)
 
     def _change(self, state: ChildState, to: str, *, pid: int | None) -> None:
         state.state, state.pid, state.since = to, pid, time.time()
