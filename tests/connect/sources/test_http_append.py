@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import RecordRefused
-from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic
+from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import read_source
 from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, TakenOver
 from mainstem.connect.sources.http_window import ID_HEADER, content_hash
@@ -18,6 +18,7 @@ from mainstem.core import ManualClock, UserError
 from tests.support.broker import running as broker_running
 from tests.support.broker import until
 from tests.support.records import committed
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -129,6 +130,10 @@ def test_an_open_transaction_of_others_hides_no_id_after_a_restart(log_connectio
             assert "the same ids" in held.hint
             assert free[0].status == "accepted"
             stranger.abort_transaction(60)
+            ends = await asyncio.to_thread(end_offsets, log_connection, topic)
+            await asyncio.to_thread(
+                wait_until, lambda: end_offsets(log_connection, topic, committed=True) == ends, "ends"
+            )
             (again,) = await appender.append([record(topic, "a", "1", content=content_hash(b"a"))])
             return again.status
 
