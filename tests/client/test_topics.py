@@ -75,6 +75,25 @@ def test_a_topic_whose_name_is_refused_is_no_broker_that_does_not_answer(connect
             ensure_topic(connection, refused, 1)
 
 
+@pytest.mark.parametrize(
+    ("given", "partitions", "factor", "settings", "hint"),
+    [
+        ("a b", 1, None, {}, "a topic's name is 1 to 249 of the letters"),
+        ("{topic}.x", 1, None, {}, "take another name"),
+        ("{topic}.y", 0, None, {}, "give a number of partitions"),
+        ("{topic}.y", 1, 99, {}, "as many replicas as"),
+        ("{topic}.y", 1, None, {"retention.ns": "1"}, "did you mean retention.ms?"),
+        ("{topic}.y", 1, None, {"retention.ms": "long"}, "its settings are those of https://kafka.apache.org"),
+    ],
+)
+def test_the_hint_is_of_what_was_refused(connection, topic, given, partitions, factor, settings, hint):
+    """All were told which settings there are, a name with a space in it too."""
+    ensure_topic(connection, f"{topic}_x", 1)
+    with pytest.raises(TopicRefused) as refused:
+        ensure_topic(connection, given.format(topic=topic), partitions, settings, replication_factor=factor)
+    assert hint in refused.value.hint
+
+
 def test_a_topic_that_is_deleted_is_unknown(connection, topic):
     delete(connection, [topic, f"{topic}.never-there"])
     with pytest.raises(UnknownTopic, match=topic):

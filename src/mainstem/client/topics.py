@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, TopicMismatch, TopicRefused, UnknownTopic
 from mainstem.client.internal import INTERNAL_TOPICS
-from mainstem.core import TopicPartition
+from mainstem.core import TopicPartition, is_topic_name
 from mainstem.core.config import suggestion
 
 TIMEOUT_SECONDS = 30.0
@@ -95,7 +95,7 @@ def ensure_topic(
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             translated = _translated(error, f"create topic {name}")
             if isinstance(translated, TopicRefused):
-                translated.hint = _mend_settings(connection, config or {})
+                translated.hint = _mend(connection, error.args[0].code(), name, config or {})
             raise translated from error
         if same_settings:
             _refuse_other_settings(name, config or {}, describe_config(connection, name))
@@ -106,6 +106,20 @@ def ensure_topic(
             hint="a topic keeps its number of partitions; give that number, or another name",
         )
     return description
+
+
+def _mend(connection: Connection, code: int, name: str, config: Mapping[str, str]) -> str:
+    """The hint where a new topic is refused."""
+    match code:
+        case KafkaError.INVALID_CONFIG | KafkaError.POLICY_VIOLATION:
+            return _mend_settings(connection, config)
+        case KafkaError.TOPIC_EXCEPTION if is_topic_name(name):
+            return "take another name: two topics must differ in more than . and _, which Kafka's metrics cannot tell apart"
+        case KafkaError.TOPIC_EXCEPTION:
+            return "a topic's name is 1 to 249 of the letters a-z A-Z 0-9 . _ -, and not . or .."
+        case KafkaError.INVALID_REPLICATION_FACTOR:
+            return "give at most as many replicas as the log has brokers"
+    return "give a number of partitions from 1 on"
 
 
 def _mend_settings(connection: Connection, config: Mapping[str, str]) -> str:
