@@ -35,6 +35,15 @@ def batch(
     return build_batch(records, **fields)
 
 
+def sequenced(
+    *content: bytes, sequence: int, transactional: bool = False, epoch: int = 0, producer_id: int = 1
+) -> bytes:
+    """A batch of an idempotent producer."""
+    return batch(
+        *content, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
+    )
+
+
 async def open_log(
     path: Path, *, disk: Disk | None = None, config: LogConfig = CONFIG, clock: ManualClock | None = None
 ) -> LogDirectory:

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from mainstem.core import ManualClock
-from mainstem.log import StorageError, TopicConfig, compaction
+from mainstem.log import StorageError, TopicConfig, compaction, housekeeping
 from mainstem.log.compaction import cleanable, dirty_ratio
 from mainstem.log.threads import FileThreads
 from mainstem.records import decode_records, iter_headers
@@ -303,9 +303,11 @@ def test_records_deleted_meanwhile_end_a_pass_and_the_next_one_does_it_all(tmp_p
                 topic.partition.roll()
             await topic.log.checkpoint()
             cleaner = FileThreads(1)
-            cleaning = asyncio.ensure_future(topic.partition.compact(cleaner, threading.Event(), most_keys=10))
+            cleaning = asyncio.ensure_future(
+                housekeeping.compact(topic.partition, cleaner, threading.Event(), most_keys=10)
+            )
             await asyncio.sleep(0)
-            await topic.partition.delete_records(1)
+            await housekeeping.delete_records(topic.partition, 1)
             assert not await cleaning
             assert topic.partition.cleaned_offset == 0
             assert not list(topic.partition.directory.glob("*.cleaned"))
@@ -328,7 +330,7 @@ def test_compaction_goes_on_after_it_left_nothing_of_a_segment(tmp_path):
                 await topic.log.housekeep()
                 assert topic.partition.cleaned_offset == topic.partition.log_end_offset
                 assert len(await topic.records()) == 3
-            assert not topic.partition.waits_for_checkpoint()
+            assert not housekeeping.waits_for_checkpoint(topic.partition)
 
     run(test())
 
@@ -535,7 +537,7 @@ def test_it_gives_up_when_the_log_is_closed(tmp_path):
             await topic.log.checkpoint()
             stop, cleaner = threading.Event(), FileThreads(1)
             stop.set()
-            assert not await topic.partition.compact(cleaner, stop, most_keys=10)
+            assert not await housekeeping.compact(topic.partition, cleaner, stop, most_keys=10)
             assert len(await topic.records()) == 4
             assert not list(topic.partition.directory.glob("*.cleaned"))
             cleaner.close()

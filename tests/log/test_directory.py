@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import LogConfig, LogDirectory, LogDirectoryInUse, StorageError, TopicConfig
+from mainstem.log import LogConfig, LogDirectory, LogDirectoryInUse, StorageError, TopicConfig, housekeeping
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import (
     CONFIG,
@@ -275,7 +275,7 @@ def test_checkpoints_free_the_journal_while_appends_go_on(tmp_path):
             await partition.append(batch(b"v" * 1_000))
         sizes = [disk.file_size(tmp_path / f"journal-{n}") for n in (0, 1)]
         assert sum(sizes) < 200 * 4_096  # a frame takes a page at least: they were written over
-        assert partition._writer._journal.generation > 2
+        assert partition.shared.writer._journal.generation > 2
         assert partition.segments[0].checkpointed_size > 0
 
     run(with_partition(tmp_path, test, disk=disk, config=config))
@@ -380,7 +380,7 @@ def test_a_checkpoint_waits_for_file_descriptors_and_the_log_goes_on(tmp_path, m
         log = await open_log(tmp_path, disk=disk)
         partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
         await partition.append(batch(b"v"))
-        partition.files.forget(partition.segments[0])
+        partition.segments.files.forget(partition.segments[0])
         disk.left = 3
         with pytest.raises(StorageError, match=r"no checkpoint") as caught:
             await log.checkpoint()
@@ -503,10 +503,13 @@ def test_a_partition_whose_housekeeping_fails_does_not_keep_others_from_theirs(t
         await good.append(batch(b"v"))
         clock.advance_ms(10_000)
 
-        async def fail():
-            raise ValueError("unforeseen")
+        async def fail(partition):
+            if partition is bad:
+                raise ValueError("unforeseen")
+            return await enforce_retention(partition)
 
-        monkeypatch.setattr(bad, "enforce_retention", fail)
+        enforce_retention = housekeeping.enforce_retention
+        monkeypatch.setattr(housekeeping, "enforce_retention", fail)
         with structlog.testing.capture_logs() as logs:
             await log.housekeep()
         assert good.log_start_offset == 1

@@ -2,42 +2,18 @@
 
 import asyncio
 import errno
-import os
 import threading
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import hypothesis.strategies as st
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
 
 from mainstem.core import ManualClock
-from mainstem.log import (
-    BatchTooLarge,
-    InvalidRecord,
-    OffsetOutOfRange,
-    OutOfOrderSequence,
-    StorageError,
-    SystemDisk,
-    TopicConfig,
-    validation,
-)
-from mainstem.log.disk import SystemFile
-from mainstem.log.threads import FileThreads
-from mainstem.records import CorruptBatch, CorruptRecords, decode_header, decode_records, iter_headers
-from mainstem.records.record import assemble_batch
+from mainstem.log import BatchTooLarge, InvalidRecord, OutOfOrderSequence, StorageError, TopicConfig, validation
+from mainstem.records import CorruptBatch, CorruptRecords, iter_headers
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import TOPIC_ID, TP, batch, open_log, read_all, run, values, with_partition
-from tests.support.properties import examples
+from tests.log.support import TOPIC_ID, TP, batch, open_log, read_all, run, sequenced, values, with_partition
 
 NOW = 1_700_000_000_000
-
-
-def sequenced(*content, sequence, transactional=False, epoch=0, producer_id=1):
-    return batch(
-        *content, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
-    )
 
 
 def test_offsets_and_epoch_are_assigned_and_the_rest_stays_byte_for_byte(tmp_path):
@@ -172,161 +148,6 @@ async def _committed(partition, expected):
     assert await values(partition, committed_only=True) == expected
 
 
-def test_reads_at_the_edges(tmp_path):
-    async def test(partition):
-        assert (await partition.read(0, 100)).records == b""
-        await partition.append(batch(*[b"v" * 300] * 4))
-        size = partition.size_bytes
-        small = await partition.read(2, 10)
-        assert len(small.records) == size  # the whole batch that holds the offset, also a large one
-        assert (await partition.read(2, 10, at_least_one=False)).records == b""
-        assert (await partition.read(4, 100)).records == b""
-        for offset in (-1, 5):
-            with pytest.raises(OffsetOutOfRange, match=f"offset {offset}, expected 0 to 4"):
-                await partition.read(offset, 100)
-
-    run(with_partition(tmp_path, test))
-
-
-def test_a_batch_larger_than_a_read_is_read_whole(tmp_path):
-    async def test(partition):
-        await partition.append(batch(b"small"))
-        await partition.append(batch(b"v" * 900_000))
-        read = await partition.read(1, 1_000)
-        assert decode_records(read.records)[0].value == b"v" * 900_000
-
-    run(with_partition(tmp_path, test))
-
-
-@given(
-    sizes=st.lists(st.sampled_from([10, 5_000, 70_000, 300_000]), min_size=1, max_size=8), most=st.integers(0, 200_000)
-)
-@settings(max_examples=examples(25))
-def test_large_batches_that_the_index_names_are_found(sizes, most):
-    """A batch that was only partly within the first read was expected to begin where the segment does."""
-
-    async def test(partition):
-        for size in sizes:
-            await partition.append(batch(b"v" * size))
-        for offset, size in enumerate(sizes):
-            read = await partition.read(offset, most)
-            assert decode_records(read.records)[0].value == b"v" * size
-
-    with TemporaryDirectory() as directory:
-        run(with_partition(Path(directory), test))
-
-
-@given(
-    sizes=st.lists(st.sampled_from([1, 30, 400, 3_000]), min_size=1, max_size=40),
-    most=st.integers(0, 20_000),
-    committed_only=st.booleans(),
-)
-@settings(max_examples=examples(40))
-def test_a_read_in_steps_gives_what_fits(sizes, most, committed_only):
-    async def test(partition):
-        for number, size in enumerate(sizes):
-            await partition.append(sequenced(b"v" * size, sequence=number, transactional=True))
-        await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
-        offset = 0
-        while offset <= len(sizes):
-            read = await partition.read(offset, most, committed_only=committed_only)
-            headers = list(iter_headers(read.records))
-            assert [header.base_offset for header in headers] == list(range(offset, offset + len(headers)))
-            assert len(read.records) <= most or len(headers) == 1
-            assert [each.first_offset for each in read.aborted] == ([0] if committed_only else [])
-            offset += len(headers)
-            slack = SLACK + 4_000  # of which no further step is made, and the batch that did not fit
-            assert headers
-            assert len(read.records) > most - slack or offset == len(sizes) + 1
-
-    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mainstem.log.partition._READ_STEP", 1_000)
-        patch.setattr("mainstem.log.partition.READ_SLACK", SLACK)
-        patch.setattr("mainstem.log.partition._LONG_STEP", 0)
-        run(with_partition(Path(directory), test, topic=TopicConfig(index_interval_bytes=500)))
-
-
-SLACK = 200
-
-
-def test_others_have_their_turn_while_much_is_read(tmp_path):
-    """16 MB of small batches were gone through at once: nobody else was served for 0.2 s and more."""
-
-    async def test(partition):
-        appends = [partition.append(batch(b"v" * 1_000)) for _ in range(5_000)]
-        await asyncio.gather(*appends)
-        turns = 0
-
-        def count():
-            nonlocal turns
-            turns += 1
-            asyncio.get_running_loop().call_soon(count)
-
-        count()
-        read = await partition.read(0, 2**24)
-        assert turns >= 4
-        assert len(read.records) == partition.size_bytes
-
-    run(with_partition(tmp_path, test))
-
-
-class ColdDisk(SystemDisk):
-    """Nothing is in the page cache."""
-
-    def __init__(self):
-        self.readers = set()
-
-    def open(self, path, *, create=False):
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
-        return ColdFile(path, descriptor, self.readers)
-
-
-class ColdFile(SystemFile):
-    def __init__(self, path, descriptor, readers):
-        super().__init__(path, descriptor)
-        self._nowait = False
-        self.readers = readers
-
-    def read(self, size, position):
-        self.readers.add(threading.get_ident())
-        return super().read(size, position)
-
-
-def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path):
-    async def test(partition):
-        await asyncio.gather(*(partition.append(batch(b"%d" % n)) for n in range(20)))
-        assert await values(partition) == [b"%d" % n for n in range(20)]
-        assert disk.readers
-        assert threading.get_ident() not in disk.readers
-
-    disk = ColdDisk()
-    run(with_partition(tmp_path, test, disk=disk))
-
-
-@pytest.mark.parametrize("how", ["cut", "gone"])
-@pytest.mark.parametrize("cold", [False, True])
-def test_a_segment_that_lost_bytes_meanwhile_is_damage(tmp_path, how, cold):
-    """A read that came back short was tried again for ever; a missing file was made anew, empty."""
-
-    async def test(partition):
-        for _ in range(5):
-            await partition.append(batch(b"v" * 200))
-        path = partition.segments[0].path
-        if how == "cut":
-            with path.open("r+b") as file:
-                file.truncate(path.stat().st_size - 50)
-        else:
-            path.unlink()
-            partition.segments[0].opened = None
-        async with asyncio.timeout(10):
-            with pytest.raises(StorageError, match=r"were written|No such file"):
-                await partition.read(4, 1_000)
-        assert partition.error is not None
-        assert path.exists() == (how == "cut")
-
-    run(with_partition(tmp_path, test, disk=ColdDisk() if cold else SystemDisk()))
-
-
 def test_segments_roll_by_size_and_by_the_records_time(tmp_path):
     clock = ManualClock()
 
@@ -343,112 +164,6 @@ def test_segments_roll_by_size_and_by_the_records_time(tmp_path):
     run(with_partition(tmp_path, test, topic=TopicConfig(segment_bytes=800, segment_ms=1_000), clock=clock))
 
 
-def test_lookups_by_time(tmp_path):
-    clock = ManualClock()
-    times = [NOW + 10 * n for n in range(30)]
-
-    async def check(partition):
-        found = await partition.offset_for_timestamp(NOW + 95)
-        assert (found.offset, found.timestamp) == (10, NOW + 100)
-        assert (await partition.offset_for_timestamp(0)).offset == 0
-        assert await partition.offset_for_timestamp(NOW + 1_000) is None
-        assert (await partition.latest_timestamp()).offset == 29
-        await partition.delete_records(12)
-        assert (await partition.offset_for_timestamp(0)).offset == 12
-
-    async def test(partition):
-        assert await partition.latest_timestamp() is None
-        for time in times:
-            await partition.append(batch(b"v" * 100, timestamp=time))
-        await check(partition)
-
-    topic = TopicConfig(segment_bytes=1_000, index_interval_bytes=200)
-    run(with_partition(tmp_path, test, topic=topic, clock=clock))
-
-
-def garbage(timestamp: int) -> bytes:
-    """A batch whose CRC is right and whose records are none."""
-    header = decode_header(batch(b"a", timestamp=timestamp))
-    return assemble_batch(header, b"garbage")
-
-
-def test_a_batch_that_only_its_writer_understands_is_no_damage(tmp_path):
-    """One client's broken batch took the partition offline at the next look-up by time, or at a compaction."""
-    clock = ManualClock()
-
-    async def test(partition):
-        await partition.append(batch(b"1", key=b"k", timestamp=NOW + 5))
-        await partition.append(garbage(NOW + 10))
-        await partition.append(batch(b"2", key=b"k", timestamp=NOW + 20))
-        await partition.append(garbage(NOW + 30))
-        assert (await partition.offset_for_timestamp(NOW + 6)).offset == 2
-        assert await partition.offset_for_timestamp(NOW + 25) is None
-        assert (await partition.latest_timestamp()).offset == 2
-        partition.config = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
-        partition.roll()
-        cleaner = FileThreads(1)
-        segment = partition.segments[0]
-        segment.checkpointed_size = segment.size
-        assert await partition.compact(cleaner, threading.Event(), most_keys=10)
-        cleaner.close()
-        result = await partition.read(0, 10_000)
-        assert [header.base_offset for header in iter_headers(result.records)] == [1, 2, 3]
-        assert (await partition.append(batch(b"3"))).base_offset == 4
-
-    run(with_partition(tmp_path, test, clock=clock))
-
-
-@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_lack_of_descriptors_or_memory_is_no_damage(tmp_path, error):
-    """Every error of a read took the partition offline until the next start."""
-
-    class Wanting(SystemDisk):
-        wanting = False
-
-        def open(self, path, *, create=False):
-            if self.wanting and path.suffix == ".log":
-                raise OSError(error, os.strerror(error))
-            return super().open(path, create=create)
-
-    disk = Wanting()
-
-    async def test(partition):
-        await partition.append(batch(b"v"))
-        partition.segments[0].opened = None
-        disk.wanting = True
-        for look in (partition.read(0, 100), partition.offset_for_timestamp(0), partition.latest_timestamp()):
-            with pytest.raises(StorageError, match=os.strerror(error)):
-                await look
-        disk.wanting = False
-        assert partition.error is None
-        assert await values(partition) == [b"v"]
-
-    run(with_partition(tmp_path, test, disk=disk))
-
-
-def test_damage_found_by_a_lookup_by_time_is_told(tmp_path):
-    """The look-ups of a segment from before the start were loaded outside any guard."""
-
-    async def fill(partition):
-        for n in range(20):
-            await partition.append(batch(b"v" * 100, timestamp=NOW + n))
-
-    async def look(partition):
-        path = partition.segments[0].path
-        data = bytearray(path.read_bytes())
-        data[30] ^= 1
-        path.write_bytes(data)
-        for index in partition.directory.glob("*index"):
-            index.unlink()
-        with pytest.raises(StorageError, match="bad CRC"):
-            await partition.offset_for_timestamp(NOW + 3)
-        assert partition.error is not None
-
-    topic = TopicConfig(index_interval_bytes=200)
-    run(with_partition(tmp_path, fill, topic=topic))
-    run(with_partition(tmp_path, look, topic=topic))
-
-
 def test_a_batch_that_cannot_be_put_in_the_topics_form_changes_nothing(tmp_path):
     async def test(partition):
         with pytest.raises(CorruptRecords):
@@ -463,50 +178,6 @@ def test_a_batch_that_cannot_be_put_in_the_topics_form_changes_nothing(tmp_path)
         return bytes(data)
 
     run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="zstd")))
-
-
-def test_deleted_records_are_gone_for_good_and_their_segments_too(tmp_path):
-    async def test(partition):
-        for _ in range(6):
-            await partition.append(batch(b"v" * 300))
-        assert await partition.delete_records(3) == 3
-        assert await partition.delete_records(1) == 3
-        assert [segment.base_offset for segment in partition.segments] == [2, 4]
-        assert not (partition.directory / f"{0:020d}.log").exists()
-        with pytest.raises(OffsetOutOfRange):
-            await partition.read(2, 100)
-        with pytest.raises(OffsetOutOfRange):
-            await partition.delete_records(7)
-        assert await partition.delete_records(-1) == 6
-
-    async def again(partition):
-        assert (partition.log_start_offset, partition.log_end_offset) == (6, 6)
-        assert await read_all(partition) == []
-
-    topic = TopicConfig(segment_bytes=800)
-    run(with_partition(tmp_path, test, topic=topic))
-    run(with_partition(tmp_path, again, topic=topic))
-
-
-def test_retention_lets_the_old_go_and_the_log_goes_on(tmp_path):
-    clock = ManualClock()
-
-    async def test(partition):
-        for _ in range(3):
-            await partition.append(batch(b"v" * 300, timestamp=clock.now_ms()))
-            clock.advance_ms(1_000)
-        assert await partition.enforce_retention() == 0
-        clock.advance_ms(600)
-        assert await partition.enforce_retention() > 0
-        assert partition.log_start_offset == 2
-        clock.advance_ms(5_000)
-        await partition.enforce_retention()
-        assert (partition.log_start_offset, partition.log_end_offset, partition.size_bytes) == (3, 3, 0)
-        assert (await partition.append(batch(b"new", timestamp=clock.now_ms()))).base_offset == 3
-        assert await values(partition) == [b"new"]
-
-    topic = TopicConfig(segment_bytes=800, retention_ms=2_500)
-    run(with_partition(tmp_path, test, topic=topic, clock=clock))
 
 
 def test_listeners_hear_of_the_partitions_end_and_can_leave(tmp_path):
@@ -561,7 +232,7 @@ def test_what_was_queued_when_a_partition_went_offline_is_not_missed_at_the_next
         if in_flight:
             await asyncio.sleep(0)
             refused.append(partition.append(batch(b"refused")))
-        partition._broken(partition.segments[0], OSError(errno.EIO, "once"))
+        partition.found_damage(partition.segments[0], OSError(errno.EIO, "once"))
         for each in refused:
             with pytest.raises(StorageError, match="once"):
                 await each
@@ -588,7 +259,7 @@ def test_a_full_disk_still_undoes_what_was_queued_when_a_partition_went_offline(
         await partition.append(batch(b"acknowledged", base_sequence=0, **producer))
         disk.refuse("write", errno.ENOSPC, ".log")
         refused = partition.append(batch(b"refused", base_sequence=1, **producer))
-        partition._broken(partition.segments[0], OSError(errno.EIO, "once"))
+        partition.found_damage(partition.segments[0], OSError(errno.EIO, "once"))
         with pytest.raises(StorageError, match="once"):
             await refused
         await log.close()
@@ -604,13 +275,13 @@ def test_a_full_disk_still_undoes_what_was_queued_when_a_partition_went_offline(
 
 
 def test_batches_are_brought_into_the_topics_compression_in_a_thread(tmp_path, monkeypatch):
-    threads = []
+    threads, original = [], validation.recompress
 
     def recompress(*arguments):
         threads.append(threading.current_thread())
-        return validation.recompress(*arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr("mainstem.log.partition.recompress", recompress)
+    monkeypatch.setattr("mainstem.log.validation.recompress", recompress)
 
     async def test(partition):
         sent = batch(b"v" * 2_000, compression="gzip") + batch(b"w" * 2_000)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mainstem.core import ManualClock
-from mainstem.log import LogConfig, StorageError, TopicConfig
+from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
 from mainstem.records import iter_headers
 from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all
@@ -117,7 +117,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(percent=st.integers(0, 100))
     def delete_records(self, percent) -> None:
         before = self.start + len(self.records) * percent // 100
-        assert self.run(self.partition.delete_records(before)) == before
+        assert self.run(housekeeping.delete_records(self.partition, before)) == before
         self.records = self.records[before - self.start :]
         self.start = before
 

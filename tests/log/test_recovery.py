@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from mainstem.core import MainstemError, ManualClock, TopicPartition
-from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, SystemDisk, TopicConfig
+from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, SystemDisk, TopicConfig, housekeeping
 from mainstem.log.disk import SystemFile
 from tests.log.simulated_disk import FileNode, SimulatedDisk
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
@@ -203,7 +203,7 @@ def test_segments_that_were_deleted_after_the_checkpoint_are_not_missed(tmp_path
             await partition.append(batch(b"%d" % n + b"b" * 500))
         partition.config = TopicConfig(segment_bytes=1_000)
         await partition.append(batch(b"last"))
-        await partition.delete_records(5)
+        await housekeeping.delete_records(partition, 5)
         abandon(log)
         again = await open_log(tmp_path)
         assert await values(again.partitions[TP]) == [b"4" + b"b" * 500, b"last"]
@@ -271,7 +271,7 @@ def test_the_way_out_of_a_damaged_checkpoint_works_in_an_old_directory_too(tmp_p
         late = await log.create_partition(other, UUID(int=9), TOPIC)
         await late.append(batch(b"late"))
         await partition.append(batch(b"60"))
-        await partition.delete_records(5)
+        await housekeeping.delete_records(partition, 5)
         await log.close() if after == "closed" else abandon(log)
         found = disk.after_power_cut(lambda most: 0) if after == "power cut" else disk.after_kill()
         found.unlink(tmp_path / "checkpoint")

@@ -3,7 +3,7 @@
 import pytest
 
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import LogDirectoryInUse, StorageError, TopicConfig
+from mainstem.log import LogDirectoryInUse, StorageError, TopicConfig, housekeeping
 from mainstem.log.repair import UnknownPartition, repair
 from tests.log.support import TOPIC_ID, TP, batch, open_log, run, values
 
@@ -17,7 +17,7 @@ async def fill(path, *, deleted=0):
     for n in range(12):
         await partition.append(batch(b"%02d" % n + b"v" * 200, producer_id=1, producer_epoch=0, base_sequence=n))
     if deleted:
-        await partition.delete_records(deleted)
+        await housekeeping.delete_records(partition, deleted)
     starts = [segment.base_offset for segment in partition.segments]
     await log.close()
     return starts

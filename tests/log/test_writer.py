@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from mainstem.core import TopicPartition
-from mainstem.log import LogConfig, StorageError, TopicConfig
-from mainstem.log import partition as partitions
+from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, values, with_partition
 
@@ -232,7 +231,7 @@ def test_what_a_refused_round_was_to_sync_is_synced_with_the_next(tmp_path, plac
 
 
 def test_a_flush_that_shared_its_round_with_a_full_disk_is_made_up_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(partitions, "_FLUSH_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("mainstem.log.flushing._AGAIN_SECONDS", 0.01)
     disk = SimulatedDisk(tmp_path)
 
     async def test():
@@ -333,7 +332,7 @@ def test_a_failing_disk_takes_the_directory_offline(tmp_path, call, where):
         with pytest.raises(StorageError):
             await log.create_partition(type(TP)("other", 0), TOPIC_ID, TopicConfig())
         with pytest.raises(StorageError):
-            await partition.delete_records(1)
+            await housekeeping.delete_records(partition, 1)
         assert await values(partition) == [b"durable"]  # what was acknowledged can still be read
         await log.close()
 
@@ -411,7 +410,7 @@ def test_a_segment_that_is_deleted_while_its_round_is_written_needs_no_sync(tmp_
 
         def delete():
             old.retired = True
-            partition.files.forget(old)
+            partition.segments.files.forget(old)
 
         disk.delete = delete
         partition.roll()
@@ -437,7 +436,7 @@ def test_a_flush_that_cannot_open_its_segment_is_not_tried_again_at_once(tmp_pat
         log = await open_log(tmp_path, disk=disk)
         partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=2))
         await partition.append(batch(b"first"))
-        partition.files.forget(partition.segments[0])
+        partition.segments.files.forget(partition.segments[0])
         disk.out = True
         with pytest.raises(StorageError, match="too many open files: nothing was appended"):
             await partition.append(batch(b"refused"))
@@ -488,7 +487,7 @@ def test_a_name_is_synced_once(tmp_path):
     async def test(partition):
         for _ in range(3):
             await asyncio.gather(*(partition.append(batch(b"v")) for _ in range(2)))
-            await partition._writer.idle()
+            await partition.shared.writer.idle()
         assert disk.names == 1
 
     run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(flush_messages=2)))

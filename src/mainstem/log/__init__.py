@@ -1,5 +1,6 @@
 """KEEP: segments, indexes, recovery, retention, compaction, producer state. Files only; knows no Kafka request."""
 
+from mainstem.log.answers import AppendResult
 from mainstem.log.config import LogConfig, TopicConfig
 from mainstem.log.directory import LogDirectory
 from mainstem.log.disk import Disk, SystemDisk
@@ -19,7 +20,7 @@ from mainstem.log.errors import (
     StorageError,
 )
 from mainstem.log.index import AbortedTransaction
-from mainstem.log.partition import AppendResult, PartitionLog, ReadResult
+from mainstem.log.partition import PartitionLog, ReadResult
 from mainstem.log.producers import Producer
 from mainstem.log.reading import OffsetAndTimestamp
 

@@ -15,7 +15,7 @@ Of the last batch at least the header stays, a marker whole: without it no reade
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -102,7 +102,7 @@ def dirty_ratio(segments: list[Segment], cleaned_offset: int) -> float:
     return dirty / total if total else 0.0
 
 
-def cleanable(segments: list[Segment], last_stable_offset: int, config: TopicConfig, now_ms: int) -> list[Segment]:
+def cleanable(segments: Sequence[Segment], last_stable_offset: int, config: TopicConfig, now_ms: int) -> list[Segment]:
     """The sealed segments that may be compacted: all records decided, and older than `min.compaction.lag.ms`.
 
     Of those, the ones that a checkpoint covers: what the journal holds goes to its segment after a crash, and must not

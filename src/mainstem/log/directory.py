@@ -18,6 +18,7 @@ from mainstem.core import Clock, TopicPartition
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.log import checkpoint as checkpoints
+from mainstem.log import housekeeping
 from mainstem.log.checkpoint import Checkpoint, PartitionState, SegmentState
 from mainstem.log.config import LogConfig, TopicConfig
 from mainstem.log.disk import Disk, SystemDisk
@@ -25,7 +26,7 @@ from mainstem.log.errors import LogDirectoryInUse, StorageError
 from mainstem.log.journal import CREATE, DELETE, Entry, Journal
 from mainstem.log.limits import open_files_limit
 from mainstem.log.metadata import DirectoryMetadata, open_directory_metadata
-from mainstem.log.partition import PartitionLog
+from mainstem.log.partition import PartitionLog, Shared
 from mainstem.log.recovery import DELETED, create_files, recover, sync_files
 from mainstem.log.segment import IndexWrite, OpenFiles, Segment
 from mainstem.log.threads import FileThreads
@@ -79,7 +80,6 @@ class LogDirectory:
         self.metadata = DirectoryMetadata("", "")
         """The cluster id, made with the directory."""
         self.recovered_cleanly = True
-        self._clock = clock
         self._disk = disk
         self._lock = lock
         self._stop = threading.Event()
@@ -96,6 +96,7 @@ class LogDirectory:
         self._housekeeping_timer: asyncio.TimerHandle | None = None
         self._files = OpenFiles(disk, open_files_limit(config.open_files))
         self._writer = Writer(self._loop, self._writer_thread, self)
+        self._shared = Shared(clock, self._files, self._threads, self._writer, self._loop)
         self._created: list[Path] = []
         self._snapshot: _Snapshot | None = None
         self._checkpoint_waiters: list[asyncio.Future[None]] = []
@@ -256,17 +257,7 @@ class LogDirectory:
         self._writer.start(self._journal, self.config.journal_bytes)
 
     def _make_partition(self, topic_partition: TopicPartition, topic_id: UUID) -> PartitionLog:
-        return PartitionLog(
-            topic_partition,
-            topic_id,
-            self.path / str(topic_partition),
-            config=TopicConfig(),
-            clock=self._clock,
-            files=self._files,
-            threads=self._threads,
-            writer=self._writer,
-            loop=self._loop,
-        )
+        return PartitionLog(topic_partition, topic_id, self.path / str(topic_partition), self._shared)
 
     # -- housekeeping -------------------------------------------------------------------------------------------------
 
@@ -294,19 +285,19 @@ class LogDirectory:
         """
         for partition in self._usable():
             with _others_go_on(partition):
-                await partition.enforce_retention()
+                await housekeeping.enforce_retention(partition)
                 partition.expire_producers(self.config.producer_id_expiration_ms)
         compacted = [partition for partition in self._usable() if partition.config.compacts]
         for partition in compacted:
-            partition.roll_if_old()
-        if any(partition.waits_for_checkpoint() for partition in compacted):
+            housekeeping.roll_if_old(partition)
+        if any(housekeeping.waits_for_checkpoint(partition) for partition in compacted):
             try:
                 await self.checkpoint()
             except StorageError as error:  # what the last one covers may be compacted all the same
                 log.warning("compaction_without_checkpoint", path=str(self.path), error=str(error))
         for partition in compacted:
             with _others_go_on(partition):
-                await partition.compact(self._cleaner, self._stop, most_keys=self.config.compaction_keys)
+                await housekeeping.compact(partition, self._cleaner, self._stop, most_keys=self.config.compaction_keys)
 
     def _usable(self) -> list[PartitionLog]:
         return [p for p in self._partitions.values() if p.configured and not (p.error or p.append_error)]
@@ -350,7 +341,7 @@ class LogDirectory:
     def cancel_checkpoint(self) -> None:
         assert self._snapshot is not None
         for partition, _ in self._snapshot.partitions:
-            partition.changed = partition.files_changed = True
+            partition.changed = partition.segments.changed = True
         for segment, _ in self._snapshot.segments:
             segment.unsaved = True
         self._created += self._snapshot.created
@@ -400,9 +391,9 @@ class LogDirectory:
                 if segment.unsaved:
                     segments.append((segment, segment_state))
                     segment.unsaved = False
-            if partition.files_changed:
+            if partition.segments.changed:
                 directories.append(partition.directory)
-                partition.files_changed = False
+                partition.segments.changed = False
         changed = {partition.topic_partition for partition, _ in partitions}
         raws = {tp: raw for tp, raw in self._raws.items() if tp not in changed}
         return _Snapshot(partitions, raws, segments, created, directories, generation, self._journal.sequence)

@@ -3,7 +3,7 @@
 No I/O. An entry is immutable, so undoing an append that failed is putting the old entry back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -13,8 +13,12 @@ from mainstem.log.errors import (
     InvalidTransactionState,
     OutOfOrderSequence,
 )
+from mainstem.log.index import AbortedTransaction
 from mainstem.records import BatchHeader, Marker
 from mainstem.records.batch import MAX_SEQUENCE
+
+Verify = Callable[[BatchHeader], None]
+"""Raises where a transactional batch is to be refused."""
 
 REMEMBERED_BATCHES = 5  # Kafka's limit of produce requests in flight per idempotent producer
 
@@ -45,10 +49,12 @@ class Producer(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def last_sequence(self) -> int:
+        """Of its last batch; -1 where none is remembered."""
         return self.batches[-1].last_sequence if self.batches else -1
 
     @property
     def last_offset(self) -> int:
+        """Of its last batch, included; -1 where none is remembered."""
         return self.batches[-1].last_offset if self.batches else -1
 
 
@@ -154,13 +160,21 @@ def _check_sequence(producer: Producer, header: BatchHeader, where: object) -> N
         )
 
 
-class Producers:
-    """All producers of a partition, and where their open transactions begin."""
+class _Ended(msgspec.Struct, frozen=True, gc=False):
+    """A transaction whose marker is not durable yet: it still holds back the last stable offset."""
 
-    __slots__ = ("_by_id", "open_transactions")
+    first_offset: int
+    marker_offset: int
+
+
+class Producers:
+    """All producers of a partition, and its transactions: what is open, and what has ended but not durably."""
+
+    __slots__ = ("_by_id", "_ended", "open_transactions")
 
     def __init__(self) -> None:
         self._by_id: dict[int, Producer] = {}
+        self._ended: list[_Ended] = []
         self.open_transactions: dict[int, int] = {}
         """Producer id to first offset. Begins are appended in offset order, so the first entry is the oldest."""
 
@@ -171,6 +185,7 @@ class Producers:
         return iter(self._by_id.values())
 
     def get(self, producer_id: int) -> Producer | None:
+        """What is remembered of one producer."""
         return self._by_id.get(producer_id)
 
     def put(self, producer: Producer) -> None:
@@ -180,6 +195,28 @@ class Producers:
             self.open_transactions.pop(producer.producer_id, None)
         elif producer.producer_id not in self.open_transactions:
             self.open_transactions[producer.producer_id] = producer.transaction_first_offset
+
+    def stage(
+        self,
+        header: BatchHeader,
+        base_offset: int,
+        now_ms: int,
+        staged: dict[int, Producer],
+        verify: Verify | None,
+        where: object,
+    ) -> AppendedBatch | None:
+        """Put the producer's state after the batch into `staged`, to be `put` later; or give the batch that it repeats.
+
+        Raises:
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTransactionState: as `after_batch`; and what `verify` raises.
+        """
+        before = staged.get(header.producer_id) or self._by_id.get(header.producer_id)
+        repeated = find_duplicate(before, header)
+        if repeated is None:
+            if verify is not None and header.is_transactional:
+                verify(header)
+            staged[header.producer_id] = after_batch(before, header, base_offset, now_ms, where)
+        return repeated
 
     def restore(self, producer_id: int, before: Producer | None) -> None:
         """Undo a `put`: the entry is `before` again."""
@@ -195,6 +232,32 @@ class Producers:
         for offset in self.open_transactions.values():
             return offset
         return None
+
+    def end_transaction(self, before: Producer, marker: Marker, marker_offset: int) -> AbortedTransaction | None:
+        """The marker has ended what `before`, the producer's state until then, had open; the transaction if it is aborted."""
+        first_offset = before.transaction_first_offset
+        if first_offset < 0:
+            return None
+        self._ended.append(_Ended(first_offset, marker_offset))
+        if marker.commit:
+            return None
+        still_open = self.first_open_offset()
+        stable = marker_offset + 1 if still_open is None else still_open
+        return AbortedTransaction(marker.producer_id, first_offset, marker_offset, stable)
+
+    def forget_markers(self, from_offset: int) -> None:
+        """Markers at `from_offset` and after it were never appended; their producers are restored one by one."""
+        self._ended = [ended for ended in self._ended if ended.marker_offset < from_offset]
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Where the oldest transaction begins whose end is not known below the high watermark; else that itself."""
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended.marker_offset >= high_watermark]
+        stable = self.first_open_offset()
+        stable = high_watermark if stable is None else min(stable, high_watermark)
+        for ended in self._ended:
+            stable = min(stable, ended.first_offset)
+        return stable
 
     def expire(self, before_ms: int) -> int:
         """Forget producers whose last batch was appended earlier and who have no open transaction; how many."""

@@ -16,6 +16,7 @@ from crc32c import crc32c
 from mainstem.core import CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import checkpoint as checkpoints
+from mainstem.log import replay
 from mainstem.log.checkpoint import Checkpoint, PartitionState
 from mainstem.log.compaction import CLEANED, Replacement
 from mainstem.log.disk import Disk, File
@@ -120,7 +121,7 @@ class _Recovery:
             partition = self.make_partition(topic_partition, UUID(hex=state.topic_id))
             self.partitions[partition.topic_id, partition.number] = partition
             self.kept[topic_partition] = raw
-            partition.restore(state)
+            replay.restore(partition, state)
             self.guard(partition, partial(self.check_files, state=state))
 
     def guard(self, partition: PartitionLog, step: Callable[[PartitionLog], None]) -> None:
@@ -179,7 +180,7 @@ class _Recovery:
         elif entry.kind == DATA:
             self.replay_data(partition, entry)
         elif entry.kind == LOG_START:
-            partition.replay_log_start(entry.number)
+            replay.move_log_start(partition, entry.number)
         elif entry.kind == REPLACE:
             self.guard(partition, partial(self.replay_replacement, entry=entry))
         elif entry.kind == DELETE:
@@ -253,7 +254,7 @@ class _Recovery:
 
     def replay_replacement(self, partition: PartitionLog, entry: Entry) -> None:
         replacement = _replacement(entry)
-        for gone in partition.replay_replacement(replacement):
+        for gone in replay.exchange(partition, replacement):
             gone.unlink()
         state = replacement.state
         path = partition.directory / file_name(state.base_offset, LOG)
@@ -265,7 +266,7 @@ class _Recovery:
         """Bring a round's batches to the segment, where they are not there yet, and count them in."""
         data = memoryview(entry.payload[0])
         if partition.error is not None:  # its state is not known, but nothing of it may get lost
-            segment = Segment(partition.directory, entry.number, partition.files)
+            segment = Segment(partition.directory, entry.number, partition.segments.files)
             file = segment.file_to_write(0)  # also where the beginning is missing: the file may be restored
             file.write([data], entry.position)
             self.touched[segment] = None
@@ -273,7 +274,7 @@ class _Recovery:
 
         def write_and_count(partition: PartitionLog) -> None:
             self.catch_up(partition, entry.number, entry.position)
-            segment = partition.replay_segment(entry.number)
+            segment = replay.active_segment(partition, entry.number)
             if self.disk.exists(segment.path):  # what its topic trusted the page cache with
                 self.count_batches(partition, segment, entry.position)
             if segment.size != entry.position:
@@ -285,7 +286,7 @@ class _Recovery:
                 self.touched[segment] = None
             position = 0
             for header in headers:
-                partition.replay(header, data[position : position + header.size])
+                replay.count_in(partition, header, data[position : position + header.size])
                 position += header.size
 
         self.guard(partition, write_and_count)
@@ -311,7 +312,7 @@ class _Recovery:
                     f"{partition.directory}: ends at offset {partition.log_end_offset},"
                     f" the journal goes on with the segment of {base_offset}"
                 )
-            partition.replay_segment(partition.log_end_offset)
+            replay.active_segment(partition, partition.log_end_offset)
 
     def count_batches(self, partition: PartitionLog, segment: Segment, end: int) -> None:
         """Check and count in what the segment holds up to `end`."""
@@ -329,7 +330,9 @@ class _Recovery:
                         position,
                     )
                 # Without a checkpoint a batch may be of any age, and only its producer's own timestamp says which.
-                partition.replay(header, batch, append_ms=header.max_timestamp if self.saved is None else None)
+                replay.count_in(
+                    partition, header, batch, append_ms=header.max_timestamp if self.saved is None else None
+                )
                 self.touched[segment] = None
         finally:
             if whole and not dense:  # compaction wrote it, and without a checkpoint nothing else says so
@@ -344,7 +347,7 @@ class _Recovery:
         for path in self.disk.list(partition.directory):
             starts_here = path.name == file_name(partition.log_end_offset, LOG)
             if starts_here and path not in [segment.path for segment in partition.segments[-1:]]:
-                self.read_segment_tail(partition, partition.replay_segment(partition.log_end_offset))
+                self.read_segment_tail(partition, replay.active_segment(partition, partition.log_end_offset))
         known = {segment.path_of(suffix) for segment in partition.segments for suffix in SUFFIXES}
         for path in self.disk.list(partition.directory):
             unfinished = path.suffix in (CLEANED, ".swap", ".deleted")
@@ -410,7 +413,7 @@ class _Recovery:
             if int(path.stem) < partition.log_end_offset and not self.disk.file_size(path):
                 continue  # a full disk let nothing but its name through, and later there was room elsewhere
             partition.log_end_offset = max(partition.log_end_offset, int(path.stem))
-            segment = partition.replay_segment(int(path.stem))
+            segment = replay.active_segment(partition, int(path.stem))
             if path is paths[0]:
                 partition.log_start_offset = segment.base_offset
             if path is paths[-1]:
@@ -420,8 +423,8 @@ class _Recovery:
         log_start = self.log_start_of(partition)
         if partition.log_end_offset < log_start:  # nothing that counts is left, but its offsets are not given again
             partition.log_end_offset = log_start
-            partition.replay_segment(log_start)
-        partition.replay_log_start(log_start)
+            replay.active_segment(partition, log_start)
+        replay.move_log_start(partition, log_start)
 
     # 5. make it durable
 

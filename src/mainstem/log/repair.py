@@ -17,6 +17,7 @@ import msgspec
 
 from mainstem.core import Clock, TopicPartition, UserError
 from mainstem.core.logging import get_logger
+from mainstem.log import housekeeping
 from mainstem.log.config import LogConfig, TopicConfig
 from mainstem.log.directory import LogDirectory
 from mainstem.log.disk import Disk, SystemDisk
@@ -81,7 +82,7 @@ async def repair(
         partition.config = TopicConfig()
         partition.raise_leader_epoch(leader_epoch + 1)
         if log_start > partition.log_start_offset:
-            await partition.delete_records(log_start)
+            await housekeeping.delete_records(partition, log_start)
     finally:
         await directory.close()
     return damage

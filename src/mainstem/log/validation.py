@@ -4,7 +4,7 @@ import msgspec
 
 from mainstem.log.config import TopicConfig
 from mainstem.log.errors import BatchTooLarge, InvalidRecord, InvalidTimestamp
-from mainstem.records import BatchHeader
+from mainstem.records import BatchHeader, iter_headers
 from mainstem.records.batch import set_append_time
 from mainstem.records.compression import NAMES as COMPRESSIONS
 from mainstem.records.errors import UnpackedTooLarge
@@ -12,6 +12,7 @@ from mainstem.records.record import assemble_batch, check_deltas, iter_record_sp
 
 _UNPACKED = 32
 """Times `max.message.bytes` that a batch may have unpacked, where the topic has to look inside."""
+_GROWN = 32  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
 _SMALL_BYTES = 1024
 _FEW_RECORDS = 500
 
@@ -126,6 +127,27 @@ def recompress(
             f" {COMPRESSIONS[header.compression]}: {header.size}), max.message.bytes is {config.max_message_bytes}"
         )
     return result
+
+
+def prepare(batches: bytes | memoryview, config: TopicConfig, now_ms: int, where: object) -> bytes | memoryview:
+    """A producer's batches, checked, and with the topic's compression: what may take long (blocking).
+
+    Raises:
+        BatchTooLarge, InvalidRecord, InvalidTimestamp: as `check_batch`; or together they have grown to more than is held.
+        CorruptBatch, CorruptRecords: the bytes are no batch, or cannot be unpacked.
+    """
+    parts: list[bytes | memoryview] = []
+    start = size = 0
+    for header in iter_headers(batches):
+        batch = memoryview(batches)[start : start + header.size]
+        start += header.size
+        check_batch(header, batch, config, now_ms, where)
+        parts.append(recompress(header, batch, config, where))
+        size += len(parts[-1])
+        # A client sends one batch; others may send more.
+        if size > len(batches) + _GROWN * config.max_message_bytes:
+            raise BatchTooLarge(f"{where}: {len(batches)} bytes of batches grow to more than {size}")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def rewrite(header: BatchHeader, batch: memoryview, config: TopicConfig, now_ms: int, where: object) -> bytearray:

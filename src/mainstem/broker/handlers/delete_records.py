@@ -8,6 +8,7 @@ from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.core import MainstemError
+from mainstem.log import housekeeping
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
@@ -27,7 +28,7 @@ async def _delete(ctx: RequestContext, name: str, asked: Any) -> dict[str, Any]:
         ctx.broker.topics.check_not_internal(name)
         if not partition_log.config.deletes:
             raise RequestError(Code.policy_violation, f"topic {name!r}: cleanup.policy has no delete")
-        low_watermark = await partition_log.delete_records(asked.offset)
+        low_watermark = await housekeeping.delete_records(partition_log, asked.offset)
     except MainstemError as error:
         return {"partition_index": asked.partition_index, "low_watermark": -1, "error_code": code_of(error)}
     return {"partition_index": asked.partition_index, "low_watermark": low_watermark}

@@ -1,0 +1,216 @@
+"""Reading a partition's segments, on the event loop: by offset, and by time.
+
+What is in the page cache is read at once, in steps between which others have their turn; the rest in threads. What a
+segment holds is gone through by `reading`. A segment may be deleted or compacted while it is read: then the place is
+looked up anew.
+"""
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from mainstem.core import CorruptData, TopicPartition
+from mainstem.core.logging import get_logger
+from mainstem.log.config import TopicConfig
+from mainstem.log.errors import CorruptSegment, StorageError
+from mainstem.log.reading import READ_SLACK, OffsetAndTimestamp, Part, cut, find_latest, find_timestamp, rest
+from mainstem.log.segment import Segment
+from mainstem.log.segments import SegmentList
+from mainstem.log.threads import FileThreads
+
+log = get_logger()
+
+_WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+_READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
+_READ_STEP = 2**20 + READ_SLACK
+"""Bytes that are read and gone through in one turn of the loop: 10 ms where batches are as small as can be. A usual fetch
+(1 MB) is one step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
+_LONG_STEP = 2**18  # bytes after which others have their turn
+_TRUSTED_BYTES = 32 * 2**20  # what this process appended last is in the page cache: reads need not check it again
+
+
+class _Replaced(Exception):
+    """The segment was deleted or compacted while it was read or searched."""
+
+
+class Owner(Protocol):
+    """What a reader asks of its partition."""
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    high_watermark: int
+    changed: bool
+
+    @property
+    def config(self) -> TopicConfig: ...
+
+    def check_usable(self) -> None:
+        """Raise why the partition is offline, if it is."""
+        ...
+
+    def found_damage(self, segment: Segment, error: Exception) -> StorageError:
+        """Take the partition offline; the error that says so."""
+        ...
+
+
+class Reader:
+    """Finds batches and records in the segments of one partition."""
+
+    def __init__(self, segments: SegmentList, owner: Owner, threads: FileThreads) -> None:
+        self._segments = segments
+        self._owner = owner
+        self._threads = threads
+
+    # -- by offset ----------------------------------------------------------------------------------------------------
+
+    async def read(self, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[bytes, int]:
+        """Whole batches from the one that holds `offset` on, none that begins at `limit`; and the offset behind them.
+
+        At most `max_bytes` of them, with `at_least_one` the first one whatever its size.
+
+        Raises:
+            StorageError: the partition is offline, or damage has just taken it there; the machine is short of something.
+        """
+        segment = self._segments.holding(offset)
+        while segment is not None and offset < limit and (max_bytes > 0 or at_least_one):
+            try:
+                records, next_offset = await self._read_segment(
+                    segment, offset, limit, max_bytes, at_least_one=at_least_one
+                )
+            except _Replaced:
+                self._owner.check_usable()  # the whole partition may be gone: then there is no other segment to go on with
+                segment = self._segments.holding(offset)
+                continue
+            if records:
+                return records, next_offset
+            # Nothing at or after the offset here: compaction took it out, the next segment goes on.
+            segment = self._segments.after(segment)
+        return b"", offset
+
+    async def _read_segment(
+        self, segment: Segment, offset: int, limit: int, max_bytes: int, *, at_least_one: bool
+    ) -> tuple[bytes, int]:
+        """Batches of one segment, in steps between which others have their turn; and the offset behind them."""
+        parts: list[bytes] = []
+        left, most = max_bytes, _READ_MOST
+        end = self._segments.readable_end(segment)
+        try:
+            if not segment.indexed:
+                await self._load_indexes(segment)
+            indexed_offset, start = segment.offset_index.lookup(offset)
+            next_offset = segment.base_offset
+            size = min(left + READ_SLACK, end - start, _READ_STEP)
+            while size > 0 and not (parts and segment.retired):
+                data = await self._read_bytes(segment, start, size)
+                verify = start < segment.restored_size or start < segment.size - _TRUSTED_BYTES
+                part = Part(data, next_offset, segment.is_dense, segment.next_offset, indexed_offset, verify)
+                first, last, next_offset = cut(part, offset, limit, left, at_least_one=at_least_one and not parts)
+                if last > first:
+                    parts.append(bytes(data[first:last]))
+                    start, offset, indexed_offset = start + last, next_offset, -1
+                    left, most = left - (last - first), most - (last - first)
+                    more_fits = size >= _READ_STEP and min(left, most) > READ_SLACK
+                    size = min(left, most, end - start, _READ_STEP) if more_fits else 0
+                    if last - first >= _LONG_STEP:
+                        await asyncio.sleep(0)
+                    continue
+                more = rest(part, offset, end - start)
+                if more is None or (more[1] > min(left, most) if parts else more[1] > left and not at_least_one):
+                    break
+                skipped, size, next_offset = more
+                start += skipped
+                if skipped:  # else the batch that the index names is there again, this time whole
+                    indexed_offset = -1
+        except (OSError, CorruptData) as error:
+            raise self._reason(segment, error) from error
+        return parts[0] if len(parts) == 1 else b"".join(parts), offset
+
+    async def _read_bytes(self, segment: Segment, position: int, size: int) -> memoryview:
+        """From the page cache on the loop if it is all there, else in a thread."""
+        file = segment.file
+        buffer = self._threads.buffer(size)
+        if file.read_cached(buffer, position) == size:
+            return buffer
+        data = await self._threads.run(file.read, size, position)
+        if len(data) < size:
+            raise CorruptSegment(f"position {position}: {len(data)} bytes, {size} bytes were written")
+        return memoryview(data)
+
+    async def _load_indexes(self, segment: Segment) -> None:
+        """Bring the look-ups of a segment from before the start into memory; in doubt, build them anew."""
+        entries = await self._threads.run(segment.read_indexes)
+        rebuilt = entries is None
+        if entries is None:
+            partition = str(self._owner.topic_partition)
+            log.warning("index_rebuilt", partition=partition, base_offset=segment.base_offset)
+            entries = await self._threads.run(segment.rebuild_indexes, self._owner.config.index_interval_bytes)
+        if not segment.indexed:  # another reader may have been faster
+            segment.fill_indexes(entries, rebuilt=rebuilt)
+            self._owner.changed = self._owner.changed or rebuilt
+
+    def _reason(self, segment: Segment, error: Exception) -> Exception:
+        """What the error means; only damage takes the partition offline, not a lack of memory or descriptors."""
+        if segment.retired:
+            return _Replaced()
+        if isinstance(error, OSError) and error.errno in _WANTING:
+            return StorageError(f"{segment.path}: {error}", hint="the machine or the process is short of it: try again")
+        return self._owner.found_damage(segment, error)
+
+    # -- by time ------------------------------------------------------------------------------------------------------
+
+    async def offset_for_timestamp(self, timestamp: int) -> OffsetAndTimestamp | None:
+        """The first record below the high watermark whose timestamp (ms) is at least `timestamp`."""
+
+        async def look_up() -> OffsetAndTimestamp | None:
+            for segment in tuple(self._segments):
+                if segment.max_timestamp < timestamp:
+                    continue
+                found = await self._search(segment, partial(self._find_timestamp, segment, timestamp))
+                if found is not None:
+                    return found
+            return None
+
+        return await self._in_current_segments(look_up)
+
+    async def latest_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record below the high watermark that has the latest timestamp of all."""
+
+        async def look_up() -> OffsetAndTimestamp | None:
+            for segment in sorted(self._segments, key=lambda s: s.max_timestamp, reverse=True):
+                found = await self._search(segment, partial(self._find_latest, segment))
+                if found is not None:
+                    return found
+            return None
+
+        return await self._in_current_segments(look_up)
+
+    async def _in_current_segments(
+        self, look_up: Callable[[], Awaitable[OffsetAndTimestamp | None]]
+    ) -> OffsetAndTimestamp | None:
+        """Look up anew where a segment was deleted or compacted while it was searched."""
+        while True:
+            self._owner.check_usable()
+            with suppress(_Replaced):
+                return await look_up()
+
+    async def _find_timestamp(self, segment: Segment, timestamp: int) -> OffsetAndTimestamp | None:
+        if not segment.indexed:
+            await self._load_indexes(segment)
+        start = segment.position_of(segment.time_index.lookup(timestamp))
+        end, low, high = self._segments.readable_end(segment), self._owner.log_start_offset, self._owner.high_watermark
+        return await self._threads.run(find_timestamp, segment, start, end, timestamp, low, high)
+
+    async def _find_latest(self, segment: Segment) -> OffsetAndTimestamp | None:
+        end, low, high = self._segments.readable_end(segment), self._owner.log_start_offset, self._owner.high_watermark
+        return await self._threads.run(find_latest, segment, end, low, high)
+
+    async def _search(
+        self, segment: Segment, search: Callable[[], Awaitable[OffsetAndTimestamp | None]]
+    ) -> OffsetAndTimestamp | None:
+        try:
+            return await search()
+        except (OSError, CorruptData) as error:
+            raise self._reason(segment, error) from error

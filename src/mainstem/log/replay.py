@@ -1,0 +1,78 @@
+"""Bringing a partition to the state that checkpoint, journal and segments lead to; before anybody else has it.
+
+`recovery` says what there is, step by step, in a thread; `PartitionLog.start` is the end of it.
+"""
+
+from mainstem.log.checkpoint import PartitionState
+from mainstem.log.compaction import CLEANED, Replacement
+from mainstem.log.epochs import LeaderEpochs
+from mainstem.log.partition import PartitionLog
+from mainstem.log.producers import replay_batch, replay_marker
+from mainstem.log.segment import Segment
+from mainstem.records import BatchHeader, decode_marker
+
+
+def restore(partition: PartitionLog, state: PartitionState) -> None:
+    """Be what the checkpoint says."""
+    partition.log_start_offset = state.log_start_offset
+    partition.log_end_offset = state.log_end_offset
+    partition.leader_epoch = state.leader_epoch
+    partition.epochs = LeaderEpochs(state.epochs)
+    partition.cleaned_offset = state.cleaned_offset
+    partition.tombstones_expire_ms = state.tombstones_expire_ms
+    for segment in state.segments:
+        partition.segments.put(Segment(partition.directory, segment.base_offset, partition.segments.files, segment))
+    for producer in sorted(state.producers, key=lambda p: p.transaction_first_offset):
+        partition.producer_table.put(producer)
+    partition.changed = False
+
+
+def move_log_start(partition: PartitionLog, offset: int) -> None:
+    """The journal says that nothing before `offset` counts any more."""
+    partition.log_start_offset = max(partition.log_start_offset, offset)
+    partition.epochs.truncate_before(offset)
+    partition.changed = True
+
+
+def exchange(partition: PartitionLog, replacement: Replacement) -> list[Segment]:
+    """The journal says that compaction exchanged segments; those that have gone."""
+    gone = [segment for segment in partition.segments if segment.base_offset in replacement.base_offsets[1:]]
+    files = partition.segments.files
+    segment = Segment(partition.directory, replacement.state.base_offset, files, replacement.state)
+    cleaned = segment.path.with_name(segment.path.name + CLEANED)
+    if files.disk.exists(cleaned):
+        files.disk.rename(cleaned, segment.path)
+    partition.put_in_place(segment, replacement.base_offsets)
+    return gone
+
+
+def active_segment(partition: PartitionLog, base_offset: int) -> Segment:
+    """The active segment, which begins at `base_offset`; a new one if that is the log end offset."""
+    segments = partition.segments
+    if not segments or segments.active.base_offset != base_offset:
+        if segments:
+            segments.active.seal()
+        segments.add(base_offset)
+        partition.changed = True
+    return segments.active
+
+
+def count_in(partition: PartitionLog, header: BatchHeader, batch: memoryview, *, append_ms: int | None = None) -> None:
+    """Count in a batch that the active segment's file holds; it was appended now at the latest, if nothing says when."""
+    if append_ms is None:
+        append_ms = partition.shared.clock.now_ms()
+    partition.segments.active.append(header, partition.config.index_interval_bytes)
+    partition.segments.changed = True
+    partition.epochs.assign(header.leader_epoch, header.base_offset)
+    partition.leader_epoch = max(partition.leader_epoch, header.leader_epoch)
+    partition.log_end_offset = header.last_offset + 1
+    partition.changed = True
+    if header.producer_id < 0:
+        return
+    before = partition.producer_table.get(header.producer_id)
+    if header.is_control:
+        marker = decode_marker(batch)
+        after = replay_marker(before, marker, header.max_timestamp, append_ms)
+        partition.take_marker(before, after, marker, header.base_offset)
+    else:
+        partition.producer_table.put(replay_batch(before, header, append_ms))

@@ -1,0 +1,72 @@
+"""How records leave: deleted, expired; test_compaction.py has what later ones of their key replace."""
+
+import pytest
+
+from mainstem.core import ManualClock
+from mainstem.log import OffsetOutOfRange, TopicConfig, housekeeping
+from tests.log.support import batch, read_all, run, values, with_partition
+
+NOW = 1_700_000_000_000
+
+
+def test_deleted_records_are_gone_for_good_and_their_segments_too(tmp_path):
+    async def test(partition):
+        for _ in range(6):
+            await partition.append(batch(b"v" * 300))
+        assert await housekeeping.delete_records(partition, 3) == 3
+        assert await housekeeping.delete_records(partition, 1) == 3
+        assert [segment.base_offset for segment in partition.segments] == [2, 4]
+        assert not (partition.directory / f"{0:020d}.log").exists()
+        with pytest.raises(OffsetOutOfRange):
+            await partition.read(2, 100)
+        with pytest.raises(OffsetOutOfRange):
+            await housekeeping.delete_records(partition, 7)
+        assert await housekeeping.delete_records(partition, -1) == 6
+
+    async def again(partition):
+        assert (partition.log_start_offset, partition.log_end_offset) == (6, 6)
+        assert await read_all(partition) == []
+
+    topic = TopicConfig(segment_bytes=800)
+    run(with_partition(tmp_path, test, topic=topic))
+    run(with_partition(tmp_path, again, topic=topic))
+
+
+def test_retention_lets_the_old_go_and_the_log_goes_on(tmp_path):
+    clock = ManualClock()
+
+    async def test(partition):
+        for _ in range(3):
+            await partition.append(batch(b"v" * 300, timestamp=clock.now_ms()))
+            clock.advance_ms(1_000)
+        assert await housekeeping.enforce_retention(partition) == 0
+        clock.advance_ms(600)
+        assert await housekeeping.enforce_retention(partition) > 0
+        assert partition.log_start_offset == 2
+        clock.advance_ms(5_000)
+        await housekeeping.enforce_retention(partition)
+        assert (partition.log_start_offset, partition.log_end_offset, partition.size_bytes) == (3, 3, 0)
+        assert (await partition.append(batch(b"new", timestamp=clock.now_ms()))).base_offset == 3
+        assert await values(partition) == [b"new"]
+
+    topic = TopicConfig(segment_bytes=800, retention_ms=2_500)
+    run(with_partition(tmp_path, test, topic=topic, clock=clock))
+
+
+def test_an_active_segment_that_waits_for_compaction_is_sealed(tmp_path):
+    clock = ManualClock()
+
+    async def test(partition):
+        housekeeping.roll_if_old(partition)
+        await partition.append(batch(b"v", timestamp=clock.now_ms()))
+        clock.advance_ms(1_000)
+        housekeeping.roll_if_old(partition)
+        assert len(partition.segments) == 1
+        assert not housekeeping.waits_for_checkpoint(partition)
+        clock.advance_ms(1)
+        housekeeping.roll_if_old(partition)
+        assert [segment.base_offset for segment in partition.segments] == [0, 1]
+        assert housekeeping.waits_for_checkpoint(partition)
+
+    topic = TopicConfig(cleanup_policy="compact", max_compaction_lag_ms=1_000)
+    run(with_partition(tmp_path, test, topic=topic, clock=clock))
