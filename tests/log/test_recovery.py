@@ -266,7 +266,7 @@ def test_the_way_out_of_a_damaged_checkpoint_works_in_an_old_directory_too(tmp_p
             await partition.append(batch(b"%d" % n + b"v" * 200))
             await deleted.append(batch(b"gone"))
         await log.checkpoint()
-        assert log._journal.generation > 3
+        assert log._writer._journal.generation > 3
         await log.delete_partition(gone)
         late = await log.create_partition(other, UUID(int=9), TOPIC)
         await late.append(batch(b"late"))

@@ -104,42 +104,40 @@ class Sink(Protocol):
         ...
 
 
-class Owner(Protocol):
-    """What the writer asks of the log directory; all on the event loop."""
+class Checkpoints(Protocol):
+    """What the writer asks of the checkpoints; all on the event loop."""
 
     @property
-    def checkpointing(self) -> bool:
+    def running(self) -> bool:
         """The journal file that was used before is still needed."""
         ...
 
-    def prepare_checkpoint(self) -> bool:
+    def prepare(self) -> bool:
         """Everything that was appended is in this round: remember the state that it leads to.
 
         False while the last checkpoint is not done.
         """
         ...
 
-    def start_checkpoint(self) -> None:
+    def start(self) -> None:
         """The round is durable and the journal has switched: bring the segments to the disk."""
         ...
 
-    def cancel_checkpoint(self) -> None:
+    def cancel(self) -> None:
         """The round failed."""
-        ...
-
-    def fail(self, error: OSError) -> None:
-        """The disk failed: nothing is appended any more."""
         ...
 
 
 class Writer:
     """The one writer of a log directory."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, owner: Owner) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, fail: Callable[[OSError], None]) -> None:
+        """`executor` has one thread; `fail` is told, on the loop, when the disk fails: nothing is appended any more."""
         self._loop = loop
         self._executor = executor
-        self._owner = owner
-        self._journal: Journal | None = None
+        self._disk_failed = fail
+        self._journal: Journal
+        self._checkpoints: Checkpoints
         self._limit = 0
         self._dirty: list[Sink] = []
         self._notes: list[Note] = []
@@ -152,9 +150,10 @@ class Writer:
         """Written since the last checkpoint by topics that trust the page cache."""
         self.rounds = 0
 
-    def start(self, journal: Journal, checkpoint_bytes: int) -> None:
-        """Write to `journal`; ask for a checkpoint after so many bytes."""
+    def start(self, journal: Journal, checkpoints: Checkpoints, checkpoint_bytes: int) -> None:
+        """Write to `journal`; ask `checkpoints` for one after so many bytes."""
         self._journal = journal
+        self._checkpoints = checkpoints
         self._limit = checkpoint_bytes
 
     def schedule(self, sink: Sink) -> None:
@@ -201,14 +200,13 @@ class Writer:
             self._loop.call_soon(self._start_round)
 
     def _start_round(self) -> None:
-        assert self._journal is not None
-        if self._journal.size >= _LONGEST_JOURNAL * self._limit and self._owner.checkpointing:
+        if self._journal.size >= _LONGEST_JOURNAL * self._limit and self._checkpoints.running:
             self._busy = False  # the disk does not keep up: `checkpoint_done` goes on
             return
         dirty, self._dirty = self._dirty, []
         batches = [sink.take_writes() for sink in dirty]
         full = self._journal.size + self.unjournaled_bytes >= self._limit
-        checkpoint = (full or self._checkpoint_wanted) and self._owner.prepare_checkpoint()
+        checkpoint = (full or self._checkpoint_wanted) and self._checkpoints.prepare()
         self._checkpoint_wanted = self._checkpoint_wanted and not checkpoint
         # A note changes the state only when it is durable, so it must not be in the round that a checkpoint closes.
         notes = [] if checkpoint else self._take_notes()
@@ -221,7 +219,6 @@ class Writer:
 
     def _run_round(self, batches: list[Batch], notes: list[Note]) -> None:
         """Steps 1 to 4, in the writer's thread."""
-        assert self._journal is not None
         runs = [(batch, run) for batch in batches for run in _runs(batch.writes)]
         entries = [
             Entry(DATA, batch.sink.topic_id, batch.sink.number, run.segment.base_offset, run.position, run.pieces)
@@ -267,7 +264,7 @@ class Writer:
         if error is not None:
             self._fail_round(batches, notes, error)
             if checkpoint:
-                self._owner.cancel_checkpoint()
+                self._checkpoints.cancel()
         else:
             for batch in batches:
                 if not batch.journaled:
@@ -275,11 +272,10 @@ class Writer:
                 batch.sink.synced(batch)
             self._apply(notes)
             if checkpoint:
-                assert self._journal is not None
                 self._journal.switch()
                 self.unjournaled_bytes = 0
-                self._owner.start_checkpoint()
-        wanted = self._checkpoint_wanted and not self._owner.checkpointing
+                self._checkpoints.start()
+        wanted = self._checkpoint_wanted and not self._checkpoints.running
         if (self._dirty or self._notes or wanted) and self._stopped is None:
             self._start_round()
         else:
@@ -291,7 +287,7 @@ class Writer:
             try:
                 note.apply()
             except OSError as error:
-                self._owner.fail(error)
+                self._disk_failed(error)
                 _fail(note.future, StorageError(f"{error}: the log directory is offline"))
             if not note.future.done():
                 note.future.set_result(None)
@@ -308,7 +304,7 @@ class Writer:
                 batch.sink.undo(batch, refusal)
         else:
             refusal = StorageError(f"{error}: the log directory is offline")
-            self._owner.fail(error if isinstance(error, OSError) else OSError(str(error) or repr(error)))
+            self._disk_failed(error if isinstance(error, OSError) else OSError(str(error) or repr(error)))
         for note in notes:
             _fail(note.future, refusal)
         if not isinstance(error, OSError | _TakenBack):

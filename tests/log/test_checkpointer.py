@@ -1,0 +1,221 @@
+"""Checkpoints: what they free, what they wait for, and what they do not survive."""
+
+import asyncio
+import errno
+import os
+
+import pytest
+
+from mainstem.core import TopicPartition
+from mainstem.log import LogConfig, StorageError, TopicConfig
+from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import (
+    TOPIC_ID,
+    TP,
+    abandon,
+    batch,
+    open_log,
+    run,
+    values,
+    with_partition,
+)
+
+OTHER = TopicPartition("orders", 1)
+
+
+def test_checkpoints_free_the_journal_while_appends_go_on(tmp_path):
+    config = LogConfig(read_threads=1, sync_threads=1, journal_bytes=50_000)
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        for _ in range(200):
+            await partition.append(batch(b"v" * 1_000))
+        sizes = [disk.file_size(tmp_path / f"journal-{n}") for n in (0, 1)]
+        assert sum(sizes) < 200 * 4_096  # a frame takes a page at least: they were written over
+        assert partition.shared.writer._journal.generation > 2
+        assert partition.segments[0].checkpointed_size > 0
+
+    run(with_partition(tmp_path, test, disk=disk, config=config))
+
+
+def test_a_checkpoint_on_demand(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        await asyncio.gather(log.checkpoint(), log.checkpoint())
+        assert partition.segments[0].checkpointed_size == partition.size_bytes
+        abandon(log)
+        # The journal is not needed any more.
+        lost = disk.after_power_cut(lambda most: 0)
+        for name in ("journal-0", "journal-1"):
+            lost.unlink(tmp_path / name)
+        again = await open_log(tmp_path, disk=lost)
+        assert await values(again.partitions[TP]) == [b"v"]
+        abandon(again)
+
+    run(test())
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_checkpoint_that_fails_to_sync_takes_the_directory_offline_and_loses_nothing(tmp_path, error):
+    """Where the error was "no space" the sync was tried again, and believed the second time."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        disk.refuse("sync", error, ".log")
+        with pytest.raises(StorageError):
+            await log.checkpoint()
+        assert log.offline
+        with pytest.raises(StorageError):
+            await log.checkpoint()
+        await log.close()
+
+    run(test())
+    run(with_partition(tmp_path, lambda p: _holds(p, [b"v"]), disk=disk.after_power_cut(lambda most: 0)))
+
+
+def test_a_checkpoint_waits_for_room_and_the_log_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("mainstem.log.checkpointer._RETRY_SECONDS", 0.01)
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        for _ in range(3):
+            disk.refuse("write", errno.ENOSPC, "checkpoint.new")
+        syncs = len(disk.syncs)
+        checkpoint = asyncio.ensure_future(log.checkpoint())
+        await partition.append(batch(b"meanwhile"))
+        with pytest.raises(StorageError, match=r"No space left on device: .*no checkpoint"):
+            await checkpoint
+        async with asyncio.timeout(10):
+            while log._checkpoints.running:
+                await asyncio.sleep(0.005)
+        assert disk.refusals == []
+        assert [path.suffix for path in disk.syncs[syncs:]].count(".log") == 1
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("where", [".log", "partition.metadata", "directory", "checkpoint"])
+def test_a_checkpoint_waits_for_file_descriptors_and_the_log_goes_on(tmp_path, monkeypatch, where, error):
+    """It took the directory offline, though nothing had failed but opening, which is tried again everywhere else."""
+    monkeypatch.setattr("mainstem.log.checkpointer._RETRY_SECONDS", 0.01)
+
+    class OutOfFiles(SimulatedDisk):
+        left = 0
+
+        def refuse_next(self, path, call):
+            if self.left and where in (path.suffix, path.name, call):
+                self.left -= 1
+                raise OSError(error, os.strerror(error), str(path))
+
+        def open(self, path, *, create=False):
+            self.refuse_next(path, "open")
+            return super().open(path, create=create)
+
+        def sync_directory(self, path):
+            self.refuse_next(path, "directory")
+            super().sync_directory(path)
+
+        def write_atomically(self, path, data):
+            self.refuse_next(path, "write_atomically")
+            super().write_atomically(path, data)
+
+    disk = OutOfFiles(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        partition.segments.files.forget(partition.segments[0])
+        disk.left = 3
+        with pytest.raises(StorageError, match=r"no checkpoint") as caught:
+            await log.checkpoint()
+        assert "ulimit -n" in caught.value.hint
+        async with asyncio.timeout(60):
+            while log._checkpoints.running:
+                await asyncio.sleep(0.005)
+        assert (disk.left, log.offline) == (0, False)
+        assert partition.segments[0].checkpointed_size == partition.size_bytes
+        await partition.append(batch(b"w"))
+        abandon(log)
+        again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert await values(again.partitions[TP]) == [b"v", b"w"]
+        abandon(again)
+
+    run(test())
+
+
+def test_a_sync_that_failed_is_told_before_a_lack_of_file_descriptors(tmp_path):
+    """Else the checkpoint would be tried again, and the second sync of that file believed."""
+
+    class Failing(SimulatedDisk):
+        fails = False
+
+        def open(self, path, *, create=False):
+            if self.fails and path.suffix == ".log" and path.parent.name == str(TP):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+            return super().open(path, create=create)
+
+    disk = Failing(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        for tp in (TP, OTHER):
+            partition = await log.create_partition(tp, TOPIC_ID, TopicConfig())
+            await partition.append(batch(b"v"))
+        log._files.forget(log.partitions[TP].segments[0])
+        disk.fails = True
+        disk.refuse("sync", errno.EIO, f"{OTHER}/")
+        with pytest.raises(StorageError, match="offline"):
+            await log.checkpoint()
+        assert log.offline
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits already", "begins to wait"])
+def test_a_full_disk_holds_up_no_close(tmp_path, waits):
+    """The log waited for its checkpoint, the checkpoint for room, and SIGTERM stopped neither."""
+    disk = SimulatedDisk(tmp_path)
+    config = LogConfig(read_threads=1, sync_threads=1, journal_bytes=4_096)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk, config=config)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"acknowledged"))
+        for _ in range(1_000):
+            disk.refuse("write", errno.ENOSPC, "checkpoint.new")
+        checkpoint = asyncio.ensure_future(log.checkpoint())
+        if waits:
+            async with asyncio.timeout(10):
+                while log._checkpoints._later is None:
+                    await asyncio.sleep(0.005)
+            futures = [partition.append(batch(b"x" * 50_000)) for _ in range(3)]
+        else:
+            await asyncio.sleep(0)
+            futures = []
+        async with asyncio.timeout(10):
+            await log.close()
+        answers = await asyncio.gather(checkpoint, *futures, return_exceptions=True)
+        assert all(isinstance(answer, StorageError) for answer in answers[:1])
+        again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert (await values(again.partitions[TP]))[0] == b"acknowledged"
+        await again.close()
+
+    run(test())
+
+
+async def _holds(partition, expected):
+    assert await values(partition) == expected
