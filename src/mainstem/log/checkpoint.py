@@ -85,10 +85,12 @@ _decoder = msgspec.msgpack.Decoder(Checkpoint)
 
 
 def encode_partition(state: PartitionState) -> msgspec.Raw:
+    """A partition's words in a checkpoint: kept as they are until the partition changes."""
     return msgspec.Raw(_encoder.encode(state))
 
 
 def decode_partition(data: msgspec.Raw) -> PartitionState:
+    """What `encode_partition` was given; fields that an older program did not write have their defaults."""
     return _partition_decoder.decode(data)
 
 

@@ -82,10 +82,12 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def compacts(self) -> bool:
+        """Of every key the last record stays: each record needs one."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
+        """Records go by `retention.ms` and `retention.bytes`, and on request."""
         return "delete" in self.cleanup_policy
 
     @property

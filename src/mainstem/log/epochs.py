@@ -17,10 +17,12 @@ class LeaderEpochs:
             self.assign(epoch, start)
 
     def entries(self) -> list[tuple[int, int]]:
+        """Each epoch and its first offset, in order."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     @property
     def latest(self) -> int:
+        """-1 (`NO_EPOCH`) where nothing was appended."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:

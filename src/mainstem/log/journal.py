@@ -99,6 +99,11 @@ class Journal:
             file.sync()
 
     def sync(self) -> None:
+        """On return every frame so far survives a crash of the machine (blocking).
+
+        Raises:
+            OSError: whether they do is not known, and no second sync would tell: nothing more may be written.
+        """
         self._files[self._current].sync()
 
     def switch(self) -> None:

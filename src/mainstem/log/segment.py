@@ -48,6 +48,7 @@ class IndexWrite(msgspec.Struct, frozen=True):
     entries: bytes
 
     def write(self, disk: Disk) -> None:
+        """Not synced: an index file that does not check out is built anew (blocking)."""
         file = disk.open(self.path, create=True)
         file.truncate(self.position)
         file.write([self.entries], self.position)
@@ -66,6 +67,12 @@ class OpenFiles:
         self._lock = threading.Lock()  # the loop, the writer and the readers all ask
 
     def open(self, segment: "Segment", *, create: bool = False) -> File:
+        """The segment's file, opened now unless it is open; from any thread.
+
+        Raises:
+            FileNotFoundError: there is none, or the segment is retired.
+            OSError: EMFILE, ENFILE or ENOMEM where it cannot be opened for now.
+        """
         with self._lock:
             if segment.opened is None:
                 if segment.retired:  # its name may be another file's by now
@@ -127,6 +134,7 @@ class Segment:
         return f"Segment({self.path}, size={self.size}, next_offset={self.next_offset})"
 
     def path_of(self, suffix: str) -> Path:
+        """Of its file with this suffix, which may not be there."""
         return self.directory / file_name(self.base_offset, suffix)
 
     @property
@@ -217,6 +225,7 @@ class Segment:
         return position
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
+        """Remember it in the segment that has its marker: `cut` forgets it with that."""
         self.aborted.append(transaction)
         self._state = None
 

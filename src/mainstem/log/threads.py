@@ -27,4 +27,5 @@ class FileThreads:
         return self._buffer[:size]
 
     def close(self) -> None:
+        """Wait for what runs, and let go of the threads."""
         self._pool.shutdown()
