@@ -1,7 +1,8 @@
 """Taking checkpoints: what was appended reaches its segments, and then the checkpoint says so and the journal is free.
 
-On the event loop, but for what says that it blocks. The writer closes a journal generation with a round; the state at its
-end is remembered before that round (`prepare`), brought to the disk after it (`start`), and forgotten if it fails (`cancel`).
+On the event loop, but for what says that it blocks. The writer closes a journal generation with a round; the state at
+its end is remembered before that round (`prepare`), brought to the disk after it (`start`),
+and forgotten if it fails (`cancel`).
 """
 
 import asyncio
@@ -201,7 +202,9 @@ class Checkpointer:
         self._run(snapshot, partial(self._write, snapshot, _index_writes(snapshot), False))
 
     def cancel(self) -> None:
-        """The round failed: what was remembered is not the state, and counts as changed again. The next round may try."""
+        """The round failed: what was remembered is not the state, and counts as changed again.
+        The next round may try.
+        """
         assert self._snapshot is not None
         for partition, _ in self._snapshot.partitions:
             partition.changed = partition.segments.changed = True
@@ -303,7 +306,8 @@ class Checkpointer:
         return self._save(snapshot, clean)
 
     def _sync_all(self, sync: Callable[[T], None], each: Iterable[T]) -> None:
-        """Call `sync` for each in the threads, and wait for all; a sync that failed is told before a lack of descriptors.
+        """Call `sync` for each in the threads, and wait for all;
+        a sync that failed is told before a lack of descriptors.
 
         A second try must not believe the second sync of a file whose first one failed.
         """
@@ -326,7 +330,9 @@ class Checkpointer:
             log.debug("directory_deleted_meanwhile", path=str(directory))
 
     def _save(self, snapshot: _Snapshot, clean: bool) -> Raws:
-        """Step 4. A full disk too may be met here again: each try writes a file of its own, and believes no sync before it."""
+        """Step 4. A full disk too may be met here again:
+        each try writes a file of its own, and believes no sync before it.
+        """
         raws = dict(snapshot.raws)
         for partition, state in snapshot.partitions:
             raws[partition.topic_partition] = checkpoints.encode_partition(state)

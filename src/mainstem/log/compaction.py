@@ -2,7 +2,8 @@
 
 1. `plan`: which sealed segments may be cleaned, up to which offset (on the event loop).
 2. `last_offsets`: the last offset of each key in the part that was not cleaned yet.
-3. `rewrite`: groups of segments are copied to one ``.cleaned`` file each, without the records that a later one replaces.
+3. `rewrite`: groups of segments are copied to one ``.cleaned`` file each, without the records
+   that a later one replaces.
 4. The partition makes the exchange durable in the journal, renames the file and forgets the old segments.
 
 Offsets never change: a batch that loses records keeps its first and last offset. Nothing of an open transaction is

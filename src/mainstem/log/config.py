@@ -23,14 +23,15 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Table `[log]`: settings of a log directory.
 
     Attributes:
-        journal_bytes: a checkpoint is taken when the journal has so many bytes; a start after a crash reads at most a few
-            times that.
+        journal_bytes: a checkpoint is taken when the journal has so many bytes; a start after a crash reads at most a
+            few times that.
         sync_threads: threads that bring segments to the disk at a checkpoint.
         compaction_keys: different keys that one compaction of a partition holds in memory; what is beyond waits for the
             next.
         housekeeping_interval_ms: how often retention, compaction and rolling by time are looked at.
         producer_id_expiration_ms: a producer without an open transaction is forgotten after this long without a batch.
-        read_threads: threads for reads that are not in the page cache, and for files that are opened, created or deleted.
+        read_threads: threads for reads that are not in the page cache, and for files that are opened,
+            created or deleted.
         open_files: segment files kept open at most; the process's own limit counts too.
     """
 

@@ -222,8 +222,8 @@ class LogDirectory:
         self._housekeeping_timer = self._loop.call_later(interval, self._start_housekeeping)
 
     def _start_housekeeping(self) -> None:
-        # The room's one task outside a TaskGroup, as none spans the life of the directory. It is not lost: `close` waits
-        # for it, and what it raises is logged when it ends.
+        # The room's one task outside a TaskGroup, as none spans the life of the directory. It is not lost: `close`
+        # waits for it, and what it raises is logged when it ends.
         self._housekeeping = asyncio.create_task(self.housekeep())  # noqa: TID251 - see above
         self._housekeeping.add_done_callback(self._end_housekeeping)
 

@@ -1,4 +1,6 @@
-"""When segments are synced whose batches are in no journal: by number, by time, or as soon as their topic promises more."""
+"""When segments are synced whose batches are in no journal:
+by number, by time, or as soon as their topic promises more.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable

@@ -97,7 +97,9 @@ class OffsetIndex(_Index):
         self.data += self.ENTRY.pack(last_offset - self.base_offset, position)
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """Last offset and position of a batch that is at or before the one that holds `offset`; (-1, 0): none is known."""
+        """Last offset and position of a batch that is at or before the one that holds `offset`; (-1, 0):
+        none is known.
+        """
         found = _floor(self.ENTRY, self.data, offset - self.base_offset)
         return (-1, 0) if found is None else (self.base_offset + found[0], found[1])
 

@@ -76,8 +76,8 @@ class Journal:
     def empty(self) -> None:
         """Forget the rounds of earlier runs, all of which a checkpoint covers.
 
-        A first round that is torn or taken back would leave the older of the two files: without a checkpoint, its rounds
-        would pass for the last ones.
+        A first round that is torn or taken back would leave the older of the two files: without a checkpoint, its
+        rounds would pass for the last ones.
         """
         for file in self._files:
             if file.size():

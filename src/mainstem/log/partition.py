@@ -5,8 +5,8 @@
 3. `written` or `synced` moves the high watermark past them, and their futures resolve;
 4. `read` gives them to whoever asks.
 
-How they leave is told in `housekeeping`, what a start finds in `recovery`. Everything here runs on the event loop, except
-what is handed to a thread by name.
+How they leave is told in `housekeeping`, what a start finds in `recovery`. Everything here runs on the event loop,
+except what is handed to a thread by name.
 """
 
 import asyncio
@@ -325,10 +325,10 @@ class PartitionLog:
     def take_writes(self) -> Batch:
         """Everything that was queued, for the round that begins.
 
-        With `flush.messages=1` (or `flush.ms=0`) it is journaled: the journal's sync makes it durable, and `synced` is when
-        it counts. Else `written` is: it survives the process, and the machine once its segment is synced, which this
-        round does (`Batch.sync`) where the topic's number or time of records is reached. What was written like that
-        before a topic was set to journal is synced too: what is promised from now on lies behind it in the file.
+        With `flush.messages=1` (or `flush.ms=0`) it is journaled: the journal's sync makes it durable, and `synced` is
+        when it counts. Else `written` is: it survives the process, and the machine once its segment is synced, which
+        this round does (`Batch.sync`) where the topic's number or time of records is reached. What was written like
+        that before a topic was set to journal is synced too: what is promised from now on lies behind it in the file.
         """
         writes, self._queue = self._queue, []
         self._scheduled = False
@@ -412,7 +412,9 @@ class PartitionLog:
         self._notify()
 
     def found_damage(self, segment: Segment, error: Exception) -> StorageError:
-        """The segment cannot be read, or its bytes do not check out: the partition goes offline, with what is returned."""
+        """The segment cannot be read, or its bytes do not check out:
+        the partition goes offline, with what is returned.
+        """
         failure = StorageError(f"{segment.path}: {error}", hint=self.repair_hint)
         log.error("partition_offline", partition=str(self.topic_partition), error=str(failure))
         self.go_offline(failure)
@@ -525,7 +527,9 @@ class PartitionLog:
         self._update_last_stable_offset()
 
     def raise_leader_epoch(self, epoch: int) -> None:
-        """What is appended from now on is of `epoch` or a later one: readers notice that something was cut off (KIP-320)."""
+        """What is appended from now on is of `epoch` or a later one:
+        readers notice that something was cut off (KIP-320).
+        """
         self.leader_epoch = max(self.leader_epoch, epoch)
         self.epochs.assign(self.leader_epoch, self.log_end_offset)
         self.changed = True

@@ -45,7 +45,9 @@ class Producer(msgspec.Struct, frozen=True, array_like=True):
     """Where its open transaction begins; -1 without one."""
     last_timestamp: int = -1
     last_append_ms: int = -1
-    """When its last batch or marker was appended, by the log's clock: the producer's own timestamps may be of any age."""
+    """When its last batch or marker was appended, by the log's clock:
+    the producer's own timestamps may be of any age.
+    """
 
     @property
     def last_sequence(self) -> int:
@@ -208,7 +210,8 @@ class Producers:
         """Put the producer's state after the batch into `staged`, to be `put` later; or give the batch that it repeats.
 
         Raises:
-            OutOfOrderSequence, InvalidProducerEpoch, InvalidTransactionState: as `after_batch`; and what `verify` raises.
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTransactionState: as `after_batch`;
+                and what `verify` raises.
         """
         before = staged.get(header.producer_id) or self._by_id.get(header.producer_id)
         repeated = find_duplicate(before, header)
@@ -234,7 +237,9 @@ class Producers:
         return None
 
     def end_transaction(self, before: Producer, marker: Marker, marker_offset: int) -> AbortedTransaction | None:
-        """The marker has ended what `before`, the producer's state until then, had open; the transaction if it is aborted."""
+        """The marker has ended what `before`, the producer's state until then, had open;
+        the transaction if it is aborted.
+        """
         first_offset = before.transaction_first_offset
         if first_offset < 0:
             return None

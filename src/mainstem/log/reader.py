@@ -26,8 +26,8 @@ log = get_logger()
 _WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
 _READ_STEP = 2**20 + READ_SLACK
-"""Bytes that are read and gone through in one turn of the loop: 10 ms where batches are as small as can be. A usual fetch
-(1 MB) is one step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
+"""Bytes that are read and gone through in one turn of the loop: 10 ms where batches are as small as can be. A usual
+fetch (1 MB) is one step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
 _LONG_STEP = 2**18  # bytes after which others have their turn
 _TRUSTED_BYTES = 32 * 2**20  # what this process appended last is in the page cache: reads need not check it again
 
@@ -72,7 +72,8 @@ class Reader:
         At most `max_bytes` of them, with `at_least_one` the first one whatever its size.
 
         Raises:
-            StorageError: the partition is offline, or damage has just taken it there; the machine is short of something.
+            StorageError: the partition is offline, or damage has just taken it there;
+                the machine is short of something.
         """
         segment = self._segments.holding(offset)
         while segment is not None and offset < limit and (max_bytes > 0 or at_least_one):
@@ -81,7 +82,7 @@ class Reader:
                     segment, offset, limit, max_bytes, at_least_one=at_least_one
                 )
             except _Replaced:
-                self._owner.check_usable()  # the whole partition may be gone: then there is no other segment to go on with
+                self._owner.check_usable()  # the whole partition may be gone: there is no other segment then
                 segment = self._segments.holding(offset)
                 continue
             if records:

@@ -133,7 +133,8 @@ def prepare(batches: bytes | memoryview, config: TopicConfig, now_ms: int, where
     """A producer's batches, checked, and with the topic's compression: what may take long (blocking).
 
     Raises:
-        BatchTooLarge, InvalidRecord, InvalidTimestamp: as `check_batch`; or together they have grown to more than is held.
+        BatchTooLarge, InvalidRecord, InvalidTimestamp: as `check_batch`;
+            or together they have grown to more than is held.
         CorruptBatch, CorruptRecords: the bytes are no batch, or cannot be unpacked.
     """
     parts: list[bytes | memoryview] = []
