@@ -187,50 +187,113 @@ class JobDriver:
         """
         ready: list[RunningJob] = []
         for key in list(self.waiting):
-            name, config = self._configs[key]
-            if self._is_retired(key):
+            spec = self._try_prepare(key, first=first)
+            if spec is not None:
                 del self.waiting[key]
-                self.retries.forget(key)
-                continue
-            if not self.retries.is_due(key):
-                continue
+                job = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
+                self.running[key] = job
+                ready.append(job)
+        if ready:
+            self._start_together(ready)
+        self._next_start = time.monotonic() + _START_EVERY_SECONDS
+
+    def _try_prepare(self, key: str, *, first: bool) -> JobSpec | None:
+        """What a waiting job needs to run, if it can run now; otherwise `waiting` and `retries` say why not."""
+        if self._is_retired(key):
+            del self.waiting[key]
+            self.retries.forget(key)
+            return None
+        if not self.retries.is_due(key):
+            return None
+        try:
+            return self._prepare(*self._configs[key])
+        except InputMissing as reason:
+            if self.waiting[key] != str(reason):
+                log.info("job_waiting", job=key, reason=str(reason))
+            self.waiting[key] = str(reason)
+        except Exception as error:
+            if first and isinstance(error, BadDeclaration) and not self._is_fixed(key):
+                raise self._in_project(error) from error
+            self._fail(key, error)
+        return None
+
+    def _start_together(self, jobs: Sequence[RunningJob]) -> None:
+        """Side by side: each waits for the log and for Spark in turn."""
+        with ThreadPoolExecutor(min(len(jobs), _STARTS_AT_ONCE)) as threads:
+            started = {job.spec.key: threads.submit(job.start) for job in jobs}
+        for key, each in started.items():
+            self.retries.start(key)
             try:
-                spec = prepare(
-                    self._spark,
-                    self._project,
-                    name,
-                    config,
-                    self._version,
-                    self._connection,
-                    self._registry,
-                    self._data,
-                )
-            except InputMissing as reason:
-                if self.waiting[key] != str(reason):
-                    log.info("job_waiting", job=key, reason=str(reason))
-                self.waiting[key] = str(reason)
-                continue
-            except BadDeclaration as error:
-                if first and not self._is_fixed(key):
-                    raise self._in_project(error) from error
-                self._fail(key, error)
-                continue
+                each.result()
             except Exception as error:
                 self._fail(key, error)
-                continue
-            job = self.running[key] = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
-            del self.waiting[key]
-            ready.append(job)
-        if ready:
-            with ThreadPoolExecutor(min(len(ready), _STARTS_AT_ONCE)) as threads:
-                started = {job.spec.key: threads.submit(job.start) for job in ready}
-            for key, each in started.items():
-                self.retries.start(key)
-                try:
-                    each.result()
-                except Exception as error:
-                    self._fail(key, error)
-        self._next_start = time.monotonic() + _START_EVERY_SECONDS
+
+    def _prepare(self, name: str, config: JobConfig) -> JobSpec:
+        """Everything that job `name` needs to run; its output topic, schema and catalog entries exist on return.
+
+        Raises:
+            InputMissing: an input has no topic or no schema yet.
+            BadDeclaration: the job cannot run at all.
+            BadSetting: the log refuses what the project says of the output.
+        """
+        project, connection = self._project, self._connection
+        job, inputs = project.jobs[name], project.inputs[name]
+        topics = list_topics(connection)
+        home = self._data / "jobs" / job_key(name, config.version)
+        fixed = read_fixed(home)
+        _check_fixed(fixed, config, self._version, name)
+        schemas = {each.parameter: _schema(self._registry, each, topics, fixed) for each in inputs}
+        _check_sources(connection, inputs, topics)  # after the schemas: a source writes the catalog, then its schemas
+        analysis = self._analysis(name, config, schemas, fixed)
+        # Before anything is fixed: what the log refuses here is mended in the settings, and they are part of the code.
+        origin, output = Path(self._version.manifest.origin), output_topic(job.to, config.version)
+        created = create_topic(connection, project.topics[job.to], origin, output)
+        if fixed is None:
+            fixed = self._fix(name, config, schemas, analysis)
+            write_fixed(home, fixed)
+        _announce(connection, fixed, project.topics[job.to].kind, job.key, analysis, inputs)
+        return JobSpec(
+            job=job,
+            inputs=inputs,
+            config=config,
+            fixed=fixed,
+            schemas=schemas,
+            analysis=analysis,
+            output_schema=self._registry.schema(fixed.output_schema),
+            output_partitions=created.partitions,
+            partitions={each.topic: topics[each.topic].partitions for each in inputs},
+            version=self._version,
+            home=home,
+        )
+
+    def _analysis(
+        self, name: str, config: JobConfig, schemas: Mapping[str, TopicSchema], fixed: Fixed | None
+    ) -> Analysis:
+        """As remembered from the first start of the version, where the settings are the same."""
+        found = None if fixed is None else recall(fixed.analysis, config.spark)
+        if found is not None:
+            return found
+        project, inputs = self._project, self._project.inputs[name]
+        session = job_session(self._spark, name, config)
+        types = {each.parameter: input_type(session, each, schemas[each.parameter]) for each in inputs}
+        event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
+        return analyse(session, project.jobs[name], inputs, types, event_times, project.directory)
+
+    def _fix(self, name: str, config: JobConfig, schemas: Mapping[str, TopicSchema], analysis: Analysis) -> Fixed:
+        """What stays for the life of this version; the schema of its output is registered on return."""
+        job = self._project.jobs[name]
+        output = output_topic(job.to, config.version)
+        schema = avro_schema(analysis.output, output, required=job.key if job.kind == "changelog" else ())
+        return Fixed(
+            job=name,
+            version=config.version,
+            sha=self._version.sha,
+            readers={parameter: each.reader_id for parameter, each in schemas.items()},
+            output=output,
+            output_schema=self._registry.register(subject_of(output), schema),
+            state_partitions=config.state_partitions,
+            analysis=remember(analysis, config.spark),
+        )
 
     def _is_fixed(self, key: str) -> bool:
         return read_fixed(self._data / "jobs" / key) is not None
@@ -266,65 +329,6 @@ def _config(config: JobConfig, version: str, homes: Path, name: str) -> JobConfi
     fixed = read_fixed(homes / job_key(name, version)) if version != config.version else None
     partitions = fixed.state_partitions if fixed is not None else config.state_partitions
     return msgspec.structs.replace(config, version=version, state_partitions=partitions)
-
-
-def prepare(
-    spark: "SparkSession",
-    project: Project,
-    name: str,
-    config: JobConfig,
-    version: Version,
-    connection: Connection,
-    registry: Registry,
-    data: Path,
-) -> JobSpec:
-    """Everything that job `name` needs to run; its output topic, schema and catalog entries exist on return.
-
-    Raises:
-        InputMissing: an input has no topic or no schema yet.
-        BadDeclaration: the job cannot run at all.
-        BadSetting: the log refuses what the project says of the output.
-    """
-    job, inputs = project.jobs[name], project.inputs[name]
-    topics = list_topics(connection)
-    home = data / "jobs" / f"{name}@{config.version}"
-    fixed = read_fixed(home)
-    _check_fixed(fixed, config, version, name)
-    schemas = {each.parameter: _schema(registry, each, topics, fixed) for each in inputs}
-    _check_sources(connection, inputs, topics)  # after the schemas: a source writes the catalog, then its schemas
-    output = output_topic(job.to, config.version)
-    spec = project.topics[job.to]
-    analysis = None if fixed is None else recall(fixed.analysis, config.spark)
-    if analysis is None:
-        session = job_session(spark, name, config)
-        types = {each.parameter: input_type(session, each, schemas[each.parameter]) for each in inputs}
-        event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
-        analysis = analyse(session, job, inputs, types, event_times, project.directory)
-    # Before anything is fixed: what the log refuses here is mended in the settings, and they are part of the code.
-    created = create_topic(connection, spec, Path(version.manifest.origin), output)
-    if fixed is None:
-        schema = avro_schema(analysis.output, output, required=job.key if job.kind == "changelog" else ())
-        schema_id = registry.register(subject_of(output), schema)
-        readers = {parameter: each.reader_id for parameter, each in schemas.items()}
-        remembered = remember(analysis, config.spark)
-        fixed = Fixed(
-            name, config.version, version.sha, readers, output, schema_id, config.state_partitions, remembered
-        )
-        write_fixed(home, fixed)
-    _announce(connection, fixed, spec.kind, job.key, analysis, inputs)
-    return JobSpec(
-        job=job,
-        inputs=inputs,
-        config=config,
-        fixed=fixed,
-        schemas=schemas,
-        analysis=analysis,
-        output_schema=registry.schema(fixed.output_schema),
-        output_partitions=created.partitions,
-        partitions={each.topic: topics[each.topic].partitions for each in inputs},
-        version=version,
-        home=home,
-    )
 
 
 def _check_sources(connection: Connection, inputs: tuple[Input, ...], topics: dict[str, TopicDescription]) -> None:
@@ -406,13 +410,3 @@ def _ship(module: Any) -> None:
 
     register: Any = cloudpickle.register_pickle_by_value
     register(module)
-
-
-__all__ = [
-    "InputMissing",
-    "JobDriver",
-    "JobFailed",
-    "input_type",
-    "output_topic",
-    "prepare",
-]
