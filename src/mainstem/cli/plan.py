@@ -1,10 +1,5 @@
 """`mainstem plan PROJECT`: what the project means and what running it would change; nothing is run."""
 
-import contextlib
-import os
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +10,7 @@ from mainstem.cli.target import data_directory
 from mainstem.core.logging import configure
 
 if TYPE_CHECKING:
-    from mainstem.process.plan import Plan, PlannedTopic
+    from mainstem.process.plan import PlannedTopic
 
 
 @click.command(short_help="What a project means and would change.")
@@ -28,6 +23,8 @@ def plan(project: Path, data: Path | None, as_json: bool) -> None:
 
     Where the project is up, its registry and topics are asked too. Its settings are checked as `up` does it.
     """
+    from mainstem.standalone.planned import planned_now
+
     configure("plan", level="error")
     planned = planned_now(project, data_directory(project, data))
     if as_json:
@@ -70,54 +67,3 @@ def columns_of(topic: "PlannedTopic") -> str:
     if topic.columns is None:
         return "not known yet"
     return ", ".join(f"{column.name} {column.type}" for column in topic.columns)
-
-
-def planned_now(project: Path, data: Path) -> "Plan":
-    """Check, load and analyse the project, on a Spark of its own.
-
-    Raises:
-        BadSetting, BadSparkSetting, BadDeclaration: `mainstem up` would refuse it too.
-    """
-    from mainstem.client.connection import Connection, load_security
-    from mainstem.client.topics import list_topics
-    from mainstem.process import load_project
-    from mainstem.process.plan import plan as make
-    from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session
-    from mainstem.registry.client import Registry
-    from mainstem.standalone.config import load_config, table_directories
-    from mainstem.standalone.ends import with_ends
-    from mainstem.standalone.state import is_up, load
-
-    config = load_config(project)
-    table_directories(config, data)
-    check_settings(config.spark)
-    loaded = load_project(project)
-    with tempfile.TemporaryDirectory(prefix="mainstem-plan-") as scratch:
-        with _errors_aside(Path(scratch) / "java"):
-            spark = start_session("plan", SparkConfig(), directory=Path(scratch))
-        try:
-            state = load(data)
-            if state is None or not is_up(data):  # what has never run has no topics yet
-                return with_ends(make(loaded, spark, topics={} if state is None else None, data=data), config)
-            topics = list_topics(Connection(state.bootstrap, load_security(project)))
-            return with_ends(make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data), config)
-        finally:
-            stop_session(spark)
-
-
-@contextlib.contextmanager
-def _errors_aside(file: Path) -> Iterator[None]:
-    """Keep what Java says at its start out of sight, except where it does not start; it keeps its stderr for life."""
-    sys.stderr.flush()
-    before = os.dup(2)
-    with file.open("wb") as aside:
-        os.dup2(aside.fileno(), 2)
-    try:
-        yield
-    except BaseException:
-        os.write(before, file.read_bytes())
-        raise
-    finally:
-        sys.stderr.flush()
-        os.dup2(before, 2)
-        os.close(before)

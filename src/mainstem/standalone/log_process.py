@@ -1,0 +1,125 @@
+"""The process of the log alone, from its settings to its end. What is slow to import is imported where it is needed."""
+
+import asyncio
+import gc
+import importlib.util
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainstem.core import UserError
+from mainstem.core.address import format_address, parse_address
+from mainstem.core.config import convert, overlay_environment, read_toml, settings_from
+
+if TYPE_CHECKING:
+    from mainstem.broker.config import BrokerConfig
+    from mainstem.log import LogConfig, StorageError
+
+
+def log_directory(data: Path) -> Path:
+    """`data`, made where it is not there yet.
+
+    Raises:
+        UserError: it belongs to a project, or cannot be made.
+    """
+    if (data / "mainstem.json").exists():
+        raise UserError(
+            f"--data {data}: expected the directory of a log, found the data directory of a project",
+            hint=f"its log is in {data / 'log'}; `mainstem up` runs it",
+        )
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        hint = "choose another directory"
+        raise UserError(f"--data {data}: expected a directory to write to: {error.strerror}", hint=hint) from None
+    return data
+
+
+def log_settings(
+    listen: str, config_file: Path | None, environment: Mapping[str, str]
+) -> "tuple[BrokerConfig, LogConfig]":
+    """`[broker]` and `[log]` of a file, if there is one, under what the environment says; `listen` is above both.
+
+    Raises:
+        BadSetting: the file or the environment is wrong; the message says which.
+        UserError: `listen` is no HOST:PORT.
+    """
+    from mainstem.broker.config import BrokerConfig
+    from mainstem.log import LogConfig
+
+    host, port = parse_address(listen, "--listen")
+    file, where = read_toml(config_file) if config_file is not None else {}, str(config_file or "environment")
+
+    def load(environment: Mapping[str, str]) -> tuple[BrokerConfig, LogConfig]:
+        tree = overlay_environment(file, environment)
+        broker = {**tree.get("broker", {}), "host": host, "port": port}
+        return (
+            convert(broker, BrokerConfig, where=f"{where}: [broker]"),
+            convert(tree.get("log", {}), LogConfig, where=f"{where}: [log]"),
+        )
+
+    return settings_from(environment, load, where=where)
+
+
+def run_log(data: Path, listen: str, config_file: Path | None, *, on_ready: Callable[[str], None]) -> None:
+    """Serve the log in `data` until SIGTERM or SIGINT. `on_ready` is called with the address.
+
+    Raises:
+        UserError: of the settings or the directory.
+        LogDirectoryInUse, AddressInUse: as they say.
+        StorageError: the disk has failed; what was acknowledged is safe.
+    """
+    log_directory(data)
+    broker_config, log_config = log_settings(listen, config_file, os.environ)
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        failure = runner.run(_serve(data, broker_config, log_config, on_ready))
+    if failure is not None:
+        raise failure
+
+
+async def _serve(
+    data: Path, broker_config: "BrokerConfig", log_config: "LogConfig", on_ready: Callable[[str], None]
+) -> "StorageError | None":
+    from mainstem.broker.node import serving
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with serving(data, broker_config, log_config) as broker:
+        gc.freeze()  # what was imported stays; what requests leave behind is young and goes at once
+        gc.set_threshold(10_000, 20, 50)
+        on_ready(format_address(broker.host, broker.port))
+        async with asyncio.TaskGroup() as group:
+            ends = [group.create_task(event.wait()) for event in (stop, broker.log.failed)]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in ends:
+                task.cancel()
+        return broker.log.error
+
+
+def skip_slow_imports() -> None:
+    """Start-up is part of the product, and half of it would go to what a log never uses.
+
+    Where development packages are installed, kio imports hypothesis and structlog imports rich: 0.3 s. And crc32c reads
+    its own version through importlib.metadata, 20 ms: its one function is in an extension module beside that.
+    """
+    for name in ("hypothesis", "rich"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: the import fails, as if not installed
+    found = importlib.util.find_spec("crc32c")
+    if "crc32c" not in sys.modules and found is not None and found.submodule_search_locations:
+        package = types.ModuleType("crc32c")
+        package.__path__ = list(found.submodule_search_locations)
+        sys.modules["crc32c"] = package
+        try:
+            extension = importlib.import_module("crc32c._crc32c")
+        except ImportError:  # laid out otherwise in some other version: the slow way works for all of them
+            del sys.modules["crc32c"]
+        else:
+            vars(package).update({name: value for name, value in vars(extension).items() if name[:1] != "_"})

@@ -1,0 +1,63 @@
+"""What running a project would change, asked of its code and, where it is up, of its log and registry."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mainstem.process.plan import Plan
+
+
+def planned_now(project: Path, data: Path) -> "Plan":
+    """Check, load and analyse the project, on a Spark of its own.
+
+    Raises:
+        BadSetting, BadSparkSetting, BadDeclaration: `mainstem up` would refuse it too.
+    """
+    from mainstem.client.connection import Connection, load_security
+    from mainstem.client.topics import list_topics
+    from mainstem.process import load_project
+    from mainstem.process.plan import plan as make
+    from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session
+    from mainstem.registry.client import Registry
+    from mainstem.standalone.config import load_config, table_directories
+    from mainstem.standalone.ends import with_ends
+    from mainstem.standalone.state import is_up, load
+
+    config = load_config(project)
+    table_directories(config, data)
+    check_settings(config.spark)
+    loaded = load_project(project)
+    with tempfile.TemporaryDirectory(prefix="mainstem-plan-") as scratch:
+        with _errors_aside(Path(scratch) / "java"):
+            spark = start_session("plan", SparkConfig(), directory=Path(scratch))
+        try:
+            state = load(data)
+            if state is None or not is_up(data):  # what has never run has no topics yet
+                return with_ends(make(loaded, spark, topics={} if state is None else None, data=data), config)
+            topics = list_topics(Connection(state.bootstrap, load_security(project)))
+            return with_ends(make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data), config)
+        finally:
+            stop_session(spark)
+
+
+@contextlib.contextmanager
+def _errors_aside(file: Path) -> Iterator[None]:
+    """Keep what Java says at its start out of sight, except where it does not start; it keeps its stderr for life."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    with file.open("wb") as aside:
+        os.dup2(aside.fileno(), 2)
+    try:
+        yield
+    except BaseException:
+        os.write(before, file.read_bytes())
+        raise
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)

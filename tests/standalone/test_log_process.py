@@ -1,0 +1,51 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from mainstem.core import UserError
+from mainstem.core.config import BadSetting
+from mainstem.standalone.log_process import log_directory, log_settings
+
+
+def test_the_environment_is_above_the_file_and_the_address_above_both(tmp_path):
+    file = tmp_path / "mainstem.toml"
+    file.write_text("[log]\nread_threads = 2\n[broker]\nport = 1\nnum_partitions = 3\n")
+    broker, log = log_settings("127.0.0.2:9", file, {"MAINSTEM_LOG__READ_THREADS": "5"})
+    assert (broker.host, broker.port, broker.num_partitions, log.read_threads) == ("127.0.0.2", 9, 3, 5)
+
+
+def test_a_wrong_setting_names_where_it_stands(tmp_path):
+    file = tmp_path / "mainstem.toml"
+    file.write_text("[log]\nread_treads = 4\n")
+    with pytest.raises(BadSetting, match=r"mainstem\.toml: \[log\].*read_treads"):
+        log_settings("127.0.0.1:0", file, {})
+    with pytest.raises(BadSetting, match=r"(?i)read_treads"):
+        log_settings("127.0.0.1:0", None, {"MAINSTEM_LOG__READ_TREADS": "1"})
+    with pytest.raises(UserError, match="--listen"):
+        log_settings("nowhere", None, {})
+
+
+def test_the_directory_of_a_log_is_made_and_that_of_a_project_refused(tmp_path):
+    assert log_directory(tmp_path / "a" / "b").is_dir()
+    (tmp_path / "mainstem.json").write_text("{}")
+    with pytest.raises(UserError, match="found the data directory of a project"):
+        log_directory(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="expected a directory to write to"):
+        log_directory(tmp_path / "file" / "log")
+
+
+def test_what_a_log_never_uses_is_not_imported():
+    program = (
+        "import json, sys\n"
+        "from mainstem.standalone.log_process import log_settings, skip_slow_imports\n"
+        "skip_slow_imports()\n"
+        "import mainstem.broker.node, crc32c, structlog\n"
+        "assert crc32c.crc32c(b'123456789') == 0xE3069283\n"
+        "print(json.dumps([name for name in ('hypothesis', 'rich', 'confluent_kafka', 'importlib.metadata')"
+        " if sys.modules.get(name)]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == []
