@@ -14,7 +14,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS, job_key
 from mainstem.core import CorruptData
 
-Positions = dict[str, dict[int, int]]
+NextOffsets = dict[str, dict[int, int]]
 """Topic -> partition -> next offset."""
 
 
@@ -90,7 +90,7 @@ class Marker(msgspec.Struct, frozen=True):
     version: str
     checkpoint: str
     batch: int
-    end_offsets: dict[str, Positions]  # by source name
+    end_offsets: dict[str, NextOffsets]  # by source name
     outputs: dict[str, dict[int, Output]] = {}  # of this batch
     written: dict[str, dict[int, Written]] = {}  # of all batches so far
     read: Reads = {}  # likewise
@@ -102,7 +102,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     job: str
     version: str
     batch: int
-    basis: Positions
+    basis: NextOffsets
     tables: dict[str, Any] = {}  # the pinned position of each table the batch was joined with
 
 
@@ -120,11 +120,11 @@ def read_marker(connection: Connection, job: str, version: str, *, decided: bool
         raise CorruptData(f"{COMMITS}: marker of {key}: {error}") from error
 
 
-def merge_positions(positions: Mapping[str, Positions]) -> Positions:
+def merge_positions(positions: Mapping[str, NextOffsets]) -> NextOffsets:
     """The positions of several sources as one: a partition that two sources read counts from
     where the slower one is.
     """
-    merged: Positions = {}
+    merged: NextOffsets = {}
     for by_topic in positions.values():
         for topic, by_partition in by_topic.items():
             into = merged.setdefault(topic, {})

@@ -41,7 +41,7 @@ from mainstem.client.errors import (
     UnknownTopic,
 )
 from mainstem.client.loop import LoopThread
-from mainstem.client.progress import Positions
+from mainstem.client.progress import NextOffsets
 from mainstem.core import TopicPartition
 from mainstem.core.clock import since_boot
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, CRC_FROM, HEADER
@@ -231,7 +231,7 @@ class SharedTransaction:
         """A writer in this process, for the driver's own records, over the driver's own connections."""
         return TransactionWriter(ticket, self.join, _link=self._link, _judge=self._verdict)
 
-    def commit_offsets(self, group: str, positions: Positions) -> str:
+    def commit_offsets(self, group: str, positions: NextOffsets) -> str:
         """Commit next offsets of a group within the transaction. They serve lag tools; nothing reads them back.
 
         Returns:

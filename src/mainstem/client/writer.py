@@ -15,7 +15,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, Fenced, RecordRefused, TransactionFailed
 from mainstem.client.internal import SOURCES, source_transactional_id
 from mainstem.client.partitioner import partition_for
-from mainstem.client.progress import Positions, Written, add_written
+from mainstem.client.progress import NextOffsets, Written, add_written
 from mainstem.client.topics import describe, describe_config
 from mainstem.core import CorruptData
 from mainstem.core.clock import since_boot
@@ -66,7 +66,7 @@ class TransactionalWriter:
         self._partitions: dict[str, int] = {}
         self._turn = 0  # of records without key
         self._pending: dict[tuple[str, int], list[int]] = {}  # count and sum of fingerprints
-        self._ends: Positions = {}
+        self._ends: NextOffsets = {}
         self._failure: str = ""
         self._too_large: tuple[int, str] | None = None  # size and topic of the largest record that was refused for it
         self._timeout_seconds = transaction_timeout_ms / 1000
@@ -114,7 +114,7 @@ class TransactionalWriter:
         sums[0] += 1
         sums[1] += fingerprint(key, value)
 
-    def commit(self, position: dict[str, Any]) -> Positions:
+    def commit(self, position: dict[str, Any]) -> NextOffsets:
         """Write the position, then commit; on return all of it is durable and visible.
 
         Returns:

@@ -19,7 +19,7 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import statement_about, write_heartbeats
 from mainstem.client.internal import job_key
-from mainstem.client.progress import Positions, Reads
+from mainstem.client.progress import NextOffsets, Reads
 from mainstem.core import MainstemError, UserError
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
@@ -128,7 +128,7 @@ class RunningJob:
         self, spec: JobSpec, spark: "SparkSession", connection: Connection, registry: SchemaSource, follower: Follower
     ) -> None:
         self.spec = spec
-        self.processed: Positions = {}
+        self.processed: NextOffsets = {}
         self.late = 0
         self._connection = connection
         self._registry = registry
@@ -369,7 +369,7 @@ class RunningJob:
     # -- books and news
 
     def _read(
-        self, rows: "DataFrame", start: Mapping[str, Positions], end: Mapping[str, Positions], watermark: int
+        self, rows: "DataFrame", start: Mapping[str, NextOffsets], end: Mapping[str, NextOffsets], watermark: int
     ) -> Reads:
         """The books of what this batch read: exactly, also what came too late."""
         reads: Reads = {}
@@ -401,7 +401,7 @@ class RunningJob:
             rows.write.format("noop").mode("append").save()
             return query_metrics(self._query, name)
 
-    def _remember(self, ends: Mapping[str, Positions]) -> None:
+    def _remember(self, ends: Mapping[str, NextOffsets]) -> None:
         with self._lock:
             self.processed = {
                 topic: dict(positions) for by_topic in ends.values() for topic, positions in by_topic.items()

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from mainstem.client.progress import Positions
+from mainstem.client.progress import NextOffsets
 from mainstem.core import CorruptData
 
 
@@ -23,7 +23,7 @@ class BatchPlan(msgspec.Struct, frozen=True):
     """Where a batch ends in every topic, and the watermark it runs with (ms since 1970; 0: none yet)."""
 
     watermark: int
-    ends: dict[str, Positions]
+    ends: dict[str, NextOffsets]
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -47,7 +47,7 @@ def read_plan(checkpoint: Path, batch: int) -> BatchPlan:
         version, metadata, *lines = path.read_text().splitlines()
         if version != "v1":
             raise CorruptData(f"{path}: expected version v1, found {version!r}")
-        positions: Positions = {}
+        positions: NextOffsets = {}
         for line in lines:
             positions |= _topics(line)
         ends = {topic: {topic: by_partition} for topic, by_partition in positions.items()}
@@ -56,10 +56,10 @@ def read_plan(checkpoint: Path, batch: int) -> BatchPlan:
         raise CorruptData(f"{path}: expected the plan of a batch: {error}") from error
 
 
-def _topics(line: str) -> Positions:
+def _topics(line: str) -> NextOffsets:
     if line in ("", "-"):
         return {}
     tree = msgspec.json.decode(line, type=dict[str, Any])
     if not all(isinstance(value, dict) for value in tree.values()):
         return {}
-    return msgspec.convert(tree, Positions, strict=False)
+    return msgspec.convert(tree, NextOffsets, strict=False)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainstem.client.connection import Connection
-from mainstem.client.progress import Marker, Output, Positions, Reads
+from mainstem.client.progress import Marker, NextOffsets, Output, Reads
 from mainstem.core import MainstemError, TopicPartition, UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.session import check_rules, is_local
@@ -98,10 +98,10 @@ class BatchSink:
         self,
         batch_df: "DataFrame",
         batch: int,
-        end_offsets: Mapping[str, Positions],
+        end_offsets: Mapping[str, NextOffsets],
         tables: Mapping[str, Any] | None = None,
         *,
-        start_offsets: Mapping[str, Positions] | None = None,
+        start_offsets: Mapping[str, NextOffsets] | None = None,
         reads: Callable[[], Reads] = dict,
     ) -> BatchResult:
         """Write a batch once, whatever happens; on return it is durable and visible.

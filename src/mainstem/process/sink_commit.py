@@ -18,8 +18,8 @@ from mainstem.client.errors import TransactionFailed
 from mainstem.client.internal import COMMITS, PROGRESS, job_group, job_key, job_transactional_id
 from mainstem.client.progress import (
     Marker,
+    NextOffsets,
     Output,
-    Positions,
     Progress,
     Reads,
     add_reads,
@@ -108,7 +108,7 @@ class BatchCommitter:
         return self.marker
 
     def decide(
-        self, batch: int, end_offsets: Mapping[str, Positions], start_offsets: Mapping[str, Positions] | None = None
+        self, batch: int, end_offsets: Mapping[str, NextOffsets], start_offsets: Mapping[str, NextOffsets] | None = None
     ) -> Decision:
         """See `sink_decision`. Raises SinkRefused."""
         checkpoint = self._checkpoint.query_id()
@@ -126,7 +126,7 @@ class BatchCommitter:
     def commit(
         self,
         batch: int,
-        end_offsets: Mapping[str, Positions],
+        end_offsets: Mapping[str, NextOffsets],
         outputs: Iterable[TaskOutput] = (),
         tables: Mapping[str, Any] | None = None,
         reads: Reads | None = None,
@@ -207,7 +207,7 @@ class BatchCommitter:
             writer.append(TopicPartition(topic, 0), [key], [value], None, self._clock.now_ms())
         writer.flush()
 
-    def _commit_offsets(self, positions: Positions) -> None:
+    def _commit_offsets(self, positions: NextOffsets) -> None:
         refusal = self._transaction.commit_offsets(self._group, positions) if positions else ""
         if refusal:
             log.warning("lag_not_committed", group=self._group, reason=refusal)

@@ -20,7 +20,7 @@ plan N again with a larger range. Running by the number alone would write record
 from collections.abc import Mapping
 from enum import Enum
 
-from mainstem.client.progress import Marker, Positions
+from mainstem.client.progress import Marker, NextOffsets
 from mainstem.core import UserError
 
 
@@ -40,8 +40,8 @@ def decide(
     *,
     checkpoint: str,
     batch: int,
-    end_offsets: Mapping[str, Positions],
-    start_offsets: Mapping[str, Positions] | None = None,
+    end_offsets: Mapping[str, NextOffsets],
+    start_offsets: Mapping[str, NextOffsets] | None = None,
 ) -> Decision:
     """Run or skip batch `batch` of the query `checkpoint`; offsets are by source, the end is not included.
 
@@ -100,7 +100,7 @@ def check_owner(marker: Marker | None, checkpoint: str | None) -> None:
         )
 
 
-def _brief(offsets: Mapping[str, Positions]) -> str:
+def _brief(offsets: Mapping[str, NextOffsets]) -> str:
     """`source/topic-0:42` for every partition, cut after a few."""
     parts = [
         f"{source}/{topic}-{partition}:{offset}"

@@ -11,7 +11,7 @@ from mainstem.client.catalog import entries, read_catalog, retired_versions
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
-from mainstem.client.progress import Marker, Positions, merge_positions
+from mainstem.client.progress import Marker, NextOffsets, merge_positions
 from mainstem.client.reports import Report, read_reports
 from mainstem.connect.sources.file_lines import FilePosition
 from mainstem.core import SystemClock, UserError
@@ -174,7 +174,7 @@ def job_state(connection: Connection, job: str, tasks: Sequence[TaskState] = ())
     return found
 
 
-def lag_of(positions: Positions, ends: dict[str, dict[int, int]]) -> int:
+def lag_of(positions: NextOffsets, ends: dict[str, dict[int, int]]) -> int:
     """How many offsets lie between `positions` and `ends`, in the topics that `positions` names."""
     return sum(
         max(0, ends.get(topic, {}).get(partition, 0) - offset)

@@ -22,12 +22,12 @@ from mainstem.connect.sources.postgres_pgoutput import (
     Truncate,
     Update,
 )
-from mainstem.connect.sources.postgres_position import Position
+from mainstem.connect.sources.postgres_position import SourcePosition
 from mainstem.connect.sources.postgres_table import TRANSACTIONS_SCHEMA, TRUNCATE_KEY, describe_table
 from mainstem.connect.sources.postgres_types import ServerType
 from mainstem.registry import avro
 
-START = Position("streaming", "77", "shop", "slot", lsn=100, commit_lsn=90)
+START = SourcePosition("streaming", "77", "shop", "slot", lsn=100, commit_lsn=90)
 COLUMNS = (Column("id", 23, -1, True), Column("text", 25, -1, False))
 RELATIONS = {oid: Relation(oid, "public", name, "d", COLUMNS) for oid, name in ((1, "a"), (2, "b"))}
 FOREIGN = Relation(3, "public", "not_ours", "d", COLUMNS)
@@ -225,7 +225,7 @@ def test_a_restart_anywhere_gives_the_same_log(transactions, data):
         commit_after = data.draw(st.integers(at + 1, len(stream)), label="commit after")
         log.handle(*stream[first:commit_after])
         committed += log.records
-        position = msgspec.json.decode(msgspec.json.encode(log.translator.checkpoint()), type=Position)
+        position = msgspec.json.decode(msgspec.json.encode(log.translator.checkpoint()), type=SourcePosition)
         log.translator.committed()
         log.handle(*stream[commit_after : data.draw(st.integers(commit_after, len(stream)), label="killed after")])
         at = commit_after

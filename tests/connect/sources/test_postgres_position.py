@@ -5,20 +5,20 @@ import pytest
 
 from mainstem.connect.sources.postgres_position import (
     Part,
-    Position,
     PositionMismatch,
     Resume,
     Server,
     Slot,
     SlotExists,
     Snapshot,
+    SourcePosition,
     decode_position,
     plan_start,
 )
 from mainstem.core import CorruptData
 
 SERVER = Server("77", "shop", 0x500)
-POSITION = Position("streaming", "77", "shop", "slot", lsn=0x300, commit_lsn=0x2F0, tables=("public.a",))
+POSITION = SourcePosition("streaming", "77", "shop", "slot", lsn=0x300, commit_lsn=0x2F0, tables=("public.a",))
 SLOT = Slot("pgoutput", "shop", None, 0x300, "reserved")
 
 

@@ -34,11 +34,11 @@ from mainstem.connect.sources.postgres_changes import ChangeTranslator
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.connect.sources.postgres_pgoutput import Relation, Row, decode, format_lsn
 from mainstem.connect.sources.postgres_position import (
-    Position,
     PositionMismatch,
     Resume,
     Server,
     Snapshot,
+    SourcePosition,
     decode_position,
     plan_start,
 )
@@ -164,7 +164,7 @@ class PostgresSource:
     def writer(self, timeout_ms: int) -> TransactionalWriter:
         return TransactionalWriter(self._connection, self.name, transaction_timeout_ms=timeout_ms)
 
-    def _position(self, database: Any, replication: Any, stop: threading.Event) -> Position:
+    def _position(self, database: Any, replication: Any, stop: threading.Event) -> SourcePosition:
         writer = self.writer(SNAPSHOT_TIMEOUT_MS)
         try:
             state = writer.open()
@@ -202,7 +202,7 @@ class PostgresSource:
             return Snapshot(drop_slot=True)
         return Resume(position)
 
-    def check_published(self, database: Any, position: Position) -> list[str]:
+    def check_published(self, database: Any, position: SourcePosition) -> list[str]:
         """The tables that were dropped.
 
         Raises:
@@ -211,7 +211,7 @@ class PostgresSource:
         tables = dict(zip(position.tables, position.oids, strict=True))
         return publication.check_published(database, self.name, self.publication, tables)
 
-    def _check_tables(self, position: Position) -> None:
+    def _check_tables(self, position: SourcePosition) -> None:
         """A table that was added to the settings later has no snapshot, and to say nothing would be to lose it."""
         wanted = {".".join(catalog.qualified(name)) for name in self.config.tables}
         if wanted and wanted != set(position.tables):
@@ -222,7 +222,7 @@ class PostgresSource:
 
     def _snapshot(
         self, writer: TransactionalWriter, database: Any, replication: Any, server: Server, stop: threading.Event
-    ) -> Position:
+    ) -> SourcePosition:
         tables = catalog.find_tables(database, self.config.tables)
         self.check_keys(tables)
         self.check_topics(tables)
@@ -230,7 +230,7 @@ class PostgresSource:
         transactions = self.ensure_topics(tables)
         names = tuple(f"{table.relation.namespace}.{table.relation.name}" for table in tables)
         oids = tuple(table.relation.oid for table in tables)
-        position = Position("snapshot", server.system, server.database, self.slot, tables=names, oids=oids)
+        position = SourcePosition("snapshot", server.system, server.database, self.slot, tables=names, oids=oids)
         writer.begin()
         writer.commit(msgspec.to_builtins(position))  # from here on the slot is known to be ours
         lsn, snapshot = create_slot(replication, self.slot)
@@ -353,7 +353,7 @@ class PostgresSource:
 class _Stream:
     """From the position on, until asked to stop. An error undoes what is not committed; the next run sends it again."""
 
-    def __init__(self, source: PostgresSource, database: Any, replication: Any, position: Position) -> None:
+    def __init__(self, source: PostgresSource, database: Any, replication: Any, position: SourcePosition) -> None:
         self._source = source
         self._config = source.config
         self._clock = source.clock

@@ -33,7 +33,7 @@ from mainstem.connect.sources.postgres_pgoutput import (
     Truncate,
     Update,
 )
-from mainstem.connect.sources.postgres_position import Part, Position
+from mainstem.connect.sources.postgres_position import Part, SourcePosition
 from mainstem.connect.sources.postgres_table import TRUNCATE_KEY, TableEncoder, Transaction, encode_begin, encode_end
 
 UNCHANGED_HEADER = "mainstem-unchanged"
@@ -73,7 +73,7 @@ class ChangeTranslator:
 
     def __init__(
         self,
-        position: Position,
+        position: SourcePosition,
         *,
         transactions: tuple[str, int],
         partitions: int,
@@ -121,7 +121,7 @@ class ChangeTranslator:
         if handler is not None:
             handler(message)
 
-    def checkpoint(self) -> Position:
+    def checkpoint(self) -> SourcePosition:
         """What to write with the records sent so far: inside of a source transaction, how much of it they are."""
         if self._transaction is None or not self._announced:
             return self.position

@@ -27,7 +27,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: dict[str, int] = {}
 
 
-class Position(msgspec.Struct, frozen=True, omit_defaults=True):
+class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a source keeps in `__mainstem.sources`.
 
     Attributes:
@@ -78,7 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Resume(msgspec.Struct, frozen=True):
     """Stream what follows the position."""
 
-    position: Position
+    position: SourcePosition
 
 
 class SlotExists(UserError):
@@ -89,9 +89,9 @@ class PositionMismatch(UserError):
     """Log and database do not fit together any more: going on would lose changes in silence."""
 
 
-def decode_position(source: str, value: object) -> Position:
+def decode_position(source: str, value: object) -> SourcePosition:
     try:
-        return msgspec.convert(value, Position)
+        return msgspec.convert(value, SourcePosition)
     except msgspec.ValidationError as error:
         raise CorruptData(f"source {source}: its position in the log: {error}") from error
 
@@ -99,7 +99,7 @@ def decode_position(source: str, value: object) -> Position:
 def plan_start(
     source: str,
     wanted_slot: str,
-    position: Position | None,
+    position: SourcePosition | None,
     slot: Slot | None,
     server: Server,
     *,
@@ -138,16 +138,16 @@ def plan_start(
     )
 
 
-def _is_ours(position: Position, slot: Slot, server: Server) -> bool:
+def _is_ours(position: SourcePosition, slot: Slot, server: Server) -> bool:
     """The slot was made for this log: a new snapshot may drop it."""
     return _is_same_database(position, server) and slot.plugin == "pgoutput" and slot.database == server.database
 
 
-def _is_same_database(position: Position, server: Server) -> bool:
+def _is_same_database(position: SourcePosition, server: Server) -> bool:
     return (position.system, position.database) == (server.system, server.database)
 
 
-def _mismatch(position: Position, slot: Slot | None, server: Server) -> str | None:
+def _mismatch(position: SourcePosition, slot: Slot | None, server: Server) -> str | None:
     reached = format_lsn(position.lsn)
     if not _is_same_database(position, server):
         return (
