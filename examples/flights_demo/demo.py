@@ -29,7 +29,7 @@ import httpx
 import psycopg2
 import stock
 from check import Line, compare, compare_topic_and_table, database_table, delta_table, print_lines, topic_table
-from faults import Faults
+from faults import Faults, Work
 from stock import ReplicaReader, Transfers
 from truth import (
     HERE,
@@ -57,6 +57,8 @@ from mainstem.core.process import PARENT, start_child
 PROJECT = HERE.parent / "flights"
 ALL_FLIGHTS = 336_776
 BATCH = 1000
+SMALL_BATCH = 5  # while processes are killed
+SPREAD_S = 200.0  # meanwhile, the next of n steps of the input comes after an n-th of it
 BOOKS_SECONDS = 60.0  # the destinations report in their own time
 OURS = ".flights_demo"  # the lock on a demo's directory, which may be emptied
 SPOILED = {b"{not json": "not_json", b'{"year": "MMXIII"}': "unfit"}  # what a bad producer sends, and why it is refused
@@ -128,8 +130,10 @@ class Demo:
         self.times: list[tuple[str, float]] = []
         self.began = time.monotonic()
         self.sent: Counter[str] = Counter()  # events by topic: what makes the key of a batch its own
+        self.to_post = 0  # events that come while processes are killed
         self.node: subprocess.Popen[str] | None = None
         self.faults: Faults | None = None
+        self.transfers: Transfers | None = None
         self.threads: list[Background] = []
 
     def run(self) -> int:
@@ -140,11 +144,11 @@ class Demo:
         )
         self.timed("fill the source database", lambda: fill_database(self.fleet, truth))
         self.timed("mainstem up", self.start)
-        watch = Watch(self.connection)
+        self.watch = watch = Watch(self.connection)
         if self.options.kill:
-            self.faults = self.started(Faults(self.work / "node", self.start, self.progress, self.check))
+            self.faults = self.started(Faults(self.work / "node", self.start, self.work_of, self.progress, self.check))
         lines = access_lines()
-        writer = self.started(Background(lambda: append_slowly(self.access_log, lines)))
+        writer = self.started(Background(lambda: append_slowly(self.access_log, lines, self.pause)))
         reader = self.started(ReplicaReader(self.replica))
         events = truth.flight_events()
         self.timed("post weather", lambda: self.post("weather", truth.weather_events()))
@@ -154,17 +158,17 @@ class Demo:
         self.timed("change planes and airports", lambda: change_database(self.fleet))
         q = mark_position(self.fleet)
         self.waited("the log has the changes (q)", watch, lambda: watch.behind("fleet", q))
-        transfers = self.started(Transfers(self.fleet, reader, self.check))
+        self.transfers = self.started(Transfers(self.fleet, reader, self.check, self.pause))
         rejected = self.spoil()
         new_table = self.started(Background(lambda: self.see_table("flights.quarantine")))
-        self.timed(f"post flights {early + 1:,} to {count:,}", lambda: self.post("flights", events))
+        self.timed(f"post flights {early + 1:,} to {count:,}", lambda: self.post("flights", events, left=count - early))
         if self.faults is not None:
             self.timed("every process has been killed once", self.faults.finish)
         self.end("flights")
         self.end("weather")
         writer.finish()
         self.access_log.with_name("access.log.end").touch()
-        self.timed("parts have been moved", transfers.finish)
+        self.timed("parts have been moved", self.transfers.finish)
         end = mark_position(self.fleet)
         self.waited("the log has every change", watch, lambda: watch.behind("fleet", end))
         outputs = ("flights_enriched", "delays_hourly", "aircraft_days", "access_requests", "access_sessions")
@@ -229,10 +233,13 @@ class Demo:
             self.node.send_signal(signal.SIGINT)
             self.node.wait(60)
 
-    def post(self, topic: str, events: Iterable[dict[str, Any]]) -> None:
-        """Post events in batches, each after the answer to the one before; retried with the same ids until answered."""
+    def post(self, topic: str, events: Iterable[dict[str, Any]], left: int | None = None) -> None:
+        """Post events in batches, each after the answer to the one before; retried with the same ids until answered.
+
+        Where it is said how many are `left`, they last until all processes have been killed.
+        """
         iterator = iter(events)
-        while batch := list(islice(iterator, BATCH)):
+        while batch := list(islice(iterator, SMALL_BATCH if left is not None and self.killing else BATCH)):
             body = json.dumps(batch, default=as_json).encode()
             results = self.events(topic, body, "application/json", f"{topic}-{self.sent[topic]}")
             refused = [each for each in results if each["status"] not in ("accepted", "duplicate")]
@@ -241,6 +248,35 @@ class Demo:
             self.sent[topic] += len(batch)
             if self.sent[topic] % (10 * BATCH) == 0:
                 self.progress(f"posted {self.sent[topic]:,} to {topic}")
+            if left is not None:
+                left -= len(batch)
+                self.to_post = left
+                self.pause(left // SMALL_BATCH)
+
+    @property
+    def killing(self) -> bool:
+        return self.faults is not None and self.faults.is_alive()
+
+    def pause(self, left: int) -> None:
+        """Before one of so many steps of input that are `left`: while processes are killed, each takes longer than the
+        one before, so that however long that takes, there is some until the last of them.
+        """
+        if self.faults is not None:
+            self.faults.join(SPREAD_S / max(1, left))
+
+    def work_of(self, process: str) -> Work:
+        """What a process is at while input comes: the source at the database, Spark at jobs, the others at events."""
+        if process == "connect":
+            if (transfers := self.transfers) is None:
+                return Work("transfers", 0, lambda: 0)
+            ends = end_offsets(self.connection, "fleet.transactions", committed=True)
+            return Work("transfers", sum(ends.values()), lambda: stock.TRANSFERS - transfers.made)
+        if "spark" in process.lower():
+            watch = self.watch
+            return Work(
+                "jobs", watch.processed, lambda: watch.unprocessed("flights_enriched", watch.data_ends("flights"))
+            )
+        return Work("events", self.sent["flights"], lambda: self.to_post)
 
     def request(self, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
         """Post until it is answered: while the gateway is being started again, nobody does."""
@@ -457,10 +493,11 @@ def change_database(dsn: str) -> None:
     connection.close()
 
 
-def append_slowly(path: Path, lines: list[str]) -> None:
+def append_slowly(path: Path, lines: list[str], pause: Callable[[int], None]) -> None:
     """Write the access log as a web server does: some lines at a time, sometimes half of one."""
     with path.open("a", encoding="utf-8") as file:
         for start in range(0, len(lines), 100):
+            pause((len(lines) - start) // 100)
             text = "".join(line + "\n" for line in lines[start : start + 100])
             middle = len(text) // 2
             file.write(text[:middle])

@@ -56,11 +56,14 @@ class Transfers(Background):
         dsn: the source database.
         reader: reads the replica.
         check: raises where there is nothing to wait for any more.
+        pause: called before each with how many are left.
     """
 
-    def __init__(self, dsn: str, reader: "ReplicaReader", check: Callable[[], None]) -> None:
+    def __init__(
+        self, dsn: str, reader: "ReplicaReader", check: Callable[[], None], pause: Callable[[int], None]
+    ) -> None:
         super().__init__(self._make)
-        self._dsn, self._reader, self._check_others = dsn, reader, check
+        self._dsn, self._reader, self._check_others, self._pause = dsn, reader, check, pause
         self.made = 0
 
     def _make(self) -> None:
@@ -68,6 +71,7 @@ class Transfers(Background):
         for each in schedule():
             if self.made == TRANSFERS // 2:
                 until("the replica shows some of the transfers", lambda: self._reader.between > 0, self._check_others)
+            self._pause(TRANSFERS - self.made)
             with connection, connection.cursor() as cursor:
                 for table, pieces in ((each.giving, -each.pieces), (each.taking, each.pieces)):
                     cursor.execute(f"UPDATE {table} SET quantity = quantity + %s WHERE part = %s", (pieces, each.part))

@@ -28,6 +28,7 @@ class Watch:
         self._changed = threading.Condition()
         self._moved = time.monotonic()  # when a job, a reader or an end was last heard of; a source tells the time, too
         self.basis: dict[str, dict[str, Positions]] = {}  # job -> topic -> partition -> next offset
+        self.processed = 0  # offsets, by all jobs together
         self.sources: dict[str, dict[str, Any]] = {}  # source -> its position
         self.readers: dict[tuple[str, str], Positions] = {}  # (reader, topic) -> partition -> next offset
         self.ended: set[str] = set()  # topics to which nothing follows: their job has closed its last window
@@ -110,6 +111,7 @@ class Watch:
         known = self.basis.setdefault(said["job"], {})
         for topic, positions in said["basis"].items():
             known.setdefault(topic, {}).update({int(p): offset for p, offset in positions.items()})
+        self.processed = sum(sum(p.values()) for topics in self.basis.values() for p in topics.values())
         self._moved = time.monotonic()
 
     def _source(self, record: Any) -> None:

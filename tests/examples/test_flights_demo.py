@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildState
 from tests.support.demo import DEMO
 from tests.support.node import wait_for
+from tests.support.processes import start
 
 AT = {"type": "long", "logicalType": "timestamp-micros"}
 COUNT = {"type": "record", "fields": [{"name": "topic", "type": "string"}, {"name": "event_count", "type": "long"}]}
@@ -91,15 +93,46 @@ def test_what_ends_a_thread_of_the_watch_ends_the_wait(modules):
 def test_faults_end_when_a_process_does_not_come_back(modules, tmp_path):
     save(tmp_path, UpState(1, "p", "a", "b", time.time(), [ChildState("log", "waiting")]))
     for check, error in ((fine, modules.waiting.Stuck), (ended, InterruptedError)):
-        faults = modules.faults.Faults(tmp_path, fine, print, check)
+        faults = modules.faults.Faults(tmp_path, fine, fine, print, check)
         faults.start()
         with pytest.raises(error):
             faults.finish()
 
 
-def test_the_demo_notices_that_its_node_has_ended(modules, tmp_path):
+def test_a_process_is_killed_in_the_midst_of_its_work(modules, tmp_path, monkeypatch):
+    monkeypatch.setattr(modules.waiting, "LONGEST_WAIT_S", 60)
+    child, told, looks = start(["sleep", "600"]), [], iter([(5, 9), (5, 9), (6, 0), (6, 0), (6, 3), (6, 3), (8, 2)])
+
+    def work(process):
+        assert process == "log"
+        assert child.poll() is None
+        done, left = next(looks)
+        return modules.faults.Work("events", done, lambda: left)
+
+    save(tmp_path, UpState(1, "p", "a", "b", time.time(), [ChildState("log", "running", child.pid)]))
+    faults = modules.faults.Faults(tmp_path, fine, work, told.append, fine)
+    faults._kill("log", lambda: child.pid)  # not while nothing moves, and not when nothing is left
+    assert told == [f"kill -9 {child.pid}: log; events moved by 2, 2 left"]
+    assert child.wait() == -signal.SIGKILL
+
+
+def test_input_comes_ever_more_slowly_while_processes_are_killed(modules, tmp_path):
+    demo = new_demo(modules, tmp_path)
+    demo.pause(1)  # nothing is killed
+    waited = []
+    demo.faults = SimpleNamespace(join=waited.append)
+    for left in (100, 10, 1, 0):
+        demo.pause(left)
+    assert waited == [2, 20, 200, 200]
+
+
+def new_demo(modules, work, **options):
     postgres = SimpleNamespace(create_database=lambda name: f"postgresql://127.0.0.1:1/{name}")
-    demo = modules.demo.Demo(argparse.Namespace(work=tmp_path), postgres)
+    return modules.demo.Demo(argparse.Namespace(work=work, **options), postgres)
+
+
+def test_the_demo_notices_that_its_node_has_ended(modules, tmp_path):
+    demo = new_demo(modules, tmp_path)
     demo.node = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
     demo.node.wait()
     with pytest.raises(modules.waiting.Stuck, match=f"^mainstem up ended with exit code 2; its logs: {tmp_path}"):
@@ -110,7 +143,7 @@ def test_the_demo_notices_that_its_node_has_ended(modules, tmp_path):
 
 def test_a_transfer_that_fails_ends_the_demo(modules, tmp_path):
     dsn = "postgresql://127.0.0.1:1/fleet"
-    transfers = modules.stock.Transfers(dsn, modules.stock.ReplicaReader(dsn), fine)
+    transfers = modules.stock.Transfers(dsn, modules.stock.ReplicaReader(dsn), fine, print)
     transfers.start()
     with pytest.raises(psycopg2.OperationalError):
         transfers.finish()
