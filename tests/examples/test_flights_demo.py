@@ -126,6 +126,20 @@ def test_input_comes_ever_more_slowly_while_processes_are_killed(modules, tmp_pa
     assert waited == [2, 20, 200, 200]
 
 
+def test_a_new_table_that_comes_late_is_not_what_was_promised(modules, tmp_path):
+    demo = new_demo(modules, tmp_path, new_table_seconds=30.0, bootstrap=None)
+    demo.new_table_s = 12.3
+    (line,) = demo.new_table()
+    assert (line.name, line.gave, line.equal) == ("seconds until a new one, at most 30", 13, True)
+    demo.new_table_s = 30.1
+    (line,) = demo.new_table()
+    assert (line.gave, line.truth, line.equal, line.note) == (31, 30, False, "it took 30.1 s")
+    demo.faults = SimpleNamespace()  # processes are killed on purpose: it takes as long as it does
+    assert demo.new_table() == []
+    demo.faults, demo.options.bootstrap = None, "127.0.0.1:1"
+    assert demo.new_table() == []
+
+
 def new_demo(modules, work, **options):
     postgres = SimpleNamespace(create_database=lambda name: f"postgresql://127.0.0.1:1/{name}")
     return modules.demo.Demo(argparse.Namespace(work=work, **options), postgres)
