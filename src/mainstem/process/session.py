@@ -210,13 +210,13 @@ def has_ended(spark: "SparkSession") -> bool:
     return gateway.proc.poll() is not None
 
 
-def stop_session(spark: "SparkSession") -> None:
-    """Stop the session and its JVM, and wait until it has ended: it works on files of ours until then."""
+def stop_session(spark: "SparkSession") -> int:
+    """Stop the session and its JVM, and wait until it has ended: it works on files of ours till then. Its exit code."""
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # the JVM ends when nobody holds the other end
-    gateway.proc.wait()
+    return int(gateway.proc.wait())
 
 
 def is_local(master: str) -> bool:

@@ -6,8 +6,10 @@ It takes a minute, once for all environments with the same Spark; afterwards a d
 """
 
 import asyncio
+import contextlib
 import json
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -69,6 +71,8 @@ def hourly(pages):
 """
 
 _WITHIN_S = 300.0
+_UNFINISHED = "unfinished-"
+_UNFINISHED_FOR_S = 24 * 3600.0  # older ones are of killed processes
 
 
 class NotMade(MainstemError):
@@ -87,9 +91,12 @@ def ensure_archive(on_start: Callable[[], None] = lambda: None) -> bool:
         return False
     on_start()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="mainstem-classes-") as scratch:
-        written = path.with_suffix(".new")
-        written.unlink(missing_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="mainstem-classes-") as scratch,
+        # Beside its place, and another one for each process: two may make the same archive.
+        tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=path.parent) as beside,
+    ):
+        written = Path(beside) / path.name
         _run_small_project(Path(scratch), written)
         if not written.is_file():
             raise NotMade(f"{written}: the JVM wrote no class archive")
@@ -113,6 +120,10 @@ def _remove_useless(kept: Path) -> None:
         if archive != kept and (owner is None or owner == spark_home() or not owner.is_dir()):
             archive.unlink(missing_ok=True)
             _owner(archive).unlink(missing_ok=True)
+    for unfinished in kept.parent.glob(f"{_UNFINISHED}*"):
+        with contextlib.suppress(FileNotFoundError):  # its process has finished it just now
+            if time.time() - unfinished.stat().st_mtime > _UNFINISHED_FOR_S:
+                shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _run_small_project(scratch: Path, archive: Path) -> None:
@@ -132,21 +143,25 @@ def _run_small_project(scratch: Path, archive: Path) -> None:
     }
     supervisor = Supervisor(specs, data / "logs", after=after)
 
-    async def run() -> None:
+    async def run() -> bool:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(supervisor.run())
             try:
                 async with asyncio.timeout(2 * _WITHIN_S):  # a supervisor by itself tries for ever
-                    await supervisor.ready()
+                    return await supervisor.ready()
             except TimeoutError:
                 raise NotMade(f"not everything was ready within {2 * _WITHIN_S:.0f} s") from None
             finally:
                 supervisor.stop()
 
     try:
-        asyncio.run(run())
+        whole = asyncio.run(run())
     except ExceptionGroup as several:
         raise NotMade(f"the run that makes the class archive failed: {several.exceptions[0]}") from several
+    if not whole:
+        raise NotMade("the run that makes the class archive was stopped before its end")
+    if code := supervisor.exit_codes.get(specs[-1].name, -1):
+        raise NotMade(f"Spark, which writes the class archive when it ends, ended with exit code {code}")
 
 
 def _visit(at: Addresses, tables: Path) -> None:

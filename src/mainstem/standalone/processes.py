@@ -91,7 +91,7 @@ def run_spark(
 
     Raises:
         BadDeclaration: a job that has never run cannot run.
-        JavaEnded: Spark's own process ended.
+        JavaEnded: Spark's own process ended, or not well when it was stopped.
     """
     from mainstem.connect.sinks.delta import Lakehouse
     from mainstem.process import load_project
@@ -110,7 +110,8 @@ def run_spark(
     frozen = load_project(version.directory)
     spark = start_session(frozen.name, config.spark, directory=data / "spark" / version.sha)
     if not wait_for_go():
-        return stop_session(spark)
+        stop_session(spark)
+        return
     driver = JobDriver(
         spark, frozen, version, connection, Registry(f"http://{gateway}"), data, jobs=jobs, settings=settings
     )
@@ -139,7 +140,9 @@ def run_spark(
         driver.stop()
         for each in lakehouses:
             each.stop()
-        stop_session(spark)
+        exit_code = stop_session(spark)
+    if exit_code:
+        raise JavaEnded(f"Spark: its Java process was asked to end, and did with exit code {exit_code}")
 
 
 def task_states(driver: "JobDriver", lakehouses: Sequence["Lakehouse"] = ()) -> list[TaskState]:

@@ -100,6 +100,9 @@ class Supervisor:
             must bear to be repeated; for any other error everything is stopped, and `run` raises it.
         passing: how long to wait after an end that may pass by itself.
         for_a_person: how long to wait where a person has to mend something.
+
+    Attributes:
+        exit_codes: of the last life of each child that has ended; negative where a signal ended it.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class Supervisor:
         self._stopped = {spec.name: asyncio.Event() for spec in specs}
         self._stopping = False
         self._waits: set[asyncio.Timeout] = set()  # those that `stop` ends
+        self.exit_codes: dict[str, int] = {}
         self._life_began = {spec.name: 0 for spec in specs}  # the byte of its log file
         self._failure: MainstemError | None = None
 
@@ -255,7 +259,8 @@ class Supervisor:
                                 await self._stopped[each].wait()
                         await self._end(spec, state, process)
                     first.cancel()
-        return process.returncode if process.returncode is not None else -1
+        code = self.exit_codes[spec.name] = process.returncode if process.returncode is not None else -1
+        return code
 
     async def _let_go(
         self,
