@@ -298,6 +298,27 @@ def test_a_key_that_older_rows_have_nothing_in_is_told_and_a_new_snapshot_mends_
         wait_until(lambda: replicated(pipeline, "f", "y, n"), "every row has its key", sink)
 
 
+def test_a_tombstone_that_is_read_after_the_key_has_changed(pipeline):
+    """Its delete record was applied before, with all of its transaction; its own key fits no column any more."""
+    pipeline.source.run("CREATE TABLE f (x int PRIMARY KEY, n int)", "INSERT INTO f SELECT generate_series(1, 9), 1")
+    with running(pipeline.make_source(partitions=3)) as source:
+        pipeline.wait_until_written(source)
+        pipeline.registry.set_compatibility("NONE", f"{pipeline.topic('f')}-value")
+        pipeline.source.run("DELETE FROM f WHERE x > 1", "ALTER TABLE f DROP CONSTRAINT f_pkey, ADD PRIMARY KEY (n, x)")
+        pipeline.source.run("INSERT INTO f VALUES (10, 10)")
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal("f", running=sink)
+        last = {partition: (value, offset) for _, value, _, partition, offset in pipeline.read(pipeline.topic("f"))}
+        partition, offset = next((number, offset) for number, (value, offset) in last.items() if value is None)
+        topic = pipeline.topic("f")
+        pipeline.target.run(
+            f"UPDATE mainstem_offsets SET next_offset = {offset} WHERE topic = '{topic}' AND partition = {partition}"
+        )
+        with running(pipeline.make_replica()) as sink:
+            pipeline.source.run("INSERT INTO f VALUES (11, 11)")
+            pipeline.wait_until_equal("f", running=sink)
+
+
 def test_a_second_process_of_the_same_sink_is_kept_out(pipeline):
     pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
     with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:

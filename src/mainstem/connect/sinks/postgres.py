@@ -400,7 +400,10 @@ class _Run:
                     seen.tombstones += 1
             if change.operation:
                 table.prepare(cursor, change.schema_id, self._sink.shape(change.schema_id), may_have_rows=not self._new)
-            table.apply(cursor, change)
+            # A tombstone says what its delete record has said, which only a rebuild may not have found; and one that
+            # is read late, after changes of other partitions, is not of the table's key where they have another.
+            if change.operation or self._rebuild:
+                table.apply(cursor, change)
         if batch.records:
             seen = self._seen[self._transactions]
             seen.rows += batch.records
