@@ -37,6 +37,11 @@ def entries(catalog: Mapping[str, dict[str, Any]], kind: str) -> dict[str, dict[
 
 
 def topic_entries(catalog: Mapping[str, dict[str, Any]]) -> dict[str, TopicEntry]:
+    """What the catalog says of each topic, by its name.
+
+    Raises:
+        msgspec.ValidationError: an entry is not one of ours.
+    """
     return {name: msgspec.convert(value, TopicEntry) for name, value in entries(catalog, "topic").items()}
 
 

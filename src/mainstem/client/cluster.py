@@ -69,6 +69,7 @@ class Cluster:
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
 
     async def close(self) -> None:
+        """Close every connection; one that does not end within a second is left."""
         for connection in self._connections.values():
             closed = connection.close()
             if closed is not None:
@@ -95,6 +96,7 @@ class Cluster:
         return await self.node(self._leaders[partition])
 
     def forget_leaders(self, topic: str) -> None:
+        """Ask for the leaders of all partitions of `topic` again before they are next used."""
         for partition in [known for known in self._leaders if known.topic == topic]:
             del self._leaders[partition]
 
@@ -118,6 +120,7 @@ class Cluster:
         return await self.node(self._coordinators[kind, key])
 
     def forget_coordinator(self, kind: Coordinator, key: str) -> None:
+        """Ask who coordinates the group or transactional id again before it is next used."""
         self._coordinators.pop((kind, key), None)
 
     async def call(self, connection: AIOKafkaConnection, api: Api, version: int, **fields: Any) -> Any:

@@ -22,6 +22,7 @@ class Statement(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def key(self) -> bytes:
+        """The key of its record: the topic, of which the last statement counts."""
         return self.topic.encode()
 
 
@@ -37,6 +38,7 @@ def statement_about(connection: Connection, topic: str, event_time: int, *, end:
 
 
 def encode(statement: Statement) -> bytes:
+    """The value of its record; `decode` reads it."""
     return msgspec.json.encode(statement)
 
 

@@ -22,6 +22,7 @@ class LoopThread:
         return self.start(work).result()
 
     def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Run `work` in the loop; the answer is for other threads to wait for."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:

@@ -89,6 +89,11 @@ class TransactionalWriter:
         return self.state
 
     def begin(self) -> None:
+        """Open a transaction: what `send` takes belongs to it until `commit` or `abort`.
+
+        Raises:
+            Fenced, TransactionFailed, BrokerUnavailable: as `commit` does.
+        """
         self._pending, self._ends, self._failure, self._too_large = {}, {}, "", None
         self._guard(self._producer.begin_transaction)
         self._sent_at = 0.0

@@ -61,6 +61,7 @@ class DirectoryLock:
         return True
 
     def release(self) -> None:
+        """Let others have it; nothing happens where it is not held."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

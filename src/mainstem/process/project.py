@@ -139,6 +139,7 @@ class Project(msgspec.Struct, frozen=True):
     modules: tuple[ModuleType, ...]
 
     def job_config(self, job: str) -> JobConfig:
+        """Its settings; the defaults where `[jobs]` does not name it."""
         return self.job_configs.get(job, JobConfig())
 
     def downstream(self, topic: str) -> tuple[str, ...]:

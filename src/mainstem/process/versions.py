@@ -216,6 +216,7 @@ def read_fixed(home: Path) -> Fixed | None:
 
 
 def write_fixed(home: Path, fixed: Fixed) -> None:
+    """Durable on return; what was there is replaced as a whole."""
     home.mkdir(parents=True, exist_ok=True)
     write_atomically(home / "job.json", msgspec.json.format(msgspec.json.encode(fixed)))
 
@@ -284,6 +285,7 @@ def edited(project: Project, data: Path, sha: str) -> list[Edited]:
 
 
 def is_retired(data: Path, job: str, version: str) -> bool:
+    """Whether this version was retired here: its directory says so, whether or not the log answers."""
     return (data / "jobs" / job_key(job, version) / RETIRED).exists()
 
 

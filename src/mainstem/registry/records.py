@@ -58,6 +58,7 @@ class _Id(msgspec.Struct):
 
 
 def schema_key(subject: str, version: int) -> bytes:
+    """The key of a SCHEMA record, as Confluent's registry writes it."""
     return _json({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
 
 
@@ -70,11 +71,13 @@ NOOP_KEY = b'{"keytype":"NOOP","magic":0}'
 
 
 def schema_value(value: SchemaValue) -> bytes:
+    """The value of a SCHEMA record."""
     # `deleted` is always there in Confluent's records; omit_defaults would leave it out.
     return _json(msgspec.to_builtins(value) | {"deleted": value.deleted})
 
 
 def object_value(value: dict[str, Any]) -> bytes:
+    """The value of a CONFIG, MODE or DELETE_SUBJECT record."""
     return _json(value)
 
 

@@ -240,6 +240,7 @@ class State:
         return self.modes.get(None, DEFAULT_MODE)
 
     def level(self, subject: str) -> Level:
+        """The compatibility level that holds for `subject`: its own, else the global one."""
         return Level(self.config(subject)["compatibilityLevel"])
 
     def find(self, subject: str, new: NewSchema, *, deleted: bool = False) -> SchemaValue:

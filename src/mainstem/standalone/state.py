@@ -151,6 +151,7 @@ def state_file(data: Path) -> Path:
 
 
 def save(data: Path, state: UpState) -> None:
+    """Replace the file as a whole; `load` reads it."""
     write_atomically(state_file(data), msgspec.json.encode(state))
 
 

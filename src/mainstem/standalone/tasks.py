@@ -40,6 +40,7 @@ class TasksWriter:
         self._path, self._pid, self._lock = tasks_file(data, process), pid, threading.Lock()
 
     def save(self, tasks: list[TaskState]) -> None:
+        """Replace the file as a whole; from any thread."""
         with self._lock:
             write_atomically(self._path, msgspec.json.encode(TasksFile(self._pid, tasks)))
 
