@@ -228,13 +228,13 @@ def test_a_batch_longer_than_the_transaction_timeout_fails_whole(bench: Bench) -
     bench.check()
 
 
-def test_a_driver_stopped_past_the_fence_of_its_successor_commits_nothing(bench: Bench) -> None:
+@pytest.mark.parametrize("step", ["task_produced", "ending"])
+def test_a_driver_stopped_past_the_fence_of_its_successor_commits_nothing(bench: Bench, step: str) -> None:
     bench.run(batches=1)
-    zombie = bench.start(pause_before_commit=1.0)
-    assert zombie.stdout is not None
-    zombie.stdout.readline()  # it has decided to run batch 1
-    time.sleep(0.7)
-    os.kill(zombie.pid, signal.SIGSTOP)
+    zombie = bench.start(stop_at=(step, 1))
+    stopped = os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert stopped is not None
+    assert stopped.si_code == os.CLD_STOPPED, "its transaction is open, with all rows in it"
     bench.run(batches=2)
     os.kill(zombie.pid, signal.SIGCONT)
     _, err = zombie.communicate(timeout=300)

@@ -4,8 +4,8 @@ are processes of their own, but every step of it can be the last one.
     python -c "from tests.support.sink_engine import main; main()" '{"bootstrap": ..., "checkpoint": ..., "kill_at":
     ["sent_end_txn", 2]}'
 
-`kill_at`: the name of a step and the how-manieth time; there the process sends itself SIGKILL. Steps are those that
-the sink traces, and the engine's own: planned, task_produced, written_down.
+`kill_at`: the name of a step and the how-manieth time; there the process sends itself SIGKILL, at `stop_at` SIGSTOP.
+Steps are those that the sink traces, and the engine's own: planned, task_produced, written_down.
 """
 
 import json
@@ -47,6 +47,7 @@ class Config(msgspec.Struct, frozen=True):
     output: str
     batches: int  # end after so many that ran; the input may end earlier
     kill_at: tuple[str, int] = ("", 0)
+    stop_at: tuple[str, int] = ("", 0)
     limit: int = 50  # records of a partition per batch
     timeout_ms: int = 60_000
     pause_in_task: float = 0.0  # seconds between a task's claim and its rows, in the first batch that runs
@@ -67,6 +68,8 @@ class Engine:
         self.steps[step] += 1
         if (step, self.steps[step]) == self.config.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        if (step, self.steps[step]) == self.config.stop_at:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     def run(self) -> None:
         self._start_checkpoint()
