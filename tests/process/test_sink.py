@@ -1,9 +1,11 @@
 """The sink on Spark: rows of a DataFrame, written once by tasks in Python workers."""
 
 import json
+import threading
 import time
 import uuid
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +15,10 @@ from mainstem.client.progress import read_marker
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.process.session import BadSparkSetting, check_rules
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
+from mainstem.process.sink_claims import ClaimsServer
 from mainstem.records import fingerprint_sum
 from tests.support.records import committed
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 SCHEMA = "topic string, key binary, value binary"
@@ -195,21 +199,39 @@ def test_a_batch_that_fails_halfway_is_invisible_and_can_be_tried_again(job):
     assert stable == high
 
 
-def test_a_computation_longer_than_the_transaction_timeout_succeeds(job):
-    """All of the job's own work is done and lies in the shuffle's files before the transaction opens."""
-    sink = job.open(transaction_timeout_ms=2000)
+def test_all_of_the_jobs_own_work_is_done_before_anything_is_written(job, tmp_path, monkeypatch):
+    """It lies in the shuffle's files: a job that computes for an hour has a transaction of seconds."""
+    computing, go_on, claims, early = str(tmp_path / "computing"), str(tmp_path / "go"), [], []
+    decide = ClaimsServer.decide
+    monkeypatch.setattr(ClaimsServer, "decide", lambda server, claim: (claims.append(claim), decide(server, claim))[1])
 
     def slowly(batches):
-        for batch in batches:
-            time.sleep(1.5)
+        for number, batch in enumerate(batches):
+            if number == 2:
+                Path(computing).touch()
+                while not Path(go_on).exists():
+                    time.sleep(0.05)
             yield batch
 
-    job.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")  # the first row is out before the pause
+    def look():
+        try:
+            wait_until(Path(computing).exists, "two rows are out, one is not")
+            time.sleep(1)  # what would be claimed with the first row is claimed by now
+            early.append(list(claims))
+        finally:
+            Path(go_on).touch()
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    job.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     try:
         rows = job.rows([(b"%d" % number, b"1") for number in range(3)])
-        job.write(sink, 0, rows.coalesce(1).mapInArrow(slowly, SCHEMA))
+        job.write(job.open(), 0, rows.coalesce(1).mapInArrow(slowly, SCHEMA))
     finally:
         job.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+        looker.join()
+    assert early == [[]]
+    assert claims
     assert len(read(job.connection, job.output)) == 3
 
 
