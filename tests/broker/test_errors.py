@@ -1,21 +1,15 @@
 """What the broker refuses has a code that clients know."""
 
-import pytest
-
 from mainstem.broker import errors
 from mainstem.wire.errors import Code, code_of
+from tests.support.error_trees import errors_of
+
+NEVER_ANSWERED = {errors.AddressInUse, errors.TooManyConnections}
+"""There is nobody to answer: no socket yet, or a connection that is closed at once."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        (errors.UnknownTopicOrPartition, Code.unknown_topic_or_partition),
-        (errors.UnknownTopicId, Code.unknown_topic_id),
-        (errors.TopicAlreadyExists, Code.topic_already_exists),
-        (errors.InvalidTopicName, Code.invalid_topic_exception),
-        (errors.InternalTopic, Code.invalid_topic_exception),
-        (errors.InvalidPartitions, Code.invalid_partitions),
-    ],
-)
-def test_codes(kind, code):
-    assert code_of(kind("x")) is code
+def test_every_refusal_has_a_code_of_its_own():
+    """Without one a client would be told UNKNOWN_SERVER_ERROR, and try again."""
+    answered = [kind for kind in errors_of(errors) if kind not in NEVER_ANSWERED]
+    assert answered
+    assert [kind for kind in answered if code_of(kind("x")) in (Code.unknown_server_error, Code.none)] == []

@@ -1,9 +1,6 @@
-import pytest
-
-from mainstem.core import CorruptData
-from mainstem.records import CorruptBatch, CorruptRecords, UnknownCompression
+from mainstem.records import errors
+from tests.support.error_trees import check_tree
 
 
-@pytest.mark.parametrize("error", [CorruptBatch, CorruptRecords, UnknownCompression])
-def test_all_of_them_are_corrupt_data(error):
-    assert issubclass(error, CorruptData)
+def test_the_type_carries_the_policy():
+    check_tree(errors)

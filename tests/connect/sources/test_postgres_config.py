@@ -9,9 +9,11 @@ from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.core.config import BadSetting, convert
 
 
-def test_defaults():
-    config = convert({"type": "postgres", "url": "postgresql://x"}, PostgresSourceConfig, where="f")
-    assert (config.tables, config.partitions, config.on_gap) == ((), 1, "refuse")
+def test_a_source_needs_its_address_and_nothing_else_and_keeps_the_password_to_itself():
+    config = convert({"type": "postgres", "url": "postgresql://me:s3cret@x/shop"}, PostgresSourceConfig, where="f")
+    assert "s3cret" not in f"{config} {config!r}"
+    with pytest.raises(BadSetting, match="url"):
+        convert({"type": "postgres"}, PostgresSourceConfig, where="f")
 
 
 @pytest.mark.parametrize(
