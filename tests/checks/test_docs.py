@@ -60,9 +60,23 @@ def test_the_tour_names_modules_that_are_there() -> None:
 
 def test_every_decision_is_a_page_with_a_title() -> None:
     for page in (ROOT / "docs" / "decisions").glob("*.md"):
+        assert page.read_text().startswith("# "), page.name
+
+
+def test_every_test_and_measurement_that_a_page_names_is_there() -> None:
+    """A page that says what proves a rule is wrong once the test has another name."""
+    tests = list((ROOT / "tests").rglob("*.py"))
+    functions = set(re.findall(r"def (test_\w+)", "\n".join(path.read_text() for path in tests)))
+    files = {path.name for path in (*tests, *(ROOT / "bench").glob("*.py"))}
+    missing = []
+    for page in (ROOT / "docs").rglob("*.md"):
         text = page.read_text()
-        assert text.startswith("# "), page.name
-        assert len(text) > 400, page.name
+        for name, rest in re.findall(r"`(?:[\w/]+/)?(test_\w+)(\.py|\.\.\.|\[[\w ]+\])?`", text):
+            there = any(each.startswith(name) for each in functions) if rest == "..." else name in functions
+            if not (f"{name}.py" in files if rest == ".py" else there):
+                missing.append(f"{page.name}: {name}{rest}")
+        missing += [f"{page.name}: bench/{name}" for name in re.findall(r"`bench/(\w+\.py)", text) if name not in files]
+    assert missing == []
 
 
 def test_make_help_names_every_target_that_a_person_runs() -> None:

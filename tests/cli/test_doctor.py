@@ -1,4 +1,6 @@
 import json
+import platform
+import re
 
 from click.testing import CliRunner
 
@@ -15,9 +17,14 @@ def test_findings_are_printed_and_something_bad_is_exit_1(tmp_path, monkeypatch)
     assert json.loads(result.stdout)[1] == {"found": "none", "verdict": "bad", "what": "Java"}
 
 
-def test_this_machine_is_examined(tmp_path):
-    result = CliRunner().invoke(group, ["doctor", "--data", str(tmp_path)])
-    assert "Python 3.11 or newer" in result.stdout
+def test_people_see_what_programs_are_told(tmp_path):
+    document, table = (
+        CliRunner().invoke(group, ["doctor", "--data", str(tmp_path), *options]) for options in (["--json"], [])
+    )
+    found = {(each["verdict"], each["what"]): each["found"] for each in json.loads(document.stdout)}
+    for verdict, what in found:
+        assert re.search(rf"^{verdict} +{re.escape(what)} ", table.stdout, re.MULTILINE), what
+    assert found["ok", "Python 3.11 or newer"] == platform.python_version()
 
 
 def test_a_place_that_takes_no_file_is_exit_1():

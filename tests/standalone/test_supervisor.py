@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import structlog
@@ -122,6 +123,11 @@ pathlib.Path({prepared!r}).unlink()
 """
 
 
+def reads_stdin(pid):
+    """Whether the process sits in `read` of file descriptor 0: https://docs.kernel.org/filesystems/proc.html"""
+    return Path(f"/proc/{pid}/syscall").read_text().startswith("0 0x0 ")
+
+
 async def test_an_early_child_prepares_itself_and_goes_on_when_it_is_told(tmp_path):
     prepared, may = tmp_path / "prepared", tmp_path / "may"
     slow = f"import pathlib, time\nwhile not pathlib.Path({str(may)!r}).exists(): time.sleep(0.01)\n" + SERVE
@@ -131,7 +137,8 @@ async def test_an_early_child_prepares_itself_and_goes_on_when_it_is_told(tmp_pa
     async def let_the_first_be_ready():
         while not prepared.exists():
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
+        while not reads_stdin(supervisor.states[1].pid):
+            await asyncio.sleep(0.01)
         assert [state.state for state in supervisor.states] == ["starting", "starting"]
         may.touch()
         await supervisor.ready()
