@@ -131,8 +131,10 @@ def test_lines_are_followed_restarts_go_on_and_the_end_is_stated_once(world):
     with world.running():
         world.wait_for(expected)
         world.wait_until(lambda: world.position()["ended"])
-    with world.running():
-        time.sleep(0.3)
+    with world.running() as errors:
+        world.append(b"too late")
+        world.wait_until(lambda: errors)  # it has looked at all of it again
+    assert isinstance(errors[0], GrewAfterItsEnd)
     world.wait_for(expected)
     (statement,) = world.statements()
     assert statement.end

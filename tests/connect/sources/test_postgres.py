@@ -3,7 +3,6 @@
 import json
 import random
 import threading
-import time
 from collections import Counter
 from contextlib import contextmanager
 
@@ -15,6 +14,7 @@ from mainstem.client.catalog import read_catalog
 from mainstem.client.errors import RecordRefused
 from mainstem.client.topics import admin
 from mainstem.client.writer import read_source
+from mainstem.connect.sources import postgres_catalog
 from mainstem.connect.sources.postgres import UnfitName, default_name, mark_position
 from mainstem.connect.sources.postgres_catalog import DatabaseRefused, DatabaseUnavailable
 from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
@@ -164,11 +164,18 @@ def test_large_values_that_did_not_change_are_never_lost(pipeline):
         assert found == headers
 
 
-def test_a_large_value_is_not_read_before_its_transaction_is_visible(pipeline):
+def test_a_large_value_is_not_read_before_its_transaction_is_visible(pipeline, monkeypatch):
     """The stream has a commit before other sessions see it: the row with the new key is not there yet."""
     pipeline.source.run("CREATE TABLE d (id int PRIMARY KEY, t text)", "ALTER TABLE d ALTER t SET STORAGE EXTERNAL")
     pipeline.source.run("INSERT INTO d VALUES (1, repeat('large', 1000))")
     pipeline.source.run(f'ALTER DATABASE "{pipeline.name}" SET synchronous_commit = local')
+    answers, is_visible = [], postgres_catalog.is_visible
+
+    def asked(*arguments):
+        answers.append(is_visible(*arguments))
+        return answers[-1]
+
+    monkeypatch.setattr(postgres_catalog, "is_visible", asked)
     with running(pipeline.make_source()) as source:
         pipeline.wait_until_written(source)
         with no_synchronous_standby(pipeline):
@@ -177,7 +184,8 @@ def test_a_large_value_is_not_read_before_its_transaction_is_visible(pipeline):
                 cursor.execute("SET synchronous_commit = on")
                 change = threading.Thread(target=cursor.execute, args=("UPDATE d SET id = 2",))
                 change.start()
-                time.sleep(1)  # an early read would be done by now
+                wait_until(lambda: len(answers) >= 3, "it has the commit, and asks whether others see it")
+                assert not any(answers)
                 assert change.is_alive()
                 assert len(pipeline.read(pipeline.topic("d"))) == 1
                 waiting.cancel()  # the commit stands, only its session waits no longer
