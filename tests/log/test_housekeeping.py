@@ -1,9 +1,12 @@
 """How records leave: deleted, expired; test_compaction.py has what later ones of their key replace."""
 
+import errno
+
 import pytest
 
 from mainstem.core import ManualClock
-from mainstem.log import OffsetOutOfRange, TopicConfig, housekeeping
+from mainstem.log import OffsetOutOfRange, StorageError, TopicConfig, housekeeping
+from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import batch, read_all, run, values, with_partition
 
 NOW = 1_700_000_000_000
@@ -51,6 +54,28 @@ def test_retention_lets_the_old_go_and_the_log_goes_on(tmp_path):
 
     topic = TopicConfig(segment_bytes=800, retention_ms=2_500)
     run(with_partition(tmp_path, test, topic=topic, clock=clock))
+
+
+def test_files_that_stayed_because_the_disk_was_full_go_with_the_next_try(tmp_path):
+    """The log start had moved, so the same request had nothing to do any more."""
+    clock, disk = ManualClock(), SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        for _ in range(3):
+            await partition.append(batch(b"v" * 300, timestamp=clock.now_ms()))
+        clock.advance_ms(5_000)
+        disk.refuse("create", errno.ENOSPC, ".log")
+        with pytest.raises(StorageError, match="No space left"):
+            await housekeeping.enforce_retention(partition)
+        assert partition.log_start_offset == 3
+        assert disk.exists(partition.directory / f"{0:020d}.log")
+        assert await housekeeping.enforce_retention(partition) > 600
+        assert not disk.exists(partition.directory / f"{0:020d}.log")
+        assert (await partition.append(batch(b"new", timestamp=clock.now_ms()))).base_offset == 3
+        assert await values(partition) == [b"new"]
+
+    topic = TopicConfig(segment_bytes=800, retention_ms=2_500)
+    run(with_partition(tmp_path, test, topic=topic, clock=clock, disk=disk))
 
 
 def test_an_active_segment_that_waits_for_compaction_is_sealed(tmp_path):

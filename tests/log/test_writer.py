@@ -98,6 +98,35 @@ def test_a_full_disk_refuses_and_the_log_goes_on(tmp_path):
     )
 
 
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_what_makes_room_is_not_refused_with_what_a_full_disk_has_no_room_for(tmp_path, refusals):
+    """A busy producer was in every round, so that nothing could be deleted any more."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        for _ in range(6):
+            await partition.append(batch(b"v" * 300))
+        deleted = asyncio.create_task(housekeeping.delete_records(partition, 4))
+        await asyncio.sleep(0)  # its note is queued
+        disk.refuse("write", errno.ENOSPC, ".log")
+        if refusals == 2:
+            disk.refuse("write", errno.ENOSPC, "journal")
+        append = partition.append(batch(b"lost"))
+        with pytest.raises(StorageError, match="nothing was appended"):
+            await append
+        if refusals == 2:  # there is no room for the note either
+            with pytest.raises(StorageError, match="nothing was appended"):
+                await deleted
+            assert partition.log_start_offset == 0
+        else:
+            assert await deleted == 4
+            assert [segment.base_offset for segment in partition.segments] == [4, 6]
+        assert (await partition.append(batch(b"after"))).base_offset == 6
+
+    topic = TopicConfig(segment_bytes=800)
+    run(with_partition(tmp_path, test, disk=disk, topic=topic))
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_sync_that_fails_is_never_taken_for_a_full_disk(tmp_path, error):
     """The append was undone, but its frame was in the journal: the next one got the same offset, and after a kill the

@@ -59,11 +59,14 @@ async def enforce_retention(partition: PartitionLog) -> int:
 
 async def _advance_log_start(partition: PartitionLog, target: int) -> int:
     """Make it durable, forget what is before it, delete the files; how many bytes that frees."""
-    if target <= partition.log_start_offset:
+    # A full disk may let it become durable and not create a file: then the files before it are still there.
+    left = len(partition.segments) > 1 and partition.segments[1].base_offset <= partition.log_start_offset
+    if target <= partition.log_start_offset and not left:
         return 0
     async with partition.leaving:
-        entry = Entry(LOG_START, partition.topic_id, partition.number, target)
-        await partition.shared.writer.note(entry, lambda: partition.move_log_start(target))
+        if target > partition.log_start_offset:
+            entry = Entry(LOG_START, partition.topic_id, partition.number, target)
+            await partition.shared.writer.note(entry, lambda: partition.move_log_start(target))
         await _create_active(partition)
         dropped = partition.drop_segments()
         await partition.shared.threads.run(_unlink, dropped)

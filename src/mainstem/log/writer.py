@@ -10,6 +10,9 @@ A round, for everything that was queued when it began:
    new is synced as step 2 ends, since only that may lack a file descriptor, and is then taken back as in step 1;
 5. everybody else answers.
 
+A note is short, and often what makes room (records or a topic are deleted): those of a round that was taken back go
+once more, without batches.
+
 A sync that fails is another matter, whatever its error number: what it covered may be lost or not, and a second one
 would say that all is well. The directory goes offline, and the next start finds out.
 
@@ -141,6 +144,7 @@ class Writer:
         self._limit = 0
         self._dirty: list[Sink] = []
         self._notes: list[Note] = []
+        self._notes_alone = False
         self._busy = False
         self._checkpoint_wanted = False
         self._stopped: StorageError | None = None
@@ -203,10 +207,14 @@ class Writer:
         if self._journal.size >= _LONGEST_JOURNAL * self._limit and self._checkpoints.running:
             self._busy = False  # the disk does not keep up: `checkpoint_done` goes on
             return
-        dirty, self._dirty = self._dirty, []
+        alone, self._notes_alone = self._notes_alone, False
+        dirty: list[Sink] = []
+        if not alone:
+            dirty, self._dirty = self._dirty, dirty
         batches = [sink.take_writes() for sink in dirty]
         full = self._journal.size + self.unjournaled_bytes >= self._limit
-        checkpoint = (full or self._checkpoint_wanted) and self._checkpoints.prepare()
+        # It covers all that was appended, so all of that is in its round.
+        checkpoint = (full or self._checkpoint_wanted) and not alone and self._checkpoints.prepare()
         self._checkpoint_wanted = self._checkpoint_wanted and not checkpoint
         # A note changes the state only when it is durable, so it must not be in the round that a checkpoint closes.
         notes = [] if checkpoint else self._take_notes()
@@ -302,6 +310,9 @@ class Writer:
             log.error("disk_full" if error.full else "file_not_opened", error=str(error))
             for batch in batches:
                 batch.sink.undo(batch, refusal)
+            if batches and self._stopped is None:
+                self._notes, notes = notes + self._notes, []
+                self._notes_alone = bool(self._notes)
         else:
             refusal = StorageError(f"{error}: the log directory is offline")
             self._disk_failed(error if isinstance(error, OSError) else OSError(str(error) or repr(error)))
