@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections import Counter
@@ -16,6 +15,7 @@ from mainstem.client import Connection
 from mainstem.client.append import append
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
 from tests.support.records import committed
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 2000
@@ -34,17 +34,19 @@ def test_executors_killed_while_they_write(mainstem_log, tmp_path):
     arguments = [connection.bootstrap, f"{name}.in", f"{name}.out", str(tmp_path), str(RECORDS)]
     command = [sys.executable, "-c", "from tests.support.sink_cluster_job import main; main()", *arguments]
     with (tmp_path / "err").open("w") as err:
-        job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=err, text=True)
-    lines = []
-    reader = threading.Thread(target=lambda: lines.extend(job.stdout), daemon=True)
-    reader.start()
-    killed = 0
-    while job.poll() is None:
-        time.sleep(0.5)
-        if killed < KILLS and sum(line.startswith("batch") for line in lines) > 2 * killed:
-            killed += kill_an_executor(job.pid)
-    reader.join()
-    job.stdout.close()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        job = subprocess.Popen(command, cwd=ROOT, stderr=err, text=True, **pipes)
+    begun = killed = 0
+    with job:
+        for line in job.stdout:
+            if line.startswith("writing"):
+                job.stdin.write("go\n")
+                job.stdin.flush()
+                begun += 1
+                if begun % 2 and killed < KILLS:
+                    time.sleep(0.3)  # its tasks take longer
+                    wait_until(lambda: kill_an_executor(job.pid), "there is an executor")
+                    killed += 1
     assert job.returncode == 0, (tmp_path / "err").read_text()[-3000:]
     values = Counter(read(connection, f"{name}.out"))
     assert values == Counter(b"%d" % number for number in range(RECORDS))

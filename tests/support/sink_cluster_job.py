@@ -3,7 +3,8 @@
     python -c "from tests.support.sink_cluster_job import main; main()" BOOTSTRAP SOURCE OUTPUT DIRECTORY RECORDS
 
 Runs until the output has RECORDS rows; a query that fails is started again, as the supervisor of a project does it.
-Says `batch N` on stdout for every batch that is committed, `failed` for every attempt that was not.
+Says `writing N` before every batch and waits for a line on stdin, then `batch N` when it is committed; `failed` for
+every attempt that was not.
 """
 
 import sys
@@ -48,6 +49,8 @@ def main() -> None:
         done = sum(part.count for part in marker.written[output].values()) if marker else 0
 
         def write(batch, number):
+            print(f"writing {number}", flush=True)
+            sys.stdin.readline()
             sink.write(batch.mapInArrow(slowly, SCHEMA), number, read_plan(checkpoint, number).ends)
             print(f"batch {number}", flush=True)
 
