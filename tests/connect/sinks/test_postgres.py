@@ -326,6 +326,19 @@ def test_a_second_process_of_the_same_sink_is_kept_out(pipeline):
         assert isinstance(run_until_it_fails(pipeline.make_replica()), ReplicaInUse)
 
 
+def test_a_predecessor_whose_connection_closes_is_waited_for(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("a", running=sink)
+        successor = pipeline.make_replica()
+        with running(successor) as second:
+            waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            wait_until(lambda: pipeline.target.run(waiting) != [], "the successor waits", running=second)
+            sink.stop()
+            pipeline.source.run("INSERT INTO a VALUES (1)")
+            pipeline.wait_until_equal("a", running=second)
+
+
 def test_before_the_source_has_started_it_waits(pipeline):
     assert isinstance(run_until_it_fails(pipeline.make_replica()), SourceNotReady)
 

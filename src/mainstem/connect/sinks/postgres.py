@@ -54,6 +54,7 @@ _FETCH_RECORDS = 5_000
 _IDLE_SECONDS = 0.25
 _PATIENCE_SECONDS = 1.0
 _COMMIT_CHANGES = 50_000
+_LOCK_PATIENCE = "3s"
 
 
 class SourceNotReady(Retriable):
@@ -328,12 +329,16 @@ class _Run:
     # ---------------------------------------------------------------------------------------------------- the target
 
     def _lock(self, cursor: Any) -> None:
+        """Keep others out. The server may not have noticed yet that a predecessor's connection is closed."""
         number = zlib.crc32(self._sink.name.encode()) - (1 << 31)
-        cursor.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, number))
-        if not cursor.fetchone()[0]:
+        try:
+            cursor.execute("SET LOCAL lock_timeout = %s", (_LOCK_PATIENCE,))
+            cursor.execute("SELECT pg_advisory_lock(%s, %s)", (_LOCK_CLASS, number))
+        except psycopg2.errors.LockNotAvailable as error:
             raise ReplicaInUse(
                 f"sink {self._sink.name}: another process applies it", hint="stop one of them; this one keeps trying"
-            )
+            ) from error
+        cursor.execute("SET LOCAL lock_timeout = DEFAULT")
 
     def _read_offsets(self, cursor: Any) -> dict[TopicPartition, int]:
         """Where to go on in every partition: 0 where the target has nothing of it.
