@@ -437,6 +437,40 @@ def test_only_absent_static_members_do_not_make_a_generation():
     assert desk.join("a", first, instance="i", session=1_000_000, rebalance=5_000).generation == 2
 
 
+def only_an_absent_static_member(rebalance):
+    """A group whose one member left is a static one that has gone; it came with that rebalance timeout."""
+    desk = Desk()
+    desk.join("a", instance="i")
+    desk.join("b")
+    a = desk.join("a", desk.answers["a"].member_id, instance="i").member_id
+    generation = desk.group.generation
+    desk.sync("a", a, generation, [], instance="i")
+    desk.join("a", instance="i", rebalance=rebalance)
+    desk.clock.advance_ms(9_000)
+    a = desk.answers["a"].member_id
+    desk.group.heartbeat(a, "i", generation)
+    desk.leave(desk.answers["b"].member_id)
+    assert desk.group.state is PREPARING
+    return desk
+
+
+@pytest.mark.parametrize("rebalance", [-(2**31), -1, 0])
+def test_a_rebalance_timeout_of_nothing_is_the_session_timeout(rebalance):
+    desk = only_an_absent_static_member(rebalance)
+    assert desk.group.next_deadline() == desk.clock.monotonic() + 10
+    desk.pass_time(10_000)
+    assert desk.group.state is EMPTY
+
+
+def test_absent_static_members_are_looked_for_once_a_second_however_short_their_timeout():
+    desk = only_an_absent_static_member(1)
+    desk.clock.advance_ms(1)
+    desk.take(desk.group.expire())
+    assert desk.group.next_deadline() == desk.clock.monotonic() + 1
+    desk.pass_time(10_000)
+    assert desk.group.state is EMPTY
+
+
 def test_a_second_process_with_the_instance_id_fences_the_first_in_the_middle_of_its_requests():
     desk = Desk()
     first = desk.join("a", instance="i").member_id

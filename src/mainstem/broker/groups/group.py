@@ -61,6 +61,9 @@ TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
 }
 """From a state to those that may follow. A group that loses its last member goes through PREPARING to EMPTY."""
 
+LEAST_RETRY_MS: Final = 1_000
+"""Between two looks whether an absent static member is back, however short its rebalance timeout."""
+
 
 class GroupConfig(msgspec.Struct, frozen=True):
     """Kafka's `group.*` settings."""
@@ -478,7 +481,7 @@ class Group:
         for member in [m for m in self.members.values() if not m.join_reply and m.instance_id is None]:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():  # only static members, and none of them is here
-            self._join_deadline = self._in(self._rebalance_timeout_ms())
+            self._join_deadline = self._in(max(self._rebalance_timeout_ms(), LEAST_RETRY_MS))
             return
         self.generation += 1
         self._waiting_for_sync.clear()
@@ -516,7 +519,12 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def _rebalance_timeout_ms(self) -> int:
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        """The longest of all members; who names none, 0 or less, is given as long as its session."""
+        timeouts = (
+            m.rebalance_timeout_ms if m.rebalance_timeout_ms > 0 else m.session_timeout_ms
+            for m in self.members.values()
+        )
+        return max(timeouts, default=0)
 
     # --- SyncGroup, Heartbeat, LeaveGroup -----------------------------------------------------------------------------
 
