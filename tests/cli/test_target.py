@@ -1,3 +1,5 @@
+import re
+import shlex
 import socket
 import time
 from pathlib import Path
@@ -50,6 +52,52 @@ def test_what_a_stopped_up_has_left_is_no_log(tmp_path):
     save(data, UpState(1, "p", "127.0.0.1:7777", "http://127.0.0.1:1", 0.0))
     with pytest.raises(NotUp, match=f"{data}: not up; its log was at 127.0.0.1:7777"):
         Target(None, tmp_path, None).connect()
+
+
+OPTIONS = ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:9600"]
+
+
+@pytest.mark.parametrize("command", [["topic", "list"], ["status"]])
+def test_the_command_that_a_hint_names_starts_the_node_that_was_stopped(tmp_path, monkeypatch, command):
+    """It left out --data and --bootstrap: a second, empty log was started beside the one that was meant."""
+    started, project, data = [], tmp_path / "the project", tmp_path / "data"
+    monkeypatch.setattr("mainstem.standalone.up.up", lambda *at, **options: started.append((*at, options)))
+    for directory in (project, data):
+        directory.mkdir()
+    (project / "mainstem.toml").touch()
+    monkeypatch.chdir(tmp_path)
+
+    def start_as_told(*asked):
+        done = CliRunner().invoke(group, [*command, *map(str, asked)])
+        told = done.stderr + getattr(done.exception, "hint", "")
+        _, *arguments = shlex.split(re.search("`(mainstem up .*?)`", told)[1])
+        CliRunner().invoke(group, arguments, catch_exceptions=False)
+        *at, options = started.pop()
+        return *at, {name: options[name] for name in ("bootstrap", "listen", "gateway")}
+
+    nothing = {"bootstrap": None, "listen": None, "gateway": None}
+    assert start_as_told("--project", project) == (project, project / ".mainstem", nothing)
+    assert start_as_told("--project", project, "--data", data) == (project, data, nothing)
+    as_before = {"bootstrap": None, "listen": "127.0.0.1:0", "gateway": "127.0.0.1:9600"}
+    save(data, UpState(1, str(project), "127.0.0.1:7777", "http://127.0.0.1:1", 0.0, options=OPTIONS))
+    assert start_as_told("--data", "data") == (project, Path("data"), as_before)
+    (project / ".mainstem").mkdir()
+    save(project / ".mainstem", UpState(1, str(project), "127.0.0.1:7777", "http://127.0.0.1:1", 0.0, options=OPTIONS))
+    assert start_as_told("--project", project) == (project, project / ".mainstem", as_before)
+
+
+def test_where_no_project_is_meant_none_is_advised_to_be_started(tmp_path, monkeypatch):
+    """`mainstem up .`, where the caller happened to stand."""
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(group, ["status"])
+    assert result.stderr == (
+        ".mainstem: not up; --project says which project is meant, and --data where `up` was told to keep its data\n"
+    )
+
+
+def test_a_kafka_answers_whether_or_not_up_runs(tmp_path, listening):
+    save(tmp_path, UpState(1, "p", listening, "http://127.0.0.1:1", 0.0, options=["--bootstrap", listening]))
+    assert Target(None, tmp_path, tmp_path).connect().bootstrap == listening
 
 
 def test_a_project_that_is_none_or_never_ran_is_no_log(tmp_path, listening, monkeypatch):

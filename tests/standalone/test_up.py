@@ -229,6 +229,7 @@ def test_it_goes_on_when_nobody_reads_what_it_says(project, tmp_path):
             wait_for(all_run)
             process.send_signal(signal.SIGINT)
             assert (process.wait(60), process.stderr.read()) == (0, "")
+            assert load(tmp_path / "d").options == command[-4:]  # how it is started again
         finally:
             process.kill()
 

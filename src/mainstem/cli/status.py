@@ -34,7 +34,7 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
     if target.bootstrap is None and not is_up(data):
         if as_json:
             click.echo(to_json(Overview(up=False)))
-        click.echo(f"{data}: not up; `mainstem up {target.project}` starts it", err=True)
+        click.echo(f"{data}: not up; {target.how_to_start}", err=True)
         ctx.exit(1)
     try:
         connection = target.connect()

@@ -2,10 +2,11 @@
 
 import functools
 import os
+import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -14,6 +15,9 @@ from mainstem.client.connection import Connection, load_security
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.core import UserError
 from mainstem.core.task import TaskState
+
+if TYPE_CHECKING:
+    from mainstem.standalone.state import UpState
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 PROBE_SECONDS = 2.5
@@ -28,6 +32,19 @@ def data_directory(project: Path, data: Path | None = None) -> Path:
     if data is not None:
         return data
     return Path(os.environ.get("MAINSTEM_DATA") or project / ".mainstem")
+
+
+def up_command(project: Path, directory: Path, state: "UpState | None") -> str:
+    """What starts the node in `directory` again as it was started last, from where the command is called.
+
+    Args:
+        project: of the command; where something has run, its project is meant.
+        directory: the data directory.
+        state: what has run in it.
+    """
+    where = project if state is None else Path(state.project)
+    data = [] if data_directory(where).resolve() == directory.resolve() else ["--data", str(directory)]
+    return shlex.join(["mainstem", "up", str(where), *data, *(state.options if state else [])])
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -57,21 +74,31 @@ class Target(msgspec.Struct, frozen=True):
 
         return tasks_of(self.directory) if self.bootstrap is None else []
 
+    @property
+    def how_to_start(self) -> str:
+        """What to do where the project is not up."""
+        from mainstem.standalone.state import load
+
+        state = load(self.directory)
+        if state is None and not (self.project / "mainstem.toml").exists():
+            return "--project says which project is meant, and --data where `up` was told to keep its data"
+        return f"`{up_command(self.project, self.directory, state)}` starts it"
+
     def connect(self) -> Connection:
         """The connection that the options mean, to a log that answers; its security is in the project's settings.
 
         Raises:
-            NotUp: the project has run here, and does not now; or one was named that never ran here.
+            NotUp: the project has run here on a log of its own, and does not now; or one was named that never ran here.
             BrokerUnavailable: nobody listens there.
         """
         from mainstem.standalone.state import is_up, load
 
         state = load(self.directory)
-        if self.bootstrap is None and state is not None and not is_up(self.directory):
-            hint = f"`mainstem up {state.project}` starts it; --bootstrap HOST:PORT names another log"
+        if self.bootstrap is None and state is not None and state.own_log and not is_up(self.directory):
+            hint = f"{self.how_to_start}; --bootstrap HOST:PORT names another log"
             raise NotUp(f"{self.directory}: not up; its log was at {state.bootstrap}", hint=hint)
         if self.bootstrap is None and state is None and (self.named or self.data is not None):
-            hint = f"`mainstem up {self.project}` starts it; --data names its directory, where `up` was given one"
+            hint = f"{self.how_to_start}; --data names its directory, where `up` was given one"
             raise NotUp(f"{self.directory}: expected the data of a project that is up, found none", hint=hint)
         known = state is not None and not (self.project / "mainstem.toml").exists()
         security = load_security(Path(state.project) if known and state is not None else self.project)

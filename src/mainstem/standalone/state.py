@@ -6,9 +6,11 @@ own. `{"format":0}` stands in one that is being deleted, to the last: `up` refus
 `up.json` is what a running `mainstem up` says of itself, for the other commands:
 
     {"format": 1, "pid": 4711, "project": "...", "bootstrap": "127.0.0.1:9092", "gateway": "http://127.0.0.1:9600",
-     "started_at": 1760000000.0, "children": [{"name": "log", "state": "running", "pid": 4712, ...}]}
+     "started_at": 1760000000.0, "options": ["--gateway", "127.0.0.1:9600"],
+     "children": [{"name": "log", "state": "running", "pid": 4712, ...}]}
 
-It is a hint: whether `up` runs is told by the lock beside it.
+It is a hint: whether `up` runs is told by the lock beside it. It stays when `up` ends: `options` are the addresses as
+they were given, so that others can say how the same node is started again.
 """
 
 import contextlib
@@ -144,6 +146,12 @@ class UpState(msgspec.Struct):
     started_at: float
     children: list[ChildState] = []
     format: int = FORMAT
+    options: list[str] = []
+
+    @property
+    def own_log(self) -> bool:
+        """Whether the log is a process of `up`, and not a Kafka that runs without it."""
+        return "--bootstrap" not in self.options
 
 
 def state_file(data: Path) -> Path:

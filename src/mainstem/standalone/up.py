@@ -140,6 +140,8 @@ def up(
         claim_directory(data)
         at = choose_addresses(config, bootstrap, listen, gateway)
         state = UpState(os.getpid(), str(project.directory), at.bootstrap, at.gateway_url, time.time())
+        given = {"--bootstrap": bootstrap, "--listen": listen, "--gateway": gateway}
+        state.options = [text for option, address in given.items() if address for text in (option, address)]
 
         write, tell = unfailing(lambda: save(data, state)), unfailing(on_change)
 
