@@ -169,6 +169,29 @@ def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_pat
         node.stop()
 
 
+def test_what_a_refusal_over_a_topic_names_can_be_done(project, tmp_path):
+    """The log ends with `up`, so `topic delete` found none; and the directory that was to be cleaned was another."""
+    data = tmp_path / "data"
+    with Node(project, data) as node:
+        address = node.state["bootstrap"]
+        node.stop()
+    settings = (project / "mainstem.toml").read_text()
+    (project / "mainstem.toml").write_text(settings.replace("partitions = 2", "partitions = 3"))
+    line = mainstem("up", project, "--data", data, "--listen", address, "--gateway", "127.0.0.1:0").stderr
+    assert "topic orders: expected 3 partitions, found 2" in line
+    delete, start, clean = (shlex.split(text) for text in re.findall("`mainstem (.*?)`", line))
+    with subprocess.Popen([sys.executable, "-m", "mainstem", *start], stdout=subprocess.PIPE, text=True) as log:
+        try:
+            assert log.stdout.readline() == f"listening on {address}\n"
+            assert mainstem(*delete, "--yes").stdout == "topic orders: deleted\n"
+        finally:
+            log.terminate()
+    with Node(project, data) as node:
+        assert node.post("orders/events", [{"number": 1, "amount": 2.5}])["results"][0]["status"] == "accepted"
+        node.stop()
+    assert mainstem(*clean, "--yes").stdout == f"{data}: deleted\n"
+
+
 def test_all_of_it_ends_with_the_program_that_started_it(project, tmp_path):
     start = (
         "import os, sys; from mainstem.core.process import PARENT, start_child\n"

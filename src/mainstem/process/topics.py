@@ -1,6 +1,7 @@
 """The topics of a project, made as it declares them, and their schemas."""
 
 import os
+import shlex
 from pathlib import Path
 
 from mainstem.client.connection import Connection
@@ -33,10 +34,9 @@ def create_topic(connection: Connection, spec: TopicSpec, directory: Path, name:
         raise BadSetting(f"{directory / FILE}: [topics.{spec.name}]: {error}", hint=error.hint) from error
     except TopicMismatch as error:
         if spec.producer is None:  # what a job writes goes on where its checkpoint is: it is never made anew under it
-            error.hint += (
-                f"; `mainstem topic delete {spec.name}` deletes it with its records, and `mainstem clean {directory}` all "
-                "that the project has kept"
-            )
+            where = ["--bootstrap", connection.bootstrap, "--project", str(directory)]
+            delete = shlex.join(["mainstem", "topic", "delete", spec.name, *where])
+            error.hint += f"; `{delete}` deletes it with its records"
         raise
 
 

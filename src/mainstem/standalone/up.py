@@ -8,6 +8,7 @@ not started.
 
 import asyncio
 import os
+import shlex
 import socket
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from mainstem.client.connection import Connection
+from mainstem.client.errors import TopicMismatch
 from mainstem.client.internal import job_key
 from mainstem.core import SystemClock
 from mainstem.core.address import format_address, parse_address
@@ -26,7 +28,7 @@ from mainstem.process import Project, load_project
 from mainstem.process.jars import absent_jars, spark_jars
 from mainstem.process.topics import other_settings
 from mainstem.process.versions import assignments, code_hash, edited, freeze
-from mainstem.standalone.config import NodeConfig, load_config, table_directories
+from mainstem.standalone.config import FILE, NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.disks import DiskAlarm
 from mainstem.standalone.doctor import check_extra
@@ -78,7 +80,7 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     common = ("--bootstrap", at.bootstrap, "--gateway", at.gateway, "--data", str(data))
     specs: list[ChildSpec] = []
     if own_log:
-        settings = ("--config", str(project.directory / "mainstem.toml"))
+        settings = ("--config", str(project.directory / FILE))
         command = python("log", "start", "--data", str(data / LAYOUT["log"]), "--listen", at.bootstrap, *settings)
         specs.append(ChildSpec("log", command, ready_within_s=None))  # a recovery may have to read all that there is
     specs.append(ChildSpec("gateway", python("run", "gateway", directory, *common)))
@@ -98,6 +100,16 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
         name = "spark" if sha == current else f"spark-{sha[:8]}"
         specs.append(ChildSpec(name, command, ready_within_s=300, early=True))
     return specs
+
+
+def without_up(project: Path, data: Path, bootstrap: str) -> str:
+    """How a topic of our own log is changed where `up` refuses to run: the log ends with it."""
+    config = ["--config", str(project / FILE)]
+    start = shlex.join(
+        ["mainstem", "log", "start", "--data", str(data / LAYOUT["log"]), "--listen", bootstrap, *config]
+    )
+    clean = shlex.join(["mainstem", "clean", str(project), "--data", str(data)])
+    return f"for that `{start}` starts the log alone; `{clean}` deletes all that the project has kept"
 
 
 def up(
@@ -152,7 +164,12 @@ def up(
 
         def declare() -> None:
             connection = Connection(at.bootstrap, config.security)
-            declare_topics(project, connection, at.gateway_url)
+            try:
+                declare_topics(project, connection, at.gateway_url)
+            except TopicMismatch as error:
+                if bootstrap is None:
+                    error.hint += f"; {without_up(project.directory, data, at.bootstrap)}"
+                raise
             for line in other_settings(connection, project):
                 unfailing(on_news)(line)
 
