@@ -192,7 +192,7 @@ class Demo:
         results += self.new_table()
         said = [each for each in read_reports(self.connection, list_topics(self.connection)) if "@" in each.reader]
         late = sum(each.late for each in said)
-        results.append(Line("audit", "rows too late for their window", len(said), late, 0, bool(said) and late == 0))
+        results.append(Line("audit", "rows behind the watermark", len(said), late, 0, bool(said) and late == 0))
         return self.conclude(results)
 
     # -- what runs -----------------------------------------------------------------------------------------------------

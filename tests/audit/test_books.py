@@ -63,7 +63,7 @@ def test_a_reader_that_is_behind_is_in_flight():
 def test_quarantined_late_and_deleted_records_count_as_seen():
     lines = balance([books([1, 2, 3, 4])], [], [], [read([1, 2, 3, 4], quarantined=1, tombstones=1, late=1)])
     assert verdicts(lines)["reader"] == Verdict.BALANCED
-    assert lines[-1].detail == "1 of them too late for their window"
+    assert lines[-1].detail == "1 of them behind the watermark"
 
 
 def test_a_reader_of_a_compacted_topic_has_bounds_too():

@@ -162,7 +162,7 @@ def _reader(book: PartitionBooks, said: Report) -> Line:
         return Line(book.partition, "reader", reader, Verdict.WRONG, book.start, said.end, detail)
     expected = book.at.get(min(said.end, book.end), book.data)
     gone = book.compacted + book.start  # offsets whose records it may have seen and we cannot any more
-    balanced, detail = Verdict.BALANCED, f"{said.late} of them too late for their window" if said.late else ""
+    balanced, detail = Verdict.BALANCED, f"{said.late} of them behind the watermark" if said.late else ""
     if gone:
         fits = expected.count <= seen.count <= expected.count + gone
         balanced, detail = Verdict.COMPACTED, "records were cleaned since"

@@ -70,7 +70,7 @@ def show(name: str, as_json: bool, target: Target) -> None:
             ("batch", state.batch),
             ("lag", state.lag),
             ("rows written", state.rows),
-            ("rows too late", state.late),
+            ("rows behind the watermark", state.late),
             ("state", f"{state.state}: {state.why}" if state.why else state.state),
         ]
         click.echo(to_table([state.job, ""], lines))

@@ -371,7 +371,7 @@ class RunningJob:
     def _read(
         self, rows: "DataFrame", start: Mapping[str, NextOffsets], end: Mapping[str, NextOffsets], watermark: int
     ) -> Reads:
-        """The books of what this batch read: exactly, also what came too late."""
+        """The books of what this batch read: exactly, also what came behind the watermark."""
         reads: Reads = {}
         for each in self.spec.streams:
             before = start.get(each.topic, {}).get(each.topic, {})

@@ -41,7 +41,7 @@ class JobState(msgspec.Struct, frozen=True):
     batch: int | None
     lag: int | None
     rows: int
-    late: int = 0  # rows that were too late for their window, and are in no output
+    late: int = 0  # rows that came behind the watermark; in no output, unless their window was still open
     state: str = ""
     why: str = ""
 
