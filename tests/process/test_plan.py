@@ -135,6 +135,20 @@ def test_what_would_change_against_what_runs(spark, project, tmp_path):
         f'job big@1 goes on with its frozen code {version.sha}; [jobs.big] version = "2" runs the edited code beside it'
     )
 
+    renamed = JOBS.replace("def hourly", "def by_hour")
+    (project / "jobs.py").write_text(renamed)
+    changes = plan(load_project(project), spark, topics=topics, data=data).changes
+    refused, goes_on = [change for change in changes if "hour" in change]
+    assert refused == (
+        "REFUSED: job by_hour@1 writes topic hourly, as job hourly@1 does; "
+        "`mainstem job retire hourly 1` stops that one for good"
+    )
+    assert goes_on == (
+        f"job hourly@1 goes on with its frozen code {version.sha}, though the project has no such job; "
+        "`mainstem job retire hourly 1` stops it for good"
+    )
+
+    (project / "jobs.py").write_text(JOBS)
     (data / "jobs" / "priced@1" / RETIRED).touch()
     refused = "REFUSED: job priced@1 was retired; set another version under [jobs.priced]"
     assert refused in plan(load_project(project), spark, registry=registry, topics=topics, data=data).changes

@@ -592,6 +592,49 @@ def test_an_edited_version_runs_beside_the_first(
     assert (again.running, again.waiting) == ({}, {})
 
 
+def test_a_renamed_job_does_not_write_beside_what_it_was(log_connection, registry_url, shop, tmp_path, drivers):
+    """The old name ran on from its frozen code, and every row was in the topic twice; the books balanced."""
+    jobs = """
+        later = topic("SHOP.later")
+
+        @stream(to="SHOP.big")
+        def NAME(later):
+            return later
+    """
+    name = f"before{shop}"  # no other job of the log has it
+    project, data = write_project(tmp_path / "project", shop, jobs.replace("NAME", name)), tmp_path / "data"
+    drivers.append(driver_of(None, project, log_connection, registry_url, data))
+    drivers[0].start()
+    assert "does not exist yet" in drivers[0].waiting[f"{name}@1"]
+    sha = assignments(project, data, SystemClock())[0].code.sha
+    write_fixed(data / "jobs" / f"{name}@1", Fixed(name, "1", sha, {}, f"{shop}.big", 1, 4))
+    about = {"output": f"{shop}.big", "inputs": {"later": f"{shop}.later"}}
+    write_catalog(log_connection, {f"job:{name}": {"versions": {"1": about}, "current": "1"}})
+    ensure_topic(log_connection, f"{shop}.big", 1)
+
+    write_project(project, shop, jobs.replace("NAME", "renamed"))
+
+    def started(data):
+        driver = driver_of(None, project, log_connection, registry_url, data)
+        drivers.append(driver)
+        driver.start()
+        return driver
+
+    failure = started(data).retries.failed["renamed@1"]
+    assert failure.error == f"topic {shop}.big: job {name}@1 writes it, with its frozen code {sha}"
+    assert failure.needs_a_person
+    assert f"`mainstem job retire {name} 1` stops that one for good" in failure.hint
+    # What another project of the same Kafka writes is refused too.
+    failure = started(tmp_path / "other").retries.failed["renamed@1"]
+    assert failure.error == f"topic {shop}.big: job {name}@1 writes it, which was started from another data directory"
+
+    retire(log_connection, data, name, "1", project)
+    for place in (data, tmp_path / "other"):
+        driver = started(place)
+        assert driver.retries.failed == {}
+        assert "does not exist yet" in driver.waiting["renamed@1"]
+
+
 def test_an_empty_table_is_waited_for_only_where_a_database_feeds_it(log_connection, shop):
     """A table that somebody else feeds may stay empty for ever, and so would its job wait."""
     ensure_internal_topics(log_connection)

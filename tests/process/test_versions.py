@@ -12,6 +12,7 @@ from mainstem.process.versions import (
     code_hash,
     edited,
     freeze,
+    left_over,
     open_version,
     read_fixed,
     retire,
@@ -62,6 +63,25 @@ def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(pr
     with (project / "mainstem.toml").open("a") as file:
         file.write('[jobs.job]\nversion = "3"\n')
     assert edited(load_project(project), data, code_hash(project)) == []
+
+
+def test_a_version_that_the_project_does_not_ask_for_is_told_until_it_is_retired(project, tmp_path):
+    """A job that was renamed or taken out ran on in a Spark of its own, and nothing said so."""
+    data = tmp_path / "data"
+    sha = freeze(project, data, ManualClock()).sha
+    for name, version in (("job", "1"), ("job", "2"), ("gone", "1")):
+        write_fixed(data / "jobs" / f"{name}@{version}", Fixed(name, version, sha, {}, f"{name}.v{version}", 1, 4))
+    gone, second = map(str, left_over(load_project(project), data))
+    assert gone == (
+        f"job gone@1 goes on with its frozen code {sha}, though the project has no such job; "
+        "`mainstem job retire gone 1` stops it for good"
+    )
+    assert second == (
+        f"job job@2 goes on with its frozen code {sha}, beside job@1; `mainstem job retire job 2` stops it for good"
+    )
+    for home in ("gone@1", "job@2"):
+        (data / "jobs" / home / RETIRED).touch()
+    assert left_over(load_project(project), data) == []
 
 
 def test_freezing_again_gives_the_same_version(project, tmp_path):

@@ -102,6 +102,10 @@ def test_a_job_that_does_not_run_the_code_as_it_is_now_is_told(project, tmp_path
     (line,) = news
     assert line.startswith("job job@1 goes on with its frozen code")
     assert '[jobs.job] version = "2" runs the edited code beside it' in line
+    (project / "jobs.py").write_text(jobs.replace("def job", "def other"))
+    with pytest.raises(BadSetting, match="nothing is started"):
+        up(project, data, listen="127.0.0.1:0", gateway="127.0.0.1:0", on_news=news.append)
+    assert news[1].endswith("though the project has no such job; `mainstem job retire job 1` stops it for good")
 
 
 def test_port_0_becomes_a_free_port(project):

@@ -13,7 +13,7 @@ from mainstem.process.project import Project
 from mainstem.process.run import input_type, output_topic
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema
-from mainstem.process.versions import code_hash, edited, is_retired, read_fixed
+from mainstem.process.versions import code_hash, edited, is_retired, left_over, read_fixed, writer_of
 from mainstem.registry.spark import SchemaSource, TopicSchema, avro_schema, subject_of, topic_schema
 
 if TYPE_CHECKING:
@@ -195,14 +195,22 @@ def _changes(
             )
     for name in project.order:
         config, job = project.job_config(name), project.jobs[name]
+        output = output_topic(job.to, config.version)
         fixed = read_fixed(data / "jobs" / f"{name}@{config.version}") if data is not None else None
         if data is not None and is_retired(data, name, config.version):
             changes.append(f"REFUSED: job {name}@{config.version} was retired; set another version under [jobs.{name}]")
+        elif data is not None and fixed is None and (other := writer_of(data, output)) is not None:
+            changes.append(
+                f"REFUSED: job {name}@{config.version} writes topic {output}, as job {other.job}@{other.version} does; "
+                f"`mainstem job retire {other.job} {other.version}` stops that one for good"
+            )
         elif fixed is None:
             changes.append(f"start job {name}@{config.version} from the beginning of its inputs")
         elif name in goes_on:
             changes.append(goes_on[name])
-        changes += _schema_change(output_topic(job.to, config.version), schemas.get(job.to), registry)
+        changes += _schema_change(output, schemas.get(job.to), registry)
+    if data is not None:
+        changes += map(str, left_over(project, data))
     return changes
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
+from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, users_of, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.client.topics import (
@@ -34,7 +34,7 @@ from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type
 from mainstem.process.topics import create_topic, register_schema
-from mainstem.process.versions import Fixed, Version, is_retired, read_fixed, write_fixed
+from mainstem.process.versions import Fixed, Version, is_retired, read_fixed, write_fixed, writer_of
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
 from mainstem.registry.spark import TopicSchema, avro_schema, row_type, subject_of, topic_schema
@@ -51,6 +51,10 @@ _STARTS_AT_ONCE = 8
 
 class InputMissing(UserError):
     """A job cannot start yet: an input has no topic or no schema."""
+
+
+class OutputTaken(UserError):
+    """A version that has never run would write into a topic that another one writes."""
 
 
 def output_topic(to: str, version: str) -> str:
@@ -235,6 +239,7 @@ class JobDriver:
             InputMissing: an input has no topic or no schema yet.
             BadDeclaration: the job cannot run at all.
             BadSetting: the log refuses what the project says of the output.
+            OutputTaken: somebody else writes it.
         """
         project, connection = self._project, self._connection
         job, inputs = project.jobs[name], project.inputs[name]
@@ -242,11 +247,14 @@ class JobDriver:
         home = self._data / "jobs" / job_key(name, config.version)
         fixed = read_fixed(home)
         _check_fixed(fixed, config, self._version, name)
+        output = output_topic(job.to, config.version)
+        if fixed is None:
+            self._check_output(job_key(name, config.version), output, exists=output in topics)
         schemas = {each.parameter: _schema(self._registry, each, topics, fixed) for each in inputs}
         _check_sources(connection, inputs, topics)  # after the schemas: a source writes the catalog, then its schemas
         analysis = self._analysis(name, config, schemas, fixed)
         # Before anything is fixed: what the log refuses here is mended in the settings, and they are part of the code.
-        origin, output = Path(self._version.manifest.origin), output_topic(job.to, config.version)
+        origin = Path(self._version.manifest.origin)
         created = create_topic(connection, project.topics[job.to], origin, output)
         if fixed is None:
             fixed = self._fix(name, config, schemas, analysis)
@@ -265,6 +273,25 @@ class JobDriver:
             version=self._version,
             home=home,
         )
+
+    def _check_output(self, key: str, output: str, *, exists: bool) -> None:
+        """Refuse to be a second writer: every row would be there twice, and the books balance all the same.
+
+        It stops this job alone, not the start: `job retire` needs a log that runs.
+        """
+        other = writer_of(self._data, output)
+        if other is not None:
+            raise OutputTaken(
+                f"topic {output}: job {job_key(other.job, other.version)} writes it, with its frozen code {other.sha}",
+                hint=f"`mainstem job retire {other.job} {other.version}` stops that one for good; what it wrote stays, "
+                "and this one begins at the start of its inputs: for a topic of its own give it another `to`",
+            )
+        writers = users_of(read_catalog(self._connection), output)[0] if exists else []
+        if foreign := [each for each in writers if each != f"job {key}"]:
+            raise OutputTaken(
+                f"topic {output}: {foreign[0]} writes it, which was started from another data directory",
+                hint=f"give this job another `to`; where nothing writes it any more, `mainstem topic delete {output}`",
+            )
 
     def _analysis(
         self, name: str, config: JobConfig, schemas: Mapping[str, TopicSchema], fixed: Fixed | None

@@ -221,6 +221,17 @@ def write_fixed(home: Path, fixed: Fixed) -> None:
     write_atomically(home / "job.json", msgspec.json.format(msgspec.json.encode(fixed)))
 
 
+def live_versions(data: Path) -> list[Fixed]:
+    """What was started here and was not retired: each of them runs whenever the project is up."""
+    found = [read_fixed(home) for home in sorted((data / "jobs").glob("*@*"))]
+    return [each for each in found if each is not None and not is_retired(data, each.job, each.version)]
+
+
+def writer_of(data: Path, output: str) -> Fixed | None:
+    """The version that was started here, was not retired, and writes the topic `output`."""
+    return next((each for each in live_versions(data) if each.output == output), None)
+
+
 class Assignment(msgspec.Struct, frozen=True):
     """What one driver process runs: jobs, each with its version's name, that share a version of the code."""
 
@@ -249,10 +260,8 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
                 hint=f"set another version under [jobs.{name}], or take the job out of the code",
             )
         code[name, version] = current.sha
-    for home in sorted((data / "jobs").glob("*@*")):
-        fixed = read_fixed(home)
-        if fixed is not None and not is_retired(data, fixed.job, fixed.version):
-            code[fixed.job, fixed.version] = fixed.sha
+    for fixed in live_versions(data):
+        code[fixed.job, fixed.version] = fixed.sha
     shas = sorted(set(code.values()), key=lambda sha: (sha != current.sha, sha))
     return [Assignment(open_version(data, sha), tuple(job for job, of in code.items() if of == sha)) for sha in shas]
 
@@ -282,6 +291,33 @@ def edited(project: Project, data: Path, sha: str) -> list[Edited]:
             free = next(n for n in map(str, itertools.count(2)) if not (data / "jobs" / job_key(name, n)).exists())
             found.append(Edited(name, version, fixed.sha, free))
     return found
+
+
+class LeftOver(msgspec.Struct, frozen=True):
+    """A version that runs although the project asks for another one, or has no such job any more."""
+
+    job: str
+    version: str
+    sha: str
+    asked_for: str | None  # the version that the project names; None: it has no such job
+
+    def __str__(self) -> str:
+        key = job_key(self.job, self.version)
+        why = f"beside {job_key(self.job, self.asked_for)}" if self.asked_for else "though the project has no such job"
+        return (
+            f"job {key} goes on with its frozen code {self.sha}, {why}; "
+            f"`mainstem job retire {self.job} {self.version}` stops it for good"
+        )
+
+
+def left_over(project: Project, data: Path) -> list[LeftOver]:
+    """The versions that run whenever the project is up, but are not what it asks for as it is now."""
+    asked_for = {name: project.job_config(name).version for name in project.order}
+    return [
+        LeftOver(each.job, each.version, each.sha, asked_for.get(each.job))
+        for each in live_versions(data)
+        if asked_for.get(each.job) != each.version
+    ]
 
 
 def is_retired(data: Path, job: str, version: str) -> bool:

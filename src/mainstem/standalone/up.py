@@ -27,7 +27,7 @@ from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
 from mainstem.process.jars import absent_jars, spark_jars
 from mainstem.process.topics import other_settings
-from mainstem.process.versions import assignments, code_hash, edited, freeze
+from mainstem.process.versions import assignments, code_hash, edited, freeze, left_over
 from mainstem.standalone.config import FILE, NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.disks import DiskAlarm
@@ -134,8 +134,8 @@ def up(
         on_ready: called once, when everything runs.
         on_change: called with the state of all processes whenever one changes.
         on_news: called with a line when a source or sink waits, has failed, or works again, and when a disk is nearly
-            full; at the start for each job that does not run the code as it is now, and each topic
-            that somebody else has made otherwise.
+            full; at the start for each version of a job that is not of the project as it is now, and
+            each topic that somebody else has made otherwise.
 
     Raises:
         DirectoryInUse: another `up` holds `data`.
@@ -176,7 +176,7 @@ def up(
         specs = child_specs(project, config, data, at, own_log=bootstrap is None)
         if any(spec.early for spec in specs) and absent_jars():
             spark_jars()  # here, where its progress is seen: a driver has only so long to start
-        for each in edited(project, data, code_hash(project.directory)):
+        for each in (*edited(project, data, code_hash(project.directory)), *left_over(project, data)):
             unfailing(on_news)(str(each))
         supervisor = Supervisor(specs, data / LAYOUT["logs"], changed, after={"gateway": declare})
 
