@@ -21,4 +21,26 @@ def test_every_version(raw, topic, version):
 
 
 def test_a_pattern_that_is_none(raw):
-    assert raw.call(66, 2, transactional_id_pattern="(").error_code is Code.invalid_regular_expression
+    for pattern in ("(", r"(a)\1"):  # RE2 has no references to what was matched
+        assert raw.call(66, 2, transactional_id_pattern=pattern).error_code is Code.invalid_regular_expression
+
+
+@pytest.mark.timeout(60)
+def test_a_pattern_takes_time_that_grows_with_the_text_alone(raw):
+    """Python's `re` doubled its time with each letter: 40 of them stopped the log for good."""
+    name = "a" * 40 + "!"
+    raw.init(name)
+    answer = raw.call(66, 2, transactional_id_pattern="(a+)+")
+    assert (answer.error_code, answer.transaction_states) == (Code.none, ())
+    answer = raw.call(66, 2, transactional_id_pattern="(a+)+!")
+    assert [each.transactional_id for each in answer.transaction_states] == [name]
+
+
+def test_a_pattern_is_for_the_whole_id_and_beside_the_other_filters(raw):
+    one, other = (f"{uuid.uuid4().hex}-{place}" for place in ("berlin", "bern"))
+    producer = producer_of(raw.init(one))
+    raw.init(other)
+    for filters, expected in (({}, {one, other}), ({"producer_id_filters": [producer[0]]}, {one})):
+        answer = raw.call(66, 2, transactional_id_pattern=".*-ber.+", **filters)
+        assert {each.transactional_id for each in answer.transaction_states} == expected
+    assert raw.call(66, 2, transactional_id_pattern="-ber").transaction_states == ()
