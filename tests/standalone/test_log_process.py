@@ -27,6 +27,25 @@ def test_a_wrong_setting_names_where_it_stands(tmp_path):
         log_settings("nowhere", None, {})
 
 
+def test_what_is_no_setting_of_a_node_is_refused_by_the_log_alone_too(tmp_path):
+    """`[borker] port = 1` was silently nothing, and `broker = 1` a traceback."""
+    file = tmp_path / "mainstem.toml"
+    with pytest.raises(BadSetting, match=r"^MAINSTEM_BORKER__PORT: unknown table \[borker\]$") as refused:
+        log_settings("127.0.0.1:0", None, {"MAINSTEM_BORKER__PORT": "1"})
+    assert refused.value.hint == "did you mean broker?"
+    with pytest.raises(BadSetting, match="no such file") as refused:
+        log_settings("127.0.0.1:0", file, {})
+    assert refused.value.hint == "give --config a mainstem.toml, or leave it out"
+    file.write_text("[borker]\nport = 1\n")
+    with pytest.raises(BadSetting, match=rf"^{file}: unknown table \[borker\]$"):
+        log_settings("127.0.0.1:0", file, {})
+    file.write_text("broker = 1\n")
+    with pytest.raises(BadSetting, match=rf"^{file}: \[broker\]: Expected `object`, got `int`"):
+        log_settings("127.0.0.1:0", file, {})
+    file.write_text("[sources.shop]\ntype = 'file'\n[log]\nread_threads = 2\n")  # of the other processes
+    assert log_settings("127.0.0.1:0", file, {"MAINSTEM_SINKS__LAKE__TYPE": "delta"})[1].read_threads == 2
+
+
 def test_the_directory_of_a_log_is_made_and_that_of_a_project_refused(tmp_path):
     assert log_directory(tmp_path / "a" / "b").is_dir()
     (tmp_path / "mainstem.json").write_text("{}")

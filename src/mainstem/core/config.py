@@ -21,8 +21,8 @@ class BadSetting(UserError):
     """A setting that is unknown, has the wrong type, or is out of its range; the message names it and its file."""
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file.
+def read_toml(path: Path, *, hint: str = "give a project directory that holds a mainstem.toml") -> dict[str, Any]:
+    """The tables of a TOML file; `hint` is for one that is not there.
 
     Raises:
         BadSetting: the file is missing, cannot be read, or is not TOML.
@@ -30,7 +30,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise BadSetting(f"{path}: no such file", hint="give a project directory that holds a mainstem.toml") from None
+        raise BadSetting(f"{path}: no such file", hint=hint) from None
     except OSError as error:
         raise BadSetting(f"{path}: expected a file to read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

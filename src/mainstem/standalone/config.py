@@ -20,16 +20,14 @@ from mainstem.core.config import (
     overlay_environment,
     read_toml,
     settings_from,
-    suggestion,
-    variable_of,
 )
 from mainstem.log import LogConfig
 from mainstem.process.session import SparkConfig
 from mainstem.standalone.state import LAYOUT
+from mainstem.standalone.tables import check_tables
 
 FILE = "mainstem.toml"
 Config = TypeVar("Config", bound=msgspec.Struct)
-TABLES = ("project", "topics", "jobs", "spark", "log", "broker", "gateway", "security", "sources", "sinks")
 
 
 class NodeConfig(msgspec.Struct, frozen=True):
@@ -58,10 +56,7 @@ def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
     where, directory = path / FILE, path.resolve()
     file = read_toml(where)
     tree = overlay_environment(file, environment)
-    for table in tree:
-        if table not in TABLES:
-            place = str(where) if table in file else variable_of(table, environment)
-            raise BadSetting(f"{place}: unknown table [{table}]", hint=suggestion(table, TABLES))
+    check_tables(tree, file, environment, where=str(where))
     sources, sinks = (named_tables(tree, table, where=where) for table in ("sources", "sinks"))
     for name, sink in sinks.items():
         check_type(sink, ("delta", "postgres"), where=f"{where}: [sinks.{name}]")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mainstem.core import UserError
 from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import convert, overlay_environment, read_toml, settings_from
+from mainstem.standalone.tables import check_tables
 
 if TYPE_CHECKING:
     from mainstem.broker.config import BrokerConfig
@@ -52,11 +53,16 @@ def log_settings(
     from mainstem.log import LogConfig
 
     host, port = parse_address(listen, "--listen")
-    file, where = read_toml(config_file) if config_file is not None else {}, str(config_file or "environment")
+    file, where = {}, str(config_file or "environment")
+    if config_file is not None:
+        file = read_toml(config_file, hint="give --config a mainstem.toml, or leave it out")
 
     def load(environment: Mapping[str, str]) -> tuple[BrokerConfig, LogConfig]:
         tree = overlay_environment(file, environment)
-        broker = {**tree.get("broker", {}), "host": host, "port": port}
+        check_tables(tree, file, environment, where=where)
+        broker = tree.get("broker", {})
+        if isinstance(broker, Mapping):
+            broker = {**broker, "host": host, "port": port}
         return (
             convert(broker, BrokerConfig, where=f"{where}: [broker]"),
             convert(tree.get("log", {}), LogConfig, where=f"{where}: [log]"),
