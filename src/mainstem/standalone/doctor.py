@@ -21,12 +21,20 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "postgres": ("psycopg2", "fastavro"),
     "spark": ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "fastavro"),
 }
+NEEDED_BY = {
+    "gateway": "`mainstem up` of any project",
+    "postgres": "sources and destinations of type postgres",
+    "spark": "jobs, `mainstem plan` and the lakehouse",
+}
+"""What an extra is for; the log alone needs none."""
 ENOUGH_FILES = 4096
 SLOW_SYNC_MS = 20.0
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line of `mainstem doctor`: ok, warn (works, with a limit) or bad (something will not work)."""
+    """One line of `mainstem doctor`: ok; warn: a part is not installed, or works with a limit; bad: what is installed
+    will not work.
+    """
 
     verdict: Literal["ok", "warn", "bad"]
     what: str
@@ -74,7 +82,8 @@ def _python() -> Iterator[Finding]:
 def _packages() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
-        found = "installed" if not missing else f"missing: {', '.join(missing)}: pip install 'mainstem[{extra}]'"
+        how = f"missing: {', '.join(missing)}; {NEEDED_BY[extra]} needs it: pip install 'mainstem[{extra}]'"
+        found = how if missing else "installed"
         yield Finding("warn" if missing else "ok", f"extra {extra}", found)
 
 
@@ -84,7 +93,8 @@ def _java() -> Iterator[Finding]:
     try:
         java = find_java()
     except MainstemError as error:
-        yield Finding("bad", "Java 17 or newer, for Spark", f"{error} ({error.hint})")
+        installed = importlib.util.find_spec("pyspark") is not None
+        yield Finding("bad" if installed else "warn", "Java 17 or newer, for Spark", f"{error} ({error.hint})")
     else:
         yield Finding("ok", "Java 17 or newer, for Spark", str(java.home))
 
