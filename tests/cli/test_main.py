@@ -13,13 +13,21 @@ from tests.support.commands import every_command, mainstem, the_line
 FAIL = """
 import sys
 from mainstem.cli import fail
-from mainstem.core import Retriable, UserError
-fail({"user": UserError, "later": Retriable}[sys.argv[1]]("expected a, found b", hint="do c"))
+from mainstem.core.errors import Retriable, Superseded, UserError
+fail({"user": UserError, "later": Retriable, "over": Superseded}[sys.argv[1]]("expected a, found b", hint="do c"))
 """
 
 
 @pytest.mark.parametrize(
-    ("kind", "supervised", "code"), [("user", False, 2), ("later", False, 2), ("user", True, 2), ("later", True, 75)]
+    ("kind", "supervised", "code"),
+    [
+        ("user", False, 2),
+        ("later", False, 2),
+        ("over", False, 2),
+        ("user", True, 2),
+        ("later", True, 75),
+        ("over", True, 3),
+    ],
 )
 def test_a_failure_is_one_line_and_its_exit_code_says_who_mends_it(kind, supervised, code):
     environment = os.environ | ({PARENT: str(os.getpid())} if supervised else {})

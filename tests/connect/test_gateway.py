@@ -15,8 +15,9 @@ from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_topic
 from mainstem.client.writer import read_source
-from mainstem.connect.gateway import AddressInUse, bound
+from mainstem.connect.gateway import AddressInUse, GatewayTakenOver, bound
 from mainstem.connect.quarantine import quarantine_topic
+from mainstem.core import Superseded
 from mainstem.core.config import BadSetting
 from mainstem.records.fingerprint import fingerprint_sum
 from mainstem.registry import Registry, avro
@@ -174,6 +175,7 @@ def test_a_stopped_gateway_that_comes_back_appends_nothing_and_ends(log_connecti
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "taken_over")
         assert answer.headers["retry-after"] == "1"
         assert gateway.process.wait(30) == 2
+        assert issubclass(GatewayTakenOver, Superseded)  # a supervisor that started it again would take the id back
         assert httpx.post(f"{heir.url}/v1/topics/{name}/events", json=[{"n": 4}], timeout=30).status_code == 200
         registry = Registry(heir.url)
         assert sorted(avro.decode(m.value(), registry.schema)["n"] for m in committed(log_connection, name)) == [

@@ -218,6 +218,36 @@ async def test_misuse_of_a_child_that_has_been_ready_leaves_the_others_alone(tmp
     assert "failed" in states
 
 
+async def test_a_child_whose_work_a_newer_process_has_taken_over_is_not_started_again(tmp_path):
+    """Two projects of one Kafka, each with a gateway of the same name, took the collector from each other for ever."""
+    ends = tmp_path / "ends"
+    taken_over = (
+        "import pathlib, sys, time\nprint('ready', flush=True)\n"
+        f"while not pathlib.Path({str(ends)!r}).exists(): time.sleep(0.01)\n"
+        "print('mainstem: a newer one took over (do this)', file=sys.stderr); sys.exit(3)"
+    )
+    soon = Backoff(0.01, 0.01)
+    specs = [child("a", taken_over), child("b", SERVE)]
+    supervisor = Supervisor(specs, tmp_path, passing=soon, for_a_person=soon)
+
+    async def take_over():
+        await supervisor.ready()
+        ends.touch()
+        while supervisor.states[0].state != "failed":
+            await asyncio.sleep(0.005)
+        ends.unlink()
+        pid = supervisor.states[1].pid
+        os.kill(pid, signal.SIGKILL)
+        while supervisor.states[1].pid in (pid, None):  # by now, one that is tried again would be too
+            await asyncio.sleep(0.005)
+        first = supervisor.states[0]
+        assert (first.state, first.restarts) == ("failed", 0)
+        assert first.last_error == "exit 3: a newer one took over (do this)"
+
+    await run(supervisor, take_over)
+    assert [state.state for state in supervisor.states] == ["stopped", "stopped"]
+
+
 async def test_a_report_that_fails_ends_nothing(tmp_path):
     reports = []
 

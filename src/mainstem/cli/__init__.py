@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import click
 
-from mainstem.core.errors import MainstemError, UserError
-from mainstem.core.process import PARENT
+from mainstem.core.errors import MainstemError, Superseded, UserError
+from mainstem.core.process import PARENT, SUPERSEDED
 
 COMMANDS = {
     "audit": "mainstem.cli.audit:audit",
@@ -100,7 +100,7 @@ def main() -> None:
 
     Exit codes: 0 done, 1 the answer is no, 2 misuse or failure (one line says what to do), 130 interrupted by Ctrl-C,
     141 nobody reads the output any more. A bug is a failure: it shows its traceback. A process under a supervisor ends
-    with 75 where it may be started again.
+    with 75 where it may be started again, and with 3 where a newer one has taken its work over.
     """
     _load_kio()
     try:
@@ -172,13 +172,14 @@ def fail(error: MainstemError) -> NoReturn:
     """Print what was expected and found, then what to do, and exit with 2.
 
     Under a supervisor, 2 means that a person has to mend something first;
-    whatever else went wrong is worth another try.
+    whatever else went wrong is worth another try, unless a newer process has taken over.
     """
     hint = f" ({error.hint})" if error.hint else ""
     with contextlib.suppress(OSError):
         click.echo(f"mainstem: {error}{hint}", err=True)
-    supervised = PARENT in os.environ
-    end(TEMPORARY if supervised and not isinstance(error, UserError) else MISUSE)
+    if PARENT not in os.environ:
+        end(MISUSE)
+    end(SUPERSEDED if isinstance(error, Superseded) else MISUSE if isinstance(error, UserError) else TEMPORARY)
 
 
 def end(code: int | None) -> NoReturn:

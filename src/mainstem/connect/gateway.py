@@ -25,7 +25,7 @@ from mainstem.client.topics import ensure_internal_topics
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.sources.http import Collector
 from mainstem.connect.sources.http_append import TakenOver
-from mainstem.core import UserError
+from mainstem.core import Superseded, UserError
 from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import BadSetting
 from mainstem.core.logging import get_logger
@@ -41,7 +41,7 @@ class AddressInUse(UserError):
     """Somebody else listens on the gateway's address."""
 
 
-class GatewayTakenOver(UserError):
+class GatewayTakenOver(Superseded):
     """A newer gateway took the collector's transactional id: this one has stopped."""
 
 
@@ -153,7 +153,7 @@ def run(connection: Connection, config: GatewayConfig, *, on_ready: Callable[[st
         if runner.run(_serve(connection, config, listener, on_ready)):
             raise GatewayTakenOver(
                 f"collector {config.collector.name}: a newer gateway took over, this one has stopped",
-                hint="run one gateway per collector name, or give this one another [gateway.collector] name",
+                hint="run one gateway per collector name, or give this one another [gateway.collector] name, and start it again",
             )
 
 

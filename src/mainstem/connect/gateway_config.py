@@ -10,7 +10,8 @@ class CollectorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the collector.
 
     Attributes:
-        name: of the collector; two gateways of one name fence each other, the newer one wins.
+        name: of the collector; of two gateways of one name the newer one wins, and the older one ends. Projects that
+            share a Kafka need a name each.
         body_bytes: largest body, after gunzip.
         batch_events: most events in one request.
         event_bytes: largest event; must be below the topic's `max.message.bytes`.

@@ -2,7 +2,7 @@
 
 from mainstem.core.backoff import Backoff
 from mainstem.core.clock import Clock, ManualClock, SystemClock
-from mainstem.core.errors import CorruptData, MainstemError, Retriable, UserError
+from mainstem.core.errors import CorruptData, MainstemError, Retriable, Superseded, UserError
 from mainstem.core.types import TopicPartition, is_topic_name
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "MainstemError",
     "ManualClock",
     "Retriable",
+    "Superseded",
     "SystemClock",
     "TopicPartition",
     "UserError",

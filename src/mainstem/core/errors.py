@@ -2,6 +2,7 @@
 
     MainstemError            one line: what was expected, what was found, where; `hint` says what to do
     ├── UserError            input, a setting or a command is wrong: shown to the person, never retried
+    │   └── Superseded       somebody newer does this work: to start it again would take it from them
     ├── Retriable            a later try of the same call may succeed: a leader moved, a server is down
     ├── CorruptData          bytes that do not check out: never skipped in silence
     └── (anything else)      a bug
@@ -20,6 +21,10 @@ class MainstemError(Exception):
 
 class UserError(MainstemError):
     """What a person gave is wrong: a setting, an argument, a record, a project file."""
+
+
+class Superseded(UserError):
+    """Somebody newer has taken this work over; who was superseded must not begin again by itself."""
 
 
 class Retriable(MainstemError):

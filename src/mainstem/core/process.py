@@ -15,6 +15,8 @@ from typing import Any
 from mainstem.core.errors import MainstemError
 
 PARENT = "MAINSTEM_PARENT_PID"
+SUPERSEDED = 3
+"""Exit code of a child whose work a newer process has taken over: its supervisor must not start it again."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 

@@ -3,7 +3,8 @@
     starting ──ready line──> running ──exit──> waiting (back-off) ──> starting
         │ exit 2 (misuse: a person has to mend something)
         ├──> it has never been ready: the supervisor stops everything and reports the child's own line
-        └──> it has been: failed ──a longer back-off──> starting; the others go on
+        ├──> it has been: failed ──a longer back-off──> starting; the others go on
+        └──> exit 3 (a newer process has taken over): failed, and not started again; the others go on
 
 A child says that it is ready by its first line on stdout. It ties itself to the supervisor (`core.process`), so a
 killed supervisor leaves nothing behind.
@@ -28,7 +29,7 @@ from mainstem.core.backoff import FOR_A_PERSON, PASSING, Backoff
 from mainstem.core.clock import SystemClock
 from mainstem.core.errors import MainstemError, Retriable, UserError
 from mainstem.core.logging import get_logger
-from mainstem.core.process import PARENT
+from mainstem.core.process import PARENT, SUPERSEDED
 from mainstem.core.task import Attempts
 
 log = get_logger()
@@ -66,7 +67,8 @@ class ChildState(msgspec.Struct):
     """What `mainstem status` shows of a child. `since` is seconds since 1970.
 
     `state`: not started, starting, running, waiting (for the next try; with a `pid`, of what is to be done before the
-    next child starts), failed (a person has to mend something; tried again from time to time), stopping, stopped.
+    next child starts), failed (a person has to mend something; tried again from time to time, unless a newer process
+    has taken over), stopping, stopped.
     """
 
     name: str
@@ -201,12 +203,16 @@ class Supervisor:
             if self._stopping:
                 return
             code, state.last_error = ended
-            refused = code == MISUSE
+            refused = code in (MISUSE, SUPERSEDED)
             if refused and not self._served[spec.name].is_set():
-                said = self._said(spec) or "it ended with exit code 2, and said nothing"
+                said = self._said(spec) or f"it ended with exit code {code}, and said nothing"
                 self._failure = ChildFailed(f"{spec.name}: {said}", hint=f"its log: {self._log_file(spec)}")
                 self.stop()
                 return
+            if code == SUPERSEDED:  # a new start would take the work back, and the two would do so for ever
+                log.error("child_superseded", child=spec.name, said=state.last_error)
+                self._change(state, "failed", pid=None)
+                await self._unless_stopping(asyncio.Event().wait())
             delay_s = attempts.fail(state.last_error, needs_a_person=refused).retry_seconds
             log.info("child_ended", child=spec.name, exit_code=code, restart_in_s=delay_s, said=state.last_error)
             self._change(state, "failed" if refused else "waiting", pid=None)
