@@ -400,6 +400,34 @@ def test_a_kill_after_a_segment_became_longer(tmp_path):
     run(test())
 
 
+@pytest.mark.parametrize("after", ["kill", "power cut"])
+def test_a_crash_after_what_was_compacted_was_deleted(tmp_path, after):
+    """The start asked for the compacted file, and took the deletion for damage."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(
+            TP, TOPIC_ID, TopicConfig(**COMPACT | {"cleanup_policy": "compact,delete"})
+        )
+        for value in (b"1", b"2", b"3"):
+            await partition.append(batch(value, key=b"a"))
+        partition.roll()
+        await log.housekeep()
+        assert not partition.segments[0].is_dense
+        await housekeeping.delete_records(partition, 3)
+        abandon(log)
+        found = disk.after_kill() if after == "kill" else disk.after_power_cut(lambda most: 0)
+        log = await open_log(tmp_path, disk=found)
+        partition = log.partitions[TP]
+        assert partition.error is None
+        assert (partition.log_start_offset, partition.log_end_offset) == (3, 3)
+        assert (await partition.append(batch(b"4", key=b"a"))).base_offset == 3
+        await log.close()
+
+    run(test())
+
+
 def test_young_records_wait(tmp_path):
     async def test():
         async with Topic(tmp_path, min_compaction_lag_ms=5_000) as topic:

@@ -1,4 +1,6 @@
-"""Compaction compared with a dictionary, over transactions, tombstones, restarts, power cuts and a lost checkpoint."""
+"""Compaction compared with a dictionary, over transactions, tombstones, deletions, restarts, kills, power cuts and a
+lost checkpoint.
+"""
 
 import asyncio
 import contextlib
@@ -11,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mainstem.core import ManualClock
-from mainstem.log import LogConfig, StorageError, TopicConfig
+from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
 from mainstem.records import iter_headers
 from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all
@@ -36,7 +38,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.disk = SimulatedDisk(self.path)
         self.appended: list[Appended] = []
-        self.end = 0
+        self.start = self.end = 0
         self.sequences = {1: 0, 2: 0, 3: 0}
         self.open: dict[int, int] = {}
         self.aborted: set[int] = set()
@@ -122,7 +124,8 @@ class CompactionMachine(RuleBasedStateMachine):
             self.run(self.log.housekeep())
         stable = self.partition.last_stable_offset
         sealed = [s.next_offset for s in self.partition.segments[:-1] if s.next_offset <= stable]
-        assert self.partition.cleaned_offset == max(sealed, default=0)
+        if sealed or not self.start:
+            assert self.partition.cleaned_offset == max(sealed, default=0)
         found = [r for r in self.run(read_all(self.partition, committed_only=True)) if r.offset < before]
         assert len({r.key for r in found}) == len(found)
 
@@ -135,11 +138,24 @@ class CompactionMachine(RuleBasedStateMachine):
         self.disk = self.disk.after_power_cut(adversary(seed))
         self.reopen()
 
+    @rule(part=st.sampled_from(["some", "compacted", "all"]))
+    def delete_records(self, part) -> None:
+        compacted = max(self.start, self.partition.cleaned_offset)
+        self.start = {"some": (self.start + self.end) // 2, "compacted": compacted, "all": self.end}[part]
+        assert self.run(housekeeping.delete_records(self.partition, self.start)) == self.start
+
     @rule()
     def close_and_open(self) -> None:
         self.run(self.log.close())
         self.reopen()
 
+    @rule()
+    def kill_and_open(self) -> None:
+        abandon(self.log)
+        self.disk = self.disk.after_kill()
+        self.reopen()
+
+    @precondition(lambda self: self.start == 0)  # a log start offset may have been in the checkpoint alone
     @rule()
     def lose_checkpoint_and_journal(self) -> None:
         """The segments alone lead to the same records and sequences."""
@@ -152,15 +168,16 @@ class CompactionMachine(RuleBasedStateMachine):
     def offsets_stay(self) -> None:
         p = self.partition
         assert p.error is None
+        assert p.log_start_offset == self.start
         assert p.high_watermark == p.log_end_offset == self.end
-        assert p.last_stable_offset == min([*self.open.values(), self.end])
+        assert p.last_stable_offset == max(self.start, min([*self.open.values(), self.end]))
 
     @invariant()
     def a_reader_comes_to_the_end(self) -> None:
         """Whoever has read all but the last offset is given a batch that ends with it."""
         p = self.partition
         for end, committed_only in ((p.high_watermark, False), (p.last_stable_offset, True)):
-            if end:
+            if end > self.start:
                 result = self.run(p.read(end - 1, 1, committed_only=committed_only))
                 assert [header.last_offset for header in iter_headers(result.records)] == [end - 1]
 
@@ -168,7 +185,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def the_last_value_of_each_key_stays(self) -> None:
         found = self.run(read_all(self.partition, committed_only=True))
         stable = self.partition.last_stable_offset
-        committed = [each for each in self.appended if each[0] not in self.aborted and each[0] < stable]
+        committed = [each for each in self.appended if each[0] not in self.aborted and self.start <= each[0] < stable]
         assert {(r.offset, r.key, r.value) for r in found} <= {each[:3] for each in committed}
         assert [r.offset for r in found] == sorted({r.offset for r in found})
         assert _fold((r.key, r.value) for r in found) == _fold((key, value) for _, key, value, _ in committed)

@@ -257,6 +257,8 @@ class _Recovery:
         for gone in replay.exchange(partition, replacement):
             gone.unlink()
         state = replacement.state
+        if state.next_offset <= self.log_start_of(partition):
+            return  # it was deleted in its turn
         path = partition.directory / file_name(state.base_offset, LOG)
         self.check_size(path, state.size)
         if self.disk.file_size(path) != state.size:
