@@ -96,15 +96,21 @@ def main() -> int:
     except DirectoryInUse as error:
         print(f"demo: {error}: a demo still runs there; end it, or give another --work", file=sys.stderr)
         return 2
-    except UserError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 2
-    except (Stuck, MainstemError) as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
+    except (Stuck, MainstemError, psycopg2.Error) as error:
+        print(f"demo: {the_line(error, chosen.work)}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         print("demo: interrupted; what it started is stopped", file=sys.stderr)
         return 130
+
+
+def the_line(error: Exception, work: Path) -> str:
+    """What to tell of an error, on one line: what was found, and what to do."""
+    said = " ".join(str(error).split())
+    if isinstance(error, psycopg2.Error):
+        return f"the database: {said} (its log: {work / 'postgres' / 'postgres.log'})"
+    hint = error.hint if isinstance(error, MainstemError) else ""
+    return f"{said} ({hint})" if hint else said
 
 
 def empty(work: Path, *, ours: bool) -> None:

@@ -16,6 +16,7 @@ import mainstem
 from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, write_heartbeats
 from mainstem.client.topics import ensure_internal_topics
+from mainstem.core import MainstemError, UserError
 from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildState
 from tests.support.demo import DEMO
@@ -42,6 +43,13 @@ def modules(monkeypatch):
     for name in list(sys.modules):
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(DEMO.parent)):
             del sys.modules[name]
+
+
+@pytest.fixture
+def handlers():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -153,6 +161,33 @@ def test_the_demo_notices_that_its_node_has_ended(modules, tmp_path):
         demo.check()
     demo.faults = SimpleNamespace(restarting=True)
     demo.check()  # it is being started again
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UserError("no room", hint="make some"), 2, "demo: no room (make some)"),
+        (MainstemError("no answer", hint="ask again"), 1, "demo: no answer (ask again)"),
+        (
+            psycopg2.OperationalError("closed\n\tunexpectedly\n"),
+            1,
+            "demo: the database: closed unexpectedly (its log: ",
+        ),
+    ],
+)
+def test_the_demo_ends_with_one_line_that_says_what_to_do(
+    modules, tmp_path, monkeypatch, capsys, handlers, error, code, line
+):
+    """Hints were left out, and what the database said was a traceback."""
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(modules.demo, "LocalPostgres", fail)
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--work", str(tmp_path)])
+    assert modules.demo.main() == code
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(line)
 
 
 def test_a_transfer_that_fails_ends_the_demo(modules, tmp_path):
