@@ -68,6 +68,7 @@ class Topics:
         self._config = config
         self._clock = clock
         self._by_name: dict[str, Topic] = {}
+        self._alike: dict[str, str] = {}  # a name with "_" for each ".": the name itself
         self._by_id: dict[UUID, Topic] = {}
         self._by_id_bytes: dict[bytes, Topic] = {}
         self._store: PartitionLog
@@ -182,10 +183,9 @@ class Topics:
             raise TopicAlreadyExists(f"records of a topic {name!r} are there that the metadata does not know")
         self.check_name(name)
         if not internal and ("." in name or "_" in name):
-            alike = name.replace(".", "_")
-            for other in self._by_name:
-                if other.replace(".", "_") == alike:
-                    raise InvalidTopicName(f"topic {name!r} collides with {other!r}: '.' and '_' count as one here")
+            other = self._alike.get(name.replace(".", "_"))
+            if other is not None:
+                raise InvalidTopicName(f"topic {name!r} collides with {other!r}: '.' and '_' count as one here")
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise InvalidPartitions(f"topic {name!r}: {partitions} partitions, expected 1 to {MAX_PARTITIONS}")
         return TopicConfig.from_kafka(config)
@@ -221,6 +221,7 @@ class Topics:
             self._check_is_there(topic)
             await self._put(f"topic:{topic.name}", None)
             del self._by_name[topic.name], self._by_id[topic.topic_id], self._by_id_bytes[topic.topic_id.bytes]
+            self._alike.pop(topic.name.replace(".", "_"), None)
             await self._remove([each.topic_partition for each in topic.logs])
         log.info("topic_deleted", topic=topic.name)
 
@@ -320,6 +321,7 @@ class Topics:
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
+        self._alike[topic.name.replace(".", "_")] = topic.name
         if topic.internal:
             self._internal.add(topic.name)
         self._by_id[topic.topic_id] = topic

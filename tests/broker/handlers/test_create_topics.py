@@ -87,3 +87,16 @@ def test_one_name_twice_in_a_request(raw):
 def test_a_null_value_means_the_default(raw):
     (made,) = create(raw, {"name": name(), "configs": [{"name": "retention.ms", "value": None}]})
     assert {each.name: each.value for each in made.configs}["retention.ms"] == "604800000"
+
+
+def test_as_many_names_as_a_request_may_have_are_refused_at_once(raw):
+    """Each was looked for among all: five thousand million steps, in which nobody else was served."""
+    asked = [{"name": f"a_{number}", "num_partitions": 0} for number in range(90_000)]
+    assert {each.error_code for each in create(raw, *asked)} == {Code.invalid_partitions}
+
+
+def test_a_name_that_looked_like_a_deleted_one_is_free(raw):
+    topic = name()
+    create(raw, {"name": f"{topic}.x"})
+    raw.call(20, 5, topic_names=[f"{topic}.x"], timeout=30_000)
+    assert create(raw, {"name": f"{topic}_x"})[0].error_code is Code.none

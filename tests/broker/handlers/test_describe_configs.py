@@ -63,3 +63,9 @@ def test_other_resources(raw):
 def test_g10_a_group_does_not_wait_for_its_first_rebalance(raw):
     (found,) = describe(raw, BROKER, "1", ["group.initial.rebalance.delay.ms"]).configs
     assert found.value == "0"
+
+
+def test_what_is_asked_for_many_times_is_told_once(raw, topic):
+    asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}
+    (found,) = raw.call(32, 4, resources=[asked] * 3).results
+    assert [each.name for each in found.configs] == ["retention.ms"]

@@ -35,3 +35,7 @@ def test_every_version(raw, version):
 def test_without_being_asked_no_operations_are_told(raw):
     (missing,) = raw.call(15, 3, groups=["nowhere"]).groups
     assert missing.authorized_operations == -(2**31)
+
+
+def test_what_is_asked_for_many_times_is_told_once(raw):
+    assert [each.group_id for each in raw.call(15, 5, groups=["b", "a", "b"]).groups] == ["b", "a"]

@@ -19,3 +19,9 @@ def test_every_version_tells_sizes(raw, topic, version, mainstem_log):
 def test_null_asks_for_all_topics(raw, topic):
     (directory,) = raw.call(35, 4, topics=None).results
     assert topic in [each.name for each in directory.topics]
+
+
+def test_each_partition_is_told_once(raw, topic):
+    asked = [{"topic": topic, "partitions": [0, 0, -1]}, {"topic": "no-such"}, {"topic": topic, "partitions": [0]}]
+    (directory,) = raw.call(35, 4, topics=asked).results
+    assert [(each.name, [p.partition_index for p in each.partitions]) for each in directory.topics] == [(topic, [0])]

@@ -20,3 +20,8 @@ def test_an_ongoing_transaction(raw, topic):
 def test_ids_that_nobody_has(raw):
     found = raw.call(65, 0, transactional_ids=["", "nobody"]).transaction_states
     assert [each.error_code for each in found] == [Code.invalid_request, Code.transactional_id_not_found]
+
+
+def test_what_is_asked_for_many_times_is_told_once(raw):
+    found = raw.call(65, 0, transactional_ids=["nobody", "nothing", "nobody"]).transaction_states
+    assert [each.transactional_id for each in found] == ["nobody", "nothing"]

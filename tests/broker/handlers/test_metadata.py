@@ -72,3 +72,14 @@ def test_authorized_operations_only_when_asked(raw, topic):
     assert asked.cluster_authorized_operations == -(2**31)
     cluster = raw.call(3, 8, topics=[{"name": topic}], include_cluster_authorized_operations=True)
     assert cluster.cluster_authorized_operations > 0
+
+
+def test_what_is_asked_for_many_times_is_told_once(raw, topic):
+    """A request of two megabytes would have an answer of many gigabytes: a topic may have 10,000 partitions."""
+    (found,) = raw.call(3, 12, topics=[{"name": topic}] * 3).topics
+    assert [each.name for each in raw.call(3, 9, topics=[{"name": topic}, {"name": f"{topic}-new"}] * 2).topics] == [
+        topic,
+        f"{topic}-new",
+    ]
+    asked = [{"name": str(number), "topic_id": found.topic_id} for number in range(3)]
+    assert [each.name for each in raw.call(3, 12, topics=asked).topics] == [topic]

@@ -19,8 +19,7 @@ from mainstem.wire.errors import Code, RequestError, code_of
 async def create_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
     times = Counter(topic.name for topic in request.topics)
     answers = []
-    for name in times:
-        asked = next(topic for topic in request.topics if topic.name == name)
+    for name, asked in {topic.name: topic for topic in request.topics}.items():
         try:
             if times[name] > 1:
                 raise RequestError(Code.invalid_request, f"topic {name!r} is asked for {times[name]} times")

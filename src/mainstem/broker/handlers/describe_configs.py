@@ -1,7 +1,8 @@
 """DescribeConfigs, API 32, versions 1-4.
 
 Behaviour: every setting with its value and where it comes from, for topics and for the broker; groups and client
-metrics have no settings of their own here. 1: synonyms. 3: types; the documentation is left out.
+metrics have no settings of their own here. What is asked for many times is told once. 1: synonyms. 3: types; the
+documentation is left out.
 """
 
 from typing import Any
@@ -14,7 +15,8 @@ from mainstem.wire.errors import Code, RequestError, code_of
 
 @handler(32, 1, 4, failure=lambda _request, _code: {"results": []})
 def describe_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    return {"results": [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in request.resources]}
+    asked = {(each.resource_type, each.resource_name): each for each in request.resources}
+    return {"results": [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in asked.values()]}
 
 
 def _describe(ctx: RequestContext, asked: Any, *, with_synonyms: bool) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """DescribeGroups, API 15, versions 0-6.
 
 Behaviour: state, protocol and members; what members said about themselves and were assigned only while the group is
-stable. A group that is not there is `Dead`, and from version 6 on GROUP_ID_NOT_FOUND (KIP-1043).
+stable. A group that is not there is `Dead`, and from version 6 on GROUP_ID_NOT_FOUND (KIP-1043). One that is asked for
+many times is told once.
 
 3: authorized operations: without authorization, everything one can do to a group. 4: static members.
 """
@@ -22,7 +23,10 @@ def describe_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     operations = _EVERYTHING if getattr(request, "include_authorized_operations", False) else _NOT_ASKED
     groups = ctx.broker.groups.groups
     return {
-        "groups": [_described(group_id, groups.get(group_id), ctx.version, operations) for group_id in request.groups]
+        "groups": [
+            _described(group_id, groups.get(group_id), ctx.version, operations)
+            for group_id in dict.fromkeys(request.groups)
+        ]
     }
 
 

@@ -1,12 +1,14 @@
 """DescribeLogDirs, API 35, versions 1-5.
 
-Behaviour: the one log directory with the size of each partition. 3: top-level code. 4: bytes of the volume.
+Behaviour: the one log directory with the size of each partition, once each. 3: top-level code. 4: bytes of the volume.
 """
 
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.topics import Topic
 from mainstem.wire.errors import Code
 
 
@@ -15,11 +17,9 @@ def describe_log_dirs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     directory = ctx.broker.log
     volume = os.statvfs(directory.path)
     topics = []
-    for topic in ctx.broker.topics:
-        wanted = _wanted(request, topic.name, len(topic.logs))
-        if wanted:
-            sizes = [{"partition_index": i, "partition_size": topic.logs[i].size_bytes} for i in wanted]
-            topics.append({"name": topic.name, "partitions": sizes})
+    for topic, wanted in _wanted(request, ctx):
+        sizes = [{"partition_index": i, "partition_size": topic.logs[i].size_bytes} for i in wanted]
+        topics.append({"name": topic.name, "partitions": sizes})
     return {
         "results": [
             {
@@ -33,7 +33,16 @@ def describe_log_dirs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     }
 
 
-def _wanted(request: Any, name: str, count: int) -> list[int]:
+def _wanted(request: Any, ctx: RequestContext) -> Iterator[tuple[Topic, Iterable[int]]]:
+    """Each topic, with the partitions that are asked for and there."""
     if request.topics is None:
-        return list(range(count))
-    return [index for each in request.topics if each.topic == name for index in each.partitions if 0 <= index < count]
+        yield from ((topic, range(len(topic.logs))) for topic in ctx.broker.topics)
+        return
+    asked: dict[str, set[int]] = {}
+    for each in request.topics:
+        asked.setdefault(each.topic, set()).update(each.partitions)
+    for name, indexes in asked.items():
+        topic = ctx.broker.topics.get(name)
+        there = [] if topic is None else sorted(index for index in indexes if 0 <= index < len(topic.logs))
+        if topic is not None and there:
+            yield topic, there

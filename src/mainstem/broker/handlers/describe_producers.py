@@ -1,7 +1,7 @@
 """DescribeProducers, API 61, version 0 (KIP-664).
 
 Behaviour: every producer that a partition remembers, and where its open transaction begins: how one finds a transaction
-that hangs.
+that hangs. A partition that is asked for many times is told once.
 """
 
 from typing import Any
@@ -14,13 +14,16 @@ from mainstem.wire.errors import Code
 
 @handler(61, 0, 0)
 def describe_producers(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    asked: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return {
         "topics": [
             {
-                "name": topic.name,
-                "partitions": [_partition(TopicPartition(topic.name, index), ctx) for index in topic.partition_indexes],
+                "name": name,
+                "partitions": [_partition(TopicPartition(name, index), ctx) for index in indexes],
             }
-            for topic in request.topics
+            for name, indexes in asked.items()
         ]
     }
 

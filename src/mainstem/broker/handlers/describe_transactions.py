@@ -1,6 +1,7 @@
 """DescribeTransactions, API 65, version 0 (KIP-664).
 
-Behaviour: how far each transactional id's transaction has come, and which partitions belong to it.
+Behaviour: how far each transactional id's transaction has come, and which partitions belong to it; once,
+however often it is asked for.
 """
 
 from typing import Any
@@ -12,7 +13,7 @@ from mainstem.wire.errors import Code
 
 @handler(65, 0, 0)
 def describe_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    return {"transaction_states": [_described(each, ctx) for each in request.transactional_ids]}
+    return {"transaction_states": [_described(each, ctx) for each in dict.fromkeys(request.transactional_ids)]}
 
 
 def _described(transactional_id: str, ctx: RequestContext) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Metadata, API 3, versions 0-13.
 
 Behaviour: the one node and the topics that were asked for, or all. A topic that does not exist is created where the
-request and `auto_create_topics_enable` allow it, and the answer already has it (Kafka's first answer is an error).
+request and `auto_create_topics_enable` allow it, and the answer already has it (Kafka's first answer is an error). A
+topic that is asked for many times is described once, as in Kafka: the answer could be any number of times the request.
 
 1: null means all topics, an empty list none. 2: cluster id. 4: `allow_auto_topic_creation`. 7: leader epochs.
 8: authorized operations. 10: topic ids in the answer. 12: topics by id. 13: top-level code, always 0.
@@ -21,12 +22,12 @@ COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 @handler(3, 0, 13, failure=lambda _request, _code: {"topics": [], "brokers": []})
 def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
-    asked = request.topics
-    if asked is None or (ctx.version == 0 and not asked):
+    if request.topics is None or (ctx.version == 0 and not request.topics):
         return _answer(request, ctx, [_describe(request, ctx, each.name, None) for each in ctx.broker.topics])
+    asked = list({getattr(each, "topic_id", None) or each.name: each for each in request.topics}.values())
     missing = [each.name for each in asked if _may_create(request, ctx, each)]
     if missing:
-        return _create_and_answer(request, ctx, missing)
+        return _create_and_answer(request, ctx, asked, missing)
     return _answer(
         request, ctx, [_describe(request, ctx, each.name, getattr(each, "topic_id", None)) for each in asked]
     )
@@ -45,7 +46,7 @@ def _may_create(request: Any, ctx: RequestContext, asked: Any) -> bool:
     return ctx.broker.topics.get(name) is None
 
 
-async def _create_and_answer(request: Any, ctx: RequestContext, missing: list[str]) -> dict[str, Any]:
+async def _create_and_answer(request: Any, ctx: RequestContext, asked: list[Any], missing: list[str]) -> dict[str, Any]:
     failed: dict[str, Code] = {}
     for name in missing:
         try:
@@ -61,7 +62,7 @@ async def _create_and_answer(request: Any, ctx: RequestContext, missing: list[st
             {"error_code": failed[each.name], "name": each.name}
             if each.name in failed
             else _describe(request, ctx, each.name, getattr(each, "topic_id", None))
-            for each in request.topics
+            for each in asked
         ],
     )
 
