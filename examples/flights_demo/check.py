@@ -38,14 +38,14 @@ class Line(NamedTuple):
 
     stage: str
     name: str
-    took: int | None
+    took: int | None  # of a table of the database: rows that were loaded and changed; None where nothing goes in
     gave: int
     truth: int
     equal: bool
     note: str = ""
 
 
-def compare(stage: str, name: str, took: int | None, found: pa.Table, want: Want) -> Line:
+def compare(stage: str, name: str, took: int, found: pa.Table, want: Want) -> Line:
     """Equal means: the same columns in the same order, of the same types, and the same rows, each as often."""
     with duckdb.connect() as db:
         db.execute("SET TimeZone = 'UTC'")
@@ -86,7 +86,7 @@ def _other_rows(db: duckdb.DuckDBPyConnection) -> str:
     return "; ".join(said)
 
 
-def compare_topic_and_table(name: str, took: int | None, topic: pa.Table, table: pa.Table, want: Want) -> list[Line]:
+def compare_topic_and_table(name: str, took: int, topic: pa.Table, table: pa.Table, want: Want) -> list[Line]:
     """A topic and its Delta table: both hold the truth, and each row of the table says where its record lies."""
     want = want._replace(columns=want.columns + PLACE_COLUMNS)
     first = compare("topic", name, took, topic, want)

@@ -364,15 +364,16 @@ class Demo:
         self.progress("  fleet")
         tables = {name: truth.want(name, f"SELECT * FROM {name}") for name in TABLES if name not in stock.TABLES}
         tables |= {name: truth.want(name, parts.items()) for name, parts in stock.stock().items()}
-        for name, rows in tables.items():
-            found += self.compare_topic(f"fleet.{name}", None, rows)
-            found.append(compare("replica", name, found[-2].gave, database_table(self.replica, name), rows))
         made = transactions(truth)
+        changed = sum(map(Counter, made), Counter[str]())
+        for name, rows in tables.items():
+            found += self.compare_topic(f"fleet.{name}", changed[name], rows)
+            found.append(compare("replica", name, found[-2].gave, database_table(self.replica, name), rows))
         found += self.compare_topic("fleet.transactions", len(made), truth.want_transactions(made))
         found.append(self.compare_names())
         return found
 
-    def compare_topic(self, topic: str, took: int | None, want: Want) -> list[Line]:
+    def compare_topic(self, topic: str, took: int, want: Want) -> list[Line]:
         """A topic and its Delta table."""
         rows = topic_table(self.connection, self.http, topic)
         return compare_topic_and_table(topic, took, rows, delta_table(self.work / "node" / "tables", topic), want)

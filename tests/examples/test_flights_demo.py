@@ -268,6 +268,24 @@ def test_a_row_of_a_table_says_where_its_record_lies(modules, truth):
     assert lines(placed(3, 5), placed(3, 4)) == [True, False]
 
 
+def test_what_went_into_a_topic_of_the_database_is_told(modules, truth, tmp_path, monkeypatch):
+    """Its cell was empty."""
+    demo = new_demo(modules, tmp_path)
+    demo.sent.update({"flights": 50, "weather": 1})
+    line = modules.check.Line
+    monkeypatch.setattr(demo, "compare_topic", lambda name, took, _: [line("topic", name, took, 1, 1, True)] * 2)
+    monkeypatch.setattr(demo, "compare_names", lambda: line("tables", "one for each topic", 1, 1, 1, True))
+    monkeypatch.setattr(modules.demo, "database_table", lambda dsn, name: name)
+    monkeypatch.setattr(modules.demo, "compare", lambda stage, name, took, *_: line(stage, name, took, 1, 1, True))
+    lines = demo.compare(truth, modules.truth.access_lines()[:200], 2)
+    assert [each.name for each in lines if each.took is None] == []
+    went = {each.name.removeprefix("fleet."): each.took for each in lines if each.name.startswith("fleet.")}
+    assert went.keys() == modules.truth.TABLES.keys() | {"transactions"}
+    assert went["airlines"] == 16
+    assert went["parts_ewr"] == modules.stock.PARTS + modules.stock.TRANSFERS
+    assert went["planes"] > 3322 + 459 + 400
+
+
 def test_transactions_are_compared_by_order_and_counts(modules, truth):
     made = modules.demo.transactions(truth)
     assert made[0] == {"airlines": 16, "airports": 1458, "planes": 3322, "parts_ewr": 20, "parts_jfk": 20}
