@@ -1,4 +1,6 @@
-"""The log compared with a plain list, over appends, transactions, rolls, restarts, power cuts and full disks."""
+"""The log compared with a plain list, over appends, transactions, rolls, restarts, power cuts and full disks, and while
+its topic trusts the page cache.
+"""
 
 import asyncio
 import errno
@@ -8,6 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 import hypothesis.strategies as st
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -42,6 +45,9 @@ class LogMachine(RuleBasedStateMachine):
         self.open: dict[int, int] = {}
         self.aborted: set[int] = set()
         self.retries: dict[int, tuple[bytes, int]] = {}
+        self.safe = 0
+        """A power cut takes nothing before it, whatever the topic trusted the page cache with."""
+        self.batch_ends = {0}
 
     def run(self, coroutine):
         return self.loop.run_until_complete(coroutine)
@@ -55,6 +61,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.run(open_log(self.path, disk=self.disk, config=CONFIG, clock=self.clock))
         self.partition = self.log.partitions[TP]
         self.partition.config = TOPIC
+        self.safe = self.partition.log_end_offset
 
     def teardown(self) -> None:
         self.run(self.log.close())
@@ -65,16 +72,35 @@ class LogMachine(RuleBasedStateMachine):
     def end(self) -> int:
         return self.start + len(self.records)
 
+    @property
+    def trusting(self) -> bool:
+        return self.partition.config.flush_messages > 1
+
+    def appended(self, content, producer=None, kind="data") -> None:
+        self.records += [(value, producer, kind) for value in content]
+        self.batch_ends.add(self.end)
+        if not self.trusting:
+            self.safe = self.end
+
     # -- appends
 
     @rule(content=values)
     def append(self, content) -> None:
         result = self.run(_wait(self.partition.append(batch(*content))))
         assert (result.base_offset, result.last_offset) == (self.end, self.end + len(content) - 1)
-        self.records += [(value, None, "data") for value in content]
+        self.appended(content)
+
+    @rule(flush_messages=st.sampled_from([1, 5, 1_000]))
+    def trust_the_page_cache(self, flush_messages) -> None:
+        """With plain batches only: producers and transactions are of topics that promise everything."""
+        self.partition.config = msgspec.structs.replace(TOPIC, flush_messages=flush_messages)
+
+    def promise_everything(self) -> None:
+        self.partition.config = TOPIC
 
     @rule(content=values, producer=st.sampled_from([1, 2]), transactional=st.booleans())
     def append_in_sequence(self, content, producer, transactional) -> None:
+        self.promise_everything()
         transactional = transactional or producer in self.open
         data = self.in_sequence(content, producer, transactional=transactional)
         result = self.run(_wait(self.partition.append(data)))
@@ -83,7 +109,7 @@ class LogMachine(RuleBasedStateMachine):
         self.retries[producer] = (data, self.end)
         if transactional:
             self.open.setdefault(producer, self.end)
-        self.records += [(value, producer if transactional else None, "data") for value in content]
+        self.appended(content, producer if transactional else None)
 
     def in_sequence(self, content, producer, *, transactional) -> bytes:
         return batch(
@@ -102,6 +128,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data(), commit=st.booleans())
     def end_transaction(self, data, commit) -> None:
+        self.promise_everything()
         producer = data.draw(st.sampled_from(sorted(self.open)))
         self.run(_wait(self.partition.append_marker(producer, 0, commit=commit, coordinator_epoch=0)))
         first = self.open.pop(producer)
@@ -110,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
                 offset for offset in range(max(first, self.start), self.end)
                 if self.records[offset - self.start][1] == producer
             }  # fmt: skip
-        self.records.append((b"", producer, "marker"))
+        self.appended([b""], producer, "marker")
 
     # -- what goes
 
@@ -126,6 +153,7 @@ class LogMachine(RuleBasedStateMachine):
         self.run(self.log.delete_partition(TP))
         self.start, self.records, self.sequences = 0, [], {1: 0, 2: 0}
         self.open, self.aborted, self.retries = {}, set(), {}
+        self.safe, self.batch_ends = 0, {0}
         self.topics += 1
         topic_id = UUID(int=TOPIC_ID.int + self.topics)
         self.partition = self.run(self.log.create_partition(TP, topic_id, TOPIC))
@@ -157,7 +185,8 @@ class LogMachine(RuleBasedStateMachine):
             self.run(self.log.close())
         else:
             abandon(self.log)
-        self.disk = self.disk.after_power_cut(lambda most: 0) if how == "power cut" else self.disk.after_kill()
+        cut = how == "power cut" and self.safe == self.end
+        self.disk = self.disk.after_power_cut(lambda most: 0) if cut else self.disk.after_kill()
         self.disk.unlink(self.path / "checkpoint")
         self.reopen()
 
@@ -168,18 +197,25 @@ class LogMachine(RuleBasedStateMachine):
     )
     def cut_the_power(self, contents, changes, seed) -> None:
         """While batches are appended, some without waiting for those before them."""
+        trusting, safe = self.trusting, self.safe
         self.disk.power_off_after(changes)
         promised, flying = self.run(self.append_until_off(contents))
         abandon(self.log)
         # Not drawn one by one: how many choices there are depends on the threads' timing.
         self.disk = self.disk.after_power_cut(adversary(seed))
         self.reopen()
-        self.records += [(value, None, "data") for value in promised]
-        found = self.partition.log_end_offset - self.end
+        for content in promised:
+            self.appended(content)
+        safe = self.end if promised and not trusting else max(safe, self.start)
+        for content in flying:
+            self.appended(content)
         # What was not promised may be there all the same, in order and in whole batches.
-        whole = [sum(map(len, flying[:n])) for n in range(len(flying) + 1)]
-        assert found in whole
-        self.records += [(value, None, "data") for content in flying for value in content][:found]
+        found = self.partition.log_end_offset
+        assert safe <= found <= self.end
+        assert found in self.batch_ends | {self.start}
+        del self.records[found - self.start :]
+        self.batch_ends = {end for end in self.batch_ends if end <= found}
+        self.safe = found
 
     async def append_until_off(self, contents):
         promised, flying, futures = [], [], []
@@ -194,7 +230,7 @@ class LogMachine(RuleBasedStateMachine):
         for content, future in futures:
             if future.exception() is None:
                 assert not flying, "a later batch was promised, an earlier one was not"
-                promised += content
+                promised.append(content)
             else:
                 flying.append(content)
         return promised, flying
@@ -202,6 +238,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(content=st.lists(values, min_size=1, max_size=3), where=st.sampled_from(["journal", ".log"]))
     def fill_the_disk(self, content, where) -> None:
         """The append fails, nothing is lost, and the log goes on when there is room."""
+        self.promise_everything()
         self.disk.refuse("write", errno.ENOSPC, where)
 
         async def append():

@@ -14,7 +14,7 @@ import structlog
 from mainstem.core import MainstemError, ManualClock, TopicPartition
 from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, SystemDisk, TopicConfig, housekeeping
 from mainstem.log.disk import SystemFile
-from tests.log.simulated_disk import FileNode, SimulatedDisk
+from tests.log.simulated_disk import FileNode, SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
 
 TOPIC = TopicConfig(segment_bytes=4_000, index_interval_bytes=500)
@@ -208,6 +208,59 @@ def test_segments_that_were_deleted_after_the_checkpoint_are_not_missed(tmp_path
         again = await open_log(tmp_path)
         assert await values(again.partitions[TP]) == [b"4" + b"b" * 500, b"last"]
         await again.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("before", [3, 5, 6, 8])
+def test_a_power_cut_after_records_were_deleted_that_no_sync_had_reached(tmp_path, before, seed):
+    """The deletion was durable, what was deleted was not: the log ended before its start, and no start went on with
+    any topic, ever.
+    """
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        topic = TopicConfig(segment_bytes=1_000, flush_messages=1_000)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        await log.checkpoint()
+        for n in range(8):  # three in a segment
+            await partition.append(batch(b"%d" % n + b"v" * 250))
+        await housekeeping.delete_records(partition, before)
+        abandon(log)
+        lost = disk.after_power_cut(adversary(seed) if seed else lambda most: 0)
+        log = await open_log(tmp_path, disk=lost)
+        partition = log.partitions[TP]
+        assert partition.log_start_offset == before
+        assert before <= partition.log_end_offset <= 8
+        left = [b"%d" % n for n in range(before, partition.log_end_offset)]
+        assert [value[:1] for value in await values(partition)] == left
+        assert (await partition.append(batch(b"next"))).base_offset == before + len(left)
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("before", [2, 3, 5, 8])
+def test_a_kill_after_records_were_deleted_that_the_checkpoint_has_not_seen(tmp_path, before):
+    """Nothing led to the segment that the log now begins in, and it was taken for a leftover."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        topic = TopicConfig(segment_bytes=1_000, flush_messages=1_000)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        await partition.append(batch(b"0" + b"v" * 250))
+        await log.checkpoint()
+        for n in range(1, 8):  # three in a segment
+            await partition.append(batch(b"%d" % n + b"v" * 250))
+        await housekeeping.delete_records(partition, before)
+        abandon(log)
+        log = await open_log(tmp_path)
+        partition = log.partitions[TP]
+        assert [value[:1] for value in await values(partition)] == [b"%d" % n for n in range(before, 8)]
+        assert (partition.log_start_offset, partition.log_end_offset) == (before, 8)
+        await log.close()
 
     run(test())
 

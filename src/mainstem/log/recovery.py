@@ -346,10 +346,15 @@ class _Recovery:
         """Count in what was written and never promised; the first batch that is not whole ends it."""
         if partition.segments:
             self.read_segment_tail(partition, partition.segments[-1])
+        log_start = partition.log_start_offset
         for path in self.disk.list(partition.directory):
-            starts_here = path.name == file_name(partition.log_end_offset, LOG)
+            base_offset = int(path.stem) if path.suffix == LOG and path.stem.isdigit() else -1
+            if partition.log_end_offset < base_offset <= log_start:  # what lies before it is deleted, there or not
+                partition.log_end_offset = base_offset
+            starts_here = base_offset == partition.log_end_offset
             if starts_here and path not in [segment.path for segment in partition.segments[-1:]]:
-                self.read_segment_tail(partition, replay.active_segment(partition, partition.log_end_offset))
+                self.read_segment_tail(partition, replay.active_segment(partition, base_offset))
+        self.reach_log_start(partition)
         known = {segment.path_of(suffix) for segment in partition.segments for suffix in SUFFIXES}
         for path in self.disk.list(partition.directory):
             unfinished = path.suffix in (CLEANED, ".swap", ".deleted")
@@ -422,11 +427,18 @@ class _Recovery:
                 self.read_segment_tail(partition, segment)
             else:
                 self.count_batches(partition, segment, self.disk.file_size(path))
-        log_start = self.log_start_of(partition)
-        if partition.log_end_offset < log_start:  # nothing that counts is left, but its offsets are not given again
-            partition.log_end_offset = log_start
-            replay.active_segment(partition, log_start)
-        replay.move_log_start(partition, log_start)
+        replay.move_log_start(partition, self.log_start_of(partition))
+        self.reach_log_start(partition)
+
+    def reach_log_start(self, partition: PartitionLog) -> None:
+        """Where nothing that counts is left, its offsets are not given again.
+
+        So it may be without a checkpoint, and where the page cache was trusted: the deletion is in the journal, and
+        what was deleted was not on the disk when the power went.
+        """
+        if partition.log_end_offset < partition.log_start_offset:
+            partition.log_end_offset = partition.log_start_offset
+            replay.active_segment(partition, partition.log_start_offset)
 
     # 5. make it durable
 
