@@ -11,7 +11,7 @@ from mainstem.audit.books import Line
 from mainstem.cli import COMMANDS
 from mainstem.cli.clean import Cleaned
 from mainstem.cli.job import JobRetired
-from mainstem.cli.topic import PartitionLine, TopicDeleted, TopicDetail, TopicLine, TopicMade
+from mainstem.cli.topic import PartitionLine, TopicAltered, TopicDeleted, TopicDetail, TopicLine, TopicMade
 from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.core import TopicPartition
 from mainstem.core.task import TaskState
@@ -94,6 +94,7 @@ DOCUMENTS = {
     "job retire": [JobRetired],
     "topic list": [TopicLine],
     "topic create": [TopicMade],
+    "topic alter": [TopicAltered],
     "topic delete": [TopicDeleted],
     "topic describe": [TopicDetail, PartitionLine],
     "tail": [TypedRecord],

@@ -43,6 +43,23 @@ def test_what_is_made_and_deleted_is_told_to_programs_too(run):
     assert gone == {"name": "orders", "offsets": 0, "writers": [], "readers": []}
 
 
+def test_settings_are_altered_and_taken_back(run, cli_log):
+    run("topic", "create", "kept", "--config", "retention.ms=1000")
+    altered = ("topic", "alter", "kept", "retention.ms=2000", "cleanup.policy=compact")
+    assert run(*altered) == "topic kept: retention.ms = 2000\ntopic kept: cleanup.policy = compact\n"
+    assert json.loads(run("topic", "alter", "kept", "retention.ms=", "--json")) == {
+        "name": "kept", "config": {"retention.ms": None},
+    }  # fmt: skip
+    config = json.loads(run("topic", "describe", "kept", "--json"))["config"]
+    assert (config["retention.ms"], config["cleanup.policy"]) == ("604800000", "compact")
+    line = the_line(mainstem("topic", "alter", "kept", "=5", "--bootstrap", cli_log))
+    assert "SETTING=VALUE: expected NAME=VALUE, found '=5'" in line
+    assert "topic nothing: no such topic" in the_line(
+        mainstem("topic", "alter", "nothing", "a=1", "--bootstrap", cli_log)
+    )
+    run("topic", "delete", "kept", "--yes")
+
+
 def test_a_topic_that_exists_otherwise_is_refused(run, cli_log):
     create = ("topic", "create", "kept", "--partitions", "2", "--config", "retention.ms=1000")
     assert run(*create) == run(*create) == "topic kept: 2 partitions, 1 replicas\n"

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from confluent_kafka import Producer
 
@@ -7,6 +9,7 @@ from mainstem.client.append import append
 from mainstem.client.errors import TopicRefused
 from mainstem.client.internal import COMMITS, INTERNAL_TOPICS
 from mainstem.client.topics import (
+    alter_config,
     bounds,
     cluster_id,
     delete,
@@ -92,6 +95,24 @@ def test_the_hint_is_of_what_was_refused(connection, topic, given, partitions, f
     with pytest.raises(TopicRefused) as refused:
         ensure_topic(connection, given.format(topic=topic), partitions, settings, replication_factor=factor)
     assert hint in refused.value.hint
+
+
+def test_settings_of_a_topic_are_changed_and_taken_back(connection, name):
+    """Hints named a tool of Kafka's, which is not there."""
+    ensure_topic(connection, name, 1, {"retention.ms": "1000", "max.message.bytes": "7777"})
+    with pytest.raises(TopicMismatch) as mismatch:
+        ensure_topic(connection, name, 1, {"retention.ms": "2000"}, same_settings=True)
+    (command,) = re.findall("`mainstem topic alter (.*)`", mismatch.value.hint)
+    assert command == f"{name} retention.ms=2000 --bootstrap {connection.bootstrap}"
+    alter_config(connection, name, {"retention.ms": "2000", "max.message.bytes": None})
+    found = describe_config(connection, name)
+    assert (found["retention.ms"], found["max.message.bytes"]) == ("2000", "1048588")
+    with pytest.raises(TopicRefused, match=r"^alter topic .*retenshun\.ms") as refused:
+        alter_config(connection, name, {"max.message.bytes": "5", "retenshun.ms": "1"})
+    assert refused.value.hint == "did you mean retention.ms?"
+    assert describe_config(connection, name) == found
+    with pytest.raises(UnknownTopic, match="no such topic"):
+        alter_config(connection, f"{name}.never-there", {"retention.ms": "1"})
 
 
 def test_a_topic_that_is_deleted_is_unknown(connection, topic):

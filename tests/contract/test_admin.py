@@ -17,6 +17,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from mainstem.client.connection import Connection
+from mainstem.client.errors import TopicRefused
+from mainstem.client.topics import alter_config, describe_config
 from tests.contract.clients import Log, Sent, consume, produce, wait_until
 from tests.support import kafka_tools
 
@@ -77,6 +80,18 @@ def test_an_unknown_setting_of_a_topic_is_refused_and_named(log: Log, name: str)
     admin = log.admin()
     with pytest.raises(KafkaException, match=r"INVALID_CONFIG.*segmnt\.bytes"):
         admin.create_topics([NewTopic(name, 1, log.replicas, config={"segmnt.bytes": "1"})])[name].result(30)
+
+
+def test_settings_are_changed_by_our_own_command_too(log: Log, topic: str) -> None:
+    connection = Connection(log.bootstrap)
+    alter_config(connection, topic, {"retention.ms": "7200000", "max.message.bytes": "2000000"})
+    wait_until(lambda: describe_config(connection, topic)["retention.ms"] == "7200000", "it is set")
+    alter_config(connection, topic, {"retention.ms": None})
+    wait_until(lambda: describe_config(connection, topic)["retention.ms"] == "604800000", "it is the default again")
+    assert describe_config(connection, topic)["max.message.bytes"] == "2000000"
+    with pytest.raises(TopicRefused, match=r"segmnt\.bytes") as refused:
+        alter_config(connection, topic, {"segmnt.bytes": "1"})
+    assert refused.value.hint == "did you mean segment.bytes?"
 
 
 def test_settings_are_shown_changed_and_taken_back_by_the_tool(log: Log, topic: str) -> None:

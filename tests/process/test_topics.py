@@ -41,6 +41,8 @@ def test_a_topic_that_a_client_made_first_is_told(log_connection):
     [line] = other_settings(log_connection, project)
     assert line.startswith("topic found.orders was made with retention.ms = 604800000, and keeps it")
     assert "the project would have made it with -1" in line
+    told = f"`mainstem topic alter found.orders retention.ms=-1 --bootstrap {log_connection.bootstrap}` changes it"
+    assert told in line
 
 
 @pytest.mark.parametrize("setting", [("retenshun.ms", "1"), ("retention.ms", "soon")])

@@ -1,6 +1,7 @@
-"""`mainstem topic list|describe|create|delete`."""
+"""`mainstem topic list|describe|create|alter|delete`."""
 
 import contextlib
+from collections.abc import Iterable
 
 import click
 import msgspec
@@ -56,9 +57,16 @@ class TopicDeleted(msgspec.Struct, frozen=True):
     readers: list[str]
 
 
-@click.group(short_help="List, describe, create, delete topics.")
+class TopicAltered(msgspec.Struct, frozen=True):
+    """`topic alter --json`: what was changed; null where the log's default holds again."""
+
+    name: str
+    config: dict[str, str | None]
+
+
+@click.group(short_help="List, describe, create, alter, delete topics.")
 def topic() -> None:
-    """List, describe, create and delete topics."""
+    """List, describe, create, alter and delete topics."""
 
 
 @topic.command("list", short_help="Every topic.")
@@ -112,17 +120,32 @@ def create(name: str, partitions: int, settings: tuple[str, ...], as_json: bool,
     """Create topic NAME; one that exists with these partitions and settings is left as it is, another is refused."""
     from mainstem.client import topics
 
-    config = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise UserError(f"--config: expected NAME=VALUE, found {setting!r}")
-        config[key] = value
+    config = named_values(settings, "--config")
     made = topics.ensure_topic(target.connect(), name, partitions, config, same_settings=True)
     if as_json:
         click.echo(to_json(TopicMade(made.name, made.partitions, made.replication_factor)))
         return
     click.echo(f"topic {made.name}: {made.partitions} partitions, {made.replication_factor} replicas")
+
+
+@topic.command(short_help="Change settings of a topic.")
+@click.argument("name")
+@click.argument("settings", nargs=-1, required=True, metavar="SETTING=VALUE...")
+@json_option
+@connection_options
+def alter(name: str, settings: tuple[str, ...], as_json: bool, target: Target) -> None:
+    """Change settings of topic NAME, as `retention.ms=-1`, all or none; without a value, as `retention.ms=`, the log's
+    default holds again.
+    """
+    from mainstem.client import topics
+
+    changes = {key: value or None for key, value in named_values(settings, "SETTING=VALUE").items()}
+    topics.alter_config(target.connect(), name, changes)
+    if as_json:
+        click.echo(to_json(TopicAltered(name, changes)))
+        return
+    for key, value in changes.items():
+        click.echo(f"topic {name}: {key} = {'the default' if value is None else value}")
 
 
 @topic.command(short_help="Delete a topic and its records.")
@@ -149,6 +172,21 @@ def delete(name: str, yes: bool, as_json: bool, target: Target) -> None:
     topics.delete(connection, [name])
     deleted = TopicDeleted(name, offsets, list(writers), list(readers))
     click.echo(to_json(deleted) if as_json else f"topic {name}: deleted")
+
+
+def named_values(settings: Iterable[str], what: str) -> dict[str, str]:
+    """`NAME=VALUE` texts by name; `what` is what they were given as.
+
+    Raises:
+        UserError: one has no name or no equals sign.
+    """
+    values = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not (key and equals):
+            raise UserError(f"{what}: expected NAME=VALUE, found {setting!r}")
+        values[key] = value
+    return values
 
 
 def _span(connection: Connection, name: str) -> int:

@@ -1,5 +1,6 @@
-"""Create, describe and delete topics, and ask for their offsets; on any Kafka, through its admin requests."""
+"""Create, describe, alter and delete topics, and ask for their offsets; on any Kafka, through its admin requests."""
 
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -8,7 +9,15 @@ from typing import Any
 import msgspec
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ConfluentPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, TopicMismatch, TopicRefused, UnknownTopic
@@ -66,7 +75,7 @@ def ensure_internal_topics(connection: Connection) -> None:
             ensure_topic(connection, topic.name, 1, topic.config)
         else:
             keeps = {key: value for key, value in topic.config.items() if key in ("cleanup.policy", "retention.ms")}
-            _refuse_other_settings(topic.name, keeps, describe_config(connection, topic.name))
+            _refuse_other_settings(connection, topic.name, keeps)
 
 
 def ensure_topic(
@@ -98,7 +107,7 @@ def ensure_topic(
                 translated.hint = _mend(connection, error.args[0].code(), name, config or {})
             raise translated from error
         if same_settings:
-            _refuse_other_settings(name, config or {}, describe_config(connection, name))
+            _refuse_other_settings(connection, name, config or {})
     description = _wait_for_leaders(connection, name)
     if description.partitions != partitions:
         raise TopicMismatch(
@@ -122,8 +131,8 @@ def _mend(connection: Connection, code: int, name: str, config: Mapping[str, str
     return "give a number of partitions from 1 on"
 
 
-def _mend_settings(connection: Connection, config: Mapping[str, str]) -> str:
-    """The hint where settings of a new topic are refused:
+def _mend_settings(connection: Connection, config: Mapping[str, str | None]) -> str:
+    """The hint where settings of a topic are refused:
     which of them this log does not know, by those of a topic it has.
     """
     known = next(iter(describe_configs(connection, list(list_topics(connection))[:1]).values()), dict(config))
@@ -131,13 +140,46 @@ def _mend_settings(connection: Connection, config: Mapping[str, str]) -> str:
     return suggestion(unknown, known, "its settings are those of https://kafka.apache.org/documentation/#topicconfigs")
 
 
-def _refuse_other_settings(name: str, expected: Mapping[str, str], found: Mapping[str, str]) -> None:
+def _refuse_other_settings(connection: Connection, name: str, expected: Mapping[str, str]) -> None:
+    found = describe_config(connection, name)
     for key, value in expected.items():
         if found.get(key) != value:
+            hint = "an existing topic keeps its settings; give those"
+            if key in found:
+                hint += f", or change them: `{alter_command(connection, name, key, value)}`"
             raise TopicMismatch(
-                f"topic {name}: expected {key} = {value}, found {found.get(key, 'no such setting')}",
-                hint="an existing topic keeps its settings; give those, or change them with kafka-configs",
+                f"topic {name}: expected {key} = {value}, found {found.get(key, 'no such setting')}", hint=hint
             )
+
+
+def alter_command(connection: Connection, name: str, key: str, value: str) -> str:
+    """What a person types to change a setting of a topic."""
+    return shlex.join(["mainstem", "topic", "alter", name, f"{key}={value}", "--bootstrap", connection.bootstrap])
+
+
+def alter_config(connection: Connection, name: str, changes: Mapping[str, str | None]) -> None:
+    """Change settings of a topic, all or none; None takes back what was set, so that the log's default holds.
+
+    Raises:
+        UnknownTopic: there is no such topic.
+        TopicRefused: the log does not take a setting, or its value.
+    """
+    describe(connection, name)
+    entries = [
+        ConfigEntry(
+            key, value, incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        )
+        for key, value in changes.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    client = admin(connection)
+    try:
+        client.incremental_alter_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
+    except KafkaException as error:
+        translated = _translated(error, f"alter topic {name}")
+        if isinstance(translated, TopicRefused):
+            translated.hint = _mend_settings(connection, changes)
+        raise translated from error
 
 
 def topic_settings(kind: str, own: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from mainstem.client.errors import BrokerUnavailable, Fenced, RecordRefused, Tra
 from mainstem.client.internal import SOURCES, source_transactional_id
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import NextOffsets, Written, add_written
-from mainstem.client.topics import describe, describe_config
+from mainstem.client.topics import alter_command, describe, describe_config
 from mainstem.core import CorruptData
 from mainstem.core.clock import since_boot
 from mainstem.records.fingerprint import MODULUS, fingerprint
@@ -254,7 +254,8 @@ class TransactionalWriter:
             raise TransactionFailed(f"source {self.source}: {reason}; transaction aborted") from error
         size, topic = self._too_large
         limit = int(describe_config(self._connection, topic)["max.message.bytes"])
-        limited, hint = f"{limit} bytes (max.message.bytes)", "raise max.message.bytes of the topic, with kafka-configs"
+        limited = f"{limit} bytes (max.message.bytes)"
+        hint = f"`{alter_command(self._connection, topic, 'max.message.bytes', str(size + _BATCH_BYTES))}` raises it"
         if size > LARGEST_RECORD_BYTES:
             limited, hint = f"{LARGEST_RECORD_BYTES} bytes", "no setting allows more: make it smaller"
         batch = f" in a batch of up to {_BATCH_BYTES}" if size < _BATCH_BYTES else ""

@@ -6,7 +6,14 @@ from pathlib import Path
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch, TopicRefused
-from mainstem.client.topics import TopicDescription, describe_configs, ensure_topic, list_topics, topic_settings
+from mainstem.client.topics import (
+    TopicDescription,
+    alter_command,
+    describe_configs,
+    ensure_topic,
+    list_topics,
+    topic_settings,
+)
 from mainstem.core.config import BadSetting
 from mainstem.process.project import FILE, Project, TopicSpec
 from mainstem.registry.client import Registry
@@ -51,7 +58,7 @@ def other_settings(connection: Connection, project: Project) -> list[str]:
     found = describe_configs(connection, [name for name in declared if name in present])
     return [
         f"topic {name} was made with {key} = {has.get(key)}, and keeps it; the project would have made it with {value}: "
-        f"change it with kafka-configs, or write it under [topics.{name}.config]"
+        f"`{alter_command(connection, name, key, value)}` changes it, or write it under [topics.{name}.config]"
         for name, has in found.items()
         for key, value in declared[name].items()
         if has.get(key) != value
