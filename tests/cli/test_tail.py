@@ -2,7 +2,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from mainstem.cli import group
 from mainstem.client.append import append
@@ -29,6 +29,19 @@ def tail(*arguments):
 def test_records_are_printed_decoded(log):
     result = tail("--from", "earliest", "--no-follow", "--bootstrap", log)
     assert result.stdout.splitlines() == ['0:0  a  {"n":1}', '0:1  -  "text"', "0:2  a  deleted"]
+
+
+@pytest.mark.parametrize("append_time", [False, True])
+def test_the_time_of_a_record_is_its_producers_unless_the_topic_says_otherwise(log, append_time):
+    """It was "of its append"."""
+    topic = f"dated-{append_time}"
+    settings = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
+    ensure_topic(Connection(log), topic, 1, settings)
+    producer = Producer(Connection(log).confluent())
+    producer.produce(topic, b"x", timestamp=1_000_000_000_000)
+    producer.flush(60)
+    told = mainstem("tail", topic, "--from", "earliest", "--no-follow", "--json", "--bootstrap", log)
+    assert (json.loads(told.stdout)["timestamp"] == 1_000_000_000_000) == (not append_time)
 
 
 def test_an_offset_and_a_count_bound_what_is_printed(log):

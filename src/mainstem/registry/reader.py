@@ -26,7 +26,8 @@ SHORTEST_AVRO = 5
 
 
 class TypedRecord(msgspec.Struct, frozen=True):
-    """A committed record. `timestamp` is ms since 1970 (its append); a null `value` deletes its key.
+    """A committed record. `timestamp` is ms since 1970: its producer's, or of its append where the topic says so; a
+    null `value` deletes its key.
 
     `undecoded` is the reason why `value` is bytes although the topic's values have a schema.
     """
