@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from mainstem import embedded
 from mainstem.cli import group
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
-from mainstem.standalone.state import claim_directory, is_up, marker_file
+from mainstem.standalone.state import bind_project, claim_directory, is_up, marker_file
 from tests.support.commands import mainstem, the_line
 from tests.support.node import wait_for
 
@@ -66,6 +66,23 @@ def test_while_it_asks_nothing_is_up(tmp_path):
             assert b"in use by process" in process.communicate(b"y\n", timeout=60)[1]
     assert process.returncode == 2
     assert marker_file(data).exists()
+
+
+def test_the_data_of_another_project_is_not_deleted(tmp_path):
+    """With MAINSTEM_DATA still set for the one, `clean` of the other deleted it."""
+    data, (first, second) = tmp_path / "data", (tmp_path / "first", tmp_path / "second")
+    for directory in (data, first, second):
+        directory.mkdir()
+    for project in (first, second):
+        (project / "mainstem.toml").touch()
+    claim_directory(data)
+    bind_project(data, first, "first")
+    done = mainstem("clean", second, "--data", data, "--yes")
+    assert the_line(done).startswith(
+        f"mainstem: {data}: expected the data directory of the project {second}, found that"
+    )
+    assert clean(first, "--data", data, "--yes").exit_code == 0
+    assert not data.exists()
 
 
 def test_it_asks_first(tmp_path):

@@ -635,6 +635,28 @@ def test_a_renamed_job_does_not_write_beside_what_it_was(log_connection, registr
         assert "does not exist yet" in driver.waiting["renamed@1"]
 
 
+def test_a_schema_that_the_registry_has_lost_is_told_and_not_waited_for(
+    log_connection, registry_url, shop, tmp_path, drivers
+):
+    """`orders` had "no schema yet", and the job stayed idle for ever: with another log, or with `_schemas` deleted."""
+    jobs = """
+        @stream(to="SHOP.copied")
+        def lost(orders):
+            return orders
+    """
+    project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
+    sha = assignments(project, data, SystemClock())[0].code.sha
+    write_fixed(data / "jobs" / "lost@1", Fixed("lost", "1", sha, {"orders": 10**6}, f"{shop}.copied", 1, 4))
+    drivers.append(driver_of(None, project, log_connection, registry_url, data))
+    drivers[0].start()
+    failure = drivers[0].retries.failed["lost@1"]
+    assert failure.error == (
+        f"topic {shop}.orders: schema id 1000000, in whose shape this version reads it, is not registered"
+    )
+    assert failure.needs_a_person
+    assert "set another version under [jobs.lost]" in failure.hint
+
+
 def test_an_empty_table_is_waited_for_only_where_a_database_feeds_it(log_connection, shop):
     """A table that somebody else feeds may stay empty for ever, and so would its job wait."""
     ensure_internal_topics(log_connection)

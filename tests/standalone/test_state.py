@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,14 @@ import pytest
 from mainstem.core.locks import DirectoryLock
 from mainstem.standalone.state import (
     NotOurDirectory,
+    OtherLog,
+    OtherProject,
     UpState,
+    bind_log,
+    bind_project,
     check_directory,
+    check_log,
+    check_project,
     claim_directory,
     delete_directory,
     is_empty,
@@ -65,6 +72,55 @@ def test_what_holds_something_else_or_a_later_format_is_refused(tmp_path):
     marker_file(tmp_path).write_text('{"format": 2}')
     with pytest.raises(NotOurDirectory, match="data directory of format 2, this program knows 1"):
         claim_directory(tmp_path)
+
+
+def a_project(directory):
+    directory.mkdir(parents=True)
+    (directory / "mainstem.toml").touch()
+    return directory
+
+
+def test_the_data_of_another_project_is_refused(tmp_path):
+    """With MAINSTEM_DATA set, `up` of a second project ran the jobs of the first, and its `clean` deleted them."""
+    first, second = a_project(tmp_path / "a" / "demo"), a_project(tmp_path / "b" / "demo")
+    data = tmp_path / "data"
+    data.mkdir()
+    claim_directory(data)
+    bind_project(data, first, "demo")
+    assert bind_project(data, first, "demo").project == str(first)
+    for name in ("demo", "shop"):
+        with pytest.raises(OtherProject, match=rf"data: expected .* project {second}, found that of {first}$"):
+            check_project(data, second, name)
+
+
+def test_a_project_that_was_moved_goes_on_with_its_data(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    claim_directory(data)
+    bind_project(data, a_project(tmp_path / "shop"), "shop")
+    (tmp_path / "shop").rename(tmp_path / "new")
+    assert bind_project(data, tmp_path / "new", "new").project == str(tmp_path / "new")
+    bind_project(data, tmp_path / "new", "shop")  # its settings name it
+    bind_project(data, a_project(tmp_path / "checkout"), "shop")  # of the same project: both are there
+
+    inside = tmp_path / "new" / ".mainstem"
+    inside.mkdir()
+    claim_directory(inside)
+    bind_project(inside, tmp_path / "new", "new")
+    shutil.copytree(tmp_path / "new", tmp_path / "copy")
+    assert bind_project(tmp_path / "copy" / ".mainstem", tmp_path / "copy", "copy").name == "copy"
+
+
+def test_what_was_made_with_another_log_is_refused(tmp_path):
+    claim_directory(tmp_path)
+    check_log(tmp_path, "one", "here", "hint")
+    bind_log(tmp_path, "one")
+    bind_log(tmp_path, "one")
+    check_log(tmp_path, "one", "here", "hint")
+    for found, told in (("two", "two"), ("", "none")):
+        with pytest.raises(OtherLog, match=rf"expected the log one, .*, found {told} at k:9092$") as refused:
+            check_log(tmp_path, found, "at k:9092", "--bootstrap names it")
+        assert refused.value.hint == "--bootstrap names it; or give --data a new directory, to begin anew"
 
 
 class Killed(BaseException):

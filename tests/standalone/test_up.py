@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from mainstem.client.connection import Connection
+from mainstem.client.topics import cluster_id
 from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.process.jars import FetchFailed
 from mainstem.process.versions import Fixed, code_hash, write_fixed
 from mainstem.standalone.config import load_config
-from mainstem.standalone.state import claim_directory, load
+from mainstem.standalone.state import OtherLog, bind_log, claim_directory, load
 from mainstem.standalone.up import Addresses, child_specs, choose_addresses, up
 from tests.standalone.project import write_project
 from tests.support.commands import mainstem
@@ -108,6 +110,29 @@ def test_a_job_that_does_not_run_the_code_as_it_is_now_is_told(project, tmp_path
     assert news[1].endswith("though the project has no such job; `mainstem job retire job 1` stops it for good")
 
 
+def test_another_log_than_before_is_refused(project, tmp_path, mainstem_log):
+    """On a new Kafka each job, table and replica was refused by itself, or waited for a schema for ever."""
+    data, kafka = tmp_path / "data", mainstem_log.bootstrap
+    data.mkdir()
+    claim_directory(data)
+    bind_log(data, "own")
+    addresses = {"listen": "127.0.0.1:0", "gateway": "127.0.0.1:0"}
+    with pytest.raises(OtherLog, match=rf"expected the log own, .*, found none in {data / 'log'}$") as refused:
+        up(project, data, **addresses)
+    assert refused.value.hint.startswith("where it is a Kafka, --bootstrap HOST:PORT names it; or give --data a new")
+    with pytest.raises(OtherLog, match=f"found {cluster_id(Connection(kafka))} at {kafka}$") as refused:
+        up(project, data, bootstrap=kafka, **addresses)
+    assert refused.value.hint.startswith("--bootstrap names it; or")
+    (data / "log").mkdir()
+    with pytest.raises(OtherLog) as refused:
+        up(project, data, bootstrap=kafka, **addresses)
+    assert refused.value.hint.startswith("without --bootstrap the project goes on with its own log; or")
+    assert not (data / "logs").exists()  # nothing was started
+    other = pytest.RaisesExc(OtherLog, match=rf"expected the log own, .*, found \S+ in {data / 'log'}$")
+    with pytest.RaisesGroup(other, flatten_subgroups=True):
+        up(project, data, **addresses)
+
+
 def test_port_0_becomes_a_free_port(project):
     at = choose_addresses(load_config(project, {}), None, "127.0.0.1:0", "127.0.0.1:0")
     assert not at.bootstrap.endswith(":0")
@@ -147,6 +172,9 @@ def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_pat
             write(50)
             wait_for(lambda name=name, pid=pid: node.runs(name) and node.child(name)["pid"] != pid)
             wait_for(lambda: node.lines_of("lines") == wanted)
+        marker = json.loads((data / "mainstem.json").read_text())
+        assert (marker["project"], marker["name"]) == (str(project), "small")
+        assert marker["log"] == cluster_id(Connection(node.state["bootstrap"]))
         assert node.post("orders/events", [{"number": 1, "amount": 2.5}])["results"][0]["status"] == "accepted"
 
         command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]

@@ -26,22 +26,24 @@ class Cleaned(msgspec.Struct, frozen=True):
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def clean(project: Path, data: Path | None, yes: bool, as_json: bool) -> None:
-    """Delete the data directory of PROJECT: its log, checkpoints and tables. Refused while it is in use, or is none.
+    """Delete the data directory of PROJECT: its log, checkpoints and tables. Refused while it is in use, is none, or
+    is that of another project.
 
     What sources and destinations keep (a replication slot, rows of a replica) is not touched, nor what a link in it
     points to. Interrupted, it is run again.
     """
     directory = data_directory(project, data)
-    cleaned = _clean(directory, yes)
+    cleaned = _clean(project, directory, yes)
     click.echo(to_json(cleaned) if as_json else f"{directory}: {cleaned.result}")
 
 
-def _clean(directory: Path, yes: bool) -> Cleaned:
-    from mainstem.standalone.state import check_directory, delete_directory, is_empty
+def _clean(project: Path, directory: Path, yes: bool) -> Cleaned:
+    from mainstem.process.project import project_name
+    from mainstem.standalone.state import check_project, delete_directory, is_empty
 
     if not directory.exists() or (directory.is_dir() and is_empty(directory)):
         return Cleaned(str(directory), "nothing there")
-    check_directory(directory)
+    check_project(directory, project, project_name(project))
     if not yes:
         with _locked(directory):  # not while it asks: who holds the lock counts as a running `up`
             pass

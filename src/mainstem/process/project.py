@@ -188,6 +188,15 @@ def load_project(path: Path | str, *, environment: Mapping[str, str] = os.enviro
     )
 
 
+def project_name(path: Path, *, environment: Mapping[str, str] = os.environ) -> str:
+    """What `plan` and `status` call the project at `path`; its directory's name where its settings cannot be read."""
+    directory = path.resolve()
+    try:
+        return _read_settings(directory / FILE, environment).project.name or directory.name
+    except BadSetting:
+        return directory.name
+
+
 def load_job_configs(path: Path, *, environment: Mapping[str, str] = os.environ) -> dict[str, JobConfig]:
     """The `[jobs]` of the project at `path`, without its code.
 

@@ -53,6 +53,10 @@ class InputMissing(UserError):
     """A job cannot start yet: an input has no topic or no schema."""
 
 
+class SchemaLost(UserError):
+    """A version was started with a schema that the registry does not have."""
+
+
 class OutputTaken(UserError):
     """A version that has never run would write into a topic that another one writes."""
 
@@ -402,10 +406,25 @@ def _check_fixed(fixed: Fixed | None, config: JobConfig, version: Version, name:
 def _schema(registry: Registry, each: Input, topics: dict[str, TopicDescription], fixed: Fixed | None) -> TopicSchema:
     if each.topic not in topics:
         raise InputMissing(f"topic {each.topic} does not exist yet")
+    reader_id = fixed.readers.get(each.parameter) if fixed else None
     try:
-        return topic_schema(registry, each.topic, reader_id=fixed.readers.get(each.parameter) if fixed else None)
+        return topic_schema(registry, each.topic, reader_id=reader_id)
     except NotFound:
+        if fixed is not None and reader_id is not None and not _knows(registry, reader_id):
+            raise SchemaLost(
+                f"topic {each.topic}: schema id {reader_id}, in whose shape this version reads it, is not registered",
+                hint="`_schemas` was deleted or this is another log: bring it back, or set another version under "
+                f"[jobs.{fixed.job}]",
+            ) from None
         raise InputMissing(f"topic {each.topic} has no schema yet") from None
+
+
+def _knows(registry: Registry, schema_id: int) -> bool:
+    try:
+        registry.schema(schema_id)
+    except NotFound:
+        return False
+    return True
 
 
 def _announce(

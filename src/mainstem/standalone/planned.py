@@ -16,7 +16,7 @@ def planned_now(project: Path, data: Path) -> "Plan":
     """Check, load and analyse the project, on a Spark of its own.
 
     Raises:
-        BadSetting, BadSparkSetting, BadDeclaration: `mainstem up` would refuse it too.
+        OtherProject, BadSetting, BadSparkSetting, BadDeclaration: `mainstem up` would refuse it too.
     """
     from mainstem.client.connection import Connection, load_security
     from mainstem.client.topics import list_topics
@@ -26,12 +26,14 @@ def planned_now(project: Path, data: Path) -> "Plan":
     from mainstem.registry.client import Registry
     from mainstem.standalone.config import load_config, table_directories
     from mainstem.standalone.ends import with_ends
-    from mainstem.standalone.state import is_up, load
+    from mainstem.standalone.state import check_project, is_up, load, marker_file
 
     config = load_config(project)
     table_directories(config, data)
     check_settings(config.spark)
     loaded = load_project(project)
+    if marker_file(data).exists():
+        check_project(data, project, loaded.name)
     with tempfile.TemporaryDirectory(prefix="mainstem-plan-") as scratch:
         with _errors_aside(Path(scratch) / "java"):
             spark = start_session("plan", SparkConfig(), directory=Path(scratch))

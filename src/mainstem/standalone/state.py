@@ -1,7 +1,12 @@
 """What stands in the data directory about itself.
 
-`mainstem.json` says that it is one, and of which format: `{"format":1}`. A program refuses a larger format than its
-own. `{"format":0}` stands in one that is being deleted, to the last: `up` refuses what a crash has left of it.
+`mainstem.json` says that it is one, of which format, and since the first start of which project and with which log:
+
+    {"format":1,"project":"/home/me/shop","name":"shop","log":"5L6g3nShT-eMCtK--X86sw"}
+
+What jobs, sources and sinks keep there is true of that project and that log alone, so others are refused. `log` is the
+cluster id. A program refuses a larger format than its own. `{"format":0}` stands in one that is being deleted, to the
+last: `up` refuses what a crash has left of it.
 
 `up.json` is what a running `mainstem up` says of itself, for the other commands:
 
@@ -40,10 +45,21 @@ class NotOurDirectory(UserError):
     """The directory holds something else, or data of a later program."""
 
 
-class Marker(msgspec.Struct, frozen=True):
-    """The content of `mainstem.json`."""
+class OtherProject(UserError):
+    """The data directory belongs to another project."""
+
+
+class OtherLog(UserError):
+    """What the data directory holds was made with another log."""
+
+
+class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The content of `mainstem.json`; "" is not known yet."""
 
     format: int
+    project: str = ""  # its directory when it was last started
+    name: str = ""
+    log: str = ""  # cluster id
 
 
 def marker_file(data: Path) -> Path:
@@ -85,6 +101,77 @@ def claim_directory(data: Path) -> None:
             f"{data}: expected a whole data directory, found one that was being deleted",
             hint="`mainstem clean` deletes the rest",
         )
+
+
+def check_project(data: Path, project: Path, name: str) -> Marker:
+    """Refuse the data directory of another project; one that was moved, with its data or without, is the same.
+
+    Args:
+        data: has a marker.
+        project: its directory.
+        name: as its settings say; else that of its directory.
+
+    Raises:
+        OtherProject: the project that was started with it is there still, and is another.
+    """
+    marker, project = check_directory(data), project.resolve()
+    before = Path(marker.project)
+    is_default = name == project.name and marker.name == before.name  # two in directories of one name are two
+    if (
+        not marker.project
+        or before == project
+        or data.resolve().parent == project
+        or (marker.name == name and not is_default)
+        or not (before / "mainstem.toml").is_file()
+    ):
+        return marker
+    raise OtherProject(
+        f"{data}: expected the data directory of the project {project}, found that of {before}",
+        hint="give each project a directory of its own: --data or MAINSTEM_DATA names it, without them it is PROJECT/.mainstem",
+    )
+
+
+def bind_project(data: Path, project: Path, name: str) -> Marker:
+    """Write down that `data` belongs to this project, unless that is known. Call it under its lock.
+
+    Raises:
+        OtherProject: it belongs to another.
+    """
+    marker = check_project(data, project, name)
+    return _write(data, marker, msgspec.structs.replace(marker, project=str(project.resolve()), name=name))
+
+
+def check_log(data: Path, found: str, place: str, hint: str) -> None:
+    """Refuse another log than the one that all in `data` was made with.
+
+    Args:
+        data: has a marker.
+        found: cluster id; "" where there is no log yet.
+        place: where it was found.
+        hint: how the other one is named.
+
+    Raises:
+        OtherLog: it is another.
+    """
+    expected = check_directory(data).log
+    if expected not in ("", found):
+        raise OtherLog(
+            f"{data}: expected the log {expected}, with which all in it was made, found {found or 'none'} {place}",
+            hint=f"{hint}; or give --data a new directory, to begin anew",
+        )
+
+
+def bind_log(data: Path, found: str) -> None:
+    """Write down with which log what is in `data` was made, unless that is known. Call it under its lock."""
+    marker = check_directory(data)
+    if not marker.log:
+        _write(data, marker, msgspec.structs.replace(marker, log=found))
+
+
+def _write(data: Path, before: Marker, marker: Marker) -> Marker:
+    if marker != before:
+        write_atomically(marker_file(data), msgspec.json.encode(marker))
+    return marker
 
 
 def is_empty(data: Path) -> bool:

@@ -19,6 +19,7 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch
 from mainstem.client.internal import job_key
+from mainstem.client.topics import cluster_id
 from mainstem.core import SystemClock
 from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import BadSetting
@@ -32,7 +33,7 @@ from mainstem.standalone.config import FILE, NodeConfig, load_config, table_dire
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.disks import DiskAlarm
 from mainstem.standalone.doctor import check_extra
-from mainstem.standalone.state import LAYOUT, UpState, claim_directory, save
+from mainstem.standalone.state import LAYOUT, UpState, bind_log, bind_project, check_log, claim_directory, save
 from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python, unfailing
 from mainstem.standalone.tasks import News, load_tasks
 
@@ -102,6 +103,25 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     return specs
 
 
+def check_same_log(data: Path, bootstrap: str | None, found: str) -> None:
+    """Refuse another log than before: positions, schema ids and checkpoints of `data` mean that one.
+
+    Args:
+        data: has a marker.
+        bootstrap: the Kafka that is meant; None: the log in `data`.
+        found: its cluster id; "" where there is no log yet.
+
+    Raises:
+        OtherLog: it is another.
+    """
+    own = data / LAYOUT["log"]
+    if bootstrap is None:
+        check_log(data, found, f"in {own}", "where it is a Kafka, --bootstrap HOST:PORT names it")
+    else:
+        hint = "without --bootstrap the project goes on with its own log" if own.is_dir() else "--bootstrap names it"
+        check_log(data, found, f"at {bootstrap}", hint)
+
+
 def without_up(project: Path, data: Path, bootstrap: str) -> str:
     """How a topic of our own log is changed where `up` refuses to run: the log ends with it."""
     config = ["--config", str(project / FILE)]
@@ -140,6 +160,8 @@ def up(
     Raises:
         DirectoryInUse: another `up` holds `data`.
         NotOurDirectory: `data` holds something else.
+        OtherProject, OtherLog: it belongs to another project, or was made with another log.
+        BrokerUnavailable: the Kafka at `bootstrap` does not answer.
         BadSetting, BadDeclaration: the project is wrong.
         UserError: the extra `gateway` is not installed.
         ChildFailed: a process refused to start.
@@ -150,6 +172,11 @@ def up(
     project = load_project(path)
     with DirectoryLock(data):
         claim_directory(data)
+        bind_project(data, project.directory, project.name)
+        if bootstrap is not None:  # before anything there is changed
+            check_same_log(data, bootstrap, cluster_id(Connection(bootstrap, config.security)))
+        elif not (data / LAYOUT["log"]).is_dir():
+            check_same_log(data, None, "")
         at = choose_addresses(config, bootstrap, listen, gateway)
         state = UpState(os.getpid(), str(project.directory), at.bootstrap, at.gateway_url, time.time())
         given = {"--bootstrap": bootstrap, "--listen": listen, "--gateway": gateway}
@@ -164,12 +191,15 @@ def up(
 
         def declare() -> None:
             connection = Connection(at.bootstrap, config.security)
+            found = cluster_id(connection)
+            check_same_log(data, bootstrap, found)
             try:
                 declare_topics(project, connection, at.gateway_url)
             except TopicMismatch as error:
                 if bootstrap is None:
                     error.hint += f"; {without_up(project.directory, data, at.bootstrap)}"
                 raise
+            bind_log(data, found)
             for line in other_settings(connection, project):
                 unfailing(on_news)(line)
 
