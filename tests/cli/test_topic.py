@@ -35,6 +35,19 @@ def test_a_topic_is_created_listed_described_and_deleted(run):
     assert json.loads(run("topic", "list", "--json")) == []
 
 
+def test_a_topic_of_the_users_own_with_an_underscore_is_left_out_as_the_help_says(run):
+    """It was "what Mainstem and Kafka keep for themselves"."""
+    run("topic", "create", "_events")
+    assert json.loads(run("topic", "list", "--json")) == []
+    assert "_events" in [each["name"] for each in json.loads(run("topic", "list", "--all", "--json"))]
+    for command in ("topic list", "audit"):
+        assert "begin with _" in " ".join(CliRunner().invoke(group, [*command.split(), "--help"]).stdout.split())
+    assert json.loads(run("audit", "--json")) == []
+    (line,) = json.loads(run("audit", "_events", "--json"))
+    assert line["partition"] == {"topic": "_events", "partition": 0}
+    run("topic", "delete", "_events", "--yes")
+
+
 def test_what_is_made_and_deleted_is_told_to_programs_too(run):
     made = json.loads(run("topic", "create", "orders", "--partitions", "2", "--json"))
     assert made == {"name": "orders", "partitions": 2, "replication_factor": 1}

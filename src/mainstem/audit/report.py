@@ -20,7 +20,7 @@ from mainstem.core import TopicPartition, UserError
 
 
 def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
-    """Balance the books of every topic of the users, or of `only`.
+    """Balance the books of every topic whose name does not begin with _, or of `only`.
 
     1. Read what writers and readers say, 2. count what the log holds, 3. read the writers again: what they wrote
     meanwhile explains a difference.

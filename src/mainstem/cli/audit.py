@@ -25,7 +25,8 @@ def audit(
     as_json: bool,
     target: Target,
 ) -> None:
-    """Compare what was written to TOPICS (default: all) with what the log holds and what every reader says it saw.
+    """Compare what was written to TOPICS (default: all whose names do not begin with _) with what the log holds and
+    what every reader says it saw.
 
     Exit 1 if anything is lost or doubled. In flight are a reader that has more to read, or has said nothing yet, and a
     topic that was written to meanwhile: nothing is wrong there so far.

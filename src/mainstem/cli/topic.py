@@ -70,11 +70,15 @@ def topic() -> None:
 
 
 @topic.command("list", short_help="Every topic.")
-@click.option("--all", "internal", is_flag=True, help="Also the topics that Mainstem and Kafka keep for themselves.")
+@click.option("--all", "internal", is_flag=True, help="Also topics whose names begin with _.")
 @json_option
 @connection_options
 def list_command(internal: bool, as_json: bool, target: Target) -> None:
-    """Show every topic: partitions, replication, offsets."""
+    """Show every topic: partitions, replication, offsets.
+
+    Names that begin with _ are those of the topics that Mainstem and Kafka keep for themselves: without --all they are
+    left out, a topic of your own with such a name too.
+    """
     from mainstem.client import topics
 
     connection = target.connect()
