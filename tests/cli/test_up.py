@@ -51,6 +51,13 @@ def test_a_kafka_that_is_not_there_is_named_at_once(tmp_path):
     assert "127.0.0.1:1: no log answers: Connection refused (is the address of --bootstrap right" in line
 
 
+def test_an_address_of_our_own_log_is_refused_where_none_is_started(tmp_path):
+    """It was left out without a word."""
+    (tmp_path / "mainstem.toml").write_text("")
+    line = the_line(mainstem("up", tmp_path, "--bootstrap", "127.0.0.1:1", "--listen", "127.0.0.1:2"))
+    assert "--listen 127.0.0.1:2: expected no address for a log of our own, found --bootstrap 127.0.0.1:1 too" in line
+
+
 @pytest.mark.parametrize("command", [["plan"], ["up", "--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]])
 def test_without_any_java_one_line_says_what_to_do(tmp_path, monkeypatch, command):
     project, packages = tmp_path / "project", tmp_path / "packages"

@@ -9,6 +9,7 @@ import click
 from mainstem.cli.output import log_level_option, tell
 from mainstem.cli.target import data_directory, probe
 from mainstem.client.connection import Connection, load_security
+from mainstem.core import UserError
 from mainstem.core.logging import configure
 from mainstem.core.process import die_with_parent
 
@@ -31,6 +32,11 @@ def up(
     from mainstem.standalone.state import UpState
     from mainstem.standalone.supervisor import ChildState
 
+    if bootstrap is not None and listen is not None:
+        raise UserError(
+            f"--listen {listen}: expected no address for a log of our own, found --bootstrap {bootstrap} too",
+            hint="give one of them: --bootstrap runs on a Kafka, --listen says where our own log listens",
+        )
     configure("up", level=log_level)
     die_with_parent()
     if bootstrap is not None:
