@@ -1,3 +1,4 @@
+import httpx
 import pytest
 
 from mainstem import embedded
@@ -8,6 +9,7 @@ from mainstem.client.topics import CHANGELOG_SETTINGS, describe, describe_config
 from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.registry.client import Registry
+from mainstem.standalone.config import load_config
 from mainstem.standalone.declare import declare_topics
 from tests.standalone.project import ORDERS, write_project
 from tests.support.gateway_process import GatewayProcess
@@ -19,11 +21,16 @@ def at():
         yield Connection(log.bootstrap), gateway.url
 
 
+def declared(directory, at):
+    connection, url = at
+    declare_topics(load_project(directory), load_config(directory, {}), connection, url)
+
+
 def test_topics_schemas_and_catalog_agree_with_the_project(at, tmp_path):
     connection, url = at
-    project = load_project(write_project(tmp_path / "p"))
+    directory = write_project(tmp_path / "p")
     for _ in range(2):  # what exists and agrees is left alone
-        declare_topics(project, connection, url)
+        declared(directory, at)
         assert describe(connection, "orders").partitions == 2
         assert describe_config(connection, "orders")["retention.ms"] == "-1"
         entry = topic_entries(read_catalog(connection))["orders"]
@@ -31,23 +38,31 @@ def test_topics_schemas_and_catalog_agree_with_the_project(at, tmp_path):
         assert Registry(url).latest("orders-value").version == 1
 
 
-def test_another_number_of_partitions_is_refused(at, tmp_path):
+def test_the_collector_takes_no_events_for_what_a_source_writes(at, tmp_path):
+    """It did for the log file of the example project, whose topic has a schema there."""
     connection, url = at
+    declared(write_project(tmp_path / "p"), at)
+    assert topic_entries(read_catalog(connection))["lines"].producer == "source:access"
+    answer = httpx.post(f"{url}/v1/topics/lines/events", json=[{"line": "forged"}])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_an_input")
+    assert httpx.post(f"{url}/v1/topics/orders/events", json=[{"number": 1, "amount": 2.5}]).status_code == 200
+
+
+def test_another_number_of_partitions_is_refused(at, tmp_path):
     directory = write_project(tmp_path / "p")
-    declare_topics(load_project(directory), connection, url)
+    declared(directory, at)
     settings = (directory / "mainstem.toml").read_text()
     (directory / "mainstem.toml").write_text(settings.replace("partitions = 2", "partitions = 3"))
     with pytest.raises(TopicMismatch, match="topic orders: expected 3 partitions, found 2"):
-        declare_topics(load_project(directory), connection, url)
+        declared(directory, at)
 
 
 def test_a_setting_that_the_log_refuses_is_named_with_its_file(at, tmp_path):
-    connection, url = at
     directory = write_project(tmp_path / "p")
     with (directory / "mainstem.toml").open("a") as file:
         file.write('[topics.wrong]\nconfig = { "retenshun.ms" = "1" }\n')
     with pytest.raises(BadSetting, match=rf"^{directory}/mainstem\.toml: \[topics\.wrong\]: .*retenshun\.ms"):
-        declare_topics(load_project(directory), connection, url)
+        declared(directory, at)
 
 
 @pytest.mark.parametrize(
@@ -63,21 +78,21 @@ def test_a_wrong_schema_is_named_with_its_file_and_topic(at, tmp_path, schema, s
     """It was a line without either, or a traceback."""
     connection, url = at
     directory = write_project(tmp_path / "p")
+    declared(directory, at)
     project = load_project(directory)
-    declare_topics(project, connection, url)
     (directory / "orders.avsc").unlink()
     if schema is not None:
         (directory / "orders.avsc").write_bytes(schema if isinstance(schema, bytes) else schema.encode())
     with pytest.raises(BadSetting, match=rf"^{directory}/orders\.avsc: schema of topic orders: {said}"):
-        declare_topics(project, connection, url)
+        declare_topics(project, load_config(directory, {}), connection, url)
 
 
 def test_a_table_of_a_source_has_the_lag_of_a_changelog_whoever_makes_it_first(at, tmp_path):
     """The project declared it without one before its source came, and compaction took away what replicas needed."""
-    connection, url = at
+    connection, _ = at
     directory = write_project(tmp_path / "p")
     jobs = 'from mainstem.process import changelog, stream, topic\norders = topic("orders")\n'
     jobs += 'planes = changelog("db.planes", key="id")\n@stream(to="b")\ndef job(orders, planes):\n    return orders\n'
     (directory / "jobs.py").write_text(jobs)
-    declare_topics(load_project(directory), connection, url)
+    declared(directory, at)
     assert describe_config(connection, "db.planes").items() >= CHANGELOG_SETTINGS.items()

@@ -11,10 +11,13 @@ from mainstem.client.topics import ensure_internal_topics
 from mainstem.process import Project
 from mainstem.process.topics import create_topic, register_schema
 from mainstem.registry.client import Registry
+from mainstem.standalone.config import NodeConfig
+from mainstem.standalone.ends import COLLECTOR, source_of
 
 
-def declare_topics(project: Project, connection: Connection, registry_url: str) -> None:
-    """Create the input topics of `project`, register their schemas, tell the catalog. Outputs are made by their jobs.
+def declare_topics(project: Project, config: NodeConfig, connection: Connection, registry_url: str) -> None:
+    """Create the input topics of `project`, register their schemas, tell the catalog, also which source writes one: the
+    collector takes no events for that. Outputs are made by their jobs.
 
     Raises:
         BadSetting: the log refuses what the project says of a topic, or a schema file is wrong or does not fit what is
@@ -33,7 +36,9 @@ def declare_topics(project: Project, connection: Connection, registry_url: str) 
         subject = None
         if topic.schema_file is not None:
             subject = register_schema(registry, project, topic, project.directory)
-        entry = TopicEntry(kind=topic.kind, key=topic.key, event_time=topic.event_time, subject=subject)
+        writer = source_of(topic.name, config)
+        producer = None if writer == COLLECTOR else writer.replace(" ", ":", 1)
+        entry = TopicEntry(topic.kind, topic.key, topic.event_time, subject, producer)
         key, value = f"topic:{topic.name}", msgspec.to_builtins(entry)
         if subject is not None and known.get(key) != msgspec.json.decode(msgspec.json.encode(value)):
             changes[key] = value

@@ -194,7 +194,7 @@ def up(
             found = cluster_id(connection)
             check_same_log(data, bootstrap, found)
             try:
-                declare_topics(project, connection, at.gateway_url)
+                declare_topics(project, config, connection, at.gateway_url)
             except TopicMismatch as error:
                 if bootstrap is None:
                     error.hint += f"; {without_up(project.directory, data, at.bootstrap)}"

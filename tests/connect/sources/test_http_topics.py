@@ -108,10 +108,11 @@ def test_topics_are_found_when_they_appear_and_refused_with_what_there_is(log_co
     run = uuid.uuid4().hex[:8]
     state, clock = State(), ManualClock()
     names = {kind: f"{kind}-{run}" for kind in ("input", "bare", "output", "late")}
-    for kind in ("input", "bare", "output"):
+    names["kept"] = f"{names['input']}.quarantine"
+    for kind in ("input", "bare", "output", "kept"):
         ensure_topic(log_connection, names[kind], 1)
     write_catalog(log_connection, {f"topic:{names['output']}": TopicEntry(producer="job:j")})
-    for kind in ("input", "output", "late"):
+    for kind in ("input", "output", "late", "kept"):
         for record in state.register(f"{names[kind]}-value", NewSchema(SCHEMA)).records:
             state.apply(*record)
 
@@ -119,12 +120,14 @@ def test_topics_are_found_when_they_appear_and_refused_with_what_there_is(log_co
         topics = Topics(log_connection, state, clock)
         assert (await topics.encoder(names["input"])).schema_id == 1
         assert names["input"] in topics.inputs()
-        assert not {names["bare"], names["output"]} & set(topics.inputs())
+        assert not {names["bare"], names["output"], names["kept"]} & set(topics.inputs())
         with pytest.raises(NoSchema, match="has no schema") as no_schema:
             await topics.encoder(names["bare"])
         assert "POST /subjects/" in no_schema.value.hint
         with pytest.raises(NotAnInput, match="is written by job:j"):
             await topics.encoder(names["output"])
+        with pytest.raises(NotAnInput, match="is written by quarantine"):
+            await topics.encoder(names["kept"])
         with pytest.raises(UnknownTopic) as unknown:
             await topics.encoder(names["late"])
         assert names["input"] in unknown.value.topics

@@ -346,8 +346,10 @@ class FileSource:
                 f'source {self.name}: topic {self.config.topic}: its schema does not take {{"line": text}}: {error}',
                 hint="give the file a topic of its own, or other fields of its schema a default",
             ) from None
-        if self.config.topic not in topic_entries(read_catalog(self._connection)):
-            entry = TopicEntry("stream", (), None, subject, f"source:{self.name}")
+        known = topic_entries(read_catalog(self._connection))
+        entry = known.get(self.config.topic, TopicEntry(subject=subject))
+        if entry.producer is None:  # otherwise the collector would take events for it too
+            entry = msgspec.structs.replace(entry, producer=f"source:{self.name}")
             write_catalog(self._connection, {f"topic:{self.config.topic}": entry})
         return schema
 

@@ -201,8 +201,10 @@ class Topics:
         entry = self._entries.get(topic)
         if entry is None:
             raise UnknownTopic(topic, self.inputs())
-        if entry.producer is not None:
-            raise NotAnInput(f"topic {topic!r} is written by {entry.producer}: events cannot be posted to it")
+        if not _is_input(topic, entry):
+            raise NotAnInput(
+                f"topic {topic!r} is written by {entry.producer or 'quarantine'}: events cannot be posted to it"
+            )
         return self._compiled(topic, entry)
 
     def inputs(self) -> list[str]:
@@ -210,9 +212,7 @@ class Topics:
         return sorted(
             name
             for name, entry in self._entries.items()
-            if entry.producer is None
-            and not name.endswith(SUFFIX)
-            and self._subject(name, entry) in self._schemas.subjects
+            if _is_input(name, entry) and self._subject(name, entry) in self._schemas.subjects
         )
 
     def _subject(self, topic: str, entry: TopicEntry) -> str:
@@ -230,3 +230,8 @@ class Topics:
             known = Encoder(topic, entry, version)
             self._encoders[topic] = known
         return known
+
+
+def _is_input(topic: str, entry: TopicEntry) -> bool:
+    """Whether events are posted to it: no job, no source and no quarantine writes it."""
+    return entry.producer is None and not topic.endswith(SUFFIX)
