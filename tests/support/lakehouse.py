@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from confluent_kafka import TopicPartition as ConfluentPartition
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError, TableNotFoundError
@@ -64,6 +65,30 @@ PLANE = """{"type": "record", "name": "Change", "namespace": "fleet.planes", "ma
     {"name": "tailnum", "type": "string"}, {"name": "seats", "type": ["null", "int"]}]}]},
   {"name": "after", "type": ["null", "Row"]}]}"""
 PLANE_2 = PLANE.replace("]}]}", ']}, {"name": "engine", "type": ["null", "string"], "default": null}]}', 1)
+NUMBER = record(("number", "int"))
+CHANGE = record(
+    ("op", "string"), ("after", ["null", json.loads(record(("seats", "int"), name="Row"))]), mainstem="change"
+)
+
+
+def collected(*rows):
+    """Rows (key, value) as a collected batch."""
+    columns = {
+        "partition": pa.array([0] * len(rows), pa.int32()),
+        "offset": pa.array(range(len(rows)), pa.int64()),
+        "timestamp": pa.array([AT] * len(rows), pa.timestamp("us", "UTC")),
+        "key": pa.array([key for key, _ in rows], pa.binary()),
+        "value": pa.array([value for _, value in rows], pa.binary()),
+    }
+    return pa.table(columns)
+
+
+def number(n, schema_id=1):
+    return avro.encode(schema_id, NUMBER, {"number": n})
+
+
+def change(op, seats=None):
+    return avro.encode(1, CHANGE, {"op": op, "after": None if seats is None else {"seats": seats}})
 
 
 def register(connection, schemas):

@@ -76,7 +76,7 @@ class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str = ""
     topics: str = USER_TOPICS
     every: str = "2 seconds"
-    max_records: Annotated[int, Meta(ge=1)] = 400_000
+    max_records: Annotated[int, Meta(ge=1)] = 100_000
 
     def __post_init__(self) -> None:
         check_interval(self.every)
@@ -127,7 +127,7 @@ class Lakehouse:
         self._clock = clock or SystemClock()
         self._topics = Topics(connection)
         self._spark_writer = SparkWriter(spark, directory, self._topics)
-        self._small_writer = SmallWriter(directory, self._topics)
+        self._small_writer = SmallWriter(directory, self._topics, self._spark_writer.typed)
         self._cluster = ""
         self._ids: dict[str, str] = {}
         self._commits: dict[str, TableCommit] = {}
@@ -320,8 +320,8 @@ class Lakehouse:
             wrong = self._set_aside(rows.filter(F.col("topic").isin(*large)), large) if large else {}
             commits = [
                 self._next_commit(topic, mine, wrong, ends[topic])
-                for topic, mine in sorted(slices.items())
-                if topic not in self.held
+                for topic, mine in sorted(slices.items(), key=lambda each: (each[0] not in small, each[0]))
+                if topic not in self.held  # what is quickly written does not wait for what is not
             ]
             with ThreadPoolExecutor(WRITERS) as pool:
                 done = list(

@@ -169,11 +169,7 @@ class SparkWriter:
         Raises:
             TableHeld: a column has another type now.
         """
-        from pyspark.sql import functions as F
-
-        # The batch has a task for every partition of every topic, and nearly all hold nothing of this one.
-        mine = batch.filter(F.col("topic") == topic).coalesce(len({each.partition for each in slices}))
-        typed = self._fit(topic, self._typed(mine, topic, slices))
+        typed = self._fit(topic, self.typed(batch, topic, slices))
         if self._topics.is_changelog(topic, slices):
             self._merge(typed, topic, slices, metadata)
         else:
@@ -192,14 +188,16 @@ class SparkWriter:
                 except failures() as error:
                     log.warning("table_care_failed", topic=topic, statement=statement, reason=one_line(error))
 
-    def _typed(self, rows: "DataFrame", topic: str, slices: list[Slice]) -> "DataFrame":
-        """The rows that decode, with the columns of their schemas.
+    def typed(self, batch: "DataFrame", topic: str, slices: list[Slice]) -> "DataFrame":
+        """The rows of one topic that decode, with the columns of their schemas.
 
-        Columns: the schema's own, then `_key` string, `_partition`, `_offset`, `_timestamp`, and for `_merge` `_op`
-        (of change records) and `_deleted`.
+        Columns: the schema's own, then `_key` string, `_partition`, `_offset`, `_timestamp`, `_op` (null but of change
+        records) and `_deleted`.
         """
         from pyspark.sql import functions as F
 
+        # The batch has a task for every partition of every topic, and nearly all hold nothing of this one.
+        rows = batch.filter(F.col("topic") == topic).coalesce(len({each.partition for each in slices}))
         place = [
             F.col("key").cast("string").alias("_key"),
             F.col("partition").alias("_partition"),
