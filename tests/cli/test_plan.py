@@ -6,10 +6,14 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem.cli import group
+from mainstem.client.append import append
+from mainstem.client.connection import Connection
+from mainstem.client.internal import SCHEMAS
+from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.core import UserError
 from mainstem.process.declare import BadDeclaration
 from mainstem.standalone.state import UpState, save
-from tests.support.commands import mainstem
+from tests.support.commands import mainstem, the_line
 
 JOBS = """
 from pyspark.sql import DataFrame
@@ -70,8 +74,44 @@ def test_what_a_log_that_does_not_run_knows_is_not_made_up(project, tmp_path):
     done = mainstem("plan", project, "--data", data, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "big_orders: orders: no schema yet; known once topic orders has a schema\n" in done.stdout
-    assert "the log does not run, so which topics and schemas there are is not known" in done.stdout
+    unknown = "the log does not run, so which topics and schemas there are is not known"
+    assert f"{unknown}: `mainstem up {project} --data {data}`" in done.stdout  # it left out --data
     assert "create topic" not in done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("given", [False, True])
+def test_a_kafka_is_asked_whether_or_not_up_runs(project, tmp_path, cli_log, given):
+    """ "The log does not run", and there was no way to say where it does."""
+    connection, data = Connection(cli_log), tmp_path / "data"
+    ensure_internal_topics(connection)
+    ensure_topic(connection, "orders", 3)
+    key = b'{"keytype":"SCHEMA","subject":"orders-value","version":1,"magic":1}'
+    append(
+        connection,
+        SCHEMAS,
+        [(key, json.dumps({"subject": "orders-value", "version": 1, "id": 1, "schema": SCHEMA}).encode())],
+    )
+    (project / "jobs.py").write_text(JOBS.replace(', schema="orders.avsc"', ""))
+    if not given:
+        data.mkdir()
+        options = ["--bootstrap", cli_log]
+        save(data, UpState(1, str(project), cli_log, "http://127.0.0.1:1", 0.0, options=options))
+    done = mainstem(
+        "plan", project, "--data", data, "--json", *(["--bootstrap", cli_log] if given else []), timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    planned = json.loads(done.stdout)
+    assert planned["complete"]
+    assert [(each["name"], each["exists"], each["partitions"]) for each in planned["topics"]] == [
+        ("orders", True, 3), ("big_orders", False, 1),
+    ]  # fmt: skip
+    assert [column["name"] for column in planned["topics"][1]["columns"]] == ["number", "amount"]
+
+
+def test_a_kafka_that_is_not_there_is_told_before_anything_is_loaded(project):
+    line = the_line(mainstem("plan", project, "--bootstrap", "127.0.0.1:1"))
+    assert "127.0.0.1:1: no log answers: Connection refused (is the address of --bootstrap right?)" in line
 
 
 @pytest.mark.parametrize(

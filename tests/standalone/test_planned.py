@@ -25,4 +25,4 @@ def test_settings_are_refused_before_spark_is_started(tmp_path, monkeypatch):
     (tmp_path / "mainstem.toml").write_text("[sinks.lake]\ntype = 'delta'\nevry = '1 s'\n")
     monkeypatch.setattr("mainstem.process.session.start_session", None)
     with pytest.raises(BadSetting, match="evry"):
-        planned_now(tmp_path, tmp_path / ".mainstem")
+        planned_now(tmp_path, tmp_path / ".mainstem", None)

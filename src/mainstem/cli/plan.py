@@ -1,12 +1,15 @@
 """`mainstem plan PROJECT`: what the project means and what running it would change; nothing is run."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from mainstem.cli.output import json_option, to_json, to_table
-from mainstem.cli.target import data_directory
+from mainstem.cli.target import data_directory, probe, up_command
+from mainstem.client.connection import Connection
+from mainstem.client.errors import BrokerUnavailable
 from mainstem.core.logging import configure
 
 if TYPE_CHECKING:
@@ -16,17 +19,28 @@ if TYPE_CHECKING:
 @click.command(short_help="What a project means and would change.")
 @click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--data", type=click.Path(path_type=Path), help="Where state is kept [default: PROJECT/.mainstem].")
+@click.option("--bootstrap", metavar="HOST:PORT", help="The Kafka that it is to run on [default: where it ran last].")
 @json_option
-def plan(project: Path, data: Path | None, as_json: bool) -> None:
+def plan(project: Path, data: Path | None, bootstrap: str | None, as_json: bool) -> None:
     """Show the graph of PROJECT: topics with their columns, who writes and reads them, jobs, whether their outputs can
     be reproduced, and what would change.
 
-    Where the project is up, its registry and topics are asked too. Its settings are checked as `up` does it.
+    Where the project is up, or runs on a Kafka, the topics and schemas there are asked for too. Its settings are
+    checked as `up` does it.
     """
     from mainstem.standalone.planned import planned_now
+    from mainstem.standalone.state import is_up, load
 
     configure("plan", level="error")
-    planned = planned_now(project, data_directory(project, data))
+    directory = data_directory(project, data)
+    state = load(directory)
+    if bootstrap is not None:
+        probe(Connection(bootstrap), hint="is the address of --bootstrap right?")
+    elif state is not None and not state.own_log and not is_up(directory):
+        with contextlib.suppress(BrokerUnavailable):  # the plan says what is not known for it
+            probe(Connection(state.bootstrap))
+            bootstrap = state.bootstrap
+    planned = planned_now(project, directory, bootstrap)
     if as_json:
         click.echo(to_json(planned))
         return
@@ -56,7 +70,8 @@ def plan(project: Path, data: Path | None, as_json: bool) -> None:
         if job.reason:
             click.echo(": ".join(filter(None, (job.name, job.determinism, job.reason))))
     if not planned.complete:
-        click.echo(f"the log does not run, so which topics and schemas there are is not known: `mainstem up {project}`")
+        start = up_command(project, directory, state)
+        click.echo(f"the log does not run, so which topics and schemas there are is not known: `{start}`")
     click.echo(
         "\n".join(planned.changes) or ("nothing would change" if planned.complete else "no other change is known")
     )

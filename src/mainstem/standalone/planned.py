@@ -12,18 +12,25 @@ if TYPE_CHECKING:
     from mainstem.process.plan import Plan
 
 
-def planned_now(project: Path, data: Path) -> "Plan":
+def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     """Check, load and analyse the project, on a Spark of its own.
+
+    Args:
+        project: its directory.
+        data: where it keeps its state.
+        kafka: a log that answers, whether or not the project is up; None: its own, if it is up.
 
     Raises:
         OtherProject, BadSetting, BadSparkSetting, BadDeclaration: `mainstem up` would refuse it too.
     """
     from mainstem.client.connection import Connection, load_security
+    from mainstem.client.internal import SCHEMAS
     from mainstem.client.topics import list_topics
     from mainstem.process import load_project
     from mainstem.process.plan import plan as make
     from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session
     from mainstem.registry.client import Registry
+    from mainstem.registry.kept import KeptSchemas
     from mainstem.standalone.config import load_config, table_directories
     from mainstem.standalone.ends import with_ends
     from mainstem.standalone.state import check_project, is_up, load, marker_file
@@ -38,10 +45,15 @@ def planned_now(project: Path, data: Path) -> "Plan":
         with _errors_aside(Path(scratch) / "java"):
             spark = start_session("plan", SparkConfig(), directory=Path(scratch))
         try:
-            state = load(data)
+            state, security = load(data), load_security(project)
+            if kafka is not None:
+                connection = Connection(kafka, security)
+                topics = list_topics(connection)
+                kept = KeptSchemas(connection) if SCHEMAS in topics else None
+                return with_ends(make(loaded, spark, registry=kept, topics=topics, data=data), config)
             if state is None or not is_up(data):  # what has never run has no topics yet
                 return with_ends(make(loaded, spark, topics={} if state is None else None, data=data), config)
-            topics = list_topics(Connection(state.bootstrap, load_security(project)))
+            topics = list_topics(Connection(state.bootstrap, security))
             return with_ends(make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data), config)
         finally:
             stop_session(spark)
