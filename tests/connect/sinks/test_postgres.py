@@ -17,7 +17,7 @@ from mainstem.connect.sinks.postgres import KeyUnknown, LogMismatch, ReplicaInUs
 from mainstem.connect.sinks.postgres_target import NotEmpty
 from mainstem.connect.worker import Worker
 from mainstem.registry import avro
-from tests.support.postgres import ALL_TYPES, EXTREMES, Pipeline, run_until_it_fails, running, wait_until
+from tests.support.postgres import ALL_TYPES, EXTREMES, Pipeline, Running, run_until_it_fails, running, wait_until
 from tests.support.records import committed
 from tests.support.undecided import DECIDED, VISIBLE, WORDS, undecided
 
@@ -436,6 +436,50 @@ def test_a_new_snapshot_of_the_source_replaces_what_is_there(pipeline):
         pipeline.wait_until_equal("a", running=sink)
     pipeline.drop()
     pipeline.source.run("DELETE FROM a WHERE id = 1", "INSERT INTO a VALUES (3)")
+    with running(pipeline.make_source(on_gap="snapshot")) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("a", running=sink)
+
+
+def test_a_table_that_joins_the_source_is_filled(pipeline):
+    """A replica that ran when it came committed past the snapshot that has its rows; the table was empty for ever."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with running(pipeline.make_source()) as source:
+        sink = Running(pipeline.make_replica())
+        pipeline.wait_until_written(source)
+        sink.thread.start()
+        pipeline.wait_until_equal("a", running=sink)
+    pipeline.drop()
+    pipeline.source.run("CREATE TABLE c (id int PRIMARY KEY)", "INSERT INTO c VALUES (1)")
+    try:
+        with running(pipeline.make_source(on_gap="snapshot")) as source:
+            pipeline.wait_until_written(source)
+            pipeline.source.run("INSERT INTO c VALUES (2)", "INSERT INTO a VALUES (2)")
+            pipeline.wait_until_equal("a", "c", running=sink)
+    finally:
+        sink.stop()
+
+
+def test_a_table_that_joined_while_an_earlier_version_ran_is_filled_at_the_next_start(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE c (id int PRIMARY KEY)")
+    pipeline.source.run("INSERT INTO a VALUES (1)", "INSERT INTO c VALUES (1)")
+    with running(pipeline.make_source()) as source:
+        with running_when_ready(pipeline, source) as sink:
+            pipeline.wait_until_equal("a", "c", running=sink)
+        topic = pipeline.topic("c")
+        pipeline.target.run(f"DELETE FROM mainstem_offsets WHERE topic = '{topic}'", "DROP TABLE c")
+        pipeline.source.run("INSERT INTO c VALUES (2)")
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal("a", "c", running=sink)
+
+
+def test_topics_that_the_source_no_longer_has_are_left_out(pipeline):
+    """What the log has of them is from before its last snapshot."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source:
+        pipeline.source.run("INSERT INTO b VALUES (1)")
+        pipeline.wait_until_written(source)
+    pipeline.drop()
+    pipeline.source.run("DROP TABLE b", "INSERT INTO a VALUES (1)")
     with running(pipeline.make_source(on_gap="snapshot")) as source, running_when_ready(pipeline, source) as sink:
         pipeline.wait_until_equal("a", running=sink)
 

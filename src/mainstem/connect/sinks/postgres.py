@@ -17,6 +17,7 @@ tables and reads the topics from their start, in one target transaction: its rea
 import json
 import threading
 import zlib
+from collections.abc import Set
 from typing import Any
 
 import msgspec
@@ -66,7 +67,9 @@ class ReplicaInUse(Retriable):
 
 
 class Rebuild(Retriable):
-    """The log no longer has every transaction that the target lacks; its tables are filled anew."""
+    """What the target lacks does not come any more, since the log has lost it or it lies before where the target is:
+    its tables are filled anew.
+    """
 
 
 class LogMismatch(UserError):
@@ -112,7 +115,7 @@ class PostgresReplica:
             self._run_once(topics, stop, rebuild=False)
         except Rebuild as reason:
             log.warning("replica_rebuilds", sink=self.name, reason=str(reason))
-            self._run_once(topics, stop, rebuild=True)
+            self._run_once(self._read_topics(), stop, rebuild=True)
 
     def _run_once(self, topics: list[str], stop: threading.Event, *, rebuild: bool) -> None:
         target = connect(self.config.url, name=f"mainstem {self.name}")
@@ -160,6 +163,7 @@ class _Run:
         self._transactions = TopicPartition(transactions_topic(sink.config.source), 0)
         self._topics = topics
         self._tables = {topic: self._table(topic) for topic in topics}
+        self._others: set[str] = set()  # topics that the source had, and has no longer
         self._last: dict[TopicPartition, tuple[str, int, int]] = {}
         self._paused: set[TopicPartition] = set()
         self._applied = 0  # changes in the open target transaction
@@ -176,7 +180,7 @@ class _Run:
         with target.cursor() as cursor:
             self._lock(cursor)
             cursor.execute(_TABLES)
-            saved = self._read_offsets(cursor)
+            saved = self._read_offsets(cursor, rebuild=rebuild)
             self._new = not any(saved.values())
             self._prepare_tables(cursor, rebuild=rebuild)
             if not rebuild:
@@ -277,7 +281,22 @@ class _Run:
             self._order.begin(record["id"], record["position"], offset, mark)
         else:
             counts = {table["topic"]: table["event_count"] for table in record["tables"]}
+            self._see_topics(counts.keys() - self._tables.keys() - self._others)
             self._order.end(record["id"], counts, offset, mark)
+
+    def _see_topics(self, unknown: Set[str]) -> None:
+        """Topics of a transaction that are not followed: a snapshot has brought them, unless they are of a former one.
+
+        Raises:
+            Rebuild: the source has one of them now, and whoever goes on commits past its rows.
+        """
+        if not unknown:
+            return
+        entry = read_catalog(self._connection).get(f"source:{self._config.source}", {})
+        joined = sorted(unknown.intersection(entry.get("topics", ())))
+        if joined:
+            raise Rebuild(f"sink {self._sink.name}: {', '.join(joined)} joined the source")
+        self._others |= unknown
 
     def _take_change(
         self, partition: TopicPartition, offset: int, key: bytes, value: bytes, headers: Any, mark: int
@@ -340,11 +359,12 @@ class _Run:
             ) from error
         cursor.execute("SET LOCAL lock_timeout = DEFAULT")
 
-    def _read_offsets(self, cursor: Any) -> dict[TopicPartition, int]:
+    def _read_offsets(self, cursor: Any, *, rebuild: bool) -> dict[TopicPartition, int]:
         """Where to go on in every partition: 0 where the target has nothing of it.
 
         Raises:
             LogMismatch: the offsets are of another log, or lie beyond its end.
+            Rebuild: a topic joined the source after the target's last commit, which wrote a row for all it followed.
         """
         cursor.execute(
             "SELECT topic, partition, next_offset, log_id, rows, tombstones, hash::text, schema_id FROM mainstem_offsets "
@@ -368,6 +388,9 @@ class _Run:
                 offsets[partition] = offset
                 self._seen[partition] = Seen(rows, tombstones, int(sums))
                 self._unreported |= rows + tombstones > 0
+        joined = sorted({partition.topic for partition in offsets.keys() - saved.keys()})
+        if saved and joined and not rebuild:
+            raise Rebuild(f"sink {self._sink.name}: {', '.join(joined)} joined the source")
         return offsets
 
     def _prepare_tables(self, cursor: Any, *, rebuild: bool) -> None:
