@@ -2,7 +2,7 @@
 
 `mainstem.json` says that it is one, of which format, and since the first start of which project and with which log:
 
-    {"format":1,"project":"/home/me/shop","name":"shop","log":"5L6g3nShT-eMCtK--X86sw"}
+    {"format":1,"project":"/srv/shop","name":"shop","log":"5L6g3nShT-eMCtK--X86sw"}
 
 What jobs, sources and sinks keep there is true of that project and that log alone, so others are refused. `log` is the
 cluster id. A program refuses a larger format than its own. `{"format":0}` stands in one that is being deleted, to the
