@@ -293,7 +293,7 @@ class _Run:
         if not unknown:
             return
         entry = read_catalog(self._connection).get(f"source:{self._config.source}", {})
-        joined = sorted(unknown.intersection(entry.get("topics", ())))
+        joined = sorted(unknown & set(entry.get("topics", ())))
         if joined:
             raise Rebuild(f"sink {self._sink.name}: {', '.join(joined)} joined the source")
         self._others |= unknown
