@@ -472,6 +472,22 @@ def test_a_table_that_joined_while_an_earlier_version_ran_is_filled_at_the_next_
             pipeline.wait_until_equal("a", "c", running=sink)
 
 
+@pytest.mark.parametrize("drop", ["DROP TABLE a", "ALTER TABLE a DROP n"])
+@pytest.mark.parametrize("earlier", [False, True], ids=["", "of an earlier version"])
+def test_what_somebody_drops_in_the_target_comes_again_with_its_rows(pipeline, drop, earlier):
+    """It was made again, empty, and only rows that changed later came into it."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY, n int)", "INSERT INTO a VALUES (1, 1), (2, 2)")
+    with running(pipeline.make_source()) as source:
+        with running_when_ready(pipeline, source) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+        if earlier:
+            pipeline.target.run("UPDATE mainstem_offsets SET schema_id = NULL")
+        pipeline.target.run(drop)
+        pipeline.source.run("INSERT INTO a VALUES (3, 3)")
+        with running(pipeline.make_replica()) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+
+
 def test_topics_that_the_source_no_longer_has_are_left_out(pipeline):
     """What the log has of them is from before its last snapshot."""
     pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")

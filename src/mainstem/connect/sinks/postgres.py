@@ -172,6 +172,7 @@ class _Run:
         self._position = 0
         self._seen: dict[TopicPartition, Seen] = {}
         self._schema_ids: dict[str, int] = {}  # of the tables as the last run left them, by topic
+        self._written: set[str] = set()  # topics whose tables an earlier run has written to
         self._reported_at = 0.0
         self._unreported = False
         self._ends: tuple[str, dict[TopicPartition, int]] | None = None  # of the head that is incomplete
@@ -374,6 +375,7 @@ class _Run:
         found = cursor.fetchall()
         saved = {TopicPartition(topic, number): tuple(rest) for topic, number, *rest, _ in found}
         self._schema_ids = {topic: schema_id for topic, *_, schema_id in found if schema_id is not None}
+        self._written = {topic for topic, _, next_offset, *_ in found if next_offset}
         offsets: dict[TopicPartition, int] = {}
         for topic in (*self._topics, self._transactions.topic):
             for number, end in end_offsets(self._connection, topic).items():
@@ -396,6 +398,9 @@ class _Run:
     def _prepare_tables(self, cursor: Any, *, rebuild: bool) -> None:
         """Every table as it was left, or in its first shape, also one without rows;
         later shapes come with the records.
+
+        Raises:
+            Rebuild: somebody has taken away a table, or a column, that the target has rows of.
         """
         for topic, table in self._tables.items():
             if rebuild:
@@ -408,6 +413,8 @@ class _Run:
             if self._new:
                 table.prepare(cursor, schema_id, shape, may_have_rows=False)
             else:
+                if not rebuild and topic in self._written and (missing := table.missing(cursor, shape)):
+                    raise Rebuild(f"sink {self._sink.name}: {missing}")
                 table.resume(cursor, schema_id, shape, certain=topic in self._schema_ids)
 
     def _table(self, topic: str) -> TargetTable:

@@ -166,6 +166,15 @@ class TargetTable:
         """The schema that the table was last prepared for."""
         return self._shape_id if self._shape is not None else None
 
+    def missing(self, cursor: Any, shape: TargetShape) -> str:
+        """Whether somebody has dropped the table or columns of it: what, or empty. The replica itself drops none."""
+        present = self._present_columns(cursor)
+        gone = [column.name for column in shape.columns if column.name not in present]
+        if not gone:
+            return ""
+        where = f"table {self.schema}.{self.name} of the replica"
+        return f"{where} has lost {', '.join(gone)}" if present else f"{where} is not there any more"
+
     def resume(self, cursor: Any, schema_id: int, shape: TargetShape, *, certain: bool) -> None:
         """Go on with the table as an earlier run left it:
         in the shape of this schema or, unless `certain`, of a later one.
