@@ -11,6 +11,7 @@ from mainstem.audit.books import Line
 from mainstem.cli import COMMANDS
 from mainstem.cli.clean import Cleaned
 from mainstem.cli.job import JobRetired
+from mainstem.cli.log import Repaired
 from mainstem.cli.topic import PartitionLine, TopicAltered, TopicDeleted, TopicDetail, TopicLine, TopicMade
 from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.core import TopicPartition
@@ -101,6 +102,7 @@ DOCUMENTS = {
     "plan": [Plan, PlannedTopic, PlannedJob, Column],
     "audit": [Line, TopicPartition],
     "doctor": [Finding],
+    "log repair": [Repaired],
     "clean": [Cleaned],
 }
 
@@ -114,7 +116,7 @@ def test_every_field_that_json_has_is_in_its_section(command: str) -> None:
 
 
 def test_every_command_that_ends_with_an_answer_has_json_and_a_section() -> None:
-    """`topic create`, `topic delete`, `job retire` and `clean` had text for people only."""
+    """`topic create`, `topic delete`, `job retire`, `clean` and `log repair` had text for people only."""
     page = (ROOT / "docs" / "json.md").read_text()
     without = []
     for name, command in every_command():
@@ -122,5 +124,5 @@ def test_every_command_that_ends_with_an_answer_has_json_and_a_section() -> None
             assert f"`mainstem {name}`" in page
         elif not isinstance(command, click.Group):
             without.append(name)
-    # Those that run until they are stopped, and one whose answer is for a person who has to decide.
-    assert without == ["log repair", "log start", "run connect", "run gateway", "run spark", "up"]
+    # Those that run until they are stopped.
+    assert without == ["log start", "run connect", "run gateway", "run spark", "up"]

@@ -1,5 +1,6 @@
 """`mainstem log start`: one line when it serves, one line when it cannot, and a clean stop."""
 
+import json
 import os
 import resource
 import signal
@@ -116,7 +117,8 @@ def test_a_failed_disk_ends_it_and_a_supervisor_starts_it_again(tmp_path, superv
         )
 
 
-def test_repair_says_what_is_lost_before_it_cuts(tmp_path):
+@pytest.mark.parametrize("as_json", [False, True])
+def test_repair_says_what_is_lost_before_it_cuts(tmp_path, as_json):
     with started(tmp_path) as (process, bootstrap):
         with RawClient(bootstrap) as raw:
             raw.create_topic("t")
@@ -129,6 +131,9 @@ def test_repair_says_what_is_lost_before_it_cuts(tmp_path):
         process.wait()
     whole = repair(tmp_path, "t", "0")
     assert (whole.returncode, whole.stdout) == (0, "t-0: no damage found\n")
+    nothing = json.loads(repair(tmp_path, "t", "0", "--json").stdout)
+    assert nothing.pop("result") == "no damage"
+    assert {name for name, value in nothing.items() if value is not None} == {"topic", "partition"}
     path = tmp_path / "t-0" / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
     batch = len(data) // 4
@@ -138,11 +143,20 @@ def test_repair_says_what_is_lost_before_it_cuts(tmp_path):
     assert told.returncode == 1
     assert f"{path}: damaged at byte {2 * batch}" in told.stdout
     assert f"would be lost: offsets 2 to 3 (2), {2 * batch} bytes; nothing was changed" in told.stdout
+    found = repair(tmp_path, "t", "0", "--json")
+    said = {
+        "topic": "t", "partition": 0, "result": "damaged", "path": str(path), "position": 2 * batch,
+        "first_offset": 2, "end_offset": 4, "lost_bytes": 2 * batch, "kept_in": None,
+    }  # fmt: skip
+    assert (found.returncode, said.items() <= json.loads(found.stdout).items()) == (1, True)
     assert path.read_bytes() == data
-    done = repair(tmp_path, "t", "0", "--yes")
     kept = tmp_path / "t-0" / f"{2:020d}.lost"
+    done = repair(tmp_path, "t", "0", "--yes", *(["--json"] if as_json else []))
     assert done.returncode == 0
-    assert f"lost: offsets 2 to 3 (2), {2 * batch} bytes, kept in {kept}" in done.stdout
+    if as_json:
+        assert (said | {"result": "cut", "kept_in": str(kept)}).items() <= json.loads(done.stdout).items()
+    else:
+        assert f"lost: offsets 2 to 3 (2), {2 * batch} bytes, kept in {kept}" in done.stdout
     assert kept.read_bytes() == data[2 * batch :]
     with started(tmp_path) as (_, bootstrap), RawClient(bootstrap) as raw:
         asked = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
