@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mainstem
+from mainstem.broker.answer_memory import PATIENCE_SECONDS
 from mainstem.broker.config import BrokerConfig
 from mainstem.core import ManualClock, SystemClock
 from mainstem.records import Record, build_batch
 from mainstem.wire import codec
 from mainstem.wire.errors import Code
-from tests.support.broker import running, until
+from tests.support.broker import Client, running, until
 from tests.support.properties import examples
 from tests.support.raw import RawClient
 
@@ -180,7 +181,8 @@ def test_an_answer_that_cannot_be_encoded_is_a_failure(tmp_path, later):
 
 def test_a_client_that_sends_and_does_not_read_is_not_read_from(tmp_path):
     """What one client can make the broker hold is bounded: the rest stays in its own socket."""
-    request = frame(3, 4, 1, {"topics": [{"name": "!" * 200}] * 500})  # the answer is as large as the request
+    names = [{"name": f"!{number:0200}"} for number in range(500)]
+    request = frame(3, 4, 1, {"topics": names})  # the answer is as large as the request
 
     async def check(directory) -> None:
         async with running(directory, SystemClock(), BrokerConfig(port=0, queued_max_requests=8)) as broker:
@@ -356,6 +358,98 @@ def test_a_connection_that_asks_nothing_for_long_is_closed(tmp_path):
             for _, writer in (idle, half, waits, asks):
                 writer.close()
             await until(lambda: not broker.connections, "all are gone")
+
+    asyncio.run(check(tmp_path))
+
+
+async def who_takes_little(broker):
+    """A connection whose client reads nothing, and has little room for what it does not read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, (broker.host, broker.port))
+    return client
+
+
+def unsent(broker):
+    """What the broker holds of answers."""
+    return sum(
+        c._transport.get_write_buffer_size() + sum(len(chunk) for each in c._unanswered for chunk in each.chunks)
+        for c in broker.connections
+    )
+
+
+def test_clients_that_take_nothing_of_a_fetch_share_one_budget_and_are_cut_off_where_it_is_wanted(tmp_path):
+    """Each kept up to 57 MB, for as long as it liked."""
+    clock, limit, batch, slow_ones = ManualClock(), 8 << 20, 900_000, 6
+
+    async def check(directory) -> None:
+        config = BrokerConfig(port=0, queued_max_request_bytes=limit)
+        async with running(directory, clock, config) as broker:
+            log = (await broker.topics.create("t", 1, {})).logs[0]
+            for _ in range(24):
+                await log.append(build_batch([Record(0, 1, None, b"x" * batch)]))
+            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50_000_000}]
+            topics = [{"topic": "t", "partitions": wanted}]
+            fetch = {"max_wait": 0, "min_bytes": 1, "max_bytes": 50_000_000, "topics": topics}
+            slow = [await who_takes_little(broker) for _ in range(slow_ones)]
+            for client in slow:
+                await asyncio.get_running_loop().sock_sendall(client, frame(1, 4, 1, fetch))
+            for client in slow:  # one byte says that the answer is made
+                await asyncio.get_running_loop().sock_recv(client, 1)
+            assert any(c._writing_paused for c in broker.connections)
+            assert unsent(broker) <= limit + (slow_ones + 1) * (batch + 1000)
+            client = await Client.connect(broker)
+
+            async def fetched():
+                answer = await client.call(1, 4, **fetch)
+                return len(answer.responses[0].partitions[0].records)
+
+            assert batch <= await fetched() < limit, "one batch goes out whatever is held"
+            for _ in range(2):  # the sockets may have taken some more before the first look
+                clock.advance_ms(int(PATIENCE_SECONDS * 1000))
+                await fetched()
+            await until(lambda: broker.answer_memory.held == 0, "those who took nothing are cut off")
+            assert await fetched() > limit - 2 * batch
+            for each in slow:
+                each.close()
+            client.close()
+
+    asyncio.run(check(tmp_path))
+
+
+def test_no_further_request_is_started_while_there_is_much_to_send(tmp_path):
+    """A few bytes ask for all groups; 64 such requests were answered before anything was sent."""
+
+    async def check(directory) -> None:
+        async with running(directory, ManualClock(), BrokerConfig(port=0)) as broker:
+            for number in range(10_000):
+                broker.groups._group(f"group-{number}")
+            client = await who_takes_little(broker)
+            await asyncio.get_running_loop().sock_sendall(client, frame(16, 0, 1, {}) * 40)
+            await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")
+            assert unsent(broker) <= 2 << 20
+            client.close()
+
+    asyncio.run(check(tmp_path))
+
+
+def test_a_client_that_takes_no_answers_is_idle_in_the_end(tmp_path):
+    """It was closed once it had taken what it did not take: never."""
+    clock = ManualClock()
+
+    async def check(directory) -> None:
+        async with running(directory, clock, BrokerConfig(port=0)) as broker:
+            for number in range(30_000):
+                broker.groups._group(f"group-{number}")
+            client = await who_takes_little(broker)
+            await asyncio.get_running_loop().sock_sendall(client, frame(16, 0, 1, {}) * 20)
+            await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")
+            clock.advance_ms(600_000)
+            broker.close_idle_connections()
+            await until(lambda: not broker.connections, "it is gone")
+            assert broker.answer_memory.held == 0
+            client.close()
 
     asyncio.run(check(tmp_path))
 

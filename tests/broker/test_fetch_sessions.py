@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mainstem.broker.fetch_sessions import EVICT_AFTER_SECONDS, FetchPartition, FetchSessions
+from mainstem.broker.fetch_sessions import EVICT_AFTER_SECONDS, PARTITIONS_PER_SLOT, FetchPartition, FetchSessions
 from mainstem.core import ManualClock
 from mainstem.wire.errors import Code, RequestError
 
@@ -85,8 +85,27 @@ def test_no_slots_no_sessions():
     assert opened(FetchSessions(0, ManualClock())) is None
 
 
+def test_sessions_share_room_for_their_partitions():
+    """Each of a thousand could name 100,000."""
+    clock = ManualClock()
+    sessions = FetchSessions(2, clock)
+    room = 2 * PARTITIONS_PER_SLOT
+    assert opened(sessions, room + 1) is None, "larger than all may be"
+    large = opened(sessions, room - 1)
+    assert opened(sessions, 2) is None
+    small = opened(sessions, 1)
+    assert code_of_failure(proceed, sessions, small.session_id, 1, [partition(7)]) is Code.fetch_session_id_not_found
+    assert len(sessions) == 1, "it is closed: its client asks for all of them anew"
+    proceed(sessions, large.session_id, 1, [partition(room)], [("t", 0)])
+    proceed(sessions, large.session_id, 2, [], [("t", index) for index in range(1, 3)])
+    assert opened(sessions, 2) is not None, "there is room for what was forgotten"
+    clock.advance_ms(int(EVICT_AFTER_SECONDS * 1000))
+    assert opened(sessions, room) is not None, "as many are evicted as it needs"
+    assert len(sessions) == 1
+
+
 class Sessions(RuleBasedStateMachine):
-    """The cache never holds more than its slots, and ids are never given twice at a time."""
+    """The cache never holds more than its slots and its partitions, and ids are never given twice at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,20 +113,22 @@ class Sessions(RuleBasedStateMachine):
         self.sessions = FetchSessions(3, self.clock)
         self.epochs: dict[int, int] = {}
 
-    @rule()
-    def open_one(self) -> None:
-        session = opened(self.sessions)
+    @rule(count=st.sampled_from([1, 1, 2, PARTITIONS_PER_SLOT, 3 * PARTITIONS_PER_SLOT]))
+    def open_one(self, count: int) -> None:
+        session = opened(self.sessions, count)
         if session is not None:
             self.epochs[session.session_id] = 1
 
     @rule(data=st.data())
     def go_on(self, data) -> None:
+        changed = [partition(index) for index in data.draw(st.lists(st.integers(0, 2000), max_size=5))]
+        forgotten = [("t", index) for index in data.draw(st.lists(st.integers(0, 2000), max_size=5))]
         if self.epochs:
             session_id = data.draw(st.sampled_from(sorted(self.epochs)))
             try:
-                proceed(self.sessions, session_id, self.epochs[session_id])
+                proceed(self.sessions, session_id, self.epochs[session_id], changed, forgotten)
                 self.epochs[session_id] += 1
-            except RequestError:  # evicted
+            except RequestError:  # evicted, or closed for want of room
                 del self.epochs[session_id]
 
     @rule(seconds=st.integers(1, 200))
@@ -117,6 +138,8 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def bounded(self) -> None:
         assert len(self.sessions) <= 3
+        count = sum(len(each.partitions) for each in self.sessions._sessions.values())
+        assert self.sessions._partitions == count <= 3 * PARTITIONS_PER_SLOT
 
 
 TestSessions = Sessions.TestCase

@@ -23,7 +23,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         num_partitions: of a topic created without a count.
         socket_request_max_bytes: a longer request closes its connection.
         queued_max_requests: of one connection; further bytes stay in the socket until some are answered.
-        queued_max_request_bytes: of all connections together; Kafka's default is no limit.
+        queued_max_request_bytes: of all connections together, and as many of answers to fetches that clients have not
+            taken yet; Kafka's default is no limit.
         max_connections: a further one is closed at once; the limit of open files counts too.
         connections_max_idle_ms: a connection without a request for so long is closed; 0: never.
         fetch_max_bytes: most bytes of one answer to a fetch, but for a first batch that is larger.

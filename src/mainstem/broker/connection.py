@@ -9,7 +9,8 @@ the next request start (Produce: five requests in flight share one sync of the d
 back. Answers leave in the order of their requests, whatever finished first.
 
 Back-pressure. Reading stops while `queued_max_requests` requests are unanswered, while all connections together hold
-`queued_max_request_bytes` bytes of requests (`request_memory`), or while the client does not take its answers.
+`queued_max_request_bytes` bytes of requests (`request_memory`), or while the client does not take its answers. What
+they hold of answers counts as well (`answer_memory`), until the socket has taken it.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _SCRATCH_BYTES = 32_768
 _FIRST_ROOM = 65_536
 _GROWTH = 4  # times what has arrived: a frame of a megabyte grows twice
+_MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
 
 log = get_logger()
 
@@ -36,7 +38,17 @@ log = get_logger()
 class Pending:
     """A request that was started and the chunks of its answer once it has one; `chunks` empty means no answer."""
 
-    __slots__ = ("api_key", "chunks", "client_id", "correlation_id", "done", "request", "size", "version")
+    __slots__ = (
+        "answer_size",
+        "api_key",
+        "chunks",
+        "client_id",
+        "correlation_id",
+        "done",
+        "request",
+        "size",
+        "version",
+    )
 
     def __init__(self, api_key: int, version: int, correlation_id: int, client_id: str, request: Any) -> None:
         self.api_key = api_key
@@ -47,6 +59,7 @@ class Pending:
         self.chunks: list[Any] = []
         self.done = False
         self.size = 0  # bytes of its frame
+        self.answer_size = 0  # bytes of a large answer; small ones do not count
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -71,6 +84,9 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered: deque[Pending] = deque()
         self._memory = broker.request_memory
         self._held_bytes = 0  # of the frame that arrives, and of requests that have no answer yet
+        self._answer_memory = broker.answer_memory
+        self._held_answers = 0  # bytes of answers that the socket has not taken yet
+        self._written = 0  # of them, what the transport was given
         self.idle_since = broker.clock.monotonic()
         """When the last request came or the last answer left."""
         self._holding_back = False  # a coroutine is running: the next request waits for it
@@ -100,6 +116,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = None
         self._hold(-self._held_bytes)
         self._memory.leave(self)
+        self._answer_memory.give(self._held_answers)
+        self._answer_memory.goes_on(self)
         self.broker.connections.discard(self)
         for callback in tuple(self.on_close):
             callback()
@@ -131,10 +149,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self._answer_memory.stopped(self)
         self._adjust_reading()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self._answer_memory.goes_on(self)
+        self._let_go_of_written()
         self._loop.call_soon(self._go_on)
 
     # --- frames ------------------------------------------------------------------------------------------------------
@@ -185,9 +206,9 @@ class Connection(asyncio.BufferedProtocol):
     def _start_requests(self) -> None:
         limit = self.broker.config.queued_max_requests
         while self._requests and not self._holding_back and not self._writing_paused and not self._closing:
-            if len(self._unanswered) >= limit:
+            if len(self._unanswered) >= limit or self._held_answers >= _MOST_ANSWERS:
                 self._flush()  # finished answers count until they have left
-                if len(self._unanswered) >= limit:
+                if len(self._unanswered) >= limit or self._held_answers >= _MOST_ANSWERS:
                     break
             self._start(self._requests.popleft())
         self._flush()
@@ -237,6 +258,9 @@ class Connection(asyncio.BufferedProtocol):
             self.broker.dispatch.answer(pending, answer)
         except Exception as error:  # it cannot be encoded; without an answer, the next one would be taken for it
             self._fail(pending, error)
+            return
+        if pending.answer_size:
+            self._hold_answer(pending.answer_size)
 
     def _fail(self, pending: Pending, error: BaseException) -> None:
         """Answer a failure; where the API has no way to tell it, the connection ends."""
@@ -244,6 +268,14 @@ class Connection(asyncio.BufferedProtocol):
             self.broker.dispatch.fail(pending, error)
         except MalformedFrame as untold:
             self._refuse(untold)
+            return
+        if pending.answer_size:
+            self._hold_answer(pending.answer_size)
+
+    def _hold_answer(self, size: int) -> None:
+        if not self._closing:  # else it is not sent
+            self._held_answers += size
+            self._answer_memory.take(size)
 
     def _go_on(self) -> None:
         self._flush_scheduled = False
@@ -259,11 +291,12 @@ class Connection(asyncio.BufferedProtocol):
         if not unanswered or not unanswered[0].done:
             return
         chunks: list[Any] = []
-        free = 0
+        free = written = 0
         while unanswered and unanswered[0].done:
             answered = unanswered.popleft()
             chunks += answered.chunks
             free += answered.size
+            written += answered.answer_size
         if not self._closing:  # else all was given back
             self._hold(-free)
         self.idle_since = self.broker.clock.monotonic()
@@ -275,6 +308,15 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(chunks[0])
         else:
             self._transport.writelines(chunks)
+        if written:
+            self._written += written
+            if not self._writing_paused:
+                self._let_go_of_written()
+
+    def _let_go_of_written(self) -> None:
+        self._held_answers -= self._written
+        self._answer_memory.give(self._written)
+        self._written = 0
 
     def look_again(self) -> None:
         """There may be room for more requests."""
@@ -306,6 +348,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._writing_paused or not (self._unanswered or self._requests)
 
     @property
+    def unsent_bytes(self) -> int:
+        """What was written and the client has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    @property
     def closed(self) -> bool:
         """True if nothing more will be sent to this client."""
         return self._closing
@@ -329,3 +376,17 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._requests.clear()
         self._transport.close()
+
+    def end(self) -> None:
+        """Close the socket; at once where the client takes nothing, since what was written would never leave."""
+        if self._writing_paused:
+            self.abort()
+        else:
+            self.close()
+
+    def abort(self) -> None:
+        """Close the socket at once, whatever was written and has not left."""
+        log.info("connection_cut_off", client=self.client_host, unsent_bytes=self.unsent_bytes)
+        self._closing = True
+        self._requests.clear()
+        self._transport.abort()

@@ -13,6 +13,8 @@ from mainstem.wire.errors import Code, MalformedFrame, code_of
 if TYPE_CHECKING:
     from mainstem.broker.server import Broker
 
+_LARGE = 4096  # bytes: such an answer goes out in its chunks, and counts as memory
+
 log = get_logger()
 
 
@@ -57,16 +59,20 @@ class Dispatch:
         if isinstance(answer, dict):
             answer = codec.encode_response(pending.api_key, pending.version, answer)
         if not isinstance(answer, list):
-            head = frames.answer_header(pending.api_key, pending.version, pending.correlation_id, len(answer))
+            size = len(answer)
+            head = frames.answer_header(pending.api_key, pending.version, pending.correlation_id, size)
             pending.chunks = [head + answer]
+            if size >= _LARGE:
+                pending.answer_size = size
             return
         chunks = answer
         size = sum(map(len, chunks))
         head = frames.answer_header(pending.api_key, pending.version, pending.correlation_id, size)
-        if size < 4096:
+        if size < _LARGE:
             pending.chunks = [head + b"".join(chunks)]
         else:
             pending.chunks = [head, *chunks]
+            pending.answer_size = size
 
     def fail(self, pending: Pending, error: BaseException) -> None:
         """Answer with the code of `error`.

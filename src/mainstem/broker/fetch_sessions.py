@@ -5,12 +5,13 @@
     epoch n > 0               the n-th request of a session: partitions that changed, and those to forget;
                               the answer holds partitions with records, an error or a moved watermark only
 
-Pure state; the clock is passed in. A session may be used over any connection. When the cache is full, one that was not
-used for two minutes gives way; if there is none, the client is served without a session.
+Pure state; the clock is passed in. A session may be used over any connection. When the cache is full, by sessions or by
+the partitions of all of them, those that were not used for two minutes give way; if there are none, the client is
+served without a session.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -23,6 +24,8 @@ NO_SESSION: Final = 0
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 EVICT_AFTER_SECONDS: Final = 120.0
+PARTITIONS_PER_SLOT: Final = 200
+"""On average: 1,000 slots are 80 MB at most. One session may have more, as long as all together do not."""
 _INT32_MAX: Final = 2**31 - 1
 
 PartitionKey = tuple[str | UUID | None, int]
@@ -76,6 +79,8 @@ class FetchSessions:
 
     def __init__(self, slots: int, clock: Clock) -> None:
         self._slots = slots
+        self._most_partitions = slots * PARTITIONS_PER_SLOT
+        self._partitions = 0  # of all sessions
         self._clock = clock
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._next_id = 1
@@ -83,24 +88,29 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, partitions: Iterable[FetchPartition], *, by_id: bool) -> FetchSession | None:
-        """A new session, or None if every slot is in use."""
+    def open(self, partitions: Sequence[FetchPartition], *, by_id: bool) -> FetchSession | None:
+        """A new session, or None if there is no room for it."""
         now = self._clock.monotonic()
-        if len(self._sessions) >= self._slots:
+        if len(partitions) > self._most_partitions:
+            return None
+        while len(self._sessions) >= self._slots or self._partitions + len(partitions) > self._most_partitions:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now - oldest.used_at < EVICT_AFTER_SECONDS:
                 return None
-            del self._sessions[oldest.session_id]
+            self.close(oldest.session_id)
         while self._next_id in self._sessions or self._next_id == NO_SESSION:
             self._next_id = self._next_id % _INT32_MAX + 1
         session = FetchSession(self._next_id, partitions, by_id=by_id, now=now)
         self._next_id = self._next_id % _INT32_MAX + 1
         self._sessions[session.session_id] = session
+        self._partitions += len(session.partitions)
         return session
 
     def close(self, session_id: int) -> None:
         """Forget a session, if it is known."""
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
 
     def proceed(
         self,
@@ -114,7 +124,8 @@ class FetchSessions:
         """The session, with the changes of its request number `epoch`.
 
         Raises:
-            RequestError: no such session, another epoch, or partitions named the other way.
+            RequestError: no such session, another epoch, or partitions named the other way; there is no room for more
+                partitions: the session is closed, and the client asks for all of them anew.
         """
         session = self._sessions.get(session_id)
         if session is None:
@@ -128,5 +139,14 @@ class FetchSessions:
         session.epoch = epoch % _INT32_MAX + 1
         session.used_at = self._clock.monotonic()
         self._sessions.move_to_end(session_id)
+        before = len(session.partitions)
         session.update(changed, forgotten)
+        added = len(session.partitions) - before
+        self._partitions += added
+        if added > 0 and self._partitions > self._most_partitions:
+            self.close(session_id)
+            raise RequestError(
+                Code.fetch_session_id_not_found,
+                f"fetch sessions have room for {self._most_partitions} partitions: session {session_id} is closed",
+            )
         return session

@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
+from mainstem.broker.answer_memory import AnswerMemory
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.connection import Connection
 from mainstem.broker.dispatch import Dispatch
@@ -51,6 +52,7 @@ class Broker:
     transactions: TransactionCoordinator
     loop: asyncio.AbstractEventLoop
     request_memory: RequestMemory
+    answer_memory: AnswerMemory
 
     def __init__(self, config: BrokerConfig, log: LogDirectory, clock: Clock | None = None) -> None:
         self.config = config
@@ -79,6 +81,7 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.stopping = self.loop.create_future()
         self.request_memory = RequestMemory(self.config.queued_max_request_bytes, self.loop.call_soon)
+        self.answer_memory = AnswerMemory(self.config.queued_max_request_bytes, self.clock)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
             await self._bind()
@@ -173,7 +176,7 @@ class Broker:
         for connection in list(self.connections):
             if connection.idle and connection.idle_since <= limit:
                 log.debug("connection_idle", client=connection.client_host)
-                connection.close()
+                connection.end()
 
     # --- sockets -----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 Behaviour: reads whole batches, up to the high watermark or, for readers of committed records, the last stable offset;
 a fetch in the middle of a batch gives the whole batch. Where less than `min_bytes` is there, it waits up to `max_wait`
 for appends and for ends of transactions. The first batch of an answer is given even if it is larger than allowed
-(KIP-74). The answer is encoded by hand (`wire.fetch`).
+(KIP-74), or than there is room for (`answer_memory`). The answer is encoded by hand (`wire.fetch`).
 
 7: sessions (KIP-227). 9: leader epochs are checked (KIP-320). 12: the diverging epoch of a reader that says what it
 read last (KIP-595). 13: topic ids. 16: the leader is named with an epoch error (KIP-951).
@@ -120,8 +120,17 @@ class _Fetch:
         self._max_bytes = min(request.max_bytes, ctx.broker.config.fetch_max_bytes)
         self._deadline = ctx.broker.loop.time() + request.max_wait.total_seconds()
         self._logs: list[PartitionLog] = []
+        self._memory = ctx.broker.answer_memory
+        self._held = 0  # bytes of records that were read
 
     async def run(self) -> list[FetchedPartition]:
+        """What was read; from here on its memory is the answer's."""
+        try:
+            return await self._read_enough()
+        finally:
+            self._memory.give(self._held)
+
+    async def _read_enough(self) -> list[FetchedPartition]:
         loop = self._ctx.broker.loop
         while True:
             fetched = await self._read()
@@ -134,6 +143,8 @@ class _Fetch:
 
     async def _read(self) -> list[FetchedPartition]:
         self._logs = []
+        self._memory.give(self._held)
+        self._held = 0
         left, fetched = self._max_bytes, []
         nothing_yet = True
         for wanted in self._wanted:
@@ -156,12 +167,15 @@ class _Fetch:
             in_range = partition_log.log_start_offset <= wanted.offset <= partition_log.log_end_offset
             if in_range and (wanted.offset >= limit or (left <= 0 and not at_least_one)):
                 return self._nothing(wanted, partition_log, None)
-            found = await partition_log.read(
-                wanted.offset,
-                max(min(wanted.max_bytes, left), 0),
-                committed_only=self._committed,
-                at_least_one=at_least_one,
-            )
+            room = self._memory.reserve(max(min(wanted.max_bytes, left), 0))
+            try:
+                found = await partition_log.read(
+                    wanted.offset, room, committed_only=self._committed, at_least_one=at_least_one
+                )
+            finally:
+                self._memory.give(room)
+            self._memory.take(len(found.records))
+            self._held += len(found.records)
         except MainstemError as error:
             code = self._code_of(error, wanted)
             leader = None
