@@ -154,6 +154,42 @@ def test_what_would_change_against_what_runs(spark, project, tmp_path):
     assert refused in plan(load_project(project), spark, registry=registry, topics=topics, data=data).changes
 
 
+def test_what_a_version_other_than_the_first_writes_is_planned_and_who_reads_what_nobody_writes_is_told(
+    spark, project, tmp_path
+):
+    """`big` was promised, which nobody made, and `hourly` waited for it for ever."""
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[jobs.big]\nversion = "2"\n')
+    it = plan(load_project(project), spark, topics={}, data=tmp_path)
+    assert {topic.name: (topic.producer, topic.readers) for topic in it.topics if "big" in topic.name} == {
+        "big": ("big", ["hourly"]),
+        "big.v2": ("big", []),
+    }
+    told = (
+        "job hourly@1 gets nothing new: topic big is that of big@1, which does not run; big@2 writes big.v2; "
+        'declare topic("big.v2") in the code and read that, or set version = "1" under [jobs.big]'
+    )
+    assert [change for change in it.changes if "big" in change] == [
+        "create topic big.v2 (stream, partitions: 3)",
+        "start job big@2 from the beginning of its inputs",
+        told,
+    ]
+    write_fixed(tmp_path / "jobs" / "big@1", Fixed("big", "1", "c0de", {}, "big", 1, 4))
+    registry = Registered(big_value=ORDER)
+    it = plan(load_project(project), spark, registry=registry, topics={}, data=tmp_path)
+    assert not [change for change in it.changes if "gets nothing" in change]
+    assert "register a schema for topic big.v2" in it.changes
+
+    (tmp_path / "jobs" / "big@1" / RETIRED).touch()
+    (project / "jobs.py").write_text(
+        JOBS.replace("hourly(big)", "hourly(newer)").replace("big.groupBy", "newer.groupBy")
+        + 'newer = topic("big.v2")\n'
+    )
+    it = plan(load_project(project), spark, topics={}, data=tmp_path)
+    assert [(topic.name, topic.producer) for topic in it.topics if "big" in topic.name] == [("big.v2", "big")]
+    assert [change for change in it.changes if "topic big" in change] == ["create topic big.v2 (stream, partitions: 1)"]
+
+
 def test_a_job_that_cannot_run_is_told_before_it_does(spark, project):
     (project / "jobs.py").write_text(JOBS.replace('"cents > 1000"', '"pounds > 1000"'))
     with pytest.raises(BadDeclaration, match=r"jobs\.py:\d+: big: .*pounds"):

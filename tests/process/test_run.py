@@ -657,6 +657,38 @@ def test_a_schema_that_the_registry_has_lost_is_told_and_not_waited_for(
     assert "set another version under [jobs.lost]" in failure.hint
 
 
+def test_a_job_that_reads_another_by_its_name_is_told_where_no_version_writes_what_it_reads(
+    log_connection, registry_url, shop, tmp_path, drivers
+):
+    """It waited for ever for a topic that nobody would make."""
+    jobs = """
+        later = topic("SHOP.later")
+
+        @stream(to="SHOP.big")
+        def big(later):
+            return later
+
+        @stream(to="SHOP.small")
+        def small(big):
+            return big
+    """
+    project = write_project(tmp_path / "project", shop, jobs, '[jobs.big]\nversion = "2"\n')
+    now = load_job_configs(project)
+    drivers.append(driver_of(None, project, log_connection, registry_url, tmp_path / "data", settings=now))
+    drivers[0].start()
+    failure = drivers[0].retries.failed["small@1"]
+    assert failure.error == (f"topic {shop}.big is that of big@1, which does not run; big@2 writes {shop}.big.v2")
+    assert failure.hint == (
+        f'declare topic("{shop}.big.v2") in the code and read that, or set version = "1" under [jobs.big]'
+    )
+
+    write_fixed(tmp_path / "data" / "jobs" / "big@1", Fixed("big", "1", "c0de", {}, f"{shop}.big", 1, 4))
+    drivers.append(driver_of(None, project, log_connection, registry_url, tmp_path / "data", settings=now))
+    drivers[1].start()  # that version has yet to make it
+    assert drivers[1].retries.failed == {}
+    assert "does not exist yet" in drivers[1].waiting["small@1"]
+
+
 def test_an_empty_table_is_waited_for_only_where_a_database_feeds_it(log_connection, shop):
     """A table that somebody else feeds may stay empty for ever, and so would its job wait."""
     ensure_internal_topics(log_connection)

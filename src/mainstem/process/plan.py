@@ -9,8 +9,8 @@ import msgspec
 from mainstem.client.topics import TopicDescription
 from mainstem.core import UserError
 from mainstem.process.analysis import analyse
-from mainstem.process.project import Project
-from mainstem.process.run import input_type, output_topic
+from mainstem.process.project import Project, TopicSpec
+from mainstem.process.run import input_type, nobody_writes, output_topic
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema
 from mainstem.process.versions import code_hash, edited, is_retired, left_over, read_fixed, writer_of
@@ -96,19 +96,49 @@ def plan(
     """
     schemas = _known_schemas(project, registry)
     jobs = [_job(project, name, spark, schemas) for name in project.order]
-    planned = [_topic(project, spec.name, spark, schemas, topics) for spec in project.topics.values()]
+    planned = [
+        _topic(project, spec, name, spark, schemas, topics)
+        for spec in project.topics.values()
+        for name in _names(project, spec, topics, data)
+    ]
     sha = code_hash(project.directory)
     changes = _changes(project, sha, schemas, registry, topics, data)
     return Plan(project.name, sha, planned, jobs, changes, complete=topics is not None)
 
 
+def _outputs(project: Project) -> dict[str, str]:
+    """The jobs by the topics that the versions write which the project asks for."""
+    return {output_topic(job.to, project.job_config(name).version): name for name, job in project.jobs.items()}
+
+
+def _names(
+    project: Project, spec: TopicSpec, topics: Mapping[str, TopicDescription] | None, data: Path | None
+) -> list[str]:
+    """The topics that are meant: of a job's output that of its version, and that of version 1 where there is something
+    to tell of it.
+    """
+    if spec.producer is None:
+        return [spec.name]
+    output = output_topic(spec.name, project.job_config(spec.producer).version)
+    first = (
+        spec.name == output
+        or project.downstream(spec.name)
+        or (topics is not None and spec.name in topics)
+        or (data is not None and writer_of(data, spec.name) is not None)
+    )
+    return [*([spec.name] if first else []), *([] if output in project.topics else [output])]
+
+
 def _known_schemas(project: Project, registry: SchemaSource | None) -> dict[str, TopicSchema]:
-    """The schema of every topic that has one before anything runs; those of outputs are found out later."""
+    """The schema of every topic that has one before anything runs; those of outputs are found out later, except for
+    what an earlier version has written.
+    """
     known: dict[str, TopicSchema] = {}
     for spec in project.topics.values():
+        version = "1" if spec.producer is None else project.job_config(spec.producer).version
         if spec.schema_file is not None:
             known[spec.name] = TopicSchema(spec.name, read_schema(project, spec, project.directory), 0, {})
-        elif spec.producer is None and registry is not None:
+        elif (spec.producer is None or version != "1") and registry is not None:
             try:
                 known[spec.name] = topic_schema(registry, spec.name)
             except UserError:
@@ -119,6 +149,7 @@ def _known_schemas(project: Project, registry: SchemaSource | None) -> dict[str,
 def _job(project: Project, name: str, spark: "SparkSession", schemas: dict[str, TopicSchema]) -> PlannedJob:
     """Analyse a job, and enter the schema of its output for those who read it."""
     job, inputs, config = project.jobs[name], project.inputs[name], project.job_config(name)
+    output = output_topic(job.to, config.version)
     unknown = [each.topic for each in inputs if each.topic not in schemas]
     known: dict[str, Any] = {"columns": None, "event_time": job.event_time, "state": None, "determinism": None,
                              "reason": f"{', '.join(unknown)}: no schema yet", "keeps_order": None}  # fmt: skip
@@ -128,7 +159,9 @@ def _job(project: Project, name: str, spark: "SparkSession", schemas: dict[str, 
         event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
         found = analyse(session, job, inputs, types, event_times, project.directory)
         required = job.key if job.kind == "changelog" else ()
-        schemas[job.to] = TopicSchema(job.to, avro_schema(found.output, job.to, required=required), 0, {})
+        schema = avro_schema(found.output, output, required=required)
+        schemas[output] = TopicSchema(output, schema, 0, {})
+        schemas.setdefault(job.to, TopicSchema(job.to, schema, 0, {}))  # a guess, where version 1 cannot be asked for
         known = {"columns": _columns(found.output), "event_time": found.event_time, "state": found.stateful,
                  "determinism": found.determinism.value, "reason": found.reason, "keeps_order": found.keeps_order}  # fmt: skip
     watermark = f"{job.watermark.column}, {job.watermark.delay}" if job.watermark else None
@@ -139,7 +172,7 @@ def _job(project: Project, name: str, spark: "SparkSession", schemas: dict[str, 
         place=str(job.location),
         inputs={each.parameter: each.topic for each in inputs},
         tables=[each.topic for each in inputs if each.kind == "changelog"],
-        output=output_topic(job.to, config.version),
+        output=output,
         key=list(job.key),
         watermark=watermark,
         **known,
@@ -148,6 +181,7 @@ def _job(project: Project, name: str, spark: "SparkSession", schemas: dict[str, 
 
 def _topic(
     project: Project,
+    spec: TopicSpec,
     name: str,
     spark: "SparkSession",
     schemas: Mapping[str, TopicSchema],
@@ -155,14 +189,13 @@ def _topic(
 ) -> PlannedTopic:
     from mainstem.registry.spark import row_type
 
-    spec = project.topics[name]
     return PlannedTopic(
         name=name,
         kind=spec.kind,
         key=list(spec.key),
         partitions=topics[name].partitions if topics and name in topics else spec.partitions,
         exists=None if topics is None else name in topics,
-        producer=spec.producer,
+        producer=spec.producer or _outputs(project).get(name),
         readers=list(project.downstream(name)),
         columns=_columns(row_type(spark, schemas[name])) if name in schemas else None,
     )
@@ -186,12 +219,17 @@ def _changes(
     for spec in project.topics.values():
         if topics is None:
             break
-        found = topics.get(spec.name)
+        name = spec.name
+        if spec.producer is not None:
+            name = output_topic(name, project.job_config(spec.producer).version)
+            if name != spec.name and name in project.topics:  # it is declared too, so that others can read it
+                continue
+        found = topics.get(name)
         if found is None:
-            changes.append(f"create topic {spec.name} ({spec.kind}, partitions: {spec.partitions})")
+            changes.append(f"create topic {name} ({spec.kind}, partitions: {spec.partitions})")
         elif found.partitions != spec.partitions and spec.producer is not None:
             changes.append(
-                f"REFUSED: topic {spec.name} has {found.partitions} partitions, the project says {spec.partitions}"
+                f"REFUSED: topic {name} has {found.partitions} partitions, the project says {spec.partitions}"
             )
     for name in project.order:
         config, job = project.job_config(name), project.jobs[name]
@@ -208,10 +246,23 @@ def _changes(
             changes.append(f"start job {name}@{config.version} from the beginning of its inputs")
         elif name in goes_on:
             changes.append(goes_on[name])
-        changes += _schema_change(output, schemas.get(job.to), registry)
+        changes += _schema_change(output, schemas.get(output), registry)
+        if data is not None:
+            changes += _unwritten(project, name, data)
     if data is not None:
         changes += map(str, left_over(project, data))
     return changes
+
+
+def _unwritten(project: Project, name: str, data: Path) -> list[str]:
+    """What a job reads by the name of another one whose version 1 does not run."""
+    found = []
+    for each in project.inputs[name]:
+        reason = nobody_writes(each, project, project.job_configs, data)
+        if reason is not None:
+            version = project.job_config(name).version
+            found.append(f"job {name}@{version} gets nothing new: {reason}; {reason.hint}")
+    return found
 
 
 def _schema_change(topic: str, wanted: TopicSchema | None, registry: SchemaSource | None) -> list[str]:

@@ -53,6 +53,10 @@ class InputMissing(UserError):
     """A job cannot start yet: an input has no topic or no schema."""
 
 
+class OutputUnwritten(UserError):
+    """A job reads another one by its name, and with it the topic of a version that does not run."""
+
+
 class SchemaLost(UserError):
     """A version was started with a schema that the registry does not have."""
 
@@ -64,6 +68,31 @@ class OutputTaken(UserError):
 def output_topic(to: str, version: str) -> str:
     """Where a version of a job writes: the first one to the topic itself, others beside it."""
     return to if version == "1" else f"{to}.v{version}"
+
+
+def nobody_writes(
+    each: Input, project: Project, settings: Mapping[str, JobConfig], data: Path
+) -> OutputUnwritten | None:
+    """Why nothing comes for an input; None where it is not the output of a job, or a version of that job writes it.
+
+    Args:
+        each: the input; by the name of a job it is the topic of its version 1.
+        project: whose input it is.
+        settings: its `[jobs]` as they are now.
+        data: where versions are kept.
+    """
+    if each.job is None:
+        return None
+    version = settings.get(each.job, JobConfig()).version
+    if version == "1" or writer_of(data, each.topic) is not None:
+        return None
+    output = output_topic(each.topic, version)
+    partitions = project.topics[each.topic].partitions
+    hint = f'declare topic("{output}") in the code, with partitions = {partitions} under [topics."{output}"], and read that'
+    if not is_retired(data, each.job, "1"):
+        hint += f', or set version = "1" under [jobs.{each.job}]'
+    error = f"topic {each.topic} is that of {job_key(each.job, '1')}, which does not run; {job_key(each.job, version)} writes {output}"
+    return OutputUnwritten(error, hint=hint)
 
 
 class JobDriver:
@@ -106,7 +135,8 @@ class JobDriver:
         self._connection = connection
         self._registry = registry
         self._data = data
-        self._configs = _configs(project, settings or project.job_configs, jobs, data)
+        self._settings = settings or project.job_configs
+        self._configs = _configs(project, self._settings, jobs, data)
         self.heartbeats = Follower(connection)
         self._next_start = 0.0
 
@@ -244,6 +274,7 @@ class JobDriver:
             BadDeclaration: the job cannot run at all.
             BadSetting: the log refuses what the project says of the output.
             OutputTaken: somebody else writes it.
+            OutputUnwritten: an input is of a version that does not run, and is not there.
         """
         project, connection = self._project, self._connection
         job, inputs = project.jobs[name], project.inputs[name]
@@ -254,6 +285,12 @@ class JobDriver:
         output = output_topic(job.to, config.version)
         if fixed is None:
             self._check_output(job_key(name, config.version), output, exists=output in topics)
+        for each in inputs:
+            missing = (
+                nobody_writes(each, self._project, self._settings, self._data) if each.topic not in topics else None
+            )
+            if missing is not None:
+                raise missing
         schemas = {each.parameter: _schema(self._registry, each, topics, fixed) for each in inputs}
         _check_sources(connection, inputs, topics)  # after the schemas: a source writes the catalog, then its schemas
         analysis = self._analysis(name, config, schemas, fixed)
