@@ -167,7 +167,8 @@ def test_what_a_version_other_than_the_first_writes_is_planned_and_who_reads_wha
     }
     told = (
         "job hourly@1 gets nothing new: topic big is that of big@1, which does not run; big@2 writes big.v2; "
-        'declare topic("big.v2") in the code and read that, or set version = "1" under [jobs.big]'
+        'declare topic("big.v2") in the code, with partitions = 3 under [topics."big.v2"], and read that, '
+        'or set version = "1" under [jobs.big]'
     )
     assert [change for change in it.changes if "big" in change] == [
         "create topic big.v2 (stream, partitions: 3)",
@@ -181,13 +182,15 @@ def test_what_a_version_other_than_the_first_writes_is_planned_and_who_reads_wha
     assert "register a schema for topic big.v2" in it.changes
 
     (tmp_path / "jobs" / "big@1" / RETIRED).touch()
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[topics."big.v2"]\npartitions = 3\n')
     (project / "jobs.py").write_text(
         JOBS.replace("hourly(big)", "hourly(newer)").replace("big.groupBy", "newer.groupBy")
         + 'newer = topic("big.v2")\n'
     )
     it = plan(load_project(project), spark, topics={}, data=tmp_path)
     assert [(topic.name, topic.producer) for topic in it.topics if "big" in topic.name] == [("big.v2", "big")]
-    assert [change for change in it.changes if "topic big" in change] == ["create topic big.v2 (stream, partitions: 1)"]
+    assert [change for change in it.changes if "topic big" in change] == ["create topic big.v2 (stream, partitions: 3)"]
 
 
 def test_a_job_that_cannot_run_is_told_before_it_does(spark, project):

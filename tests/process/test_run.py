@@ -679,7 +679,8 @@ def test_a_job_that_reads_another_by_its_name_is_told_where_no_version_writes_wh
     failure = drivers[0].retries.failed["small@1"]
     assert failure.error == (f"topic {shop}.big is that of big@1, which does not run; big@2 writes {shop}.big.v2")
     assert failure.hint == (
-        f'declare topic("{shop}.big.v2") in the code and read that, or set version = "1" under [jobs.big]'
+        f'declare topic("{shop}.big.v2") in the code, with partitions = 1 under [topics."{shop}.big.v2"], and read '
+        'that, or set version = "1" under [jobs.big]'
     )
 
     write_fixed(tmp_path / "data" / "jobs" / "big@1", Fixed("big", "1", "c0de", {}, f"{shop}.big", 1, 4))
