@@ -18,7 +18,6 @@ a table's small files become few, and what no version of the last week has is re
 
 import re
 import shutil
-import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +30,7 @@ from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import bounds, cluster_id, list_topics, topic_ids
+from mainstem.connect.sinks.delta_held import HeldTables
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
 from mainstem.connect.sinks.delta_small import SmallWriter
 from mainstem.connect.sinks.delta_spark import (
@@ -44,11 +44,10 @@ from mainstem.connect.sinks.delta_spark import (
     with_schema_ids,
 )
 from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends
-from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, UserError
-from mainstem.core.backoff import FOR_A_PERSON, PASSING
+from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
-from mainstem.core.task import TaskState
+from mainstem.core.task import Attempts, TaskState
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +116,6 @@ class Lakehouse:
         clock: Clock | None = None,
     ) -> None:
         self.query: StreamingQuery | None = None
-        self.held: dict[str, str] = {}  # the tables that are left out, each with its reason
         self._spark = spark
         self._connection = connection
         self._directory = directory
@@ -133,19 +131,19 @@ class Lakehouse:
         self._commits: dict[str, TableCommit] = {}
         self._read: dict[TopicPartition, int] = {}  # where the last batch ended
         self._told: dict[str, TableCommit] = {}  # to the audit
-        self._state = TaskState(f"sink {name}", since_ms=self._clock.now_ms())
-        self._tables: dict[str, TaskState] = {}  # those that were ever held: until they are written, why
-        self._unopened: set[str] = set()  # those of them that could not even be opened
+        self._attempts = Attempts(f"sink {name}", self._clock)
+        self._held = HeldTables(name, self._clock)
         self._error: BaseException | None = None  # of the last batch, as it was: Spark has only its text
-        self._failures = 0
-        self._again_at = 0.0
-        self._lock = threading.Lock()  # of what the writers share
 
     @property
     def states(self) -> list[TaskState]:
         """How the sink is, and each table that was held back: `failed` where a person has to mend something."""
-        with self._lock:
-            return [self._state, *(self._tables[topic] for topic in sorted(self._tables))]
+        return [self._attempts.state, *self._held.states]
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """The tables that are left out, each with its reason."""
+        return self._held.reasons
 
     def start(self) -> None:
         """Announce what the tables hold, then follow the log; what goes wrong is tried again by `step`."""
@@ -161,7 +159,7 @@ class Lakehouse:
         if query is not None and not query.isActive:
             self.query = None
             self._failed(self._error or query.exception())
-        if (self.query is None or self.held) and self._clock.monotonic() >= self._again_at:
+        if self._attempts.is_due if self.query is None else self._held.is_due:
             self.start()
 
     def stop(self) -> None:
@@ -171,25 +169,14 @@ class Lakehouse:
             self.query = None
 
     def _failed(self, error: BaseException | None) -> None:
-        reason, delay = one_line(error) if error is not None else "it ended", self._back_off(needs_a_person=False)
-        self._state = self._after(self._state, "waiting", reason, getattr(error, "hint", ""), delay)
-        log.warning("lakehouse_failed", sink=self._name, reason=reason, again_in_seconds=delay)
-
-    def _after(self, before: TaskState, state: str, reason: str, hint: str, retry_seconds: float) -> TaskState:
-        """The state after one more failure."""
-        return TaskState(before.name, state, before.failures + 1, reason, hint, self._clock.now_ms(), retry_seconds)
-
-    def _back_off(self, *, needs_a_person: bool) -> float:
-        """Until the query starts again: for its own sake, or for all tables that are held."""
-        self._failures += 1
-        delay = (FOR_A_PERSON if needs_a_person else PASSING).pause(self._failures)
-        self._again_at = self._clock.monotonic() + delay
-        return delay
+        reason = one_line(error) if error is not None else "it ended"
+        state = self._attempts.fail(reason, getattr(error, "hint", ""))
+        log.warning("lakehouse_failed", sink=self._name, reason=reason, again_in_seconds=state.retry_seconds)
 
     def _follow(self) -> None:
         announce(self._connection, self._config, self._name)
         self._directory.mkdir(parents=True, exist_ok=True)
-        self.held.clear()
+        self._held.try_again()
         self._error = None
         starts = self._starts()
         self._report(self._commits[topic] for topic in self._commits.keys() - self.held.keys())
@@ -205,9 +192,7 @@ class Lakehouse:
         writer = source.load().writeStream.foreachBatch(self._batch).queryName(self._name)
         writer = writer.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=self._config.every)
         self.query = writer.start()
-        self._state = msgspec.structs.replace(
-            self._state, state="running", since_ms=self._clock.now_ms(), retry_seconds=0.0
-        )
+        self._attempts.start()
 
     def _starts(self) -> dict[str, dict[str, int]]:
         """Where the tables are, for every partition of every topic that is there now;
@@ -236,11 +221,7 @@ class Lakehouse:
                 start = LATEST if topic in self.held else positions.get(place, EARLIEST)
                 starts.setdefault(topic, {})[str(number)] = start
                 self._read[place] = start if start >= 0 else places.get(place, (0, 0))[start == LATEST]
-        with self._lock:
-            for topic in self._tables.keys() - topics.keys() - self.held.keys():
-                del self._tables[topic]
-            for topic in self._unopened - self.held.keys():
-                self._mended(topic)
+        self._held.opened(topics)
         return starts
 
     def _open(self, topic: str, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
@@ -265,31 +246,8 @@ class Lakehouse:
                         hint="to go on without, remove or move the directory: the table is filled anew with what the log "
                         "has; a larger retention.ms of the topic gives the lakehouse more time",
                     )
-        except MainstemError as error:
-            self._hold(topic, error)
-            self._unopened.add(topic)
-
-    def _hold(self, topic: str, error: BaseException) -> None:
-        """Leave a table out until the query starts again; the log hears of each reason once."""
-        with self._lock:
-            reason, hint = one_line(error), getattr(error, "hint", "")
-            self.held[topic] = reason
-            needs_a_person = isinstance(error, UserError)
-            if self._clock.monotonic() >= self._again_at:
-                self._back_off(needs_a_person=needs_a_person)
-            before = self._tables.get(topic) or TaskState(f"sink {self._name}: table {topic}")
-            if before.error != reason:
-                log.warning("table_held", topic=topic, reason=reason, hint=hint)
-            state = "failed" if needs_a_person else "waiting"
-            self._tables[topic] = self._after(
-                before, state, reason, hint, round(self._again_at - self._clock.monotonic(), 1)
-            )
-
-    def _mended(self, topic: str) -> None:
-        """The table is held no longer."""
-        self._unopened.discard(topic)
-        if topic in self._tables:
-            self._tables[topic] = TaskState(self._tables[topic].name, since_ms=self._clock.now_ms())
+        except (MainstemError, OSError) as error:
+            self._held.hold(topic, error, unopened=True)
 
     def _batch(self, batch: "DataFrame", number: int) -> None:
         try:
@@ -335,9 +293,6 @@ class Lakehouse:
         written = [commit for commit, success in zip(commits, done, strict=True) if success]
         self._commits |= {commit.topic: commit for commit in written}
         self._report(written)
-        self._state = TaskState(self._state.name, since_ms=self._state.since_ms)
-        if not self.held:
-            self._failures = 0
 
     def _offsets_up_to(self, ends: Mapping[str, Mapping[int, int]]) -> int:
         """How many the batch has that ends there: at least as many as records.
@@ -352,7 +307,7 @@ class Lakehouse:
         """Put what does not decode into quarantine; returns how many by topic and partition."""
         wrong, failed = self._spark_writer.set_aside(rows, slices)
         for topic, error in failed.items():
-            self._hold(topic, error)
+            self._held.hold(topic, error)
         return wrong
 
     def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice], small: "pa.Table | None") -> bool:
@@ -364,10 +319,9 @@ class Lakehouse:
             log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
             self._spark_writer.care(topic, commit.number)
         except failures() as error:
-            self._hold(topic, error)
+            self._held.hold(topic, error)
             return False
-        with self._lock:
-            self._mended(topic)
+        self._held.written(topic)
         return True
 
     def _recognise(self, topics: Iterable[str]) -> None:
