@@ -473,6 +473,27 @@ def test_a_broken_disk_is_said_and_not_hidden(tmp_path, clock):
     told(story)
 
 
+def test_an_assignment_that_is_too_large_is_told_to_all_members(tmp_path, clock):
+    """The leader alone was told; the others waited until the longest rebalance timeout had passed."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups = broker.groups
+            leader = await a_member(groups)
+            follower = groups.join("g", request(client="d"))
+            generation = (await groups.join("g", request(leader))).generation
+            member = (await follower).member_id
+            waiting = groups.sync("g", SyncRequest(member_id=member, generation=generation))
+            await broker.topics.set_config(broker.topics.by_name(OFFSETS_TOPIC), {"max.message.bytes": "1"})
+            told_leader = groups.sync(
+                "g", SyncRequest(member_id=leader, generation=generation, assignments={member: b"x", leader: b"y"})
+            )
+            async with asyncio.timeout(60):
+                assert (await told_leader).error is (await waiting).error is Code.message_too_large
+
+    told(story)
+
+
 def test_members_that_wait_are_answered_when_the_broker_stops(tmp_path, clock):
     async def story():
         broker = await start(tmp_path, clock)

@@ -1,10 +1,14 @@
 """OffsetCommit: what is committed is there afterwards."""
 
+import asyncio
 import uuid
 
 import pytest
 
+from mainstem.broker.groups import OFFSETS_TOPIC
+from mainstem.core import ManualClock
 from mainstem.wire.errors import Code
+from tests.support.broker import Client, running
 
 
 @pytest.mark.parametrize("version", range(2, 11))
@@ -50,3 +54,22 @@ def test_a_topic_made_anew_starts_without_offsets(raw, topic):
     raw.call(20, 4, topic_names=[topic], timeout=10_000)
     raw.create_topic(topic)
     assert raw.committed(group, topic) == (-1, Code.none)
+
+
+def test_a_commit_that_is_too_large_is_refused_by_partition(tmp_path):
+    """The connection was closed without a word: the API has no code for the whole request."""
+
+    async def story():
+        async with running(tmp_path, ManualClock()) as broker:
+            await broker.topics.create("t", 1, {})
+            await broker.topics.set_config(broker.topics.by_name(OFFSETS_TOPIC), {"max.message.bytes": "1"})
+            client = await Client.connect(broker)
+            partitions = [{"partition_index": 0, "committed_offset": 5}, {"partition_index": 1, "committed_offset": 5}]
+            answer = await client.call(8, 8, group_id="g", topics=[{"name": "t", "partitions": partitions}])
+            assert [each.error_code for each in answer.topics[0].partitions] == [
+                Code.invalid_commit_offset_size,
+                Code.unknown_topic_or_partition,
+            ]
+            client.close()
+
+    asyncio.run(story())

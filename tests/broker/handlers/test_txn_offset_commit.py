@@ -1,10 +1,14 @@
 """TxnOffsetCommit: offsets that wait for the end of a transaction."""
 
+import asyncio
 import uuid
 
 import pytest
 
+from mainstem.broker.groups import OFFSETS_TOPIC
+from mainstem.core import ManualClock
 from mainstem.wire.errors import Code
+from tests.support.broker import Client, running
 from tests.support.raw import producer_of
 
 
@@ -29,3 +33,26 @@ def test_a_commit_of_a_stranger_changes_nothing(raw, topic):
     unknown = raw.commit_in_transaction("nobody", producer, name, topic, 5, version=5)
     assert unknown is Code.invalid_producer_id_mapping
     assert raw.committed(name, topic, stable=True) == (-1, Code.none)
+
+
+def test_a_commit_that_is_too_large_is_refused_and_does_not_wait_for_the_end(tmp_path):
+    async def story():
+        async with running(tmp_path, ManualClock()) as broker:
+            await broker.topics.create("t", 1, {})
+            client = await Client.connect(broker)
+            producer = await client.call(22, 4, transactional_id="x", transaction_timeout=60_000)
+            await broker.topics.set_config(broker.topics.by_name(OFFSETS_TOPIC), {"max.message.bytes": "1"})
+            answer = await client.call(
+                28,
+                5,
+                transactional_id="x",
+                group_id="g",
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                topics=[{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 5}]}],
+            )
+            assert answer.topics[0].partitions[0].error_code is Code.invalid_commit_offset_size
+            assert not broker.groups.offsets.pending_of("g")
+            client.close()
+
+    asyncio.run(story())

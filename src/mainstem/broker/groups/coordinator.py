@@ -41,7 +41,7 @@ from mainstem.broker.groups.records import (
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.core import CorruptData, MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
-from mainstem.log import AppendResult, PartitionLog
+from mainstem.log import AppendResult, BatchTooLarge, PartitionLog
 from mainstem.log.errors import StorageError
 from mainstem.records import Record, build_batch
 from mainstem.records.batch import MAX_SEQUENCE
@@ -68,6 +68,13 @@ class CoordinatorUnavailable(GroupError):
 
     def __init__(self, group_id: str, reason: BaseException | str) -> None:
         super().__init__(Code.coordinator_not_available, group_id, f"not stored: {reason}")
+
+
+class RecordTooLarge(GroupError):
+    """What was to be stored is more than `__consumer_offsets` takes at once."""
+
+    def __init__(self, group_id: str, reason: BatchTooLarge) -> None:
+        super().__init__(Code.message_too_large, group_id, str(reason))
 
 
 class GroupCoordinator:
@@ -204,8 +211,9 @@ class GroupCoordinator:
         self, group: Group, step: Step, future: "asyncio.Future[int]", finally_: Callable[[], None] | None
     ) -> None:
         if future.cancelled() or future.exception() is not None:
-            log.error("group_not_stored", group=group.group_id)
-            self._answer(group.abandon())
+            error = CoordinatorUnavailable(group.group_id, "") if future.cancelled() else future.exception()
+            log.error("group_not_stored", group=group.group_id, reason=str(error))
+            self._answer(group.abandon(error.code if isinstance(error, GroupError) else Code.coordinator_not_available))
         elif step.after_stored is not None:
             self._take(group, step.after_stored())
         if finally_ is not None:
@@ -325,8 +333,11 @@ class GroupCoordinator:
         done: asyncio.Future[None] = self._loop.create_future()
 
         def stored(future: "asyncio.Future[int]") -> None:
-            if future.cancelled() or (error := future.exception()) is not None:
-                _fail(done, CoordinatorUnavailable(group_id, "" if future.cancelled() else error or ""))
+            if future.cancelled():
+                _fail(done, CoordinatorUnavailable(group_id, ""))
+                return
+            if (error := future.exception()) is not None:
+                _fail(done, error)
                 return
             for at, (partition, value) in enumerate(offsets.items(), future.result()):
                 self.offsets.put(group_id, partition, value, at)
@@ -368,6 +379,8 @@ class GroupCoordinator:
         stored = self._store(
             group_id, _offset_entries(group_id, offsets), producer_id=producer_id, producer_epoch=producer_epoch
         )
+        if stored.done():  # it was refused
+            return stored
         for partition, value in offsets.items():
             self.offsets.put_pending(number, producer_id, group_id, partition, value, at)
             at += 1
@@ -471,7 +484,7 @@ class GroupCoordinator:
     ) -> "asyncio.Future[int]":
         """Append records of one group; the future gives the first one's offset when they are durable.
 
-        It fails with CoordinatorUnavailable if they cannot be stored.
+        It fails with CoordinatorUnavailable if they cannot be stored, with RecordTooLarge if they never can.
 
         Raises:
             InvalidProducerEpoch: a newer producer has written.
@@ -491,6 +504,9 @@ class GroupCoordinator:
             appended = self._logs[number].append(batch)
         except StorageError as error:
             done.set_exception(CoordinatorUnavailable(group_id, error))
+            return done
+        except BatchTooLarge as error:
+            done.set_exception(RecordTooLarge(group_id, error))
             return done
 
         def durable(future: "asyncio.Future[AppendResult]") -> None:
@@ -601,6 +617,6 @@ def _resolve(future: "asyncio.Future[T]", value: T) -> None:
         future.set_result(value)
 
 
-def _fail(future: "asyncio.Future[T]", error: MainstemError) -> None:
+def _fail(future: "asyncio.Future[T]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)

@@ -647,14 +647,12 @@ class Group:
         else:
             self._complete_if_all_joined(step)
 
-    def abandon(self) -> Step:
-        """Nothing more can be stored: whoever waits is told to look for the coordinator again."""
+    def abandon(self, code: Code = Code.coordinator_not_available) -> Step:
+        """Nothing was stored, or can be: whoever waits is told; by default, to look for the coordinator again."""
         step = Step()
         for member in self.members.values():
-            self._answer_join(
-                member, JoinAnswer(error=Code.coordinator_not_available, member_id=member.member_id), step
-            )
-            self._answer_sync(member, SyncAnswer(error=Code.coordinator_not_available), step)
+            self._answer_join(member, JoinAnswer(error=code, member_id=member.member_id), step)
+            self._answer_sync(member, SyncAnswer(error=code), step)
         return step
 
     # --- offsets ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """OffsetCommit, API 8, versions 2-10.
 
 Behaviour: answered when the commits are durable. Metadata is kept to the letter; null is kept as "", as in Kafka. A
-partition that does not exist is refused by itself, the others are committed.
+partition that does not exist is refused by itself, the others are committed, all or none of them: they are one batch.
 
 2-4: retention time of the commit, later the broker's alone. 6: leader epoch. 7: static members. 9: a group that is not
 there is GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION. 10: topic ids.
@@ -16,7 +16,7 @@ from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.core import TopicPartition
-from mainstem.wire.errors import Code
+from mainstem.wire.errors import Code, code_of
 
 
 def check_offset(ctx: RequestContext, partition: TopicPartition, asked: Any) -> Code:
@@ -32,6 +32,12 @@ def offset_value(asked: Any, now_ms: int, expires_ms: int = -1) -> OffsetValue:
     """What is kept of an offset in a request."""
     leader_epoch = getattr(asked, "committed_leader_epoch", -1)
     return OffsetValue(asked.committed_offset, leader_epoch, asked.committed_metadata or "", now_ms, expires_ms)
+
+
+def commit_code(error: BaseException) -> Code:
+    """The code of an error; of a commit that is too large, the one that clients expect there."""
+    code = code_of(error)
+    return Code.invalid_commit_offset_size if code is Code.message_too_large else code
 
 
 @handler(8, 2, 10)
@@ -59,9 +65,13 @@ def offset_commit(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] 
     answer: Future[dict[str, Any]] = ctx.broker.loop.create_future()
 
     def done(finished: "Future[None]") -> None:
-        failed = finished.cancelled() or finished.exception() is not None
+        code = Code.none
+        if finished.cancelled():
+            code = Code.coordinator_not_available
+        elif (error := finished.exception()) is not None:
+            code = commit_code(error)
         if not answer.done():
-            answer.set_result(_answer(request, ctx, codes, Code.coordinator_not_available if failed else Code.none))
+            answer.set_result(_answer(request, ctx, codes, code))
 
     committed.add_done_callback(done)
     return answer

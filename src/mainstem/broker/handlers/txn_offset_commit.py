@@ -13,9 +13,9 @@ from typing import Any
 from mainstem.broker.answers import by_topic
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.handlers.offset_commit import check_offset, offset_value
+from mainstem.broker.handlers.offset_commit import check_offset, commit_code, offset_value
 from mainstem.core import MainstemError, TopicPartition
-from mainstem.wire.errors import Code, code_of
+from mainstem.wire.errors import Code
 
 
 def _failure(request: Any, code: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> dict[str, Any]
         try:
             await _commit(request, ctx, offsets)
         except MainstemError as error:
-            code = _code(code_of(error), ctx.version)
+            code = _code(commit_code(error), ctx.version)
             codes.update(dict.fromkeys(offsets, code))
     return _answer(codes)
 
