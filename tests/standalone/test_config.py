@@ -57,6 +57,10 @@ def test_the_environment_overrides_a_source(project):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (
+            FILE_SOURCE.replace("[sources.x]", "[sources.collector]"),
+            r"\[sources.collector\]: the collector has that name",
+        ),
         ("[brokre]\nport = 1\n", r"mainstem.toml: unknown table \[brokre\]"),
         ("[broker]\nprot = 1\n", r"mainstem.toml: \[broker\]: Object contains unknown field `prot`"),
         (

@@ -58,6 +58,12 @@ def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
     tree = overlay_environment(file, environment)
     check_tables(tree, file, environment, where=str(where))
     sources, sinks = (named_tables(tree, table, where=where) for table in ("sources", "sinks"))
+    gateway = convert(tree.get("gateway", {}), GatewayConfig, where=f"{where}: [gateway]")
+    if gateway.collector.name in sources:  # both would write under one transactional id, and fence each other
+        raise BadSetting(
+            f"{where}: [sources.{gateway.collector.name}]: the collector has that name",
+            hint="give the source another one, or the collector: [gateway.collector] name",
+        )
     for name, sink in sinks.items():
         check_type(sink, ("delta", "postgres"), where=f"{where}: [sinks.{name}]")
     deltas = {
@@ -67,7 +73,7 @@ def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
     return NodeConfig(
         broker=convert(tree.get("broker", {}), BrokerConfig, where=f"{where}: [broker]"),
         log=convert(tree.get("log", {}), LogConfig, where=f"{where}: [log]"),
-        gateway=convert(tree.get("gateway", {}), GatewayConfig, where=f"{where}: [gateway]"),
+        gateway=gateway,
         security=convert(tree.get("security", {}), Security, where=f"{where}: [security]").below(directory),
         spark=convert(tree.get("spark", {}), SparkConfig, where=f"{where}: [spark]"),
         sources={n: _below(convert_source(s, where=f"{where}: [sources.{n}]"), directory) for n, s in sources.items()},
