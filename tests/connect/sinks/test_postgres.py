@@ -8,6 +8,7 @@ import msgspec
 import psycopg2
 import pytest
 
+from mainstem.client.catalog import write_catalog
 from mainstem.client.compacted import read_compacted
 from mainstem.client.reports import read_reports
 from mainstem.client.topics import end_offsets, list_topics
@@ -289,6 +290,7 @@ def test_a_key_that_older_rows_have_nothing_in_is_told_and_a_new_snapshot_mends_
     assert isinstance(error, KeyUnknown)
     assert "the key of table public.f is now (y)" in str(error)
     assert f"SELECT pg_drop_replication_slot('mainstem_{pipeline.name}')" in error.hint
+    assert "stop `mainstem up`" in error.hint  # nothing stops one source
     assert len(pipeline.target.rows("f")) == 2, "nothing was taken away"
     pipeline.drop()
     with (
@@ -340,7 +342,19 @@ def test_a_predecessor_whose_connection_closes_is_waited_for(pipeline):
 
 
 def test_before_the_source_has_started_it_waits(pipeline):
-    assert isinstance(run_until_it_fails(pipeline.make_replica()), SourceNotReady)
+    error = run_until_it_fails(pipeline.make_replica())
+    assert isinstance(error, SourceNotReady)
+    assert "is the name of a table [sources.NAME] of type postgres" in error.hint
+
+
+def test_a_source_that_does_not_come_may_have_a_name_with_a_typo(pipeline):
+    """It was waited for without a word about what to do."""
+    name = f"crm{pipeline.name}"
+    write_catalog(pipeline.connection, {f"source:{name}": {"type": "postgres", "topics": ["t"]}})
+    error = run_until_it_fails(pipeline.make_replica(source=name.replace("crm", "crmm")))
+    write_catalog(pipeline.connection, {f"source:{name}": None})
+    assert str(error).endswith(f"source crmm{pipeline.name} is not in the catalog yet")
+    assert error.hint.endswith(f"; did you mean {name}?")
 
 
 def test_a_target_that_is_down_is_one_line_without_its_password(pipeline):

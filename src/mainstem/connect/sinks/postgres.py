@@ -17,7 +17,7 @@ tables and reads the topics from their start, in one target transaction: its rea
 import json
 import threading
 import zlib
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 from psycopg2.extras import execute_values
 
-from mainstem.client.catalog import read_catalog, write_catalog
+from mainstem.client.catalog import entries, read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.client.reader import committed_consumer, is_record
@@ -39,6 +39,7 @@ from mainstem.connect.sources.postgres import transactions_topic
 from mainstem.connect.sources.postgres_catalog import connect, translate
 from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
 from mainstem.core import Clock, CorruptData, Retriable, SystemClock, TopicPartition, UserError
+from mainstem.core.config import suggestion
 from mainstem.core.logging import get_logger
 from mainstem.records.fingerprint import MODULUS, fingerprint
 from mainstem.registry import avro
@@ -139,15 +140,25 @@ class PostgresReplica:
         return found
 
     def _read_topics(self) -> list[str]:
-        entry = read_catalog(self.connection).get(f"source:{self.config.source}")
+        catalog = read_catalog(self.connection)
+        entry = catalog.get(f"source:{self.config.source}")
         if entry is None or not entry.get("topics"):
-            raise SourceNotReady(f"sink {self.name}: source {self.config.source} is not in the catalog yet")
+            raise SourceNotReady(
+                f"sink {self.name}: source {self.config.source} is not in the catalog yet",
+                hint=self._which_source(catalog),
+            )
         topics = [str(topic) for topic in entry["topics"]]
         write_catalog(
             self.connection,
             {f"sink:{self.name}": {"type": "postgres", "source": self.config.source, "topics": topics}},
         )
         return topics
+
+    def _which_source(self, catalog: Mapping[str, dict[str, Any]]) -> str:
+        """What to do where the source does not come: its name may be wrong, and it may be another project's."""
+        known = [name for name, about in entries(catalog, "source").items() if about.get("type") == "postgres"]
+        rule = f"source in [sinks.{self.name}] is the name of a table [sources.NAME] of type postgres"
+        return f"{rule}; {suggestion(self.config.source, known)}" if known else rule
 
 
 class _Run:
@@ -476,8 +487,8 @@ class _Run:
             slot = read_catalog(self._connection).get(f"source:{source}", {}).get("slot", "its slot")
             raise KeyUnknown(
                 f"sink {self._sink.name}: {reason}",
-                hint=f"a new snapshot has it: stop source {source}, SELECT pg_drop_replication_slot('{slot}') in its database, "
-                'set on_gap = "snapshot" for it, and start it',
+                hint=f"a new snapshot has it: stop `mainstem up`, SELECT pg_drop_replication_slot('{slot}') in the database of "
+                f'source {source}, set on_gap = "snapshot" under [sources.{source}], and start `mainstem up` again',
             )
 
     def _write_offsets(self, cursor: Any) -> None:
