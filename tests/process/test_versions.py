@@ -198,6 +198,27 @@ def test_an_edited_copy_is_refused(project, tmp_path):
         open_version(tmp_path / "data", "0" * 16)
 
 
+def test_what_is_lost_of_a_version_is_told_with_what_to_do(project, tmp_path):
+    """Both ended every `up`, and named no way out."""
+    data = tmp_path / "data"
+    sha = freeze(project, data, ManualClock()).sha
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", sha, {}, "b", 1, 4))
+    write_fixed(data / "jobs" / "old@1", Fixed("old", "1", "0" * 16, {}, "old", 1, 4))
+    with pytest.raises(CorruptData, match=r"the frozen sources of version 0+ are missing") as lost:
+        assignments(project, data, ManualClock())
+    gives_up = f"`touch {data / 'jobs' / 'old@1' / RETIRED}` gives up job old@1"
+    assert lost.value.hint.startswith(f"bring back {data / 'versions' / ('0' * 16)} and {'0' * 16}.json beside it from")
+    assert lost.value.hint.endswith(gives_up)
+
+    (data / "jobs" / "old@1" / "job.json").write_text("{")
+    with pytest.raises(CorruptData, match="expected what a job was started with") as damaged:
+        assignments(project, data, ManualClock())
+    assert damaged.value.hint == f"bring back the file from a copy; where there is none, {gives_up}"
+
+    (data / "jobs" / "old@1" / RETIRED).touch()
+    assert [each.jobs for each in assignments(project, data, ManualClock())] == [(("job", "1"),)]
+
+
 def test_a_copy_cut_short_by_a_crash_is_made_again(project, tmp_path):
     version = freeze(project, tmp_path / "data", ManualClock())
     (tmp_path / "data" / "versions" / f"{version.sha}.json").unlink()

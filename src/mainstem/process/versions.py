@@ -15,9 +15,10 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,11 @@ def open_version(data: Path, sha: str) -> Version:
     try:
         manifest = msgspec.json.decode((data / "versions" / f"{sha}.json").read_bytes(), type=Frozen)
     except (OSError, msgspec.DecodeError) as error:
-        raise CorruptData(f"{directory}: the frozen sources of version {sha} are missing: {error}") from error
+        homes = [data / "jobs" / job_key(each.job, each.version) for each in live_versions(data) if each.sha == sha]
+        raise CorruptData(
+            f"{directory}: the frozen sources of version {sha} are missing: {error}",
+            hint=f"bring back {directory} and {sha}.json beside it from a copy" + _or_give_up(homes),
+        ) from error
     found = code_hash(directory)
     if found != sha:
         raise CorruptData(
@@ -212,7 +217,16 @@ def read_fixed(home: Path) -> Fixed | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise CorruptData(f"{path}: expected what a job was started with: {error}") from error
+        hint = "bring back the file from a copy" + _or_give_up([home])
+        raise CorruptData(f"{path}: expected what a job was started with: {error}", hint=hint) from error
+
+
+def _or_give_up(homes: Sequence[Path]) -> str:
+    """What to do where there is no copy: `job retire` needs a log that runs, and nothing is started here."""
+    if not homes:
+        return ""
+    touch = shlex.join(["touch", *(str(home / RETIRED) for home in homes)])
+    return f"; where there is none, `{touch}` gives up {', '.join(f'job {home.name}' for home in homes)}"
 
 
 def write_fixed(home: Path, fixed: Fixed) -> None:
@@ -223,8 +237,8 @@ def write_fixed(home: Path, fixed: Fixed) -> None:
 
 def live_versions(data: Path) -> list[Fixed]:
     """What was started here and was not retired: each of them runs whenever the project is up."""
-    found = [read_fixed(home) for home in sorted((data / "jobs").glob("*@*"))]
-    return [each for each in found if each is not None and not is_retired(data, each.job, each.version)]
+    homes = [home for home in sorted((data / "jobs").glob("*@*")) if not (home / RETIRED).exists()]
+    return [each for each in map(read_fixed, homes) if each is not None]
 
 
 def writer_of(data: Path, output: str) -> Fixed | None:
