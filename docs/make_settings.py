@@ -45,6 +45,7 @@ HEAD = """# Settings
 
 Every table of a project's `mainstem.toml`. A variable `MAINSTEM_<TABLE>__<SETTING>` in the environment overrides a setting:
 `MAINSTEM_BROKER__PORT=9093`, `MAINSTEM_SOURCES__SHOP__URL=postgresql://…` (deeper tables have more double underscores).
+Capitals do not count, and what the name of a variable cannot hold is an underscore there: `MAINSTEM_SOURCES__WEB_SHOP__URL` is for `[sources.Web-Shop]`.
 A setting that is unknown or of the wrong type stops the start with one line that names it and its file. A relative path
 means one below the project's directory. `docs/projects.md` shows a table of each kind.
 

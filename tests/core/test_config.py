@@ -68,6 +68,20 @@ def test_the_environment_overrides_the_file():
     assert convert(tree, Tree, where="test") == Tree(Room(segment_bytes=2, name="a"))
 
 
+def test_a_variable_means_a_name_that_it_cannot_hold():
+    """The password of `[sources.Web-Shop]` could not be given in the environment; it was that of another source."""
+    tree = {"sources": {"Web-Shop": {"url": "a"}, "shop": {}, "Shop": {}}, "topics": {"shop.orders": {}}}
+    variables = {"MAINSTEM_SOURCES__WEB_SHOP__URL": "b", "MAINSTEM_SOURCES__SHOP__URL": "c"}
+    variables["MAINSTEM_TOPICS__SHOP_ORDERS__PARTITIONS"] = "2"
+    assert overlay_environment(tree, variables) == {
+        "sources": {"Web-Shop": {"url": "b"}, "shop": {"url": "c"}, "Shop": {}},
+        "topics": {"shop.orders": {"partitions": "2"}},
+    }
+    two = {"sources": {"web-shop": {}, "Web_Shop": {}}}
+    with pytest.raises(BadSetting, match=r"^MAINSTEM_SOURCES__WEB_SHOP__URL: expected .* found web-shop and Web_Shop$"):
+        overlay_environment(two, variables)
+
+
 def test_a_variable_without_a_table_is_no_setting():
     assert overlay_environment({"log": {}}, {"MAINSTEM_CACHE": "/c"}) == {"log": {}}
 

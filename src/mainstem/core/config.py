@@ -41,7 +41,11 @@ def overlay_environment(tree: Mapping[str, Any], environment: Mapping[str, str] 
     """`tree` with every `MAINSTEM_<TABLE>__<SETTING>` variable laid over it.
 
     `MAINSTEM_LOG__SEGMENT_BYTES=1048576` sets `segment_bytes` in table `[log]`. Deeper tables have more double
-    underscores. Variables without a double underscore are not settings.
+    underscores. Variables without a double underscore are not settings. Capitals do not count, and what a variable's
+    name cannot hold is an underscore there: `MAINSTEM_SOURCES__WEB_SHOP__URL` sets `url` in `[sources.Web-Shop]`.
+
+    Raises:
+        BadSetting: two names of `tree` are meant by one.
     """
     result: dict[str, Any] = {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()
@@ -51,12 +55,26 @@ def overlay_environment(tree: Mapping[str, Any], environment: Mapping[str, str] 
             continue
         *tables, setting = name.removeprefix(PREFIX).lower().split("__")
         table = result
-        for step in tables:
+        for each in tables:
+            step = _meant(table, each, name)
             inner = table.get(step)
             table[step] = dict(inner) if isinstance(inner, Mapping) else {}
             table = table[step]
-        table[setting] = value
+        table[_meant(table, setting, name)] = value
     return result
+
+
+def _meant(table: Mapping[str, Any], step: str, variable: str) -> str:
+    """The name in `table` that `step` of `variable` means; itself where there is none yet."""
+    if step in table:
+        return step
+    found = [name for name in table if re.sub("[^a-z0-9]", "_", name.lower()) == step]
+    if len(found) > 1:
+        raise BadSetting(
+            f"{variable}: expected to mean one name, found {' and '.join(found)}",
+            hint="name them so that they differ in more than capitals and signs",
+        )
+    return found[0] if found else step
 
 
 def variable_of(table: str, environment: Mapping[str, str] = os.environ) -> str | None:
