@@ -22,6 +22,7 @@ from mainstem.records.errors import CorruptBatch
 
 HEADER = Struct(">qiibIhiqqqhii")
 CRC_FROM = 21
+LOW_ATTRIBUTES = 22  # the byte that has all of them so far
 CRC = Struct(">I")
 OFFSET_AND_LENGTH = Struct(">qi")
 PREFIX = Struct(">qii")  # base offset, length, leader epoch: what the log assigns (the length stays as it is)

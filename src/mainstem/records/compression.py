@@ -8,6 +8,7 @@ import cramjam
 from mainstem.records.errors import CorruptRecords, UnknownCompression, UnpackedTooLarge
 
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+ZSTD = NAMES.index("zstd")
 """A codec's number in the batch's attributes is its place here."""
 UNPACKED_BYTES = 256 << 20
 """What a batch may unpack to, where its topic says nothing smaller: a megabyte of zstd may hold 32 GB."""

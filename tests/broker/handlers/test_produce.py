@@ -51,6 +51,17 @@ def test_every_version_appends(raw, topic, version):
         assert second.log_start_offset == 0
 
 
+@pytest.mark.parametrize("version", [3, 6, 7, 13])
+def test_zstd_is_taken_from_version_7_on(raw, topic, version):
+    """Who writes with an older version may read with one that has no word for it."""
+    topic_id = raw.call(3, 12, topics=[{"name": topic}]).topics[0].topic_id
+    code = produce(raw, topic, batch(b"a", compression="zstd"), version=version, topic_id=topic_id).error_code
+    assert code is (Code.none if version >= 7 else Code.unsupported_compression_type)
+    assert (
+        produce(raw, topic, batch(b"a", compression="lz4"), version=version, topic_id=topic_id).error_code is Code.none
+    )
+
+
 def test_acks_0_has_no_answer(raw, topic):
     data = {"name": topic, "partition_data": [{"index": 0, "records": batch(b"a")}]}
     raw.send(0, 9, acks=0, timeout=1000, topic_data=[data])

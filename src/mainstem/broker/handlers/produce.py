@@ -10,8 +10,8 @@ before it changes anything, the log asks `transactions.verify_or_add`. From vers
 
 Internal topics take nothing, as in Kafka; there the client id `__admin_client` may, here nobody.
 
-5: log start offset. 8: error message. 10: the current leader with an error; never needed, there is one node.
-13: topic ids.
+5: log start offset. 7: zstd (KIP-110). 8: error message. 10: the current leader with an error; never needed: there is
+one node. 13: topic ids.
 """
 
 import asyncio
@@ -23,11 +23,14 @@ from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.topics import Topics
 from mainstem.core import MainstemError
 from mainstem.log import AppendResult, PartitionLog
-from mainstem.records import BatchHeader
+from mainstem.records import BatchHeader, Span, iter_spans
+from mainstem.records.batch import COMPRESSION_MASK, LOW_ATTRIBUTES
+from mainstem.records.compression import ZSTD
 from mainstem.wire import produce as wire
 from mainstem.wire.errors import Code, RequestError, code_of
 from mainstem.wire.produce import PartitionResult, ProduceRequest, TopicRecords
 
+_FIRST_WITH_ZSTD: Final = 7
 _FIRST_IMPLICIT_ADD: Final = 12
 _FIRST_ABORTABLE: Final = 11
 _RETRY: Final = (  # the coordinator is not there yet: every producer knows how to repeat after this code
@@ -112,7 +115,7 @@ def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Futur
 
     try:
         partition_log = _find(topic, sent.index, ctx.broker.topics)
-        records = _checked(sent.records)
+        records = _checked(sent.records, ctx.version)
         if partition_log.takes_long(records):
             return None
         partition_log.append(records, verify=_refuse_transactional).add_done_callback(appended)
@@ -146,7 +149,7 @@ class _Produce:
             for each, result in zip(topic.partitions, results, strict=True):
                 try:
                     partition_log = _find(topic, each.index, self._broker.topics)
-                    self._todo.append(_Append(partition_log, _checked(each.records), result))
+                    self._todo.append(_Append(partition_log, _checked(each.records, self._ctx.version), result))
                 except MainstemError as error:
                     _refuse(result, error, self._ctx.version)
         try:
@@ -258,7 +261,15 @@ def _find(topic: TopicRecords, index: int, topics: Topics) -> PartitionLog:
     return log
 
 
-def _checked(records: memoryview | None) -> memoryview:
+def _checked(records: memoryview | None, version: int) -> memoryview:
     if not records:
         raise RequestError(Code.invalid_record, "a produce request without records for a partition")
+    if version < _FIRST_WITH_ZSTD and any(_is_zstd(records, span) for span in iter_spans(records)):
+        raise RequestError(
+            Code.unsupported_compression_type, f"zstd takes version {_FIRST_WITH_ZSTD} of Produce, found {version}"
+        )
     return records
+
+
+def _is_zstd(records: memoryview, span: Span) -> bool:
+    return records[span.position + LOW_ATTRIBUTES] & COMPRESSION_MASK == ZSTD
