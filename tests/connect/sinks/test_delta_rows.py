@@ -20,6 +20,11 @@ def test_a_row_has_the_values_of_every_plain_type():
     assert set(second.values()) == {None, 0, 1, AT}  # a null value of a stream is a row of nulls
 
 
+def test_values_without_a_schema_stay_as_they_are():
+    rows = typed_small(collected((b"k", b"{}"), (b"k", b""), (None, None)), {-1: Columns(None)}, merged=False)
+    assert [row["value"] for row in rows.to_pylist()] == [b"{}", b"", None]
+
+
 def test_of_a_changelog_the_last_record_of_each_key_counts():
     sent = [(b"a", change("c", 1)), (b"b", change("c", 2)), (b"a", change("d")), (b"b", change("u", 3)), (b"c", None)]
     rows = typed_small(collected(*sent), {1: Columns(CHANGE)}, merged=True)

@@ -85,13 +85,14 @@ def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch)
 def test_the_same_tables_come_with_sparks_writer_and_without(lake, monkeypatch):
     """Decoded here, decoded by Spark, and written by Spark."""
     write_catalog(lake.connection, {"topic:planes": {"kind": "changelog", "key": ["tailnum"]}})
-    for topic in ("kinds", "planes"):
+    for topic in ("kinds", "planes", "bytes"):
         ensure_topic(lake.connection, topic, 1)
     row = {name: value for name, (_, value) in KINDS.items()}
     lake.send("kinds", [(b"a", row), (None, row | {"maybe": 5, "data": b""}), (b"", None)], 7)
     lake.send("planes", [plane("c", "N1"), plane("c", "N2"), plane("u", "N2", 7), plane("d", "N1"), (b"N3", None)], 3)
+    lake.send("bytes", [(b"a", b'{"x": 1}'), (b"b", b"\0\xff"), (b"c", None)])
     lake.run()
-    lake.wait(lambda: {("lakehouse", "kinds", 3), ("lakehouse", "planes", 5)} <= lake.said())
+    lake.wait(lambda: {("lakehouse", "kinds", 3), ("lakehouse", "planes", 5), ("lakehouse", "bytes", 3)} <= lake.said())
     lake.send("planes", [plane("d", "N2"), plane("c", "N4", 1)], 3)
     lake.wait(lambda: ("lakehouse", "planes", 7) in lake.said())
     lake.lakehouse.stop()
@@ -99,10 +100,10 @@ def test_the_same_tables_come_with_sparks_writer_and_without(lake, monkeypatch):
         monkeypatch.setattr(delta_small, limit, 0)
         lake.lakehouse = lake.make(name)
         lake.lakehouse.start()
-        lake.wait(lambda name=name: {(name, "kinds", 3), (name, "planes", 7)} <= lake.said())
+        lake.wait(lambda name=name: {(name, "kinds", 3), (name, "planes", 7), (name, "bytes", 3)} <= lake.said())
         lake.lakehouse.stop()
     places = (lake.tables, lake.directory / "decoded" / "tables", lake.directory / "written" / "tables")
-    for topic in ("kinds", "planes"):
+    for topic in ("kinds", "planes", "bytes"):
         tables = [DeltaTable(str(place / topic)) for place in places]
         assert ["delta-rs" in each.history()[0]["engineInfo"] for each in tables] == [True, True, False]
         assert tables[0].schema() == tables[1].schema() == tables[2].schema()

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mainstem.connect.sinks.delta_topics import NO_SCHEMA
 from mainstem.registry import avro
 from mainstem.registry.schema import AvroType, is_change, parse
 
@@ -22,16 +23,20 @@ class NotPlain(Exception):
 
 
 class Columns:
-    """The columns of one schema, as Spark's `from_avro` and Delta would have them.
+    """The columns of one schema, as Spark's `from_avro` and Delta would have them; without a schema, the bytes.
 
     Raises:
         NotPlain: it has a type that is not plain.
     """
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str | None) -> None:
         import pyarrow as pa
 
         self.schema = schema
+        self.is_change = False
+        if schema is None:
+            self.fields = [pa.field("value", pa.binary())]
+            return
         row = parse(schema)
         self.is_change = is_change(schema)
         if self.is_change:
@@ -153,10 +158,12 @@ def _decoded(value: bytes | None, columns: Mapping[int, Columns]) -> tuple[dict[
     """The columns in a value, and whether it deletes its key."""
     if value is None:
         return {}, True
+    if NO_SCHEMA in columns:
+        return {"value": value}, False
     try:
         schema_id, _ = avro.split(value)
         shape = columns[schema_id]
-        row = avro.decode(value, lambda _: shape.schema)
+        row = avro.decode(value, lambda _: shape.schema or "")
     except (avro.BadValue, KeyError, struct.error) as error:
         raise NotPlain(str(error)) from error
     if not shape.is_change:

@@ -116,12 +116,18 @@ class SmallWriter:
             size += sizes[topic]
             if size > COLLECTED_BYTES:
                 break
-            mine = slices[topic]
-            columns = {number: self._plain(number) for number in ids_of(mine)}
-            known = {number: each for number, each in columns.items() if each is not None}
-            if known and len(known) == len(columns) and not any(each.schema_id == NO_SCHEMA for each in mine):
-                chosen[topic] = known
+            columns = self._columns_of(topic, slices[topic])
+            if columns:
+                chosen[topic] = columns
         return dict(sorted(chosen.items(), key=lambda each: sum(part.records for part in slices[each[0]])))
+
+    def _columns_of(self, topic: str, slices: list[Slice]) -> "dict[int, Columns]":
+        """The columns of each schema in use; none where one needs Spark."""
+        if any(each.schema_id == NO_SCHEMA for each in slices):
+            return {} if self._topics.is_typed(topic, slices) else {NO_SCHEMA: Columns(None)}
+        columns = {number: self._plain(number) for number in ids_of(slices)}
+        known = {number: each for number, each in columns.items() if each is not None}
+        return known if len(known) == len(columns) else {}
 
     def _plain(self, schema_id: int) -> "Columns | None":
         """The columns of a schema whose rows need no Spark."""
