@@ -141,7 +141,7 @@ class LogMachine(RuleBasedStateMachine):
 
     # -- what goes
 
-    @rule(percent=st.integers(0, 100))
+    @rule(percent=st.sampled_from([5, 50, 95, 100]))
     def delete_records(self, percent) -> None:
         before = self.start + len(self.records) * percent // 100
         assert self.run(housekeeping.delete_records(self.partition, before)) == before
@@ -194,9 +194,11 @@ class LogMachine(RuleBasedStateMachine):
         contents=st.lists(st.tuples(values, st.booleans()), max_size=6),
         changes=st.integers(0, 30),
         seed=st.integers(0, 2**32),
+        delete=st.sampled_from([0, 0, 50, 100]),
     )
-    def cut_the_power(self, contents, changes, seed) -> None:
-        """While batches are appended, some without waiting for those before them."""
+    def cut_the_power(self, contents, changes, seed, delete) -> None:
+        """While batches are appended, some without waiting for those before them; soon after a deletion perhaps."""
+        self.delete_records(delete)
         trusting, safe = self.trusting, self.safe
         self.disk.power_off_after(changes)
         promised, flying = self.run(self.append_until_off(contents))
@@ -238,7 +240,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(content=st.lists(values, min_size=1, max_size=3), where=st.sampled_from(["journal", ".log"]))
     def fill_the_disk(self, content, where) -> None:
         """The append fails, nothing is lost, and the log goes on when there is room."""
-        self.promise_everything()
+        config, self.partition.config = self.partition.config, TOPIC
         self.disk.refuse("write", errno.ENOSPC, where)
 
         async def append():
@@ -249,6 +251,7 @@ class LogMachine(RuleBasedStateMachine):
         assert all(isinstance(result, StorageError) for result in results)
         assert not self.log.offline
         assert self.partition.log_end_offset == self.end
+        self.partition.config = config
 
     # -- what must hold
 
