@@ -1,3 +1,4 @@
+from pathlib import Path
 from uuid import UUID
 
 import hypothesis.strategies as st
@@ -15,7 +16,9 @@ from mainstem.log.journal import (
     Entry,
     Journal,
     decode_frame,
+    decode_frames,
     encode_frame,
+    encode_frames,
     read_frames,
 )
 
@@ -51,6 +54,18 @@ def test_decode_gives_what_encode_was_given(generation, sequence, given_entries)
     found = decode_frame(memoryview(b"x" * PAGE + data), PAGE)
     assert (found.generation, found.sequence, found.size) == (generation, sequence, len(data))
     assert [plain(e) for e in found.entries] == [plain(e) for e in given_entries]
+
+
+@given(sizes, st.data())
+def test_rounds_that_are_held_in_a_file_are_all_there_or_it_is_damaged(given_sizes, data):
+    content = b"".join(frame(10 + number, size) for number, size in enumerate(given_sizes))
+    found = decode_frames(content, Path("held"))
+    assert [each.sequence for each in found] == list(range(10, 10 + len(given_sizes)))
+    assert encode_frames(found) == content
+    place = data.draw(st.integers(0, len(given_sizes) - 1), label="damaged round")
+    start = sum(each.size for each in found[:place])
+    with pytest.raises(CorruptFile, match=f"byte {start}: no round of a journal"):
+        decode_frames(content[:start] + b"?" + content[start + 1 :], Path("held"))
 
 
 @given(sizes, st.data())

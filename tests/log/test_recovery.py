@@ -8,11 +8,13 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
+import msgspec
 import pytest
 import structlog
 
 from mainstem.core import MainstemError, ManualClock, TopicPartition
 from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, SystemDisk, TopicConfig, housekeeping
+from mainstem.log.checkpoint import decode_partition, load
 from mainstem.log.disk import SystemFile
 from tests.log.simulated_disk import FileNode, SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
@@ -263,6 +265,150 @@ def test_a_kill_after_records_were_deleted_that_the_checkpoint_has_not_seen(tmp_
         await log.close()
 
     run(test())
+
+
+async def with_a_part_that_only_its_segment_has(path: Path, disk: SimulatedDisk, *, checkpoint: bool) -> list[bytes]:
+    """Acknowledged records of which the journal has the last ones alone: the topic trusted the page cache before."""
+    log = await open_log(path, disk=disk)
+    partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+    if checkpoint:
+        await log.checkpoint()
+    written = [b"%d" % n + b"v" * 200 for n in range(10)]
+    partition.config = msgspec.structs.replace(TOPIC, flush_messages=1_000)
+    for content in written[:6]:
+        await partition.append(batch(content))
+    partition.config = TOPIC
+    for content in written[6:]:
+        await partition.append(batch(content))
+    await housekeeping.delete_records(partition, 1)
+    abandon(log)
+    return written[1:]
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_partition_that_a_start_finds_damaged_loses_nothing_of_its_journal(tmp_path, checkpoint):
+    """The first start told of the damage and emptied the journal: the second one took what lay behind the damage for
+    a torn end, and gave its offsets again.
+    """
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        written = await with_a_part_that_only_its_segment_has(tmp_path, disk, checkpoint=checkpoint)
+        found = disk.after_kill()
+        segment = tmp_path / "orders-0" / "00000000000000000000.log"
+        copy = bytes(found.file(segment).data[: 6 * len(batch(written[0]))])
+        found.file(segment).data[700] ^= 1
+        for _ in range(3):
+            log = await open_log(tmp_path, disk=found)
+            assert log.partitions[TP].error is not None
+            await log.close()
+        assert found.file(segment).data[:700] == copy[:700]
+        found.file(segment).data = bytearray(copy)  # a copy from before the last records
+        log = await open_log(tmp_path, disk=found)
+        partition = log.partitions[TP]
+        assert partition.error is None
+        assert await values(partition) == written
+        assert (partition.log_start_offset, partition.log_end_offset) == (1, 10)
+        await log.close()
+        log = await open_log(tmp_path, disk=found)
+        assert await values(log.partitions[TP]) == written
+        assert not [path for path in found.list(tmp_path / "orders-0") if path.suffix == ".held"]
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("changes", range(0, 24, 2))
+def test_a_power_cut_while_a_damaged_partitions_journal_is_put_aside(tmp_path, changes, seed):
+    disk = SimulatedDisk(tmp_path)
+
+    def flip(file: FileNode) -> None:
+        file.data[700] ^= 1
+        file.sync()
+
+    async def test():
+        written = await with_a_part_that_only_its_segment_has(tmp_path, disk, checkpoint=True)
+        found = disk.after_power_cut(lambda most: 0)
+        segment = tmp_path / "orders-0" / "00000000000000000000.log"
+        flip(found.file(segment))
+        found.power_off_after(changes)
+        with contextlib.suppress(OSError, StorageError):
+            abandon(await open_log(tmp_path, disk=found))
+        found = found.after_power_cut(adversary(seed))
+        log = await open_log(tmp_path, disk=found)
+        assert log.partitions[TP].error is not None
+        await log.close()
+        flip(found.file(segment))
+        log = await open_log(tmp_path, disk=found)
+        assert await values(log.partitions[TP]) == written
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize(("call", "error"), [("write", errno.ENOSPC), ("create", errno.ENFILE), ("write", errno.EIO)])
+def test_what_a_start_cannot_write_it_does_not_forget(tmp_path, call, error):
+    """The partition was offline and the journal empty: the next start gave acknowledged records' offsets again."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await log.checkpoint()
+        for n in range(10):
+            await partition.append(batch(b"%d" % n))
+        abandon(log)
+        found = disk.after_power_cut(lambda most: 0)
+        found.refuse(call, error, ".log")
+        if error == errno.EIO:  # of that file alone
+            log = await open_log(tmp_path, disk=found)
+            assert log.partitions[TP].error is not None
+            await log.close()
+        else:
+            with pytest.raises(StorageError, match=os.strerror(error)) as caught:
+                await open_log(tmp_path, disk=found)
+            assert "start again" in caught.value.hint
+        found = found.after_power_cut(lambda most: 0)
+        log = await open_log(tmp_path, disk=found)
+        assert await values(log.partitions[TP]) == [b"%d" % n for n in range(10)]
+        await log.close()
+
+    run(test())
+
+
+def test_what_the_journal_says_of_a_damaged_partition_does_not_change_the_checkpoints_words(tmp_path):
+    """A deletion did: the checkpoint then said that the log ends where the damage begins."""
+    written = run(write(tmp_path, close=False, checkpoint_after=29))
+    first = min((tmp_path / "orders-0").glob("*.log"))
+    kept = first.read_bytes()
+
+    async def delete():
+        log = await open_log(tmp_path)
+        await housekeeping.delete_records(log.partitions[TP], 3)
+        abandon(log)
+
+    run(delete())
+    first.write_bytes(kept[:-1])
+    run(check_offline_again(tmp_path))
+    words = decode_partition(load(SystemDisk(), tmp_path).partitions[0])
+    assert (words.log_start_offset, words.log_end_offset) == (0, 30)
+    first.write_bytes(kept)
+    assert run(try_to_read(tmp_path)) == written[3:]
+
+
+def test_damage_that_is_found_without_a_checkpoint_stays_damage(tmp_path):
+    """The second start has a checkpoint, which says nothing of the partition: it cut off what lay behind the damage."""
+    written = run(write(tmp_path, close=True))
+    for name in ("checkpoint", "journal-0", "journal-1"):
+        (tmp_path / name).unlink()
+    path = last_segment(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + b"?" + whole[101:])
+    for _ in range(2):
+        run(check_offline_again(tmp_path))
+    path.write_bytes(whole)
+    assert run(try_to_read(tmp_path)) == written
 
 
 def test_an_unfinished_creation_leaves_nothing(tmp_path):

@@ -65,6 +65,9 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True):
     """Compaction has seen every record below it."""
     tombstones_expire_ms: int = 0
     """When the first tombstone that compaction has kept may go; 0 without one."""
+    held: int = 0
+    """Not 0: a start could not bring the partition here to where the journal leads; what that says of it is in a file
+    of its own, which has this number."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):

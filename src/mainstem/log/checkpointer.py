@@ -224,7 +224,7 @@ class Checkpointer:
         created, self._created = self._created, []
         directories: list[Path] = []
         for partition in self._partitions.values():
-            if not partition.changed:
+            if not (partition.changed and partition.recovered):
                 continue
             state = partition.state()
             partition.changed = False

@@ -69,6 +69,7 @@ class LogDirectory:
             LogDirectoryInUse: another process has it.
             CorruptFile: its checkpoint or journal is damaged.
             UnsupportedFormat: a later version of the program wrote it.
+            StorageError: there is no room, memory or file descriptor for its start; nothing is lost.
         """
         try:
             lock = DirectoryLock(path, LOCK)

@@ -13,7 +13,7 @@ Sequences go on without a gap from frame to frame, over files and restarts. A ro
 is durable, so only the last frame can be torn: an invalid frame with a valid later one means damage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from struct import Struct
 from uuid import UUID
@@ -128,6 +128,30 @@ def encode_frame(generation: int, sequence: int, entries: list[Entry]) -> list[B
         crc = crc32c(piece, crc)
     header[4:8] = crc.to_bytes(4, "big")
     return [header, table, *payload, bytes(-length % PAGE)]
+
+
+def encode_frames(frames: Iterable[Frame]) -> bytes:
+    """Rounds one after the other, as in a journal file."""
+    return b"".join(
+        piece for frame in frames for piece in encode_frame(frame.generation, frame.sequence, frame.entries)
+    )
+
+
+def decode_frames(data: bytes, path: Path) -> list[Frame]:
+    """What `encode_frames` was given.
+
+    Raises:
+        CorruptFile: one of them does not check out.
+    """
+    frames: list[Frame] = []
+    position = 0
+    while position < len(data):
+        frame = decode_frame(memoryview(data), position)
+        if frame is None:
+            raise CorruptFile(f"{path}: byte {position}: no round of a journal with a matching CRC")
+        frames.append(frame)
+        position += frame.size
+    return frames
 
 
 def decode_frame(data: memoryview, position: int) -> Frame | None:

@@ -90,6 +90,8 @@ class PartitionLog:
         """When the first tombstone that compaction has kept may go; 0 without one."""
         self.error: StorageError | None = None
         """Why the partition is offline; every use raises it."""
+        self.recovered = True
+        """False: a start found damage. What is known of it is not the truth, and the checkpoint keeps its words."""
         self.append_error: StorageError | None = None
         """Why it takes no appends; it can still be read."""
         self.changed = True

@@ -2,7 +2,8 @@
 
 What the checkpoint counts is not read again: sizes are compared, bytes are checked when they are read. What the journal
 holds is brought to the segments where it is missing there. What a segment holds behind that was never promised: whole
-batches stay, a torn one is cut off. What was promised and is not there takes its partition offline, in plain sight.
+batches stay, a torn one is cut off. What was promised and is not there takes its partition offline, in plain sight:
+then the checkpoint keeps its words of it, and what the journal says of it is held in a file until a start succeeds.
 """
 
 from collections.abc import Callable
@@ -21,16 +22,30 @@ from mainstem.log.checkpoint import Checkpoint, PartitionState
 from mainstem.log.compaction import CLEANED, Replacement
 from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptFile, CorruptSegment, StorageError
-from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, NAMES, REPLACE, Entry, Frame, read_frames
+from mainstem.log.journal import (
+    CREATE,
+    DATA,
+    DELETE,
+    LOG_START,
+    NAMES,
+    REPLACE,
+    Entry,
+    Frame,
+    decode_frames,
+    encode_frames,
+    read_frames,
+)
 from mainstem.log.metadata import PARTITION_METADATA, decode_topic_id, encode_topic_id
 from mainstem.log.partition import PartitionLog
 from mainstem.log.segment import LOG, SUFFIXES, BadBatch, Segment, file_name
+from mainstem.log.writer import FULL, NOT_OPENED
 from mainstem.records import CorruptBatch, decode_header, iter_headers
 from mainstem.records.batch import HEADER, PREFIX
 
 log = get_logger()
 
 DELETED = "-delete"
+HELD = ".held"
 
 MakePartition = Callable[[TopicPartition, UUID], PartitionLog]
 Key = tuple[UUID, int]
@@ -53,12 +68,15 @@ def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
 
     Raises:
         CorruptFile: the checkpoint or the journal is damaged, so that no partition can be trusted.
+        StorageError: the machine is short of something; nothing is lost, and the next start may have it.
+        OSError: the disk failed.
     """
     saved = checkpoints.load(disk, path)
     recovery = _Recovery(path, disk, make_partition, saved)
     recovery.read_journal()
     if saved is not None:
         recovery.restore()
+        recovery.replay_held()
         recovery.replay_journal()
     else:
         recovery.redo_journal()
@@ -81,6 +99,12 @@ class _Recovery:
         """Sequence of the frame with the partition's last DELETE: what the journal says of it before that is moot."""
         self.gone: set[Key] = set()
         """Deleted, and not created again."""
+        self.held: dict[Key, list[Frame]] = {}
+        """What earlier starts could not do with a partition."""
+        self.held_in: set[Path] = set()
+        """The files that the checkpoint names for that."""
+        self.adopted: set[PartitionLog] = set()
+        self.brought: dict[Path, Segment] = {}
         self.touched: dict[Segment, None] = {}
         self.frames: list[Frame] = []
         self.redone: dict[Path, File] = {}
@@ -100,7 +124,10 @@ class _Recovery:
                 contents.append(b"")
         sequence = self.sequence if self.saved is not None else None
         self.frames = read_frames(contents, generation=self.generation, sequence=sequence)
-        for sequence, entry in [(frame.sequence, entry) for frame in self.frames for entry in frame.entries]:
+        self.foresee(self.frames)
+
+    def foresee(self, frames: list[Frame]) -> None:
+        for sequence, entry in [(frame.sequence, entry) for frame in frames for entry in frame.entries]:
             key = (entry.topic_id, entry.partition)
             if entry.kind == LOG_START:
                 self.log_starts[key] = max(self.log_starts.get(key, 0), entry.number)
@@ -122,17 +149,33 @@ class _Recovery:
             self.partitions[partition.topic_id, partition.number] = partition
             self.kept[topic_partition] = raw
             replay.restore(partition, state)
+            self.guard(partition, partial(self.read_held, state=state))
             self.guard(partition, partial(self.check_files, state=state))
 
+    def read_held(self, partition: PartitionLog, state: PartitionState) -> None:
+        if state.held:
+            path = partition.directory / file_name(state.held, HELD)
+            self.held_in.add(path)
+            frames = decode_frames(self.disk.read_file(path), path)
+            self.held[partition.topic_id, partition.number] = frames
+            self.foresee(frames)
+
     def guard(self, partition: PartitionLog, step: Callable[[PartitionLog], None]) -> None:
-        """Run a step of the recovery; where it finds damage, the partition is offline and the others go on."""
+        """Run a step of the recovery; where it finds damage, the partition is offline and the others go on.
+
+        Raises:
+            StorageError: no file is at fault, the machine is short of something: a later start may have it.
+        """
         try:
             step(partition)
         except (CorruptData, OSError) as error:
+            if isinstance(error, OSError) and error.errno in FULL + NOT_OPENED:
+                hint = "nothing is lost: see to room on the disk, memory and file descriptors, then start again"
+                raise StorageError(f"{partition.topic_partition}: {error}", hint=hint) from error
             failure = StorageError(f"{partition.topic_partition}: {error}", hint=partition.repair_hint)
             log.error("partition_offline", partition=str(partition.topic_partition), error=str(error))  # noqa: TRY400 - damage is told in one line, no traceback
             partition.go_offline(failure)
-            partition.changed = False  # what is known of it is not the truth: the checkpoint keeps its words
+            partition.recovered = False
 
     def check_files(self, partition: PartitionLog, state: PartitionState) -> None:
         """Every segment is there, with the bytes that were durable, unless the journal says that it went."""
@@ -158,6 +201,28 @@ class _Recovery:
 
     # 3. do what the journal says
 
+    def replay_held(self) -> None:
+        """What earlier starts could not do: now it can be done, or the partition is offline as it was."""
+        for key, frames in self.held.items():
+            if key in self.deleted_by:
+                continue
+            partition = self.partitions[key]
+            entries = [entry for frame in frames for entry in frame.entries]
+            bases = {entry.number for entry in entries if entry.kind == DATA}
+            self.guard(partition, partial(self.check_bytes, bases=bases))
+            for entry in entries:
+                self.replay_entry(entry)
+            partition.changed = True
+
+    def check_bytes(self, partition: PartitionLog, bases: set[int]) -> None:
+        """What was held was brought to these segments all the same: whether something is missing before it, their
+        sizes do not tell any more.
+        """
+        for segment in partition.segments:
+            if segment.base_offset in bases and segment.next_offset > self.log_start_of(partition):
+                for _ in segment.scan():
+                    pass
+
     def replay_journal(self) -> None:
         for frame in self.frames:
             for entry in frame.entries:
@@ -172,6 +237,8 @@ class _Recovery:
         key = (entry.topic_id, entry.partition)
         if entry.kind == CREATE:
             self.create(key, bytes(entry.payload[0]).decode())
+            created = self.partitions[key]
+            self.kept[created.topic_partition] = checkpoints.encode_partition(created.state())
             return
         partition = self.partitions.get(key)
         if partition is None:
@@ -267,12 +334,15 @@ class _Recovery:
     def replay_data(self, partition: PartitionLog, entry: Entry) -> None:
         """Bring a round's batches to the segment, where they are not there yet, and count them in."""
         data = memoryview(entry.payload[0])
-        if partition.error is not None:  # its state is not known, but nothing of it may get lost
-            segment = Segment(partition.directory, entry.number, partition.segments.files)
+
+        def bring(partition: PartitionLog) -> None:
+            path = partition.directory / file_name(entry.number, LOG)
+            segment = self.brought.get(path) or Segment(partition.directory, entry.number, partition.segments.files)
+            self.brought[path] = segment
             file = segment.file_to_write(0)  # also where the beginning is missing: the file may be restored
-            file.write([data], entry.position)
-            self.touched[segment] = None
-            return
+            if file.read(len(data), entry.position) != data:
+                file.write([data], entry.position)
+                self.touched[segment] = None
 
         def write_and_count(partition: PartitionLog) -> None:
             self.catch_up(partition, entry.number, entry.position)
@@ -291,7 +361,10 @@ class _Recovery:
                 replay.count_in(partition, header, data[position : position + header.size])
                 position += header.size
 
-        self.guard(partition, write_and_count)
+        if partition.error is None:
+            self.guard(partition, write_and_count)
+        if partition.error is not None:  # its state is not known, but a repair looks for it in the segments
+            self.guard(partition, bring)
 
     def catch_up(self, partition: PartitionLog, base_offset: int, position: int) -> None:
         """Count in what lies before `position`: its topic trusted the page cache for a while, then it was synced."""
@@ -357,7 +430,8 @@ class _Recovery:
         self.reach_log_start(partition)
         known = {segment.path_of(suffix) for segment in partition.segments for suffix in SUFFIXES}
         for path in self.disk.list(partition.directory):
-            unfinished = path.suffix in (CLEANED, ".swap", ".deleted")
+            spent = path.suffix == HELD and path not in self.held_in  # what it held is in a checkpoint
+            unfinished = spent or path.suffix in (CLEANED, ".swap", ".deleted")
             if unfinished or (path.suffix in SUFFIXES and path not in known):
                 log.info("leftover_removed", path=str(path))
                 self.disk.unlink(path)
@@ -369,7 +443,7 @@ class _Recovery:
         try:
             self.count_batches(partition, segment, size)
         except BadBatch as error:
-            self.refuse_hole(segment, error, size)
+            self.refuse_hole(partition, segment, error, size)
             log.warning(
                 "torn_tail_truncated",
                 path=str(segment.path),
@@ -380,9 +454,9 @@ class _Recovery:
             segment.file.truncate(error.position)
             self.touched[segment] = None
 
-    def refuse_hole(self, segment: Segment, error: BadBatch, size: int) -> None:
-        """Without a checkpoint nothing tells a torn tail from damage but what follows it."""
-        if self.saved is None and _valid_batch_after(segment, error.position, size):
+    def refuse_hole(self, partition: PartitionLog, segment: Segment, error: BadBatch, size: int) -> None:
+        """Without the checkpoint's words nothing tells a torn tail from damage but what follows it."""
+        if partition in self.adopted and _valid_batch_after(segment, error.position, size):
             raise error
 
     def adopt_unknown(self) -> None:
@@ -411,6 +485,7 @@ class _Recovery:
         log.warning("partition_read_from_segments", partition=str(topic_partition))
         partition = self.make_partition(topic_partition, topic_id)
         self.partitions[topic_id, topic_partition.partition] = partition
+        self.adopted.add(partition)
         self.guard(partition, self.read_all)
 
     def read_all(self, partition: PartitionLog) -> None:
@@ -447,15 +522,42 @@ class _Recovery:
         clean = new or (self.saved is not None and self.saved.clean and not self.frames and not self.touched)
         for segment in self.touched:
             segment.file.sync()
-        for partition in self.partitions.values():
-            if partition.error is None:
-                partition.start(bump_epoch=not clean)
-                if not clean:
-                    self.disk.sync_directory(partition.directory)
+        for key, partition in self.partitions.items():
+            if partition.error is not None:
+                self.hold(key, partition)
+                continue
+            partition.start(bump_epoch=not clean)
+            if not clean:
+                self.disk.sync_directory(partition.directory)
         if not clean:
             self.disk.sync_directory(self.path)
         partitions = list(self.partitions.values())
         return Recovered(partitions, self.kept, self.generation + 1, self.sequence, clean)
+
+    def hold(self, key: Key, partition: PartitionLog) -> None:
+        """Keep what the journal says of a partition that is offline: the journal is emptied.
+
+        The checkpoint's words lead to the file. A crash before they are written leaves the journal as it was.
+        """
+        deleted_by = self.deleted_by.get(key, 0)
+        found = [
+            msgspec.structs.replace(frame, entries=entries)
+            for frame in self.frames
+            if frame.sequence > deleted_by and (entries := [entry for entry in frame.entries if _changes(entry, key)])
+        ]
+        words = self.kept.get(partition.topic_partition)
+        if not found or words is None:  # without words it is read from its segments, to which all was brought
+            return
+        path = partition.directory / file_name(found[-1].sequence, HELD)
+        self.disk.make_directory(partition.directory)
+        self.disk.write_atomically(path, encode_frames([*self.held.get(key, []), *found]))
+        state = msgspec.structs.replace(checkpoints.decode_partition(words), held=found[-1].sequence)
+        self.kept[partition.topic_partition] = checkpoints.encode_partition(state)
+        log.warning("journal_held", partition=str(partition.topic_partition), path=str(path))
+
+
+def _changes(entry: Entry, key: Key) -> bool:
+    return (entry.topic_id, entry.partition) == key and entry.kind in (DATA, LOG_START, REPLACE)
 
 
 def _replacement(entry: Entry) -> Replacement:

@@ -40,7 +40,7 @@ log = get_logger()
 _LONGEST_JOURNAL = 4  # times the limit, while a checkpoint is slow: it bounds recovery too
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # opening fails for now; no sync gives these
-_NOT_OPENED = (*NO_DESCRIPTORS, errno.ENOMEM)  # of a segment: no file has failed
+NOT_OPENED = (*NO_DESCRIPTORS, errno.ENOMEM)  # of a segment: no file has failed
 
 
 class _TakenBack(Exception):
@@ -253,7 +253,7 @@ class Writer:
                 framed = True
                 self._journal.append(entries)
         except OSError as error:
-            if error.errno not in (NO_DESCRIPTORS if naming else FULL + _NOT_OPENED):
+            if error.errno not in (NO_DESCRIPTORS if naming else FULL + NOT_OPENED):
                 raise
             if framed:
                 self._journal.take_back()
