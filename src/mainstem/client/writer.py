@@ -4,7 +4,7 @@ the other. On restart the source goes on from the position that the log holds.
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NoReturn
 
 import msgspec
@@ -87,6 +87,12 @@ class TransactionalWriter:
         self._guard(self._producer.init_transactions, self._timeout_seconds)
         self.state = read_source(self._connection, self.source)
         return self.state
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Topics that are gone: what was written to others of their names counts no longer. The next commit says so."""
+        if self.state is not None:
+            written = {topic: each for topic, each in self.state.written.items() if topic not in topics}
+            self.state = msgspec.structs.replace(self.state, written=written)
 
     def begin(self) -> None:
         """Open a transaction: what `send` takes belongs to it until `commit` or `abort`.

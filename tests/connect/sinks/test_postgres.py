@@ -11,10 +11,10 @@ import pytest
 from mainstem.client.catalog import write_catalog
 from mainstem.client.compacted import read_compacted
 from mainstem.client.reports import read_reports
-from mainstem.client.topics import end_offsets, list_topics
+from mainstem.client.topics import CHANGELOG_SETTINGS, delete, end_offsets, ensure_topic, list_topics, topic_ids
 from mainstem.client.writer import read_source
 from mainstem.connect.sinks import postgres as replica_module
-from mainstem.connect.sinks.postgres import KeyUnknown, LogMismatch, ReplicaInUse, SourceNotReady
+from mainstem.connect.sinks.postgres import KeyUnknown, LogMismatch, ReplicaInUse, SourceNotReady, TopicsLost
 from mainstem.connect.sinks.postgres_target import NotEmpty
 from mainstem.connect.worker import Worker
 from mainstem.registry import avro
@@ -500,6 +500,41 @@ def test_what_somebody_drops_in_the_target_comes_again_with_its_rows(pipeline, d
         pipeline.source.run("INSERT INTO a VALUES (3, 3)")
         with running(pipeline.make_replica()) as sink:
             pipeline.wait_until_equal("a", running=sink)
+
+
+@pytest.mark.parametrize("settings", [None, CHANGELOG_SETTINGS], ids=["gone", "made anew"])
+def test_a_topic_that_is_deleted_is_told_until_a_new_snapshot_has_filled_it(pipeline, settings):
+    """The rows that did not change were nowhere any more, and nobody said so."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("a", running=sink)
+    delete(pipeline.connection, [pipeline.topic("a")])
+    if settings is not None:
+        ensure_topic(pipeline.connection, pipeline.topic("a"), 1, settings)
+    error = run_until_it_fails(pipeline.make_replica())
+    assert isinstance(error, TopicsLost)
+    assert f"{pipeline.topic('a')} was deleted" in str(error)
+    assert len(pipeline.target.rows("a")) == 2, "nothing was taken away"
+    with (
+        running(pipeline.make_source(on_gap="snapshot")) as source,
+        running_when_ready(pipeline, source, report_interval_ms=0) as sink,
+    ):
+        pipeline.source.run("INSERT INTO a VALUES (3)")
+        pipeline.wait_until_equal("a", running=sink)
+        wait_until(lambda: reported(pipeline) == written(pipeline), "the audit has every record", sink)
+
+
+def test_a_target_of_an_earlier_version_goes_on(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
+    with running(pipeline.make_source()) as source:
+        with running_when_ready(pipeline, source) as sink:
+            pipeline.wait_until_equal("a", running=sink)
+        pipeline.target.run("ALTER TABLE mainstem_offsets DROP topic_id", "DELETE FROM a WHERE id = 1")
+        with running(pipeline.make_replica()) as sink:
+            pipeline.source.run("INSERT INTO a VALUES (3)")
+            wait_until(lambda: len(pipeline.target.rows("a")) == 2, "it goes on, and reads nothing again", sink)
+    ids = topic_ids(pipeline.connection, [pipeline.topic("a"), pipeline.topic("transactions")])
+    assert dict(pipeline.target.run("SELECT topic, topic_id FROM mainstem_offsets")) == ids
 
 
 def test_topics_that_the_source_no_longer_has_are_left_out(pipeline):

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from mainstem.client.catalog import read_catalog
-from mainstem.client.errors import RecordRefused
-from mainstem.client.topics import admin
-from mainstem.client.writer import read_source
+from mainstem.client.errors import RecordRefused, TopicMismatch
+from mainstem.client.topics import admin, delete, describe_config, ensure_topic
+from mainstem.client.writer import TransactionalWriter, read_source
 from mainstem.connect.sources import postgres_catalog
 from mainstem.connect.sources.postgres import UnfitName, default_name, mark_position
 from mainstem.connect.sources.postgres_catalog import DatabaseRefused, DatabaseUnavailable
@@ -511,6 +511,52 @@ def test_a_lost_slot_is_refused_and_a_new_snapshot_repairs(pipeline):
     records = pipeline.read(pipeline.topic("a"))
     assert sorted(row["id"] for row in state_of(records).values()) == [2, 3, 4]
     check_transactions(pipeline, "a")
+
+
+@pytest.mark.parametrize("table", ["a", "transactions"])
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made anew"])
+def test_a_topic_that_is_deleted_is_refused_and_a_new_snapshot_fills_it(pipeline, table, again):
+    """It was made with the log's own retention, and had none of the rows that did not change."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    delete(pipeline.connection, [pipeline.topic(table)])
+    if again:
+        ensure_topic(pipeline.connection, pipeline.topic(table), 1, {"cleanup.policy": "compact,delete"})
+    error = run_until_it_fails(pipeline.make_source())
+    assert isinstance(error, PositionMismatch)
+    assert f"{pipeline.topic(table)} was deleted" in str(error)
+    if again:
+        error = run_until_it_fails(pipeline.make_source(on_gap="snapshot"))
+        assert isinstance(error, TopicMismatch), "nothing keeps what it writes"
+        delete(pipeline.connection, [pipeline.topic(table)])
+    with running(pipeline.make_source(on_gap="snapshot")) as source:
+        pipeline.source.run("INSERT INTO a VALUES (3)")
+        pipeline.wait_until_written(source)
+    assert sorted(row["id"] for row in state_of(pipeline.read(pipeline.topic("a"))).values()) == [1, 2, 3]
+    policy = "compact" if table == "a" else "delete"
+    assert describe_config(pipeline.connection, pipeline.topic(table))["cleanup.policy"] == policy
+    written = read_source(pipeline.connection, pipeline.name).written[pipeline.topic(table)][0]
+    assert written.count == len(pipeline.read(pipeline.topic(table))), "the books are of the new topic"
+
+
+def test_a_position_of_an_earlier_version_learns_the_topics(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    position = pipeline.position()
+    topics = position.pop("topics")
+    writer = TransactionalWriter(pipeline.connection, pipeline.name)
+    writer.open()
+    writer.begin()
+    writer.commit(position)
+    writer.close()
+    with running(pipeline.make_source()) as source:
+        pipeline.source.run("INSERT INTO a VALUES (2)")
+        pipeline.wait_until_written(source)
+    assert pipeline.position()["topics"] == topics
+    assert sorted(topics) == [pipeline.topic("a"), pipeline.topic("transactions")]
+    assert [value["op"] for _, value, *_ in pipeline.read(pipeline.topic("a"))] == ["r", "c"]
 
 
 def test_a_slot_that_somebody_moved_is_refused(pipeline):

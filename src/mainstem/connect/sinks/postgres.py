@@ -10,8 +10,10 @@ A transaction that lacks records because compaction removed them cannot be had a
 tables and reads the topics from their start, in one target transaction: its readers see the old state, then the new.
 
     mainstem_offsets   sink | topic | partition | next_offset | position | log_id | rows | tombstones | hash | schema_id
+                     topic_id
 
-`schema_id` says in which schema's shape the topic's table is, since a later run must not change it back.
+`schema_id` says in which schema's shape the topic's table is, since a later run must not change it back; `topic_id`
+which topic of that name the offset is of. An earlier version wrote neither.
 """
 
 import json
@@ -31,13 +33,15 @@ from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.client.reader import committed_consumer, is_record
 from mainstem.client.reports import Report, write_reports
-from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics, start_offsets
+from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics, start_offsets, topic_ids
+from mainstem.client.writer import read_source
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sinks.postgres_order import Batch, Change, TransactionOrder
 from mainstem.connect.sinks.postgres_target import TargetShape, TargetTable, shape_of
 from mainstem.connect.sources.postgres import transactions_topic
 from mainstem.connect.sources.postgres_catalog import connect, translate
 from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
+from mainstem.connect.sources.postgres_position import decode_position
 from mainstem.core import Clock, CorruptData, Retriable, SystemClock, TopicPartition, UserError
 from mainstem.core.config import suggestion
 from mainstem.core.logging import get_logger
@@ -75,6 +79,10 @@ class Rebuild(Retriable):
 
 class LogMismatch(UserError):
     """The target's offsets are not of this log."""
+
+
+class TopicsLost(UserError):
+    """Topics that the target is filled from are gone, and nothing in the log replaces them."""
 
 
 class KeyUnknown(UserError):
@@ -189,6 +197,7 @@ class _Run:
         self._ends: tuple[str, dict[TopicPartition, int]] | None = None  # of the head that is incomplete
         self._look_at = 0.0
         self._log_id = cluster_id(self._connection)
+        self._ids = topic_ids(self._connection, (*topics, self._transactions.topic))
         with target.cursor() as cursor:
             self._lock(cursor)
             cursor.execute(_TABLES)
@@ -289,12 +298,13 @@ class _Run:
 
     def _take_transaction(self, value: bytes, offset: int, mark: int) -> None:
         record = avro.decode(value, self._sink.registry.schema)
+        new = offset >= self._counted_from[self._transactions]
         if record["status"] == "BEGIN":
-            self._order.begin(record["id"], record["position"], offset, mark)
+            self._order.begin(record["id"], record["position"], offset, mark, new=new)
         else:
             counts = {table["topic"]: table["event_count"] for table in record["tables"]}
             self._see_topics(counts.keys() - self._tables.keys() - self._others)
-            self._order.end(record["id"], counts, offset, mark)
+            self._order.end(record["id"], counts, offset, mark, new=new)
 
     def _see_topics(self, unknown: Set[str]) -> None:
         """Topics of a transaction that are not followed: a snapshot has brought them, unless they are of a former one.
@@ -376,17 +386,25 @@ class _Run:
 
         Raises:
             LogMismatch: the offsets are of another log, or lie beyond its end.
-            Rebuild: a topic joined the source after the target's last commit, which wrote a row for all it followed.
+            TopicsLost: a topic was deleted, and the source has not filled another one.
+            Rebuild: it has; or a topic joined the source after the target's last commit, which wrote a row for all it
+                followed.
         """
         cursor.execute(
-            "SELECT topic, partition, next_offset, log_id, rows, tombstones, hash::text, schema_id FROM mainstem_offsets "
+            "SELECT topic, partition, next_offset, log_id, rows, tombstones, hash::text, schema_id, topic_id FROM mainstem_offsets "
             "WHERE sink = %s",
             (self._sink.name,),
         )
         found = cursor.fetchall()
-        saved = {TopicPartition(topic, number): tuple(rest) for topic, number, *rest, _ in found}
-        self._schema_ids = {topic: schema_id for topic, *_, schema_id in found if schema_id is not None}
+        saved = {TopicPartition(topic, number): tuple(rest) for topic, number, *rest, _, _ in found}
+        self._schema_ids = {topic: schema_id for topic, *_, schema_id, _ in found if schema_id is not None}
         self._written = {topic for topic, _, next_offset, *_ in found if next_offset}
+        lost = self._lost_topics({topic: topic_id for topic, *_, topic_id in found if topic_id is not None})
+        if lost and not rebuild:
+            raise Rebuild(
+                f"sink {self._sink.name}: {', '.join(lost)} were deleted, and a new snapshot has filled others"
+            )
+        saved = {partition: rest for partition, rest in saved.items() if partition.topic not in lost}
         offsets: dict[TopicPartition, int] = {}
         for topic in (*self._topics, self._transactions.topic):
             for number, end in end_offsets(self._connection, topic).items():
@@ -405,6 +423,26 @@ class _Run:
         if saved and joined and not rebuild:
             raise Rebuild(f"sink {self._sink.name}: {', '.join(joined)} joined the source")
         return offsets
+
+    def _lost_topics(self, known: dict[str, str]) -> list[str]:
+        """The topics that are others than those whose ids are known, and that the source has filled anew."""
+        source = self._config.source
+        lost = [topic for topic, here in self._ids.items() if known.get(topic, here) != here]
+        state = read_source(self._connection, source) if lost else None
+        position = decode_position(source, state.position) if state is not None else None
+        filled = position.topics if position is not None and position.state == "streaming" else {}
+        names = (*self._topics, self._transactions.topic)
+        empty = [
+            name for name in names if name not in self._ids or (name in lost and filled.get(name) != self._ids[name])
+        ]
+        if empty:
+            raise TopicsLost(
+                f"sink {self._sink.name}: {', '.join(empty)} {'was' if len(empty) == 1 else 'were'} deleted, and source "
+                f"{source} has not filled others of that name",
+                hint=f'set on_gap = "snapshot" for source {source}: a new snapshot fills them; till then the tables stay as '
+                "they are",
+            )
+        return lost
 
     def _prepare_tables(self, cursor: Any, *, rebuild: bool) -> None:
         """Every table as it was left, or in its first shape, also one without rows;
@@ -496,6 +534,7 @@ class _Run:
             (
                 self._sink.name, partition.topic, partition.partition, offset, self._position, self._log_id,
                 seen.rows, seen.tombstones, seen.hash % MODULUS, table.schema_id if table is not None else None,
+                self._ids.get(partition.topic),
             )
             for partition, offset in self._order.offsets.items()
             for seen, table in ((self._seen[partition], self._tables.get(partition.topic)),)
@@ -524,22 +563,26 @@ class _Run:
 _TABLES = """
 CREATE TABLE IF NOT EXISTS mainstem_offsets (
     sink text, topic text, partition int, next_offset bigint NOT NULL, position bigint NOT NULL, log_id text NOT NULL,
-    rows bigint NOT NULL, tombstones bigint NOT NULL, hash numeric(20) NOT NULL, schema_id int,
+    rows bigint NOT NULL, tombstones bigint NOT NULL, hash numeric(20) NOT NULL, schema_id int, topic_id text,
     PRIMARY KEY (sink, topic, partition)
 );
 DO $$ BEGIN  -- ADD COLUMN IF NOT EXISTS locks the table also where there is nothing to add, and other sinks write to it
-    IF NOT EXISTS (
-        SELECT FROM pg_attribute WHERE attrelid = 'mainstem_offsets'::regclass AND attname = 'schema_id'
+    IF 2 > (
+        SELECT count(*) FROM pg_attribute
+        WHERE attrelid = 'mainstem_offsets'::regclass AND attname IN ('schema_id', 'topic_id')
     ) THEN
-        ALTER TABLE mainstem_offsets ADD COLUMN schema_id int;
+        ALTER TABLE mainstem_offsets ADD COLUMN IF NOT EXISTS schema_id int, ADD COLUMN IF NOT EXISTS topic_id text;
     END IF;
 END $$;
 """
 
 _SAVE_OFFSETS = """
-INSERT INTO mainstem_offsets AS o VALUES %s
+INSERT INTO mainstem_offsets AS o (
+    sink, topic, partition, next_offset, position, log_id, rows, tombstones, hash, schema_id, topic_id
+) VALUES %s
 ON CONFLICT (sink, topic, partition) DO UPDATE SET next_offset = EXCLUDED.next_offset, position = EXCLUDED.position,
     log_id = EXCLUDED.log_id, rows = EXCLUDED.rows, tombstones = EXCLUDED.tombstones,
-    hash = EXCLUDED.hash, schema_id = EXCLUDED.schema_id
+    hash = EXCLUDED.hash, schema_id = EXCLUDED.schema_id, topic_id = EXCLUDED.topic_id
 WHERE o.next_offset <> EXCLUDED.next_offset OR o.schema_id IS DISTINCT FROM EXCLUDED.schema_id
+    OR o.topic_id IS DISTINCT FROM EXCLUDED.topic_id
 """

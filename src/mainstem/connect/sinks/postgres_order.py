@@ -54,7 +54,7 @@ class SourceTransaction(msgspec.Struct):
     position: int
     counts: Mapping[str, int] | None = None
     next_offset: int = 0  # of the transactions topic, after END
-    records: int = 1  # BEGIN, and END
+    records: int = 1  # BEGIN, and END, as far as they are to be counted
     fingerprint: int = 0  # of them
 
 
@@ -109,10 +109,10 @@ class TransactionOrder:
 
     # ------------------------------------------------------------------------------------------------- what comes in
 
-    def begin(self, identity: str, position: int, offset: int, fingerprint: int = 0) -> None:
-        """BEGIN was read at `offset` of the transactions topic."""
+    def begin(self, identity: str, position: int, offset: int, fingerprint: int = 0, *, new: bool = True) -> None:
+        """BEGIN was read at `offset` of the transactions topic; unless `new`, a record that is counted already."""
         self._reached[self._transactions_partition] = offset + 1
-        announced = SourceTransaction(identity, position, fingerprint=fingerprint)
+        announced = SourceTransaction(identity, position, records=int(new), fingerprint=fingerprint if new else 0)
         if self._announced and self._announced[-1].counts is None:
             before = self._announced.pop()
             self._abandoned.add(before.id)
@@ -120,16 +120,18 @@ class TransactionOrder:
             announced.fingerprint += before.fingerprint
         self._announced.append(announced)
 
-    def end(self, identity: str, counts: Mapping[str, int], offset: int, fingerprint: int = 0) -> None:
-        """END was read at `offset` of the transactions topic. Topics that the replica does not follow are left out."""
+    def end(
+        self, identity: str, counts: Mapping[str, int], offset: int, fingerprint: int = 0, *, new: bool = True
+    ) -> None:
+        """END was read, as BEGIN. Topics that the replica does not follow are left out."""
         self._reached[self._transactions_partition] = offset + 1
         if not self._announced or self._announced[-1].id != identity:
             raise CorruptData(f"transaction {identity} ends, but has not begun")
         last = self._announced[-1]
         last.counts = {topic: count for topic, count in counts.items() if topic in self._partitions}
         last.next_offset = offset + 1
-        last.records += 1
-        last.fingerprint += fingerprint
+        last.records += int(new)
+        last.fingerprint += fingerprint if new else 0
 
     def add(self, partition: TopicPartition, change: Change) -> None:
         """A record of a table's topic, in the order of its partition."""

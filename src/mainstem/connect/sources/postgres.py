@@ -11,7 +11,7 @@ and a sink that promises whole transactions waits for END.
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from mainstem.client.topics import (
     end_offsets,
     ensure_internal_topics,
     ensure_topic,
+    topic_ids,
 )
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sources import postgres_catalog as catalog
@@ -78,10 +79,10 @@ class Stopped(MainstemError):
     """The source was asked to stop in the middle of its snapshot; nothing of it is visible."""
 
 
-def table_topic(source: str, relation: Relation) -> str:
+def table_topic(source: str, namespace: str, name: str) -> str:
     """`<source>.<table>`, with the schema between them where it is not public."""
-    schema = "" if relation.namespace == "public" else f"{relation.namespace}."
-    return f"{source}.{schema}{relation.name}"
+    schema = "" if namespace == "public" else f"{namespace}."
+    return f"{source}.{schema}{name}"
 
 
 def _metric_name(topic: str) -> str:
@@ -181,12 +182,12 @@ class PostgresSource:
                 return plan.position
             if plan.drop_slot:
                 catalog.drop_slot(database, known.slot if known else self.slot)
-            return self._snapshot(writer, database, replication, server, stop)
+            return self._snapshot(writer, database, replication, server, known, stop)
         finally:
             writer.close()
 
     def _check_stream(self, database: Any, plan: Resume) -> Resume | Snapshot:
-        """See that the stream has everything that happens to the tables;
+        """See that the stream has everything that happens to the tables, and the topics everything that has happened;
         else refuse, or begin anew where that is set.
         """
         position = plan.position
@@ -195,6 +196,7 @@ class PostgresSource:
                 oids = publication.find_oids(database, self.name, position.tables)
                 position = msgspec.structs.replace(position, oids=oids)
             self.check_published(database, position)
+            position = self._check_topics(position)
         except PositionMismatch as error:
             if self.config.on_gap != "snapshot":
                 raise
@@ -211,6 +213,27 @@ class PostgresSource:
         tables = dict(zip(position.tables, position.oids, strict=True))
         return publication.check_published(database, self.name, self.publication, tables)
 
+    def _check_topics(self, position: SourcePosition) -> SourcePosition:
+        """The position with the topics' ids, which one of an earlier version lacks.
+
+        Raises:
+            PositionMismatch: a topic was deleted, and with it the rows that have not changed since.
+        """
+        names = [table_topic(self.name, *name.split(".", 1)) for name in position.tables]
+        names.append(transactions_topic(self.name))
+        lost, ids = self._lost_topics(names, position.topics)
+        if lost:
+            raise PositionMismatch(
+                f"source {self.name}: {', '.join(lost)} {'was' if len(lost) == 1 else 'were'} deleted since the log was begun",
+                hint='set on_gap = "snapshot" for this source: it makes its topics, and a new snapshot fills them',
+            )
+        return msgspec.structs.replace(position, topics=ids)
+
+    def _lost_topics(self, names: list[str], known: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+        """Which topics are not there, or not those whose ids are known; and the ids of those that are there."""
+        ids = topic_ids(self._connection, names)
+        return [name for name in names if name not in ids or known.get(name, ids[name]) != ids[name]], ids
+
     def _check_tables(self, position: SourcePosition) -> None:
         """A table that was added to the settings later has no snapshot, and to say nothing would be to lose it."""
         wanted = {".".join(catalog.qualified(name)) for name in self.config.tables}
@@ -221,16 +244,28 @@ class PostgresSource:
             )
 
     def _snapshot(
-        self, writer: TransactionalWriter, database: Any, replication: Any, server: Server, stop: threading.Event
+        self,
+        writer: TransactionalWriter,
+        database: Any,
+        replication: Any,
+        server: Server,
+        known: SourcePosition | None,
+        stop: threading.Event,
     ) -> SourcePosition:
         tables = catalog.find_tables(database, self.config.tables)
         self.check_keys(tables)
         self.check_topics(tables)
         publication.ensure_publication(database, self.publication, [table.relation for table in tables])
-        transactions = self.ensure_topics(tables)
+        topics = [self._topic(table) for table in tables] + [transactions_topic(self.name)]
+        lost, _ = self._lost_topics(topics, known.topics if known else {})
+        transactions = self.ensure_topics(tables, made_anew=lost)
+        writer.forget(lost)
         names = tuple(f"{table.relation.namespace}.{table.relation.name}" for table in tables)
         oids = tuple(table.relation.oid for table in tables)
-        position = SourcePosition("snapshot", server.system, server.database, self.slot, tables=names, oids=oids)
+        position = SourcePosition(
+            "snapshot", server.system, server.database, self.slot, tables=names, oids=oids,
+            topics=topic_ids(self._connection, topics),
+        )  # fmt: skip
         writer.begin()
         writer.commit(msgspec.to_builtins(position))  # from here on the slot is known to be ours
         lsn, snapshot = create_slot(replication, self.slot)
@@ -298,7 +333,10 @@ class PostgresSource:
         users = {_metric_name(transactions): "the source's transactions"}
         unfit = []
         for relation in (table.relation for table in tables):
-            topic, name = table_topic(self.name, relation), f"{relation.namespace}.{relation.name}"
+            topic, name = (
+                table_topic(self.name, relation.namespace, relation.name),
+                f"{relation.namespace}.{relation.name}",
+            )
             user = users.setdefault(_metric_name(topic), name)
             if not is_topic_name(topic):
                 unfit.append(f"{name} ({topic} is no name of a topic: 1 to 249 of a-z A-Z 0-9 . _ -)")
@@ -310,29 +348,38 @@ class PostgresSource:
                 hint="name the tables without them in `tables` in the source's settings, or rename them in the database",
             )
 
-    def ensure_topics(self, tables: list[TableInfo]) -> int:
-        """Create the topics and describe them in the catalog; the schema id of the transactions topic."""
+    def ensure_topics(self, tables: list[TableInfo], *, made_anew: Collection[str] = ()) -> int:
+        """Create the topics and describe them in the catalog; the schema id of the transactions topic.
+
+        Raises:
+            TopicMismatch: one exists with another number of partitions; or it is among those that somebody has
+                `made_anew`, with settings that may take its records away.
+        """
         entries: dict[str, Any] = {}
         producer = f"source:{self.name}"
         for table in tables:
-            topic = table_topic(self.name, table.relation)
-            ensure_topic(self._connection, topic, self.config.partitions, CHANGELOG_SETTINGS)
+            topic = self._topic(table)
+            same = topic in made_anew
+            ensure_topic(self._connection, topic, self.config.partitions, CHANGELOG_SETTINGS, same_settings=same)
             entries[f"topic:{topic}"] = TopicEntry("changelog", table.key, None, f"{topic}-value", producer)
         topic = transactions_topic(self.name)
-        ensure_topic(self._connection, topic, 1, STREAM_SETTINGS)
+        ensure_topic(self._connection, topic, 1, STREAM_SETTINGS, same_settings=topic in made_anew)
         entries[f"topic:{topic}"] = TopicEntry("stream", (), None, f"{topic}-value", producer)
-        topics = [table_topic(self.name, table.relation) for table in tables]
+        topics = [self._topic(table) for table in tables]
         entries[producer] = {"type": "postgres", "slot": self.slot, "publication": self.publication, "topics": topics}
         write_catalog(self._connection, entries)
         return self.transactions_schema()
+
+    def _topic(self, table: TableInfo) -> str:
+        return table_topic(self.name, table.relation.namespace, table.relation.name)
 
     def transactions_schema(self) -> int:
         return self._registry.register(f"{transactions_topic(self.name)}-value", TRANSACTIONS_SCHEMA)
 
     def encoder(self, info: TableInfo) -> TableEncoder:
         """The table's encoder; its schema is registered on the way, as a new version where it has changed."""
-        topic = table_topic(self.name, info.relation)
         place = (info.relation.namespace, info.relation.name)
+        topic = table_topic(self.name, *place)
         as_text = frozenset(column for *table, column in self._as_text if tuple(table) == place)
         table = describe_table(
             self.name, topic, info.relation, info.types, info.key, as_text=as_text, missing=info.missing
@@ -344,7 +391,7 @@ class PostgresSource:
 
         Older versions count too: what the server sends again may be from before the last one.
         """
-        subject = f"{table_topic(self.name, relation)}-value"
+        subject = f"{table_topic(self.name, relation.namespace, relation.name)}-value"
         for number in range(self._registry.latest(subject).version, 0, -1):
             with contextlib.suppress(NotFound):  # somebody has deleted this version
                 yield key_of(self._registry.version(subject, number).schema)

@@ -8,6 +8,7 @@ has confirmed never lies beyond the position, and any other finding means that s
     confirmed > position                                    the changes between them were confirmed, but not to this log
     position > end of WAL                                   the database was restored to an older state
     another system identifier                               another database
+    a topic is gone, or has another id                      rows that have not changed since went with it
 """
 
 from typing import Literal
@@ -38,6 +39,7 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
         tables: `schema.table`, as the topics are called.
         oids: of `tables`, in their order: a table that is renamed keeps its oid. Empty in older positions.
         part: of the transaction that follows.
+        topics: the ids of the source's topics, by their names. Empty in older positions.
     """
 
     state: Literal["snapshot", "streaming"]
@@ -49,6 +51,7 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
     tables: tuple[str, ...] = ()
     oids: tuple[int, ...] = ()
     part: Part | None = None
+    topics: dict[str, str] = {}
 
 
 class Slot(msgspec.Struct, frozen=True):
