@@ -606,7 +606,7 @@ def test_a_renamed_job_does_not_write_beside_what_it_was(log_connection, registr
     drivers.append(driver_of(None, project, log_connection, registry_url, data))
     drivers[0].start()
     assert "does not exist yet" in drivers[0].waiting[f"{name}@1"]
-    sha = assignments(project, data, SystemClock())[0].code.sha
+    sha = assignments(project, data, SystemClock())[0].sha
     write_fixed(data / "jobs" / f"{name}@1", Fixed(name, "1", sha, {}, f"{shop}.big", 1, 4))
     about = {"output": f"{shop}.big", "inputs": {"later": f"{shop}.later"}}
     write_catalog(log_connection, {f"job:{name}": {"versions": {"1": about}, "current": "1"}})
@@ -645,7 +645,7 @@ def test_a_schema_that_the_registry_has_lost_is_told_and_not_waited_for(
             return orders
     """
     project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
-    sha = assignments(project, data, SystemClock())[0].code.sha
+    sha = assignments(project, data, SystemClock())[0].sha
     write_fixed(data / "jobs" / "lost@1", Fixed("lost", "1", sha, {"orders": 10**6}, f"{shop}.copied", 1, 4))
     drivers.append(driver_of(None, project, log_connection, registry_url, data))
     drivers[0].start()

@@ -13,6 +13,7 @@ from mainstem.process.versions import (
     edited,
     freeze,
     left_over,
+    load_version,
     open_version,
     read_fixed,
     retire,
@@ -132,6 +133,15 @@ def test_what_the_settings_say_of_topics_is_frozen_and_passwords_are_not(project
     assert load_project(version.directory).topics["a"].partitions == 3
 
 
+def test_variables_that_set_a_job_are_not_of_code_that_does_not_have_it(project, tmp_path, monkeypatch):
+    """`MAINSTEM_JOBS__LATER__EVERY`, for a job of the code as it is now, stopped older versions, and with them all."""
+    version = freeze(project, tmp_path / "data", ManualClock())
+    monkeypatch.setenv("MAINSTEM_JOBS__LATER__EVERY", "1 minute")
+    monkeypatch.setenv("MAINSTEM_TOPICS__A__PARTITIONS", "3")  # which its topic was made with
+    found = load_version(version)
+    assert (list(found.jobs), found.topics["a"].partitions) == (["job"], 3)
+
+
 @pytest.mark.parametrize("name", ["codes.json", "codes.csv", "limits.toml", "words.txt", "lookup/query.sql"])
 def test_a_data_file_that_jobs_read_is_code(project, tmp_path, name):
     """An edit of `codes.json` once left the hash as it was, and the copy stale."""
@@ -199,20 +209,20 @@ def test_an_edited_copy_is_refused(project, tmp_path):
 
 
 def test_what_is_lost_of_a_version_is_told_with_what_to_do(project, tmp_path):
-    """Both ended every `up`, and named no way out."""
+    """Each ended every `up`; now the sources fail their jobs alone."""
     data = tmp_path / "data"
     sha = freeze(project, data, ManualClock()).sha
     write_fixed(data / "jobs" / "job@1", Fixed("job", "1", sha, {}, "b", 1, 4))
     write_fixed(data / "jobs" / "old@1", Fixed("old", "1", "0" * 16, {}, "old", 1, 4))
+    assert [each.sha for each in assignments(project, data, ManualClock())] == [sha, "0" * 16]
     with pytest.raises(CorruptData, match=r"the frozen sources of version 0+ are missing") as lost:
-        assignments(project, data, ManualClock())
-    gives_up = f"`touch {data / 'jobs' / 'old@1' / RETIRED}` gives up job old@1"
+        open_version(data, "0" * 16)
     assert lost.value.hint.startswith(f"bring back {data / 'versions' / ('0' * 16)} and {'0' * 16}.json beside it from")
-    assert lost.value.hint.endswith(gives_up)
 
     (data / "jobs" / "old@1" / "job.json").write_text("{")
     with pytest.raises(CorruptData, match="expected what a job was started with") as damaged:
         assignments(project, data, ManualClock())
+    gives_up = f"`touch {data / 'jobs' / 'old@1' / RETIRED}` gives up job old@1"
     assert damaged.value.hint == f"bring back the file from a copy; where there is none, {gives_up}"
 
     (data / "jobs" / "old@1" / RETIRED).touch()
@@ -241,12 +251,12 @@ def test_jobs_go_on_with_the_code_they_were_started_with(project, tmp_path):
     data, clock = tmp_path / "data", ManualClock()
     (only,) = assignments(project, data, clock)
     assert only.jobs == (("job", "1"),)
-    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", only.code.sha, {}, "b", 1, 4))
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", only.sha, {}, "b", 1, 4))
 
     (project / "jobs.py").write_text(JOBS + '@stream(to="c")\ndef second(a):\n    return LIMIT\n')
     new, old = assignments(project, data, clock)
     assert (new.jobs, old.jobs) == ((("second", "1"),), (("job", "1"),))
-    assert old.code == only.code
+    assert old.sha == only.sha
 
     (project / "mainstem.toml").write_text('[jobs.job]\nversion = "2"\n')
     new, old = assignments(project, data, clock)
@@ -265,7 +275,7 @@ def test_jobs_go_on_with_the_code_they_were_started_with(project, tmp_path):
 def test_a_version_is_retired_once_the_project_asks_for_another(project, tmp_path, log_connection):
     data, clock = tmp_path / "data", ManualClock()
     (only,) = assignments(project, data, clock)
-    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", only.code.sha, {}, "b", 1, 4))
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", only.sha, {}, "b", 1, 4))
     about = {version: {"output": "b", "inputs": {"a": "a"}} for version in ("1", "2")}
     write_catalog(log_connection, {"job:job": {"versions": about, "current": "1"}})
 

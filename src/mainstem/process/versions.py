@@ -18,7 +18,7 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, UserError
-from mainstem.core.config import named_tables, read_toml
+from mainstem.core.config import PREFIX, named_tables, read_toml
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.process.declare import Location
 from mainstem.process.jars import SPARK_LOCK
@@ -106,14 +106,13 @@ def open_version(data: Path, sha: str) -> Version:
     Raises:
         CorruptData: it is missing, or not what was frozen.
     """
-    directory = data / "versions" / sha
+    directory = version_directory(data, sha)
     try:
         manifest = msgspec.json.decode((data / "versions" / f"{sha}.json").read_bytes(), type=Frozen)
     except (OSError, msgspec.DecodeError) as error:
-        homes = [data / "jobs" / job_key(each.job, each.version) for each in live_versions(data) if each.sha == sha]
         raise CorruptData(
             f"{directory}: the frozen sources of version {sha} are missing: {error}",
-            hint=f"bring back {directory} and {sha}.json beside it from a copy" + _or_give_up(homes),
+            hint=f"bring back {directory} and {sha}.json beside it from a copy",
         ) from error
     found = code_hash(directory)
     if found != sha:
@@ -122,6 +121,23 @@ def open_version(data: Path, sha: str) -> Version:
             hint="bring back the files; to change a job, edit the project and give the job a new version",
         )
     return Version(sha, directory, manifest)
+
+
+def version_directory(data: Path, sha: str) -> Path:
+    """Where the frozen copy lies."""
+    return data / "versions" / sha
+
+
+def load_version(version: Version) -> Project:
+    """The project that was frozen; settings of its jobs are those of the project as it is now.
+
+    So variables that set some are none of its own: they may name a job that it does not have.
+
+    Raises:
+        BadDeclaration, BadSetting: it cannot be loaded any more.
+    """
+    variables = {name: value for name, value in os.environ.items() if not name.upper().startswith(f"{PREFIX}JOBS__")}
+    return load_project(version.directory, environment=variables)
 
 
 def _keep(copy: Path, place: Path) -> None:
@@ -217,16 +233,10 @@ def read_fixed(home: Path) -> Fixed | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        hint = "bring back the file from a copy" + _or_give_up([home])
+        # Nothing is started here, and `job retire` needs a log that runs.
+        touch = shlex.join(["touch", str(home / RETIRED)])
+        hint = f"bring back the file from a copy; where there is none, `{touch}` gives up job {home.name}"
         raise CorruptData(f"{path}: expected what a job was started with: {error}", hint=hint) from error
-
-
-def _or_give_up(homes: Sequence[Path]) -> str:
-    """What to do where there is no copy: `job retire` needs a log that runs, and nothing is started here."""
-    if not homes:
-        return ""
-    touch = shlex.join(["touch", *(str(home / RETIRED) for home in homes)])
-    return f"; where there is none, `{touch}` gives up {', '.join(f'job {home.name}' for home in homes)}"
 
 
 def write_fixed(home: Path, fixed: Fixed) -> None:
@@ -249,7 +259,7 @@ def writer_of(data: Path, output: str) -> Fixed | None:
 class Assignment(msgspec.Struct, frozen=True):
     """What one driver process runs: jobs, each with its version's name, that share a version of the code."""
 
-    code: Version
+    sha: str
     jobs: tuple[tuple[str, str], ...]
 
 
@@ -257,7 +267,8 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
     """Which jobs run from which code: one driver process each, that of the project as it is now first.
 
     A version of a job that was started once goes on with the code it was started with, until it is retired; what is new
-    in the project runs from the code as it is now.
+    in the project runs from the code as it is now. Other code is not looked at: what is wrong with it stops its own
+    jobs alone.
 
     Raises:
         BadDeclaration, BadSetting: the project as it is now is wrong.
@@ -277,7 +288,7 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
     for fixed in live_versions(data):
         code[fixed.job, fixed.version] = fixed.sha
     shas = sorted(set(code.values()), key=lambda sha: (sha != current.sha, sha))
-    return [Assignment(open_version(data, sha), tuple(job for job, of in code.items() if of == sha)) for sha in shas]
+    return [Assignment(sha, tuple(job for job, of in code.items() if of == sha)) for sha in shas]
 
 
 class Edited(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,10 +16,6 @@ from mainstem.core.process import say_ready, wait_for_go
 from mainstem.core.task import TaskState
 from mainstem.standalone.config import load_config, table_directories
 from mainstem.standalone.supervisor import unfailing
-
-if TYPE_CHECKING:
-    from mainstem.connect.sinks.delta import Lakehouse
-    from mainstem.process.run import JobDriver
 
 log = get_logger()
 
@@ -90,75 +85,62 @@ def run_spark(
         tables: keep the lakehouse too.
 
     Raises:
-        BadDeclaration: a job that has never run cannot run.
+        BadDeclaration, BadSetting, CorruptData: a job that has never run cannot run.
         JavaEnded: Spark's own process ended, or not well when it was stopped.
     """
     from mainstem.connect.sinks.delta import Lakehouse
-    from mainstem.process import load_project
-    from mainstem.process.project import load_job_configs
+    from mainstem.process.project import Project, load_job_configs
     from mainstem.process.run import JobDriver
     from mainstem.process.session import has_ended, start_session, stop_session
-    from mainstem.process.versions import open_version
+    from mainstem.process.versions import Version
     from mainstem.registry.client import Registry
+    from mainstem.standalone.frozen_jobs import FrozenJobs
     from mainstem.standalone.tasks import TasksWriter
 
     stop = stop_on_signals()
     config = load_config(project)
     connection = Connection(bootstrap, config.security)
-    version = open_version(data, code)
     settings = load_job_configs(project)
-    frozen = load_project(version.directory)
-    spark = start_session(frozen.name, config.spark, directory=data / "spark" / version.sha)
+    running = FrozenJobs(data, code, jobs)
+    running.load()
+    spark = start_session(running.name, config.spark, directory=data / "spark" / code)
     if not wait_for_go():
         stop_session(spark)
         return
-    driver = JobDriver(
-        spark, frozen, version, connection, Registry(f"http://{gateway}"), data, jobs=jobs, settings=settings
-    )
-    tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{version.sha}").save)
+    registry = Registry(f"http://{gateway}")
+
+    def driver(version: Version, frozen: Project) -> JobDriver:
+        return JobDriver(spark, frozen, version, connection, registry, data, jobs=jobs, settings=settings)
+
+    tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{code}").save)
     # A bad destination lags only itself: it is started again by itself, and the jobs go on.
     lakehouses: list[Lakehouse] = []
+
+    def states() -> list[TaskState]:
+        return running.states + [state for each in lakehouses for state in each.states]
+
     try:
-        driver.start()
+        running.start(driver)
         for name, place in table_directories(config, data).items() if tables else ():
             lakehouse, checkpoint = config.lakehouses[name], data / "lakehouse" / name
             lakehouses.append(Lakehouse(spark.newSession(), connection, place, checkpoint, lakehouse, name=name))
             lakehouses[-1].start()
-        told = task_states(driver, lakehouses)
+        told = states()
         tell(told)
-        say_ready(_how_many(driver))
+        say_ready(str(running))
         while not (stop.wait(0.25) or has_ended(spark)):
-            driver.step()
+            running.step()
             for each in lakehouses:
                 each.step()
-            if told != (now := task_states(driver, lakehouses)):
+            if told != (now := states()):
                 told = now
                 tell(told)
     finally:
         if has_ended(spark):  # whatever else failed meanwhile failed for that reason
             raise JavaEnded("Spark: its Java process has ended")
-        driver.stop()
+        running.stop()
         for each in lakehouses:
             each.stop()
         exit_code = stop_session(spark)
     if exit_code:
         raise JavaEnded(f"Spark: its Java process was asked to end, and did with exit code {exit_code}")
-
-
-def task_states(driver: "JobDriver", lakehouses: Sequence["Lakehouse"] = ()) -> list[TaskState]:
-    """How each job is, and each lakehouse with the tables that it holds back.
-
-    A job that waits for its input is as it should be.
-    """
-    failed = driver.retries.failed
-    found = [TaskState(f"job {key}") for key in driver.running if key not in failed]
-    found += failed.values()
-    idle = driver.waiting.keys() - failed.keys()
-    found += [TaskState(f"job {key}", "idle", error=driver.waiting[key]) for key in sorted(idle)]
-    return found + [state for each in lakehouses for state in each.states]
-
-
-def _how_many(driver: "JobDriver") -> str:
-    failed = sum(1 for key in driver.waiting if key in driver.retries.failed)
-    text = f"{len(driver.running)} jobs running, {len(driver.waiting) - failed} waiting for their inputs"
-    return f"{text}, {failed} failed" if failed else text

@@ -88,7 +88,7 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     if config.sources or config.connect_sinks:
         specs.append(ChildSpec("connect", python("run", "connect", directory, *common)))
     current = freeze(project.directory, data, SystemClock()).sha
-    runs = [(each.code.sha, each.jobs) for each in assignments(project.directory, data, SystemClock())]
+    runs = [(each.sha, each.jobs) for each in assignments(project.directory, data, SystemClock())]
     if config.lakehouses and not runs:
         runs = [(current, ())]
     for number, (sha, jobs) in enumerate(runs):

@@ -1,0 +1,136 @@
+"""The jobs of one version of a project's code: on a driver, once that code can be loaded.
+
+Code that ran before may not load today: a package that it alone used was uninstalled, a file of its copy was changed.
+Its jobs are told as failed then, and tried again; all else goes on, since the cure (`mainstem job retire`) needs a log
+that runs. Only code with a job that has never run stops the start: somebody has just written it.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainstem.client.internal import job_key
+from mainstem.core import Clock, MainstemError, SystemClock, UserError
+from mainstem.core.logging import get_logger
+from mainstem.core.task import TaskState
+from mainstem.process.project import Project, project_name
+from mainstem.process.retries import Retries
+from mainstem.process.versions import Version, is_retired, load_version, open_version, read_fixed, version_directory
+
+if TYPE_CHECKING:
+    from mainstem.process.run import JobDriver
+
+log = get_logger()
+
+
+class CodeLost(UserError):
+    """Frozen code that ran before cannot run any more."""
+
+
+class FrozenJobs:
+    """`load`, then `start`, then `step` now and then from one thread, then `stop`.
+
+    Args:
+        data: of the project; it has the frozen code.
+        code: hash of the frozen code.
+        jobs: (name, version) of those to run.
+        clock: what the pauses between two tries to load the code are measured with.
+    """
+
+    def __init__(self, data: Path, code: str, jobs: Sequence[tuple[str, str]], *, clock: Clock | None = None) -> None:
+        self.driver: JobDriver | None = None
+        self._data, self._code, self._jobs = data, code, tuple(jobs)
+        self._retries = Retries(clock or SystemClock())
+        self._loaded: tuple[Version, Project] | None = None
+        self._make: Callable[[Version, Project], JobDriver] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the project when it was frozen."""
+        return self._loaded[1].name if self._loaded else project_name(version_directory(self._data, self._code))
+
+    def load(self) -> None:
+        """Load the code; where it ran before and cannot be loaded, `states` says so.
+
+        Raises:
+            BadDeclaration, BadSetting, CorruptData: it cannot be loaded, and a job of it has never run.
+        """
+        try:
+            version = open_version(self._data, self._code)
+            self._loaded = version, load_version(version)
+        except MainstemError as error:
+            if self._is_new():
+                raise
+            self._fail(error)
+
+    def start(self, make: Callable[[Version, Project], "JobDriver"]) -> None:
+        """Start the jobs on the driver that `make` gives, if their code is loaded; otherwise `step` does once it is.
+
+        Raises:
+            UserError: a job that has never run cannot run.
+        """
+        self._make = make
+        if self._loaded is None:
+            return
+        self.driver = make(*self._loaded)
+        try:
+            self.driver.start()
+        except UserError as error:
+            if self._is_new():
+                raise
+            self.driver.stop()
+            self.driver = self._loaded = None
+            self._fail(error)
+
+    def step(self) -> None:
+        """See after the jobs, or try again to load their code."""
+        if self.driver is not None:
+            self.driver.step()
+        elif self._make is not None and self._left() and all(map(self._retries.is_due, self._left())):
+            self.load()
+            self.start(self._make)
+
+    def stop(self) -> None:
+        """Stop the jobs in order."""
+        if self.driver is not None:
+            self.driver.stop()
+
+    @property
+    def states(self) -> list[TaskState]:
+        """How each job is."""
+        if self.driver is None:
+            return [self._retries.failed[key] for key in self._left()]
+        return job_states(self.driver)
+
+    def __str__(self) -> str:
+        if self.driver is None:
+            return f"no job running, {len(self._left())} failed"
+        failed = sum(1 for key in self.driver.waiting if key in self.driver.retries.failed)
+        waiting = len(self.driver.waiting) - failed
+        text = f"{len(self.driver.running)} jobs running, {waiting} waiting for their inputs"
+        return f"{text}, {failed} failed" if failed else text
+
+    def _left(self) -> list[str]:
+        """Those that were not retired meanwhile, as `<job>@<version>`."""
+        return [job_key(*job) for job in self._jobs if not is_retired(self._data, *job)]
+
+    def _is_new(self) -> bool:
+        """Whether a job of it has never run."""
+        return any(read_fixed(self._data / "jobs" / job_key(*job)) is None for job in self._jobs)
+
+    def _fail(self, error: MainstemError) -> None:
+        mend = error.hint or "bring back what it needs"
+        for name, version in self._jobs:
+            hint = f"{mend}; where the project asks for another version by now, `mainstem job retire {name} {version}` "
+            lost = CodeLost(f"its frozen code {self._code} cannot run: {error}", hint=f"{hint}stops this one for good")
+            failure = self._retries.fail(job_key(name, version), lost)
+            log.error("job_failed", job=job_key(name, version), reason=failure.error, hint=failure.hint)
+
+
+def job_states(driver: "JobDriver") -> list[TaskState]:
+    """How each job of a driver is. One that waits for its input is as it should be."""
+    failed = driver.retries.failed
+    found = [TaskState(f"job {key}") for key in driver.running if key not in failed]
+    found += failed.values()
+    idle = driver.waiting.keys() - failed.keys()
+    return found + [TaskState(f"job {key}", "idle", error=driver.waiting[key]) for key in sorted(idle)]
