@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from mainstem.core import ManualClock
-from mainstem.log import OffsetOutOfRange, StorageError, SystemDisk, TopicConfig, housekeeping
+from mainstem.log import LogConfig, OffsetOutOfRange, StorageError, SystemDisk, TopicConfig, housekeeping
 from mainstem.log.disk import SystemFile
 from mainstem.log.threads import FileThreads
 from mainstem.records import decode_header, decode_records, iter_headers
@@ -154,6 +154,78 @@ def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path):
 
     disk = ColdDisk()
     run(with_partition(tmp_path, test, disk=disk))
+
+
+class HeldBackDisk(ColdDisk):
+    """Reads of batches wait for `go`, if `held`."""
+
+    def __init__(self):
+        super().__init__()
+        self.held = False
+        self.waits, self.go = threading.Event(), threading.Event()
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        read = file.read
+
+        def held_back(size, position):
+            if self.held:
+                self.waits.set()
+                assert self.go.wait(60)
+            return read(size, position)
+
+        file.read = held_back
+        return file
+
+
+async def with_what_is_read_deleted(path, disk, *, before_offset):
+    """What a reader of committed records gets from offset 0, when everything before `before_offset` is deleted while
+    the disk has its read; two records of an aborted transaction, its marker and one more record.
+    """
+
+    async def test(partition):
+        for sequence in range(2):
+            await partition.append(sequenced(b"aborted", sequence=sequence, transactional=True))
+        await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
+        partition.roll()
+        await partition.append(batch(b"v"))
+        disk.held = True
+        reading = asyncio.create_task(partition.read(0, 10_000, committed_only=True))
+        async with asyncio.timeout(60):
+            while not disk.waits.is_set():
+                await asyncio.sleep(0.005)
+            await housekeeping.delete_records(partition, before_offset)
+            disk.go.set()
+            return await reading
+
+    config = LogConfig(read_threads=2, sync_threads=1)
+    return await with_partition(path, test, disk=disk, config=config)
+
+
+def test_what_was_aborted_is_told_of_records_that_are_deleted_while_they_are_read(tmp_path):
+    """The segment had taken what it knew of aborted transactions with it: their records passed for committed ones."""
+    result = run(with_what_is_read_deleted(tmp_path, HeldBackDisk(), before_offset=3))
+    assert [header.base_offset for header in iter_headers(result.records)] == [0, 1, 2]
+    assert [(each.producer_id, each.first_offset, each.last_offset) for each in result.aborted] == [(1, 0, 2)]
+
+
+def test_a_reader_does_not_jump_over_what_is_deleted_meanwhile(tmp_path):
+    """Its segment was gone when it came to read it, and it got what comes behind: nothing told it what it missed."""
+
+    class Gone(HeldBackDisk):
+        def open(self, path, *, create=False):
+            file = super().open(path, create=create)
+            read = file.read
+
+            def gone(size, position):
+                read(size, position)
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+            file.read = gone
+            return file
+
+    with pytest.raises(OffsetOutOfRange, match="offset 0, expected 3 or later: it was deleted while it was read"):
+        run(with_what_is_read_deleted(tmp_path, Gone(), before_offset=3))
 
 
 @pytest.mark.parametrize("how", ["cut", "gone"])

@@ -434,7 +434,7 @@ class PartitionLog:
         where it alone is larger than `max_bytes`.
 
         Raises:
-            OffsetOutOfRange: below the log start offset or above the log end offset.
+            OffsetOutOfRange: below the log start offset, which may move meanwhile, or above the log end offset.
             StorageError: the partition is offline.
         """
         self.check_usable()
@@ -444,8 +444,9 @@ class PartitionLog:
             )
         high_watermark, last_stable_offset = self.high_watermark, self.last_stable_offset  # they may move meanwhile
         limit = last_stable_offset if committed_only else high_watermark
-        records, next_offset = await self._reader.read(offset, limit, max_bytes, at_least_one=at_least_one)
-        aborted = self.segments.aborted_between(offset, next_offset) if committed_only and records else ()
+        records, aborted = await self._reader.read(
+            offset, limit, max_bytes, at_least_one=at_least_one, with_aborted=committed_only
+        )
         return ReadResult(records, high_watermark, last_stable_offset, self.log_start_offset, aborted)
 
     async def offset_for_timestamp(self, timestamp: int) -> OffsetAndTimestamp | None:

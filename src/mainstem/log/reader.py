@@ -15,7 +15,8 @@ from typing import Protocol
 from mainstem.core import CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log.config import TopicConfig
-from mainstem.log.errors import CorruptSegment, StorageError
+from mainstem.log.errors import CorruptSegment, OffsetOutOfRange, StorageError
+from mainstem.log.index import AbortedTransaction
 from mainstem.log.reading import READ_SLACK, OffsetAndTimestamp, Part, cut, find_latest, find_timestamp, rest
 from mainstem.log.segment import Segment
 from mainstem.log.segments import SegmentList
@@ -66,17 +67,22 @@ class Reader:
 
     # -- by offset ----------------------------------------------------------------------------------------------------
 
-    async def read(self, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[bytes, int]:
-        """Whole batches from the one that holds `offset` on, none that begins at `limit`; and the offset behind them.
+    async def read(
+        self, offset: int, limit: int, max_bytes: int, *, at_least_one: bool, with_aborted: bool
+    ) -> tuple[bytes, tuple[AbortedTransaction, ...]]:
+        """Whole batches from the one that holds `offset` on, none that begins at `limit`; and what was aborted of them.
 
         At most `max_bytes` of them, with `at_least_one` the first one whatever its size.
 
         Raises:
+            OffsetOutOfRange: what begins at `offset` was deleted meanwhile.
             StorageError: the partition is offline, or damage has just taken it there;
                 the machine is short of something.
         """
         segment = self._segments.holding(offset)
         while segment is not None and offset < limit and (max_bytes > 0 or at_least_one):
+            # Of the segments as they are now, as what is read will be: they may be deleted or compacted meanwhile.
+            aborted = self._segments.aborted_between(offset, limit) if with_aborted else ()
             try:
                 records, next_offset = await self._read_segment(
                     segment, offset, limit, max_bytes, at_least_one=at_least_one
@@ -84,12 +90,17 @@ class Reader:
             except _Replaced:
                 self._owner.check_usable()  # the whole partition may be gone: there is no other segment then
                 segment = self._segments.holding(offset)
-                continue
-            if records:
-                return records, next_offset
-            # Nothing at or after the offset here: compaction took it out, the next segment goes on.
-            segment = self._segments.after(segment)
-        return b"", offset
+            else:
+                if records:
+                    return records, tuple(each for each in aborted if each.first_offset < next_offset)
+                # Nothing at or after the offset here: compaction took it out, the next segment goes on.
+                segment = self._segments.after(segment)
+            if offset < self._owner.log_start_offset:
+                raise OffsetOutOfRange(
+                    f"{self._owner.topic_partition}: offset {offset}, expected {self._owner.log_start_offset} or later:"
+                    " it was deleted while it was read"
+                )
+        return b"", ()
 
     async def _read_segment(
         self, segment: Segment, offset: int, limit: int, max_bytes: int, *, at_least_one: bool
