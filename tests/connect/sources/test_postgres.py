@@ -616,6 +616,23 @@ def test_a_table_that_is_added_to_the_settings_later_is_refused(pipeline):
     assert "begun with public.a" in str(error)
 
 
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4)])
+def test_other_partitions_are_refused_and_a_new_snapshot_makes_them(pipeline, before, after):
+    """Older rows stayed where nobody writes any more; a truncate went to partitions that were not there."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a SELECT generate_series(1, 9)")
+    with running(pipeline.make_source(partitions=before)) as source:
+        pipeline.wait_until_written(source)
+    for gap in ("refuse", "snapshot"):
+        error = run_until_it_fails(pipeline.make_source(partitions=after, on_gap=gap))
+        assert isinstance(error, TopicMismatch)
+        assert f"`partitions` is {after}, but the log was begun with {before}" in str(error)
+    delete(pipeline.connection, [pipeline.topic("a"), pipeline.topic("transactions")])
+    with running(pipeline.make_source(partitions=after, on_gap="snapshot")) as source:
+        pipeline.source.run("DELETE FROM a WHERE id < 5")
+        pipeline.wait_until_written(source)
+    assert len(state_of(pipeline.read(pipeline.topic("a")))) == 5
+
+
 def test_a_table_that_is_renamed_stops_the_source_and_nothing_is_lost_when_it_is_renamed_back(pipeline):
     pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
     with running(pipeline.make_source()) as source:

@@ -19,12 +19,14 @@ import psycopg2
 
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
+from mainstem.client.errors import TopicMismatch
 from mainstem.client.topics import (
     CHANGELOG_SETTINGS,
     STREAM_SETTINGS,
     end_offsets,
     ensure_internal_topics,
     ensure_topic,
+    list_topics,
     topic_ids,
 )
 from mainstem.client.writer import TransactionalWriter
@@ -218,6 +220,7 @@ class PostgresSource:
 
         Raises:
             PositionMismatch: a topic was deleted, and with it the rows that have not changed since.
+            TopicMismatch: `partitions` was changed: older rows of a key would stay in a partition that nobody writes.
         """
         names = [table_topic(self.name, *name.split(".", 1)) for name in position.tables]
         names.append(transactions_topic(self.name))
@@ -227,6 +230,15 @@ class PostgresSource:
                 f"source {self.name}: {', '.join(lost)} {'was' if len(lost) == 1 else 'were'} deleted since the log was begun",
                 hint='set on_gap = "snapshot" for this source: it makes its topics, and a new snapshot fills them',
             )
+        present = list_topics(self._connection)
+        for name in names[:-1]:
+            if present[name].partitions != self.config.partitions:
+                raise TopicMismatch(
+                    f"source {self.name}: `partitions` is {self.config.partitions}, but the log was begun with "
+                    f"{present[name].partitions} ({name})",
+                    hint="restore `partitions`; or delete the source's topics, of tables and transactions, and set "
+                    'on_gap = "snapshot": it makes them anew',
+                )
         return msgspec.structs.replace(position, topics=ids)
 
     def _lost_topics(self, names: list[str], known: dict[str, str]) -> tuple[list[str], dict[str, str]]:

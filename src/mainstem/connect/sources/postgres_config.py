@@ -16,7 +16,7 @@ class PostgresSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         publication: `mainstem_<source>` unless set; created where it is missing.
         partitions: of each table's topic. Order is kept per key; with one partition, per table.
         as_text: `table.column`s that are kept as their text.
-        on_gap: what to do when changes are missing between log and slot.
+        on_gap: what to do when changes are missing between log and slot, or in the log.
         commit_interval_ms: how long source transactions are gathered for one Kafka transaction.
         max_transaction_rows: a larger source transaction is committed in parts.
         heartbeat_ms: how often an idle source moves its position on, so that the slot does not hold WAL.
