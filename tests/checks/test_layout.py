@@ -1,11 +1,12 @@
 """The house is as docs and style say: each module has its tests, each room says what it is."""
 
 import ast
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.repository import PACKAGE, ROOT, pyproject
+from tests.support.repository import PACKAGE, ROOT, pyproject, tracked_files
 
 WITHOUT_TWIN = {
     "__main__.py": "starts the command line and nothing else; the wheel's check runs it",
@@ -40,6 +41,20 @@ def test_every_module_has_its_test_file() -> None:
     """`src/mainstem/<room>/<module>.py` is tested by `tests/<room>/test_<module>.py`."""
     without = [name for name in MODULES if name not in WITHOUT_TWIN and not twin(name).is_file()]
     assert without == [], "write the missing test files, or name the module in WITHOUT_TWIN with its reason"
+
+
+def test_every_test_is_run_by_make_test() -> None:
+    """`make test` runs what the Makefile names, and `check`; a new directory would never be run."""
+    command = ["make", "--no-print-directory", "--eval", "rooms: ; @echo '$(ROOMS)'", "rooms"]
+    rooms = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    run = [place for room in (*rooms, "tests/checks") for place in ROOT.glob(room)]
+    assert len(run) == len(set(run)), "a room is run twice"
+    there = {ROOT / path for path in tracked_files() if path.parts[0] == "tests" and path.name.startswith("test_")}
+    left_out = [str(path.relative_to(ROOT)) for path in there if not {path, *path.parents} & set(run)]
+    assert left_out == [], "name them in ROOMS in the Makefile"
+    without = [str(place) for place in run if not any(place in (path, *path.parents) for path in there)]
+    assert without == [], "no test is there: leave it out of ROOMS"
+    assert [room for room in rooms if not list(ROOT.glob(room))] == [], "it is not there: leave it out of ROOMS"
 
 
 def test_the_exceptions_are_still_needed() -> None:
