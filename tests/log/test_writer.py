@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+from uuid import UUID
 
 import pytest
 
@@ -125,6 +126,39 @@ def test_what_makes_room_is_not_refused_with_what_a_full_disk_has_no_room_for(tm
 
     topic = TopicConfig(segment_bytes=800)
     run(with_partition(tmp_path, test, disk=disk, topic=topic))
+
+
+@pytest.mark.parametrize("written_before", [False, True])
+def test_a_topic_is_deleted_on_a_full_disk_while_it_is_written(tmp_path, written_before):
+    """The deletion went ahead of what was queued, which then had no file: that took the directory offline."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        other = await log.create_partition(TopicPartition("other", 0), UUID(int=8), TopicConfig())
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        if written_before:
+            await partition.append(batch(b"v"))
+        disk.refuse("write", errno.ENOSPC, "other")
+        refused = other.append(batch(b"refused"))
+        while not log._writer._busy or log._writer._dirty:  # its round is in flight
+            await asyncio.sleep(0)
+        queued = partition.append(batch(b"queued"))
+        await log.delete_partition(TP)
+        for future in (refused, queued):
+            with pytest.raises(StorageError, match=r"nothing was appended|deleted"):
+                await future
+        assert (await other.append(batch(b"goes on"))).base_offset == 0
+        await log.checkpoint()
+        await other.append(batch(b"and on"))
+        assert not log.offline
+        abandon(log)
+        log = await open_log(tmp_path, disk=disk.after_kill())
+        assert await values(log.partitions[other.topic_partition]) == [b"goes on", b"and on"]
+        assert TP not in log.partitions
+        await log.close()
+
+    run(test())
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])

@@ -227,7 +227,9 @@ class Writer:
 
     def _run_round(self, batches: list[Batch], notes: list[Note]) -> None:
         """Steps 1 to 4, in the writer's thread."""
-        runs = [(batch, run) for batch in batches for run in _runs(batch.writes)]
+        # What is queued of a partition that was deleted goes nowhere, not into the journal either: a start would look
+        # for the partition.
+        runs = [(batch, run) for batch in batches for run in _runs(batch.writes) if not run.segment.retired]
         entries = [
             Entry(DATA, batch.sink.topic_id, batch.sink.number, run.segment.base_offset, run.position, run.pieces)
             for batch, run in runs
