@@ -106,6 +106,23 @@ def test_an_aborted_transaction_leaves_nothing(connection, topic, name):
     assert read_source(connection, name).written[topic].popitem()[1].count == 1
 
 
+def test_who_leaves_in_the_midst_holds_nobody_back(connection, topic, name):
+    """A snapshot that broke off held back all readers of its tables for a quarter of an hour."""
+    writer = TransactionalWriter(connection, name, transaction_timeout_ms=900_000)
+    writer.open()
+    writer.begin()
+    writer.send(topic, 0, None, b"never seen")
+    writer._producer.flush(60)
+    writer.close()
+    ends = end_offsets(connection, topic)
+    assert ends[0] == 2, "the record, and the marker of its abort"
+    deadline = time.monotonic() + 60
+    while end_offsets(connection, topic, committed=True) != ends:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert visible(connection, topic) == []
+
+
 def test_records_without_key_take_turns(connection, topic, name):
     writer = TransactionalWriter(connection, name)
     writer.open()

@@ -25,6 +25,8 @@ LARGEST_RECORD_BYTES = 99_000_000
 """Below it the topic's `max.message.bytes` decides. Above it a request is more than brokers take unless told otherwise
 (`socket.request.max.bytes`), and the answer to a fetch more than librdkafka's readers do (`receive.message.max.bytes`).
 """
+ABORT_SECONDS = 5.0
+"""Of a writer that leaves: within what a process has to stop."""
 _BATCH_BYTES = 262_144  # of several records; one that is larger is a batch of its own
 _FENCING = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 
@@ -67,6 +69,7 @@ class TransactionalWriter:
         self._turn = 0  # of records without key
         self._pending: dict[tuple[str, int], list[int]] = {}  # count and sum of fingerprints
         self._ends: NextOffsets = {}
+        self._open = False  # a transaction is
         self._failure: str = ""
         self._too_large: tuple[int, str] | None = None  # size and topic of the largest record that was refused for it
         self._timeout_seconds = transaction_timeout_ms / 1000
@@ -102,7 +105,7 @@ class TransactionalWriter:
         """
         self._pending, self._ends, self._failure, self._too_large = {}, {}, "", None
         self._guard(self._producer.begin_transaction)
-        self._sent_at = 0.0
+        self._sent_at, self._open = 0.0, True
 
     def send(
         self,
@@ -145,17 +148,22 @@ class TransactionalWriter:
         if self._failure:
             self._give_up(f"a record was refused: {self._failure}")
         self._guard(self._producer.commit_transaction, self._timeout_seconds)
-        self.state = state
+        self.state, self._open = state, False
         return self._ends
 
     def abort(self) -> None:
         """Give up what was sent since `begin`; nothing of it is ever visible."""
         self._guard(self._producer.abort_transaction, self._timeout_seconds)
-        self._pending = {}
+        self._pending, self._open = {}, False
 
     def close(self) -> None:
-        """Leave. What is uncommitted is aborted by the next `open`, or by the broker when its timeout has passed."""
+        """Leave. What is uncommitted is aborted, since it holds back all readers of its topics; where the broker does not
+        answer, by the next `open`, or by the broker when its timeout has passed.
+        """
         with contextlib.suppress(KafkaException, SystemError):  # of a fenced one: told when it last wrote
+            if self._open:
+                self._producer.abort_transaction(ABORT_SECONDS)
+        with contextlib.suppress(KafkaException, SystemError):
             self._producer.purge()
             self._producer.flush(1.0)
 
