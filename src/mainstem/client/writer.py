@@ -157,8 +157,8 @@ class TransactionalWriter:
         self._pending, self._open = {}, False
 
     def close(self) -> None:
-        """Leave. What is uncommitted is aborted, since it holds back all readers of its topics; where the broker does not
-        answer, by the next `open`, or by the broker when its timeout has passed.
+        """Leave. What is uncommitted is aborted, since it holds back all readers of its topics; where the broker does
+        not answer, by the next `open`, or by the broker when its timeout has passed.
         """
         with contextlib.suppress(KafkaException, SystemError):  # of a fenced one: told when it last wrote
             if self._open:
