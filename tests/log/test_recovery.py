@@ -92,6 +92,24 @@ def test_indexes_are_rebuilt(tmp_path):
     assert {entry["event"] for entry in logs} == {"index_rebuilt"}
 
 
+def test_the_look_ups_of_a_segment_that_was_sealed_after_a_checkpoint_are_not_rebuilt(tmp_path):
+    """Its last entry was in the checkpoint and in no file: the first read after a start read all of the segment."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        for n in range(10):
+            await partition.append(batch(b"v" * 200, timestamp=1_700_000_000_000 + n))
+        await log.checkpoint()
+        partition.roll()
+        await log.close()
+
+    run(test())
+    with structlog.testing.capture_logs() as logs:
+        assert run(try_to_read(tmp_path)) == [b"v" * 200] * 10
+    assert logs == []
+
+
 @pytest.mark.parametrize("checkpoint_after", [-1, 20])
 def test_without_checkpoint_and_journal_the_segments_are_read_whole(tmp_path, checkpoint_after):
     written = run(write(tmp_path, close=True, checkpoint_after=checkpoint_after))

@@ -245,6 +245,7 @@ class Segment:
         if self.size:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
             self._state = None
+            self.unsaved = True  # the entry has to reach its file, or the next start reads all of the segment for it
 
     # -- look-ups -----------------------------------------------------------------------------------------------------
 
