@@ -267,6 +267,33 @@ def test_look_ups_by_time_know_nothing_of_what_a_full_disk_refused(tmp_path):
     run(with_partition(tmp_path, test, disk=disk, topic=TopicConfig(segment_bytes=25_000)))
 
 
+def test_a_frame_is_not_written_before_what_its_batches_lie_behind_is_on_the_disk(tmp_path):
+    """The frame reached the disk on its own, before the power went: its batches lay behind bytes that were not there,
+    and the next start took that for damage.
+    """
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=1_000))
+        await partition.append(batch(b"first"))
+        await log.checkpoint()
+        await partition.append(batch(b"trusting"))
+        partition.config = TopicConfig()
+        disk.refuse("sync", errno.EIO, "")  # the round's first sync: the power goes here
+        with pytest.raises(StorageError, match="offline"):
+            await partition.append(batch(b"journaled"))
+        abandon(log)
+        for node in (disk.file(tmp_path / name) for name in ("journal-0", "journal-1")):
+            node.sync()
+        log = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert log.partitions[TP].error is None
+        assert await values(log.partitions[TP]) == [b"first"]
+        await log.close()
+
+    run(test())
+
+
 @pytest.mark.parametrize("place", [".log", "journal"])
 def test_what_a_refused_round_was_to_sync_is_synced_with_the_next(tmp_path, place):
     """It was forgotten: later records were journaled behind bytes that no sync had brought to the disk, and after a

@@ -2,12 +2,13 @@
 
 A round, for everything that was queued when it began:
 
-1. write the batches to their segments (page cache): a full disk is found here, or in step 3, and so is a segment that
+1. write the batches to their segments (page cache): a full disk is found here, or in step 4, and so is a segment that
    cannot be opened for want of file descriptors; all is taken back;
 2. partitions that trust the page cache (`flush.messages` > 1) answer now;
-3. write one frame with all the others' batches, and the notes, to the journal;
-4. one fdatasync of the journal, and of those segments whose topics sync by number or time; the name of a file that is
-   new is synced as step 2 ends, since only that may lack a file descriptor, and is then taken back as in step 1;
+3. one fdatasync of each segment whose topic syncs by number or time; the name of a file that is new is synced before
+   that, since only that may lack a file descriptor, and is then taken back as in step 1;
+4. write one frame with all the others' batches, and the notes, to the journal, and sync it; after step 3, since what a
+   frame holds may lie behind bytes that are in no journal, and part of the frame may reach the disk before its sync;
 5. everybody else answers.
 
 A note is short, and often what makes room (records or a topic are deleted): those of a round that was taken back go
@@ -237,7 +238,7 @@ class Writer:
         ]
         entries += [note.entry for note in notes]
         begun: list[tuple[Batch, Write]] = []
-        told = framed = naming = False
+        told = naming = False
         try:
             for batch, run in runs:
                 file = run.segment.file_to_write(run.position)
@@ -250,21 +251,24 @@ class Writer:
                 told = True
             naming = True
             _sync_names(segments)
-            naming = False
-            if entries:
-                framed = True
-                self._journal.append(entries)
         except OSError as error:
             if error.errno not in (NO_DESCRIPTORS if naming else FULL + NOT_OPENED):
                 raise
-            if framed:
-                self._journal.take_back()
             _cut_files([run for batch, run in begun if batch.journaled or not told])
             raise _TakenBack(error) from error
         for file in to_sync:
             file.sync()
-        if entries:
-            self._journal.sync()
+        if not entries:
+            return
+        try:
+            self._journal.append(entries)
+        except OSError as error:
+            if error.errno not in FULL + NOT_OPENED:
+                raise
+            self._journal.take_back()
+            _cut_files([run for batch, run in begun if batch.journaled])
+            raise _TakenBack(error) from error
+        self._journal.sync()
 
     def _end_round(
         self, batches: list[Batch], notes: list[Note], done: "asyncio.Future[None]", *, checkpoint: bool
