@@ -3,9 +3,9 @@
 import pytest
 
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import LogDirectoryInUse, StorageError, TopicConfig, housekeeping
+from mainstem.log import LogDirectory, LogDirectoryInUse, StorageError, TopicConfig, housekeeping
 from mainstem.log.repair import UnknownPartition, repair
-from tests.log.support import TOPIC_ID, TP, batch, open_log, run, values
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, run, values
 
 TOPIC = TopicConfig(segment_bytes=1_000)
 
@@ -79,6 +79,37 @@ def test_a_partition_is_cut_at_the_first_damaged_batch(tmp_path, place, how, fir
         assert whole.endswith(kept)
         assert await offsets_and_end(tmp_path) == (list(range(first_lost)), 12)
         assert await repair(tmp_path, TP, clock=ManualClock(), cut=False) is None
+
+    run(test())
+
+
+def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kept(tmp_path, monkeypatch):
+    """The second one emptied the file that it was going to fill, from segments that were cut."""
+
+    class PowerCut(BaseException):
+        pass
+
+    def cut_the_power(*_):
+        raise PowerCut
+
+    async def test():
+        await fill(tmp_path)
+        damage(tmp_path, 3, "second batch")
+        cut = [path.read_bytes() for path in sorted((tmp_path / "orders-0").glob("*.log"))]
+        told = await repair(tmp_path, TP, clock=ManualClock(), cut=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogDirectory, "forget_partition", cut_the_power)
+            patch.setattr(LogDirectory, "close", close_as_the_dead)
+            with pytest.raises(PowerCut):
+                await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        again = await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        assert again.kept_in.name == f"{told.first_offset:020d}.1.lost"
+        assert len(told.kept_in.read_bytes()) == told.lost_bytes
+        assert b"".join(cut).endswith(told.kept_in.read_bytes())
+        assert await offsets_and_end(tmp_path) == (list(range(4)), 12)
+
+    async def close_as_the_dead(log):
+        abandon(log)
 
     run(test())
 

@@ -1,8 +1,9 @@
 """Repair: a damaged partition is cut at its first damaged batch. Only a person decides that, with the log stopped.
 
-What is cut off is kept in a file beside the segments, ``<first lost offset>.lost``, and its offsets are not given to
-other records: the partition goes on where it ended. The checkpoint forgets the partition, so that the next start reads
-it from its segments, with its producers and transactions.
+What is cut off is kept in a file beside the segments, ``<first lost offset>.lost``, and never written over: what a
+repair that broke off has kept is in no other place. Its offsets are not given to other records: the partition goes on
+where it ended. The checkpoint forgets the partition, so that the next start reads it from its segments, with its
+producers and transactions.
 
 1. recover the directory as a start does: what the journal holds is brought to the segments, also to damaged ones;
 2. read every batch of the partition, up to the first that does not check out;
@@ -11,6 +12,7 @@ it from its segments, with its producers and transactions.
 """
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -131,8 +133,14 @@ def _damage(partition: PartitionLog, disk: Disk, path: Path, offset: int, error:
         if disk.exists(each):
             end = max(end, int(each.stem), _last_valid_offset(each, start, disk) + 1)
     lost += sum(disk.file_size(other) for other in rest)
-    kept_in = partition.directory / file_name(offset, LOST)
+    kept_in = _unused(partition.directory, offset, disk)
     return Damage(path, position, str(error), offset, end, lost, kept_in)
+
+
+def _unused(directory: Path, offset: int, disk: Disk) -> Path:
+    """A file for what is lost from `offset` on; with ``.1.lost`` and so on where earlier repairs kept something."""
+    names = (file_name(offset, f".{number}{LOST}" if number else LOST) for number in count())
+    return next(path for name in names if not disk.exists(path := directory / name))
 
 
 def _last_valid_offset(path: Path, start: int, disk: Disk) -> int:
@@ -162,7 +170,6 @@ def _cut(damage: Damage, disk: Disk) -> None:
     disk.make_directory(directory)
     later = [path for path in _segment_files(directory, disk) if path.stem > damage.path.stem]
     kept = disk.open(damage.kept_in, create=True)
-    kept.truncate(0)
     written = 0
     for path, start in [(damage.path, damage.position), *((path, 0) for path in later)]:
         source = disk.open(path) if disk.exists(path) else None
