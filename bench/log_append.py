@@ -9,7 +9,9 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from mainstem.core import SystemClock, TopicPartition
@@ -20,7 +22,7 @@ from mainstem.records import Record, build_batch, iter_spans
 class SlowDisk(SystemDisk):
     """Every sync takes 3 ms more."""
 
-    def open(self, path: Path, *, create: bool = False):
+    def open(self, path: Path, *, create: bool = False) -> Any:
         file = super().open(path, create=create)
         if path.name.startswith("journal"):
             sync = file.sync
@@ -29,10 +31,10 @@ class SlowDisk(SystemDisk):
 
 
 class _Slow:
-    def __init__(self, file, sync) -> None:
+    def __init__(self, file: Any, sync: Callable[[], None]) -> None:
         self._file, self._sync = file, sync
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
     def sync(self) -> None:
@@ -46,7 +48,8 @@ def batch(size: int) -> bytes:
 
 async def appends(log: LogDirectory, partitions: list[PartitionLog], size: int, in_flight: int, seconds: float) -> None:
     data = batch(size)
-    count, calls, waits = 0, 0.0, []
+    count, calls = 0, 0.0
+    waits: list[float] = []
     deadline = time.perf_counter() + seconds
 
     async def produce(partition: PartitionLog) -> None:

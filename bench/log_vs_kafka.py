@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TextIO
 
 import msgspec
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bench.report import RESULTS, machine
 from tests.support import kafka_tools, processes
@@ -62,7 +62,7 @@ class Server(msgspec.Struct):
     def memory_mb(self) -> tuple[float, float]:
         """Resident now, and its highest so far."""
         status = Path(f"/proc/{self.process_id}/status").read_text()
-        now, highest = (int(re.search(rf"{key}:\s+(\d+) kB", status)[1]) / 1024 for key in ("VmRSS", "VmHWM"))
+        now, highest = (int(re.findall(rf"{key}:\s+(\d+) kB", status)[0]) / 1024 for key in ("VmRSS", "VmHWM"))
         return now, highest
 
 
@@ -224,7 +224,7 @@ def measure_latency(servers: list[Server], rate: int, rounds: int, raw: Raw) -> 
 
 def table(servers: list[Server]) -> str:
     ours, kafka = servers
-    rows = [("", "mainstem", "Apache Kafka 4.3.0", "ratio")]
+    rows: list[tuple[str, ...]] = [("", "mainstem", "Apache Kafka 4.3.0", "ratio")]
     for what in ours.measured:
         values = [server.measured[what] for server in (ours, kafka)]
         middle = [statistics.median(one) for one in values]

@@ -26,8 +26,10 @@ import statistics
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from crc32c import crc32c
 
@@ -52,6 +54,10 @@ class Segment:
         self.waiting: list[tuple[int, asyncio.Future[int]]] = []
 
 
+Pieces = list[bytes | memoryview]
+Write = tuple[Segment, int, Pieces]  # what is written to a segment, and from which position
+
+
 class Way(ABC):
     """How a round reaches the disk. `sync_delay` is added to every sync: other people's disks."""
 
@@ -65,19 +71,19 @@ class Way(ABC):
         if self.delay:
             time.sleep(self.delay)
 
-    def write_segments(self, round_: list[tuple[Segment, int, list]]) -> None:
+    def write_segments(self, round_: list[Write]) -> None:
         for segment, position, pieces in round_:
             os.pwritev(segment.fd, pieces, position)
 
     @abstractmethod
-    def run(self, round_: list[tuple[Segment, int, list]]) -> None: ...
+    def run(self, round_: list[Write]) -> None: ...
 
     def close(self) -> None:
         return
 
 
 class Serial(Way):
-    def run(self, round_) -> None:
+    def run(self, round_: list[Write]) -> None:
         self.write_segments(round_)
         for segment, _, _ in round_:
             self.sync(segment.fd)
@@ -88,7 +94,7 @@ class Pool(Way):
         super().__init__(directory, sync_delay)
         self.pool = ThreadPoolExecutor(threads)
 
-    def run(self, round_) -> None:
+    def run(self, round_: list[Write]) -> None:
         self.write_segments(round_)
         list(self.pool.map(lambda entry: self.sync(entry[0].fd), round_))
 
@@ -97,7 +103,7 @@ class Pool(Way):
 
 
 class Range(Way):
-    def run(self, round_) -> None:
+    def run(self, round_: list[Write]) -> None:
         self.write_segments(round_)
         for segment, position, pieces in round_:
             size = ctypes.c_int64(sum(map(len, pieces)))
@@ -107,7 +113,7 @@ class Range(Way):
 
 
 class Syncfs(Way):
-    def run(self, round_) -> None:
+    def run(self, round_: list[Write]) -> None:
         self.write_segments(round_)
         if LIBC.syncfs(round_[0][0].fd):
             raise OSError(ctypes.get_errno(), "syncfs")
@@ -129,10 +135,10 @@ class Journal(Way):
         self.dirty: set[Segment] = set()
         self.background = ThreadPoolExecutor(1)
         self.pool = ThreadPoolExecutor(8)
-        self.checkpoint = None
+        self.checkpoint: Future[None] | None = None
 
-    def run(self, round_) -> None:
-        frame: list = [b""]
+    def run(self, round_: list[Write]) -> None:
+        frame: list[bytes | memoryview] = [b""]
         for segment, position, pieces in round_:
             frame.append(b"%24d%24d" % (id(segment), position))
             frame.extend(pieces)
@@ -161,7 +167,7 @@ class Journal(Way):
         self.pool.shutdown()
 
 
-WAYS = {
+WAYS: dict[str, Callable[[Path, float], Way]] = {
     "serial": Serial,
     "pool-4": lambda d, s: Pool(d, s, 4),
     "pool-8": lambda d, s: Pool(d, s, 8),
@@ -215,7 +221,9 @@ class Log:
         done = self.loop.run_in_executor(self.thread, self.way.run, [entry[:3] for entry in round_])
         done.add_done_callback(lambda future: self.end_round(round_, started, future))
 
-    def end_round(self, round_: list, started: float, future) -> None:
+    def end_round(
+        self, round_: list[tuple[Segment, int, Pieces, int]], started: float, future: asyncio.Future[None]
+    ) -> None:
         future.result()
         self.rounds.append(time.perf_counter() - started)
         for segment, _, _, end in round_:
@@ -240,7 +248,7 @@ def batches(record_bytes: int) -> "list[bytes]":
 
 async def measure(
     way_name: str, directory: Path, partitions: int, record_bytes: int, depth: int, delay: float, seconds: float
-) -> dict:
+) -> dict[str, Any]:
     way = WAYS[way_name](directory, delay)
     log = Log(way)
     segments = [Segment(directory / f"{i:05d}.log") for i in range(partitions)]

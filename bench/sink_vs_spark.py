@@ -18,7 +18,9 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -31,6 +33,9 @@ from mainstem.core import TopicPartition
 from mainstem.process.project import JobConfig
 from mainstem.process.session import SparkConfig, job_session, start_session
 from tests.support.kafka_cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 2
 
@@ -81,11 +86,12 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def embedded_process():
+def embedded_process() -> Iterator[str]:
     """The log as a process of its own, as `mainstem up` runs it."""
     data = tempfile.mkdtemp()
     command = [sys.executable, "-m", "mainstem", "log", "start", "--data", data, "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     try:
         yield process.stdout.readline().strip().removeprefix("listening on ")
     finally:
@@ -107,7 +113,7 @@ def cpu_seconds() -> float:
 
 
 @contextlib.contextmanager
-def measured(took: dict[str, float]):
+def measured(took: dict[str, float]) -> Iterator[None]:
     """Time and CPU of the first batch alone."""
     began, used = time.monotonic(), cpu_seconds()
     yield
@@ -128,7 +134,7 @@ def fill(connection: Connection, records: int) -> str:
                 numbers = range(start, start + count)
                 keys = [b"%09d%d" % (number, partition) for number in numbers]
                 values = [b"%0100d" % number for number in numbers]
-                headers = [[("h", b"1")]] * count
+                headers: list[list[tuple[str, bytes | None]]] = [[("h", b"1")]] * count
                 writer.append(TopicPartition(topic, partition), keys, values, headers, int(time.time() * 1000))
         appended = writer.finish()
     transaction.commit({partition: part.count for partition, part in appended.items()})
@@ -136,12 +142,11 @@ def fill(connection: Connection, records: int) -> str:
     return topic
 
 
-def start(directory: Path):
-
+def start(directory: Path) -> "SparkSession":
     return start_session("bench", SparkConfig(driver_memory="1400m"), directory=directory)
 
 
-def stream(spark, connection, source, limit):
+def stream(spark: "SparkSession", connection: Connection, source: str, limit: int) -> "DataFrame":
     options = connection.spark() | {
         "subscribe": source,
         "startingOffsets": "earliest",
@@ -152,17 +157,13 @@ def stream(spark, connection, source, limit):
     return spark.readStream.name("source").format("kafka").options(**options).load()
 
 
-def run_query(writer, directory: Path, seconds_of: dict) -> None:
-    query = writer.option("checkpointLocation", str(directory / uuid.uuid4().hex)).trigger(availableNow=True).start()
-    query.awaitTermination()
-    assert query.exception() is None, query.exception()
-
-
-def read_only(spark, connection, source, records, directory) -> tuple[float, float]:
+def read_only(
+    spark: "SparkSession", connection: Connection, source: str, records: int, directory: Path
+) -> tuple[float, float]:
     spark = job_session(spark, "bench", JobConfig())
-    took = {}
+    took: dict[str, float] = {}
 
-    def batch(frame, number):
+    def batch(frame: "DataFrame", number: int) -> None:
         with measured(took):
             frame.write.format("noop").mode("append").save()
 
@@ -171,11 +172,13 @@ def read_only(spark, connection, source, records, directory) -> tuple[float, flo
     return took["seconds"], took["cpu"]
 
 
-def spark_sink(spark, connection, source, records, directory) -> tuple[float, float]:
+def spark_sink(
+    spark: "SparkSession", connection: Connection, source: str, records: int, directory: Path
+) -> tuple[float, float]:
     spark = job_session(spark, "bench", JobConfig())
-    output, took = new_output(connection), {}
+    output, took = new_output(connection), dict[str, float]()
 
-    def batch(frame, number):
+    def batch(frame: "DataFrame", number: int) -> None:
         with measured(took):
             frame.write.format("kafka").options(**connection.spark(), topic=output).save()
 
@@ -185,19 +188,21 @@ def spark_sink(spark, connection, source, records, directory) -> tuple[float, fl
     return took["seconds"], took["cpu"]
 
 
-def our_sink(spark, connection, source, records, directory) -> tuple[float, float]:
+def our_sink(
+    spark: "SparkSession", connection: Connection, source: str, records: int, directory: Path
+) -> tuple[float, float]:
     from pyspark.sql import functions as F
 
     from mainstem.process.offsets import read_plan
     from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic
 
     spark = job_session(spark, "bench", JobConfig())
-    output, took = new_output(connection), {}
+    output, took = new_output(connection), dict[str, float]()
     checkpoint = directory / uuid.uuid4().hex
     sink = BatchSink(JobIdentity(output, "v1", str(checkpoint)), connection, [OutputTopic(output, PARTITIONS)])
     sink.open(spark)
 
-    def batch(frame, number):
+    def batch(frame: "DataFrame", number: int) -> None:
         with measured(took):
             result = sink.write(frame, number, read_plan(checkpoint, number).ends)
         if os.environ.get("VERBOSE"):
@@ -217,7 +222,7 @@ def our_sink(spark, connection, source, records, directory) -> tuple[float, floa
     return took["seconds"], took["cpu"]
 
 
-def run_once(writer, directory, took, checkpoint=None) -> None:
+def run_once(writer: Any, directory: Path, took: dict[str, float], checkpoint: Path | None = None) -> None:
     """One batch: the source has names (`enableSourceEvolution`), so it gets one."""
     query = (
         writer.option("checkpointLocation", str(checkpoint or directory / uuid.uuid4().hex))

@@ -57,7 +57,7 @@ class Faults(Background):
 
     def _victims(self) -> Iterator[tuple[str, Callable[[], int | None]]]:
         """Names, and what finds the process to kill; a project on somebody else's Kafka has no log of its own."""
-        children = {name: lambda name=name: self._children()[name] for name in self._children()}  # type: ignore[misc]
+        children = {name: lambda name=name: self._children()[name] for name in self._children()}
         for name in ("log", "gateway", "connect"):
             if name in children:
                 yield name, children[name]
