@@ -41,6 +41,15 @@ TOPIC = "facts"
 A, B = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 
 
+class SetClock(ManualClock):
+    """Its wall clock may be set."""
+
+    set_ms = 0
+
+    def now_ms(self):
+        return super().now_ms() + self.set_ms
+
+
 @pytest.fixture
 def clock():
     return ManualClock()
@@ -308,6 +317,48 @@ def test_an_open_transaction_is_aborted_by_the_clock(tmp_path, clock):
             assert broker.partition(A).last_stable_offset == 2
             with pytest.raises(ProducerFenced):
                 await transactions.end("t", producer, commit=True, version=1)
+
+    asyncio.run(story())
+
+
+def test_a_wall_clock_that_is_set_ends_no_transaction_and_keeps_none(tmp_path):
+    """Set forward, it ended all that was open: a source took that for a rival, and was failed for good."""
+    clock = SetClock()
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            transactions = broker.transactions
+            producer = await transactions.initialize("t", 60_000)
+            await transactions.add_partitions("t", producer, {A})
+            clock.set_ms = 3_600_000
+            transactions.expire()
+            assert transactions.describe("t").state is ONGOING
+            await transactions.end("t", producer, commit=True, version=1)
+            await transactions.add_partitions("t", producer, {A})
+            clock.set_ms = 0
+            clock.advance_ms(60_001)
+            transactions.expire()
+            await transactions._settle("t")
+            assert transactions.describe("t").state is COMPLETE_ABORT
+
+    asyncio.run(story())
+
+
+def test_what_was_open_before_a_start_is_as_old_as_it_is(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            await broker.transactions.add_partitions("t", await broker.transactions.initialize("t", 60_000), {A})
+        clock.advance_ms(50_000)
+        async with running(tmp_path, clock) as broker:
+            clock.advance_ms(10_000)
+            broker.transactions.expire()
+            assert broker.transactions.describe("t").state is ONGOING
+            clock.advance_ms(1)
+            broker.transactions.expire()
+            await broker.transactions._settle("t")
+            assert broker.transactions.describe("t").state is COMPLETE_ABORT
 
     asyncio.run(story())
 

@@ -95,7 +95,10 @@ class TransactionCoordinator:
         self._loop = asyncio.get_running_loop()
         self._logs = list(logs)
         self._entries: dict[str, _Entry] = {}
-        self._watched: set[str] = set()  # ids that are not idle: their timeouts and unfinished ends
+        # Ids that are not idle, for their timeouts and unfinished ends: when the transaction began, by the clock that
+        # never jumps. By the wall clock, one that is set forward would abort all that is open, and a client whose own
+        # clock says that there was time left takes that for a rival.
+        self._watched: dict[str, float] = {}
         self._ids = ProducerIds(0, self._reserve_ids)
         self._timer: asyncio.TimerHandle | None = None
         self._expires_at = 0  # when ids that nobody uses are looked for again
@@ -294,7 +297,7 @@ class TransactionCoordinator:
             entry.unmarked = prepared.partitions
         entry.ending = self._loop.create_future()
         entry.ending.add_done_callback(_retrieve)
-        self._watched.add(entry.transaction.transactional_id)
+        self._watched.setdefault(entry.transaction.transactional_id, self._clock.monotonic())
         self._broker.spawn(self._complete(entry, stored, entry.ending), name="end transaction")
         return entry.ending
 
@@ -396,17 +399,20 @@ class TransactionCoordinator:
     def _look_after(self, transactional_id: str, now_ms: int) -> None:
         entry = self._entries.get(transactional_id)
         if entry is None or entry.transaction.state in IDLE:
-            self._watched.discard(transactional_id)
+            self._watched.pop(transactional_id, None)
         elif entry.ending is not None:
             return
         elif entry.transaction.state in PREPARED:
             self._finish(entry, None)
-        elif transaction.has_timed_out(entry.transaction, now_ms):
+        elif transaction.has_timed_out(entry.transaction, self._age_ms(transactional_id)):
             if entry.transaction.epochs_used_up and not self._ids.left:  # the next turn of the clock finds some
                 self._broker.spawn(self._ids.ready(), name="reserve producer ids")
                 return
             log.info("transaction_timed_out", transactional_id=transactional_id)
             self._finish(entry, transaction.fence(entry.transaction, now_ms, self._ids.take))
+
+    def _age_ms(self, transactional_id: str) -> int:
+        return round((self._clock.monotonic() - self._watched[transactional_id]) * 1000)
 
     def _expire_id(self, entry: _Entry, now_ms: int) -> None:
         current = entry.transaction
@@ -426,12 +432,13 @@ class TransactionCoordinator:
         """Make `after` the state and queue its record; the future is done when it is durable."""
         stored = self._append(after.transactional_id, encode_key(after.transactional_id), encode_transaction(after))
         entry = self._entries.get(after.transactional_id)
+        begins = after.state is ONGOING and (entry is None or entry.transaction.state is not ONGOING)
         if entry is None:
             entry = self._entries[after.transactional_id] = _Entry(after)
         entry.transaction = after
         entry.stored = stored
-        if after.state is ONGOING:
-            self._watched.add(after.transactional_id)
+        if begins:
+            self._watched[after.transactional_id] = self._clock.monotonic()
         return stored
 
     def _append(self, transactional_id: str, key: bytes, value: bytes | None) -> "asyncio.Future[None]":
@@ -494,7 +501,8 @@ class TransactionCoordinator:
             entry = self._entries[transactional_id] = _Entry(current)
             entry.unmarked = current.partitions if current.state in PREPARED else frozenset()
             if current.state not in IDLE:
-                self._watched.add(transactional_id)
+                age_ms = max(0, self._clock.now_ms() - current.started_ms)  # the life before has left nothing better
+                self._watched[transactional_id] = self._clock.monotonic() - age_ms / 1000
             first_free = max(first_free, current.producer_id + 1, current.next_producer_id + 1)
         self._ids = ProducerIds(first_free, self._reserve_ids)
         log.info("transactions_recovered", transactional_ids=len(found))

@@ -370,8 +370,8 @@ def adopt(current: Transaction, partitions: Set[TopicPartition], now_ms: int) ->
     return add(current, current.transactional_id, current.producer, partitions, now_ms, implicit=True)
 
 
-def has_timed_out(current: Transaction, now_ms: int) -> bool:
-    return current.state is ONGOING and current.started_ms + current.timeout_ms < now_ms
+def has_timed_out(current: Transaction, age_ms: int) -> bool:
+    return current.state is ONGOING and current.timeout_ms < age_ms
 
 
 def has_expired(current: Transaction, now_ms: int, expiration_ms: int) -> bool:
