@@ -266,6 +266,64 @@ def test_offsets_of_a_deleted_topic_go_with_it(tmp_path, clock):
     told(story)
 
 
+def test_a_commit_in_a_new_topic_of_the_same_name_stays(tmp_path, clock):
+    """The tombstones of the old topic's offsets were written group by group, the last long after the new topic."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        groups = broker.groups
+        names = [f"g{number}" for number in range(8)]
+        for name in names:
+            await groups.commit(name, "", None, -1, {P: OffsetValue(5)})
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(groups.forget_topic(TOPIC))
+            await asyncio.sleep(0)
+            again = [groups.commit(name, "", None, -1, {P: OffsetValue(6)}) for name in names]
+        await asyncio.gather(*again)
+        assert [groups.offsets.get(name, P) for name in names] == [OffsetValue(6)] * 8
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert [broker.groups.offsets.get(name, P) for name in names] == [OffsetValue(6)] * 8
+        await stop(broker)
+
+    told(story)
+
+
+@pytest.mark.parametrize("of_what", ["group", "topic"])
+def test_a_commit_before_a_deletion_goes_with_it_although_it_is_not_durable_yet(tmp_path, clock, of_what):
+    """It was not among what was to be deleted, and came back: a new topic began where the old one had been read."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        groups = broker.groups
+        await groups.commit("g", "", None, -1, {P: OffsetValue(5)})
+        queued = groups.commit("g", "", None, -1, {Q: OffsetValue(6)})
+        await (groups.delete_group("g") if of_what == "group" else groups.forget_topic(TOPIC))
+        await queued
+        assert not groups.offsets.of_group("g")
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert not broker.groups.offsets.of_group("g")
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_commit_on_its_way_does_not_expire_with_the_one_before(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            await groups.commit("g", "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            clock.advance_ms(WEEK)
+            queued = groups.commit("g", "", None, -1, {P: OffsetValue(6, committed_ms=clock.now_ms())})
+            await groups.expire_offsets()
+            await queued
+            assert groups.offsets.get("g", P).offset == 6
+
+    told(story)
+
+
 def test_a_crash_between_a_topic_and_its_offsets_is_made_good(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)

@@ -112,3 +112,16 @@ def test_the_latest_visible_record_wins_whatever_the_order(history):
                 for _, owner, where, transaction in records
             )
             assert offsets.is_unstable(group, partition) is unstable
+
+
+def test_a_commit_on_its_way_to_the_disk_is_known_until_the_last_of_them_is_there():
+    offsets = GroupOffsets()
+    offsets.queue("g", [P, Q])
+    offsets.queue("g", {P: value(5)})
+    offsets.unqueue("g", [P, Q])
+    assert offsets.is_queued("g", P)
+    assert offsets.pending_of("g") == {P}
+    assert list(offsets.of_topic("t")) == [("g", P)]
+    offsets.unqueue("g", [P])
+    assert not offsets.is_queued("g", P)
+    assert not list(offsets.groups())

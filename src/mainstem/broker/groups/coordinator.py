@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from mainstem.broker.answers import then
 from mainstem.broker.fields import java_hash
 from mainstem.broker.groups.errors import GroupError, IllegalGeneration, UnknownGroup, UnknownMember
 from mainstem.broker.groups.group import (
@@ -308,6 +309,8 @@ class GroupCoordinator:
             since = group.expires_offsets_from(partition.topic, value.committed_ms)
             if since is None or self.offsets.is_unstable(group.group_id, partition):
                 continue
+            if self.offsets.is_queued(group.group_id, partition):
+                continue  # the tombstone would come after the new commit
             if now >= (value.expires_ms if value.expires_ms >= 0 else since + retention):
                 yield partition, value
 
@@ -333,6 +336,7 @@ class GroupCoordinator:
         done: asyncio.Future[None] = self._loop.create_future()
 
         def stored(future: "asyncio.Future[int]") -> None:
+            self.offsets.unqueue(group_id, offsets)
             if future.cancelled():
                 _fail(done, CoordinatorUnavailable(group_id, ""))
                 return
@@ -345,7 +349,9 @@ class GroupCoordinator:
             _resolve(done, None)
 
         if offsets:
-            self._store(group_id, _offset_entries(group_id, offsets)).add_done_callback(stored)
+            appended = self._store(group_id, _offset_entries(group_id, offsets))
+            self.offsets.queue(group_id, offsets)
+            appended.add_done_callback(stored)
         else:
             done.set_result(None)
         return done
@@ -420,7 +426,8 @@ class GroupCoordinator:
             for partition, code in codes.items()
             if code is Code.none and (partition in pending or self.offsets.get(group_id, partition) is not None)
         ]
-        await self._remove_offsets(group_id, doomed)
+        if doomed:
+            await self._remove_offsets(group_id, doomed)
         return codes
 
     async def delete_group(self, group_id: str) -> None:
@@ -432,15 +439,17 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if group is None or group.state is DEAD:
             raise UnknownGroup(group_id)
-        await self._remove(group, [*self.offsets.of_group(group_id), *self.offsets.pending_of(group_id)])
+        await self._remove(group, list({*self.offsets.of_group(group_id), *self.offsets.pending_of(group_id)}))
 
     async def forget_topic(self, topic: str) -> None:
-        """The topic is deleted: so are all offsets in it. A new topic of that name starts without."""
+        """The topic is deleted: so are all offsets in it, durably on return. A new topic of that name starts without.
+
+        All tombstones are written in one turn of the loop: a new topic of that name has offsets of its own soon.
+        """
         doomed: dict[str, list[TopicPartition]] = {}
         for group_id, partition in self.offsets.of_topic(topic):
             doomed.setdefault(group_id, []).append(partition)
-        for group_id, partitions in doomed.items():
-            await self._remove_offsets(group_id, partitions)
+        await asyncio.gather(*[self._remove_offsets(group_id, partitions) for group_id, partitions in doomed.items()])
 
     async def _forget_missing_topics(self) -> None:
         """What a crash between the deletion of a topic and that of its offsets has left."""
@@ -462,11 +471,10 @@ class GroupCoordinator:
         if entries:
             self._forget(group_id, partitions, await self._store(group_id, entries))
 
-    async def _remove_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
-        if not partitions:
-            return
+    def _remove_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> "asyncio.Future[None]":
+        """Write the tombstones at once; done when they are durable."""
         entries = [(OffsetKey(group_id, partition.topic, partition.partition), None) for partition in partitions]
-        self._forget(group_id, partitions, await self._store(group_id, entries))
+        return then(self._store(group_id, entries), lambda at: self._forget(group_id, partitions, at))
 
     def _forget(self, group_id: str, partitions: Sequence[TopicPartition], at: int) -> None:
         for at_tombstone, partition in enumerate(partitions, at):

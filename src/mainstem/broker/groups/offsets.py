@@ -1,10 +1,11 @@
-"""The committed offsets of all groups, and those that wait for the end of a transaction. No I/O.
+"""The committed offsets of all groups, and those that wait for the disk or for the end of a transaction. No I/O.
 
 Every commit is remembered with the offset of its record in `__consumer_offsets`: of a transaction's commit and a plain
 one the later record wins, whichever became visible last (compaction keeps the later one too).
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -24,8 +25,29 @@ class GroupOffsets:
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, Committed]] = {}
+        self._queued: dict[str, Counter[TopicPartition]] = {}  # commits on their way to the disk
         self._pending: dict[tuple[int, int], dict[tuple[str, TopicPartition], Committed]] = {}
         self._open: dict[str, set[tuple[int, int]]] = {}  # group: transactions with pending offsets of it
+
+    def queue(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """A commit is on its way to the disk."""
+        queued = self._queued.setdefault(group, Counter())
+        for partition in partitions:
+            queued[partition] += 1
+
+    def unqueue(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """A commit that was queued is on the disk, or failed."""
+        queued = self._queued[group]
+        for partition in partitions:
+            queued[partition] -= 1
+            if not queued[partition]:
+                del queued[partition]
+        if not queued:
+            del self._queued[group]
+
+    def is_queued(self, group: str, partition: TopicPartition) -> bool:
+        """True while a commit for the partition is on its way to the disk."""
+        return partition in self._queued.get(group, ())
 
     def put(self, group: str, partition: TopicPartition, value: OffsetValue, at: int) -> None:
         """A commit is durable."""
@@ -77,8 +99,8 @@ class GroupOffsets:
         return self._committed.get(group, {})
 
     def pending_of(self, group: str) -> set[TopicPartition]:
-        """Partitions with an offset of the group in an open transaction."""
-        found: set[TopicPartition] = set()
+        """Partitions with an offset of the group that is not visible: on its way to the disk, or in a transaction."""
+        found = set(self._queued.get(group, ()))
         for transaction in self._open.get(group, ()):
             found.update(partition for owner, partition in self._pending[transaction] if owner == group)
         return found
@@ -93,7 +115,7 @@ class GroupOffsets:
 
     def groups(self) -> Iterator[str]:
         """Groups that have committed something, or are about to."""
-        return iter({*self._committed, *self._open})
+        return iter({*self._committed, *self._queued, *self._open})
 
     def of_topic(self, topic: str) -> Iterator[tuple[str, TopicPartition]]:
         """(group, partition) of every offset in the topic, committed or pending."""
