@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 import uuid
 
 import httpx
@@ -308,6 +309,37 @@ def test_the_end_after_a_restart_finds_the_event_time_in_the_topic(http, log_con
     gateway = Gateway(log_connection, GatewayConfig(collector=other), on_taken_over=lambda: None)
     with served(gateway.app) as url:
         assert httpx.post(f"{url}/v1/topics/{topic}/end", timeout=30).json()["event_time"] == 1_356_998_407_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "expected"),
+    [
+        ("timestamp-nanos", "2013-01-01T00:00:07Z", 1_356_998_407_000),
+        ("local-timestamp-millis", "2013-01-01T00:00:07", 1_356_998_407_000),
+        ("date", "2013-01-01", 1_356_998_400_000),
+        ("", 7, 0),
+    ],
+)
+def test_the_end_after_a_restart_knows_every_kind_of_time(
+    http, log_connection, registry, monkeypatch, kind, at, expected
+):
+    """Nanoseconds and days were an error of the gateway for ever, and a time without zone was one of the machine's."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    name = f"times-{uuid.uuid4().hex[:8]}"
+    ensure_topic(log_connection, name, 1)
+    fields = [{"name": "at", "type": {"type": "int" if kind == "date" else "long", "logicalType": kind}}]
+    registry.register(f"{name}-value", json.dumps({"type": "record", "name": "T", "fields": fields}))
+    write_catalog(log_connection, {f"topic:{name}": TopicEntry("stream", (), "at", f"{name}-value")})
+    assert post(http, name, [{"at": at}]).json()["accepted"] == 1
+    other = CollectorConfig(name=f"test-{uuid.uuid4().hex[:8]}")
+    gateway = Gateway(log_connection, GatewayConfig(collector=other), on_taken_over=lambda: None)
+    try:
+        with served(gateway.app) as url:
+            assert httpx.post(f"{url}/v1/topics/{name}/end", timeout=30).json()["event_time"] == expected
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_new_version_of_the_schema_counts_at_once(http, registry, topic):

@@ -273,16 +273,15 @@ class Collector:
         Of a topic without records, the earliest: what comes in spite of the end would be too late for its windows else.
         """
         latest = -1
-        column = encoder.entry.event_time
-        if column is None:
+        if encoder.entry.event_time is None:
             return self.clock.now_ms()
         for message in tail(self._connection, encoder.topic, self.config.window_records):
             if message.value() is not None:
                 try:
-                    value = avro.decode(message.value(), self._text)[column]
+                    found = encoder.event_time_of(avro.decode(message.value(), self._text))
                 except CorruptData:  # any Kafka client may have written it; readers leave it out too
                     continue
-                latest = max(latest, -1 if value is None else int(value.timestamp() * 1000))
+                latest = max(latest, -1 if found is None else found)
         return max(latest, 0)
 
     def _text(self, schema_id: int) -> str:

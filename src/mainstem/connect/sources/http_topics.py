@@ -6,8 +6,8 @@ version counts from the next request on.
 
 import asyncio
 import io
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 import fastavro
@@ -117,6 +117,17 @@ class Encoder:
         except (ValueError, ArithmeticError) as error:  # a default may be a day that no calendar has
             raise Unfit(f"no key can be made of it: {error}") from error
         return Encoded(key, buffer.getvalue(), self._to_ms(row) if self._to_ms else None)
+
+    def event_time_of(self, row: Mapping[str, Any]) -> int | None:
+        """Of a row that was read from the log, what `encode` said of it; a day is its first moment. None where it has
+        no event time.
+        """
+        value = row.get(self.entry.event_time or "")
+        if isinstance(value, datetime):  # one without zone counts as UTC, wherever this machine stands
+            return (value.replace(tzinfo=value.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
+        if isinstance(value, date):
+            return (value.toordinal() - _EPOCH.toordinal()) * 86_400_000
+        return self._to_ms(row) if self._to_ms and isinstance(value, int) else None  # nanoseconds are read as a number
 
 
 def _event_time_reader(schema: AvroType, column: str | None) -> Callable[[Any], int | None] | None:
