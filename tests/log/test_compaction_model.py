@@ -50,11 +50,13 @@ class CompactionMachine(RuleBasedStateMachine):
     def create(self) -> None:
         self.log = self.run(open_log(self.path, disk=self.disk, config=CONFIG, clock=self.clock))
         self.partition = self.run(self.log.create_partition(TP, TOPIC_ID, TOPIC))
+        self.log._shared.look_ups._most = 50  # they leave and come back all the time
 
     def reopen(self) -> None:
         self.log = self.run(open_log(self.path, disk=self.disk, config=CONFIG, clock=self.clock))
         self.partition = self.log.partitions[TP]
         self.partition.config = TOPIC
+        self.log._shared.look_ups._most = 50
 
     def teardown(self) -> None:
         self.run(self.log.close())

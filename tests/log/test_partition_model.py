@@ -56,11 +56,13 @@ class LogMachine(RuleBasedStateMachine):
     def create(self) -> None:
         self.log = self.run(open_log(self.path, disk=self.disk, config=CONFIG, clock=self.clock))
         self.partition = self.run(self.log.create_partition(TP, TOPIC_ID, TOPIC))
+        self.log._shared.look_ups._most = 50  # they leave and come back all the time
 
     def reopen(self) -> None:
         self.log = self.run(open_log(self.path, disk=self.disk, config=CONFIG, clock=self.clock))
         self.partition = self.log.partitions[TP]
         self.partition.config = TOPIC
+        self.log._shared.look_ups._most = 50
         self.safe = self.partition.log_end_offset
 
     def teardown(self) -> None:

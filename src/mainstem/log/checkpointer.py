@@ -90,6 +90,7 @@ class Checkpointer:
         self._disk = shared.files.disk
         self._threads = shared.threads
         self._writer = shared.writer
+        self._look_ups = shared.look_ups
         self._loop = shared.loop
         self._owner = owner
         self._sync_threads = ThreadPoolExecutor(sync_threads, thread_name_prefix="log-sync")
@@ -267,7 +268,9 @@ class Checkpointer:
             if self._partitions.get(topic_partition) is partition:
                 self._raws[topic_partition] = raws[topic_partition]
         for segment, state in snapshot.segments:
-            segment.checkpointed_size = state.size
+            segment.is_saved(state)
+            if not segment.retired:
+                self._look_ups.used(segment)
         for waiter in self._answers:
             if not waiter.done():
                 waiter.set_result(None)

@@ -32,7 +32,7 @@ class _Index:
     """Entries of a fixed size, in memory as they are in the file.
 
     After a start the entries that the file holds are left there (`unloaded` bytes of it) until somebody looks
-    something up; new ones are added behind them all the same.
+    something up, and later on while memory is short; new ones are added behind them all the same.
     """
 
     ENTRY: ClassVar[Struct]
@@ -57,6 +57,16 @@ class _Index:
     def unloaded_state(self) -> IndexState:
         """Length and CRC of the entries that are only in the file."""
         return IndexState(self.unloaded, self._unloaded_crc)
+
+    def is_stored(self, state: IndexState) -> bool:
+        """All entries are in memory, and the file has the first of them up to `state`."""
+        first = memoryview(self.data)[: state.length]
+        return self.unloaded == 0 and len(first) == state.length <= self.saved and crc32c(first) == state.crc
+
+    def unload(self, state: IndexState) -> None:
+        """Leave those that `is_stored` tells of to the file."""
+        del self.data[: state.length]
+        self.unloaded, self._unloaded_crc = state.length, state.crc
 
     def load(self, entries: bytes) -> None:
         """Put the entries from the file before those that were added since."""
@@ -113,16 +123,17 @@ class TimeIndex(_Index):
     """Timestamp to offset, sparse."""
 
     ENTRY: ClassVar[Struct] = Struct(">qi")
-    __slots__ = ("_before",)
+    __slots__ = ("before",)
 
     def __init__(self, base_offset: int, state: IndexState | None = None, last: tuple[int, int] = (-1, -1)) -> None:
         super().__init__(base_offset, state)
-        self._before = last  # the last entry that is not in memory
+        self.before = last
+        """The last entry that is not in memory."""
 
     @property
     def last(self) -> tuple[int, int]:
         """The last entry: timestamp, offset - base offset."""
-        return self._last() or self._before
+        return self._last() or self.before
 
     def append(self, timestamp: int, offset: int) -> None:
         """Add an entry unless one as late is there."""

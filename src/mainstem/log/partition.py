@@ -28,6 +28,7 @@ from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.errors import InvalidRecord, OffsetOutOfRange, StorageError
 from mainstem.log.flushing import Flushing
 from mainstem.log.index import AbortedTransaction
+from mainstem.log.look_ups import LookUps
 from mainstem.log.producers import AppendedBatch, Producer, Producers, Verify
 from mainstem.log.reader import Reader
 from mainstem.log.reading import OffsetAndTimestamp
@@ -50,6 +51,7 @@ class Shared(msgspec.Struct, frozen=True):
     threads: FileThreads
     writer: Writer
     loop: asyncio.AbstractEventLoop
+    look_ups: LookUps = msgspec.field(default_factory=LookUps)
 
 
 class ReadResult(msgspec.Struct, frozen=True):
@@ -107,7 +109,7 @@ class PartitionLog:
         self._queue: list[Write] = []
         self._scheduled = False
         self._flushing = Flushing(shared.loop, self._schedule)
-        self._reader = Reader(self.segments, self, shared.threads)
+        self._reader = Reader(self.segments, self, shared.threads, shared.look_ups)
         self._listeners: list[Callable[[], None]] = []
         self.leaving = asyncio.Lock()
         """Held while segments leave the log: one reason at a time."""
@@ -524,7 +526,8 @@ class PartitionLog:
         self.segments.advance(active, active.size, active.latest)
         self.high_watermark = self.log_end_offset
         for segment in self.segments:
-            segment.restored_size = segment.checkpointed_size = segment.size
+            segment.restored_size = segment.size
+            segment.is_saved(segment.state())
         if bump_epoch:
             self.raise_leader_epoch(self.leader_epoch + 1)
         self._update_last_stable_offset()

@@ -17,6 +17,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log.config import TopicConfig
 from mainstem.log.errors import CorruptSegment, OffsetOutOfRange, StorageError
 from mainstem.log.index import AbortedTransaction
+from mainstem.log.look_ups import LookUps
 from mainstem.log.reading import READ_SLACK, OffsetAndTimestamp, Part, cut, find_latest, find_timestamp, rest
 from mainstem.log.segment import Segment
 from mainstem.log.segments import SegmentList
@@ -60,10 +61,11 @@ class Owner(Protocol):
 class Reader:
     """Finds batches and records in the segments of one partition."""
 
-    def __init__(self, segments: SegmentList, owner: Owner, threads: FileThreads) -> None:
+    def __init__(self, segments: SegmentList, owner: Owner, threads: FileThreads, look_ups: LookUps) -> None:
         self._segments = segments
         self._owner = owner
         self._threads = threads
+        self._look_ups = look_ups
 
     # -- by offset ----------------------------------------------------------------------------------------------------
 
@@ -112,6 +114,7 @@ class Reader:
         try:
             if not segment.indexed:
                 await self._load_indexes(segment)
+            self._look_ups.used(segment)
             indexed_offset, start = segment.offset_index.lookup(offset)
             next_offset = segment.base_offset
             size = min(left + READ_SLACK, end - start, _READ_STEP)
@@ -152,16 +155,19 @@ class Reader:
         return memoryview(data)
 
     async def _load_indexes(self, segment: Segment) -> None:
-        """Bring the look-ups of a segment from before the start into memory; in doubt, build them anew."""
-        entries = await self._threads.run(segment.read_indexes)
-        rebuilt = entries is None
-        if entries is None:
-            partition = str(self._owner.topic_partition)
-            log.warning("index_rebuilt", partition=partition, base_offset=segment.base_offset)
-            entries = await self._threads.run(segment.rebuild_indexes, self._owner.config.index_interval_bytes)
-        if not segment.indexed:  # another reader may have been faster
-            segment.fill_indexes(entries, rebuilt=rebuilt)
-            self._owner.changed = self._owner.changed or rebuilt
+        """Bring the look-ups of a segment into memory; in doubt, build them anew."""
+        while not segment.indexed:
+            unloaded = segment.unloaded
+            entries = await self._threads.run(segment.read_indexes)
+            rebuilt = entries is None
+            if entries is None:
+                partition = str(self._owner.topic_partition)
+                log.warning("index_rebuilt", partition=partition, base_offset=segment.base_offset)
+                entries = await self._threads.run(segment.rebuild_indexes, self._owner.config.index_interval_bytes)
+            # Another reader may have been faster, and they may even have been unloaded since, with more entries.
+            if not segment.indexed and segment.unloaded == unloaded:
+                segment.fill_indexes(entries, rebuilt=rebuilt)
+                self._owner.changed = self._owner.changed or rebuilt
 
     def _reason(self, segment: Segment, error: Exception) -> Exception:
         """What the error means; only damage takes the partition offline, not a lack of memory or descriptors."""
@@ -211,6 +217,7 @@ class Reader:
     async def _find_timestamp(self, segment: Segment, timestamp: int) -> OffsetAndTimestamp | None:
         if not segment.indexed:
             await self._load_indexes(segment)
+        self._look_ups.used(segment)
         start = segment.position_of(segment.time_index.lookup(timestamp))
         end, low, high = self._segments.readable_end(segment), self._owner.log_start_offset, self._owner.high_watermark
         return await self._threads.run(find_timestamp, segment, start, end, timestamp, low, high)

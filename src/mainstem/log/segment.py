@@ -111,6 +111,9 @@ class Segment:
         """Its size in the last checkpoint: compaction takes no segment that the journal still speaks of."""
         self._files = files
         self._state = state
+        self._saved_as = state
+        """In the last checkpoint: the look-ups that it counts are in their files, unless that failed."""
+        self._offsets_checked = state is None
         self.size = state.size if state else 0
         self.next_offset = state.next_offset if state else base_offset
         self.max_timestamp = state.max_timestamp if state else -1
@@ -199,6 +202,11 @@ class Segment:
             self._files.disk.unlink(self.path_of(suffix))
         self._files.forget(self)
 
+    def is_saved(self, state: SegmentState) -> None:
+        """A checkpoint says `state` of it."""
+        self.checkpointed_size = state.size
+        self._saved_as = state
+
     # -- append -------------------------------------------------------------------------------------------------------
 
     def append(self, header: BatchHeader, index_interval_bytes: int) -> int:
@@ -253,14 +261,37 @@ class Segment:
         """A position at or before the batch that holds `offset`; the look-ups must be in memory."""
         return self.offset_index.lookup(offset)[1]
 
+    @property
+    def look_up_bytes(self) -> int:
+        """In memory."""
+        return len(self.offset_index.data) + len(self.time_index.data)
+
+    @property
+    def unloaded(self) -> tuple[int, int]:
+        """Bytes of the look-ups by offset and by time that are only in their files."""
+        return self.offset_index.unloaded, self.time_index.unloaded
+
+    def unload_indexes(self) -> None:
+        """Leave what the last checkpoint counts of the look-ups to their files; what came since stays in memory."""
+        state = self._saved_as
+        if state is None or not self._indexed or not (state.offset_index.length or state.time_index.length):
+            return
+        if self.offset_index.is_stored(state.offset_index) and self.time_index.is_stored(state.time_index):
+            self.offset_index.unload(state.offset_index)
+            self.time_index.unload(state.time_index)
+            self.time_index.before = state.time_index_last
+            self._stored_size = state.size
+            self._indexed = False
+
     def read_indexes(self) -> tuple[bytes, bytes] | None:
         """The entries in the index files (blocking); None where they are missing or not what the checkpoint says.
 
         Raises:
             BadBatch: a compacted segment's offsets are not what compaction wrote.
         """
-        if self.offsets_crc:
+        if self.offsets_crc and not self._offsets_checked:
             self._check_offsets()
+            self._offsets_checked = True
         offsets = self._read_index(INDEX, self.offset_index.unloaded, self.offset_index.unloaded_state())
         times = self._read_index(TIME_INDEX, self.time_index.unloaded, self.time_index.unloaded_state())
         return None if offsets is None or times is None else (offsets, times)
