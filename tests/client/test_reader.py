@@ -5,10 +5,10 @@ from confluent_kafka import Producer
 
 from mainstem.client.append import append
 from mainstem.client.compacted import read_compacted
-from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
+from mainstem.client.errors import BrokerUnavailable, RecordsDeleted, UnknownTopic
 from mainstem.client.partitioner import partition_for
 from mainstem.client.reader import CommittedReader, RangeReader
-from mainstem.client.topics import end_offsets, ensure_topic
+from mainstem.client.topics import delete, end_offsets, ensure_topic
 from mainstem.core import UserError
 from tests.support.records import delete_before
 from tests.support.undecided import DECIDED, VISIBLE, undecided
@@ -134,5 +134,18 @@ def test_a_range_that_does_not_come_is_an_error(connection, name):
     try:
         with pytest.raises(BrokerUnavailable, match="nothing came"):
             list(reader.read({0: 0}, {0: 5}))
+    finally:
+        reader.close()
+
+
+def test_the_ends_of_a_topic_that_was_deleted_are_an_error(connection, name):
+    """They were none at all, and a table kept the rows of the topic that was gone."""
+    ensure_topic(connection, name, 1)
+    reader = RangeReader(connection, name, deleted="error")
+    try:
+        assert reader.ends() == {0: 0}
+        delete(connection, [name])
+        with pytest.raises(UnknownTopic, match=f"topic {name}: no such topic"):
+            reader.ends()
     finally:
         reader.close()

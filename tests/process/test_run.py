@@ -521,7 +521,41 @@ def test_input_that_was_deleted_is_told_with_what_to_do(
     again = driver_of(spark, project, log_connection, registry_url, data)  # makes the topic anew, without the records
     drivers.append(again)
     again.start()
-    refused(again)
+    failure = again.retries.failed["bereft@1"]
+    assert failure.error.startswith(f"topic {topic} was deleted since job bereft has read it")
+    again.stop()
+    drivers.remove(again)
+
+    delete(log_connection, [f"{shop}.bereft"])  # it was made anew too, without what it had
+    last = driver_of(spark, project, log_connection, registry_url, data)
+    drivers.append(last)
+    last.start()
+    assert last.retries.failed["bereft@1"].error.startswith(f"topic {shop}.bereft was deleted with what job bereft has")
+    assert f"{shop}.bereft" not in list_topics(log_connection)
+
+
+@pytest.mark.spark
+def test_an_output_that_is_made_anew_while_its_job_runs_is_not_gone_on_with(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """It was written to as if what it had were still there."""
+    jobs = """
+        @stream(to="SHOP.passing", key="customer")
+        def passing(orders):
+            return orders
+    """
+    project, topic = write_project(tmp_path / "project", shop, jobs), f"{shop}.orders"
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(1, "ann", 0)], ("customer",))
+    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.passing")) == 1)
+    delete(log_connection, [f"{shop}.passing"])
+    ensure_topic(log_connection, f"{shop}.passing", 2)
+    put_rows(log_connection, live_registry, topic, ORDERS, [order(2, "ann", 1)], ("customer",))
+    run_until(driver, lambda: "passing@1" in driver.retries.failed, refused=("passing@1",))
+    assert f"topic {shop}.passing was deleted with what job passing has" in driver.retries.failed["passing@1"].error
+    assert read_all(log_connection, f"{shop}.passing") == []
 
 
 @pytest.mark.spark

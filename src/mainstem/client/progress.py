@@ -94,6 +94,7 @@ class Marker(msgspec.Struct, frozen=True):
     outputs: dict[str, dict[int, Output]] = {}  # of this batch
     written: dict[str, dict[int, Written]] = {}  # of all batches so far
     read: Reads = {}  # likewise
+    topics: dict[str, str] = {}  # id of each topic that it reads or writes; none in markers of before they were kept
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):

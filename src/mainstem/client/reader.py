@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
+from mainstem.client.errors import BrokerUnavailable, RecordsDeleted, UnknownTopic
 from mainstem.client.topics import end_offsets
 from mainstem.core.clock import Clock, SystemClock
 
@@ -159,19 +159,22 @@ class RangeReader:
         """The last stable offset of every partition: nothing below it is undecided, nothing above it committed.
 
         Raises:
+            UnknownTopic: there is no such topic any more.
             BrokerUnavailable: no answer.
         """
         consumer = self._connected()
         try:
-            partitions = consumer.list_topics(self._topic, timeout=_PATIENCE_SECONDS).topics[self._topic].partitions
+            found = consumer.list_topics(self._topic, timeout=_PATIENCE_SECONDS).topics[self._topic]
+            if found.error is not None:
+                raise _refused(self._topic, found.error)
             return {
                 number: consumer.get_watermark_offsets(
                     ConfluentPartition(self._topic, number), timeout=_PATIENCE_SECONDS, cached=False
                 )[1]
-                for number in sorted(partitions)
+                for number in sorted(found.partitions)
             }
         except KafkaException as error:
-            raise BrokerUnavailable(f"{self._topic}: {error.args[0].str()}") from error
+            raise _refused(self._topic, error.args[0]) from error
 
     def read(self, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[Any]:
         """Confluent's messages from `start` (included; of a partition that is missing: from what is its first record
@@ -213,6 +216,12 @@ class RangeReader:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+
+def _refused(topic: str, error: KafkaError) -> UnknownTopic | BrokerUnavailable:
+    if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
+        return UnknownTopic(f"topic {topic}: no such topic")
+    return BrokerUnavailable(f"{topic}: {error.str()}")
 
 
 def arrived(consumer: Consumer, seconds: float, most: int = 1000) -> list[Any]:

@@ -34,6 +34,7 @@ from mainstem.process.heartbeats import (
     inputs_covered,
     still_speak,
 )
+from mainstem.process.identity import SameTopics
 from mainstem.process.offsets import read_plan
 from mainstem.process.project import Input, JobConfig
 from mainstem.process.reading import (
@@ -139,6 +140,13 @@ class RunningJob:
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._sink: BatchSink | None = None
+        self._topics = SameTopics(
+            connection,
+            spec.name,
+            streams=[each.topic for each in spec.streams],
+            tables=[each.topic for each in spec.inputs if each.kind == "changelog"],
+            output=spec.fixed.output,
+        )
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
         self._injections = 0
@@ -169,6 +177,7 @@ class RunningJob:
         timeout_ms = spec.config.transaction_timeout_seconds * 1000
         self._sink = BatchSink(identity, self._connection, outputs, transaction_timeout_ms=timeout_ms)
         marker = self._sink.open(session)
+        self._topics.begin(marker)
         if marker is not None:
             self._remember(marker.end_offsets)
         self._committed = marker.batch if marker is not None else -1
@@ -315,6 +324,12 @@ class RunningJob:
         tables = self._pin()
         again = not spec.analysis.stateful and (spec.analysis.reads_again or len(spec.streams) > 1)
         kept = rows.persist() if again else None  # what is read twice would be counted twice
+
+        def read() -> Reads:
+            found = self._read(rows, before.ends, plan.ends, before.watermark)
+            self._topics.check()  # after all that was read, before the commit
+            return found
+
         try:
             output = rows if spec.analysis.stateful else self._apply(rows)
             start = before.ends if number > 0 else None
@@ -324,7 +339,8 @@ class RunningJob:
                 plan.ends,
                 tables,
                 start_offsets=start,
-                reads=lambda: self._read(rows, before.ends, plan.ends, before.watermark),
+                reads=read,
+                topics=self._topics.kept,
             )
         finally:
             if kept is not None:

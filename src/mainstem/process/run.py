@@ -16,6 +16,7 @@ import msgspec
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, users_of, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
+from mainstem.client.progress import read_marker
 from mainstem.client.topics import (
     TopicDescription,
     end_offsets,
@@ -28,6 +29,7 @@ from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, analyse, describe, recall, remember
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.heartbeats import Follower
+from mainstem.process.identity import lost_output
 from mainstem.process.job import JobFailed, JobSpec, RunningJob
 from mainstem.process.project import Input, JobConfig, Project
 from mainstem.process.retries import Retries
@@ -274,6 +276,7 @@ class JobDriver:
             BadDeclaration: the job cannot run at all.
             BadSetting: the log refuses what the project says of the output.
             OutputTaken: somebody else writes it.
+            TopicLost: what it has written was deleted.
             OutputUnwritten: an input is of a version that does not run, and is not there.
         """
         project, connection = self._project, self._connection
@@ -285,6 +288,8 @@ class JobDriver:
         output = output_topic(job.to, config.version)
         if fixed is None:
             self._check_output(job_key(name, config.version), output, exists=output in topics)
+        elif output not in topics:
+            self._check_unwritten(fixed)
         for each in inputs:
             missing = (
                 nobody_writes(each, self._project, self._settings, self._data) if each.topic not in topics else None
@@ -333,6 +338,12 @@ class JobDriver:
                 f"topic {output}: {foreign[0]} writes it, which was started from another data directory",
                 hint=f"give this job another `to`; where nothing writes it any more, `mainstem topic delete {output}`",
             )
+
+    def _check_unwritten(self, fixed: Fixed) -> None:
+        """See that a version whose output is not there has not written it: it would be made anew, without its rows."""
+        marker = read_marker(self._connection, fixed.job, fixed.version, decided=True)
+        if marker is not None and fixed.output in marker.written:
+            raise lost_output(fixed.job, fixed.output)
 
     def _analysis(
         self, name: str, config: JobConfig, schemas: Mapping[str, TopicSchema], fixed: Fixed | None

@@ -103,6 +103,7 @@ class BatchSink:
         *,
         start_offsets: Mapping[str, NextOffsets] | None = None,
         reads: Callable[[], Reads] = dict,
+        topics: Mapping[str, str] | None = None,
     ) -> BatchResult:
         """Write a batch once, whatever happens; on return it is durable and visible.
 
@@ -114,7 +115,8 @@ class BatchSink:
             end_offsets: source -> topic -> partition -> next offset after the batch.
             tables: the pinned position of each table that the batch was joined with, for the progress record.
             start_offsets: where the batch starts, if known: then it is checked against the last commit.
-            reads: called once the rows are written: what the batch read, for the audit.
+            reads: called once the rows are written: what the batch read, for the audit. What it raises ends the batch.
+            topics: the id of each topic that the job reads or writes.
 
         Raises:
             SinkRefused: marker and checkpoint do not fit together; the hint names the repair.
@@ -133,7 +135,7 @@ class BatchSink:
             share = WriteShare(plan, self._partitions)
             outputs = self._run(self._place(batch_df), share)
             written = time.monotonic()
-            marker = committer.commit(batch, end_offsets, outputs, tables, reads())
+            marker = committer.commit(batch, end_offsets, outputs, tables, reads(), topics)
         except BaseException:
             committer.abort()
             raise

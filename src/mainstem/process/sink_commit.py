@@ -130,6 +130,7 @@ class BatchCommitter:
         outputs: Iterable[TaskOutput] = (),
         tables: Mapping[str, Any] | None = None,
         reads: Reads | None = None,
+        topics: Mapping[str, str] | None = None,
     ) -> Marker:
         """Make the batch visible: its rows, its marker and its progress at once. Steps 5 to 8 above.
 
@@ -149,6 +150,7 @@ class BatchCommitter:
             outputs=by_topic,
             written=add_written(self.marker.written if self.marker else {}, by_topic),
             read=add_reads(self.marker.read if self.marker else {}, reads or {}),
+            topics=dict(topics or {}),
         )
         progress = Progress(self.job.job, self.job.version, batch, positions, dict(tables or {}))
         with self._transaction.writer(self._plan.ticket) as writer:
