@@ -14,7 +14,14 @@ from mainstem.client.reports import read_reports
 from mainstem.client.topics import CHANGELOG_SETTINGS, delete, end_offsets, ensure_topic, list_topics, topic_ids
 from mainstem.client.writer import read_source
 from mainstem.connect.sinks import postgres as replica_module
-from mainstem.connect.sinks.postgres import KeyUnknown, LogMismatch, ReplicaInUse, SourceNotReady, TopicsLost
+from mainstem.connect.sinks.postgres import (
+    KeyUnknown,
+    LogMismatch,
+    ReplicaInUse,
+    SameTables,
+    SourceNotReady,
+    TopicsLost,
+)
 from mainstem.connect.sinks.postgres_target import NotEmpty
 from mainstem.connect.worker import Worker
 from mainstem.registry import avro
@@ -384,6 +391,26 @@ def test_a_target_with_rows_of_somebody_else_is_refused(pipeline):
         pipeline.wait_until_written(source)
     assert isinstance(run_until_it_fails(pipeline.make_replica()), NotEmpty)
     assert pipeline.target.run("SELECT * FROM a") == [(7,)]
+
+
+def test_the_tables_of_the_source_are_no_target_unless_in_another_schema(pipeline):
+    """Empty ones were taken: each row that came was applied to where it was from, and came again as a change."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+        error = run_until_it_fails(pipeline.make_replica(url=pipeline.source.url))
+        assert isinstance(error, SameTables)
+        assert "found the source's own public.a" in str(error)
+        with running(pipeline.make_replica(url=pipeline.source.url, schema="copy")) as sink:
+            pipeline.source.run("INSERT INTO a VALUES (1)")
+            wait_until(lambda: replicated_to(pipeline.source, "copy.a"), "it is copied", sink)
+
+
+def replicated_to(database, table):
+    try:
+        return len(database.rows(table)) == 1
+    except psycopg2.errors.UndefinedTable:
+        return False
 
 
 def test_offsets_of_another_log_are_refused(pipeline):

@@ -77,6 +77,10 @@ class Rebuild(Retriable):
     """
 
 
+class SameTables(UserError):
+    """The target's tables are the source's own: what is applied would come again as a change, for ever."""
+
+
 class LogMismatch(UserError):
     """The target's offsets are not of this log."""
 
@@ -200,6 +204,7 @@ class _Run:
         self._ids = topic_ids(self._connection, (*topics, self._transactions.topic))
         with target.cursor() as cursor:
             self._lock(cursor)
+            self._refuse_own_tables(cursor)
             cursor.execute(_TABLES)
             saved = self._read_offsets(cursor, rebuild=rebuild)
             self._new = not any(saved.values())
@@ -380,6 +385,31 @@ class _Run:
                 f"sink {self._sink.name}: another process applies it", hint="stop one of them; this one keeps trying"
             ) from error
         cursor.execute("SET LOCAL lock_timeout = DEFAULT")
+
+    def _refuse_own_tables(self, cursor: Any) -> None:
+        """Raises:
+        SameTables: it is the database of the source, and tables of both have the same names.
+        """
+        source = self._config.source
+        state = read_source(self._connection, source)
+        if state is None:
+            return
+        position = decode_position(source, state.position)
+        own = sorted({f"{table.schema}.{table.name}" for table in self._tables.values()}.intersection(position.tables))
+        # The slot first: clusters that are copies of one image have the same identifier, and not the slot.
+        cursor.execute(
+            "SELECT FROM pg_replication_slots WHERE database = current_database() AND database = %s AND slot_name = %s",
+            (position.database, position.slot),
+        )
+        if not own or cursor.fetchone() is None:
+            return
+        cursor.execute("SELECT system_identifier::text FROM pg_control_system()")
+        if cursor.fetchone() == (position.system,):
+            raise SameTables(
+                f"sink {self._sink.name}: expected another database than that of source {source}, or another schema, found "
+                f"the source's own {', '.join(own)}",
+                hint="correct `url`, or give the sink a `schema` of its own",
+            )
 
     def _read_offsets(self, cursor: Any, *, rebuild: bool) -> dict[TopicPartition, int]:
         """Where to go on in every partition: 0 where the target has nothing of it.
