@@ -26,6 +26,10 @@ def test_then_hands_on_results_errors_and_cancellation():
             await made[1]
         with pytest.raises(asyncio.CancelledError):
             await made[2]
+        unmakeable = loop.create_future()
+        unmakeable.set_result(0)
+        with pytest.raises(ZeroDivisionError):
+            await then(unmakeable, lambda number: 1 / number)
         gone = loop.create_future()
         then(gone, str).cancel()
         gone.set_result(1)

@@ -45,13 +45,13 @@ def test_a_plain_handler_answers_at_once(tmp_path, version):
         seen = []
 
         def call(request, ctx: RequestContext):
-            seen.append((request.group_id, ctx.version, ctx.client_id, ctx.principal))
+            seen.append((request.group_id, ctx.version, ctx.client_id))
             return {"error_code": Code.rebalance_in_progress, "throttle_time": 5}
 
         dispatch, connection = dispatch_with(broker, call)
         pending, answer = dispatch.begin(connection, heartbeat(version))
         dispatch.answer(pending, answer)
-        assert seen == [("g", version, "", "User:ANONYMOUS")]
+        assert seen == [("g", version, "")]
         assert decoded(pending, version).error_code is Code.rebalance_in_progress
 
     with_broker(tmp_path, check)

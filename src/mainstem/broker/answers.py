@@ -21,7 +21,7 @@ def milliseconds(duration: timedelta) -> int:
 
 
 def then(future: "asyncio.Future[T]", make: Callable[[T], U]) -> "asyncio.Future[U]":
-    """A future of `make(result)`; an error or a cancellation passes through."""
+    """A future of `make(result)`; an error, also one of `make`, or a cancellation passes through."""
     made: asyncio.Future[U] = future.get_loop().create_future()
 
     def done(finished: "asyncio.Future[T]") -> None:
@@ -32,7 +32,10 @@ def then(future: "asyncio.Future[T]", make: Callable[[T], U]) -> "asyncio.Future
         elif (error := finished.exception()) is not None:
             made.set_exception(error)
         else:
-            made.set_result(make(finished.result()))
+            try:
+                made.set_result(make(finished.result()))
+            except Exception as failure:  # without it, the request would have no answer
+                made.set_exception(failure)
 
     future.add_done_callback(done)
     return made

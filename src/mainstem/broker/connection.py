@@ -67,7 +67,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, broker: "Broker") -> None:
         self.broker = broker
-        self.principal = "User:ANONYMOUS"
         self.client_host = ""
         self.client_software = ("", "")  # name and version, once ApiVersions has told them (KIP-511)
         self.on_close: set[Callable[[], None]] = set()

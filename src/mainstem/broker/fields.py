@@ -9,13 +9,9 @@ from struct import Struct, error
 from typing import TypeVar
 
 from mainstem.core import CorruptData
+from mainstem.wire.fields import INT8, INT16, INT32, INT64
 
 T = TypeVar("T")
-
-_INT8 = Struct(">b")
-_INT16 = Struct(">h")
-_INT32 = Struct(">i")
-_INT64 = Struct(">q")
 
 
 class CorruptCoordinatorRecord(CorruptData):
@@ -31,22 +27,22 @@ class Writer:
 
     def __init__(self, version: int, *, flexible: bool = False) -> None:
         self.flexible = flexible
-        self._buffer = bytearray(_INT16.pack(version))
+        self._buffer = bytearray(INT16.pack(version))
 
     def done(self) -> bytes:
         return bytes(self._buffer)
 
     def int8(self, value: int) -> None:
-        self._buffer += _INT8.pack(value)
+        self._buffer += INT8.pack(value)
 
     def int16(self, value: int) -> None:
-        self._buffer += _INT16.pack(value)
+        self._buffer += INT16.pack(value)
 
     def int32(self, value: int) -> None:
-        self._buffer += _INT32.pack(value)
+        self._buffer += INT32.pack(value)
 
     def int64(self, value: int) -> None:
-        self._buffer += _INT64.pack(value)
+        self._buffer += INT64.pack(value)
 
     def varint(self, value: int) -> None:
         while value > 0x7F:
@@ -105,16 +101,16 @@ class Reader:
         self.flexible = False
 
     def int8(self) -> int:
-        return self._number(_INT8)
+        return self._number(INT8)
 
     def int16(self) -> int:
-        return self._number(_INT16)
+        return self._number(INT16)
 
     def int32(self) -> int:
-        return self._number(_INT32)
+        return self._number(INT32)
 
     def int64(self) -> int:
-        return self._number(_INT64)
+        return self._number(INT64)
 
     def varint(self) -> int:
         value = shift = 0

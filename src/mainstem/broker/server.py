@@ -44,7 +44,8 @@ class Broker:
     Produce asks `transactions.verify_or_add(transactional_id, producer_id, producer_epoch, topic_partition,
     implicit_add=…)` before the first batch of a transaction in a partition (KIP-890): None says the partition belongs
     to the transaction, and the batch is appended in the same turn of the loop, so that no EndTxn comes between; a
-    future says the partition is being added, and Produce asks again when it is done; what it raises is the answer.
+    future says that the end of the last transaction is waited for, and Produce asks again when it is done; what it
+    raises is the answer.
     """
 
     topics: Topics

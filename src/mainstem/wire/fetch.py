@@ -17,14 +17,13 @@ from uuid import UUID
 import msgspec
 
 from mainstem.wire.errors import Code
-from mainstem.wire.writing import write_varint
+from mainstem.wire.fields import INT16, INT32
+from mainstem.wire.writing import write_length, write_varint
 
 API_KEY: Final = 1
 FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_TOPIC_IDS: Final = 13
 
-_INT16: Final = Struct(">h")
-_INT32: Final = Struct(">i")
 _HEAD_4: Final = Struct(">i")
 _HEAD_7: Final = Struct(">ihi")
 _PARTITION_4: Final = Struct(">ihqq")
@@ -61,7 +60,7 @@ def encode(version: int, topics: Sequence[FetchedTopic], *, code: int = 0, sessi
     flexible = version >= FIRST_FLEXIBLE
     chunks: list[Any] = []
     buffer = bytearray(_HEAD_7.pack(0, code, session_id) if version >= 7 else _HEAD_4.pack(0))
-    _length(buffer, len(topics), flexible)
+    write_length(buffer, len(topics), flexible)
     for topic in topics:
         if version >= FIRST_WITH_TOPIC_IDS:
             buffer += topic.topic_id.bytes if topic.topic_id is not None else bytes(16)
@@ -70,9 +69,9 @@ def encode(version: int, topics: Sequence[FetchedTopic], *, code: int = 0, sessi
             if flexible:
                 write_varint(buffer, len(name) + 1)
             else:
-                buffer += _INT16.pack(len(name))
+                buffer += INT16.pack(len(name))
             buffer += name
-        _length(buffer, len(topic.partitions), flexible)
+        write_length(buffer, len(topic.partitions), flexible)
         for partition in topic.partitions:
             _partition_head(buffer, version, flexible, partition)
             if partition.records:
@@ -105,7 +104,7 @@ def _partition_head(buffer: bytearray, version: int, flexible: bool, partition: 
     if partition.aborted is None:
         buffer += b"\0" if flexible else b"\xff\xff\xff\xff"
     else:
-        _length(buffer, len(partition.aborted), flexible)
+        write_length(buffer, len(partition.aborted), flexible)
         for producer_id, first_offset in partition.aborted:
             buffer += _ABORTED.pack(producer_id, first_offset)
             if flexible:
@@ -115,7 +114,7 @@ def _partition_head(buffer: bytearray, version: int, flexible: bool, partition: 
     if flexible:
         write_varint(buffer, len(partition.records) + 1)
     else:
-        buffer += _INT32.pack(len(partition.records))
+        buffer += INT32.pack(len(partition.records))
 
 
 def _partition_tags(buffer: bytearray, partition: FetchedPartition) -> None:
@@ -128,10 +127,3 @@ def _partition_tags(buffer: bytearray, partition: FetchedPartition) -> None:
         buffer += _DIVERGING.pack(0, 13, diverging[0], diverging[1], 0)
     if leader is not None:
         buffer += _LEADER.pack(1, 9, leader[0], leader[1], 0)
-
-
-def _length(buffer: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_varint(buffer, count + 1)
-    else:
-        buffer += _INT32.pack(count)

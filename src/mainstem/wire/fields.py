@@ -6,12 +6,13 @@ from typing import Any, Final, TypeAlias, get_args, get_origin
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+INT8: Final = Struct(">b")
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 
 NUMBERS: Final = {
-    "int8": Struct(">b"),
+    "int8": INT8,
     "int16": INT16,
     "uint16": Struct(">H"),
     "int32": INT32,

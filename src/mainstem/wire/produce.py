@@ -15,16 +15,15 @@ from typing import Final
 import msgspec
 
 from mainstem.wire.errors import Code, MalformedFrame
+from mainstem.wire.fields import INT16, INT32
 from mainstem.wire.frames import read_varint, skip_tags
 from mainstem.wire.reading import MOST_ITEMS
-from mainstem.wire.writing import write_varint
+from mainstem.wire.writing import write_length, write_varint
 
 API_KEY: Final = 0
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 13
 
-_INT16: Final = Struct(">h")
-_INT32: Final = Struct(">i")
 _ACKS_TIMEOUT: Final = Struct(">hi")
 _RESULT_3: Final = Struct(">ihqq")
 _RESULT_5: Final = Struct(">ihqqq")
@@ -119,7 +118,7 @@ def _decode_flexible(version: int, frame: bytearray, position: int) -> tuple[Pro
         items = _spend(items, partition_count, position)
         partitions = []
         for _ in range(partition_count - 1):
-            (index,) = _INT32.unpack_from(frame, position)
+            (index,) = INT32.unpack_from(frame, position)
             size, position = read_varint(frame, position + 4)
             records = None
             if size > 0:
@@ -136,19 +135,19 @@ def _decode_plain(version: int, frame: bytearray, position: int) -> tuple[Produc
     view = memoryview(frame)
     transactional_id, position = _string(frame, position)
     acks, timeout = _ACKS_TIMEOUT.unpack_from(frame, position)
-    (topic_count,) = _INT32.unpack_from(frame, position + 6)
+    (topic_count,) = INT32.unpack_from(frame, position + 6)
     position += 10
     items = _spend(0, topic_count, position)
     topics = []
     for _ in range(topic_count):
         name, position = _string(frame, position)
-        (partition_count,) = _INT32.unpack_from(frame, position)
+        (partition_count,) = INT32.unpack_from(frame, position)
         position += 4
         items = _spend(items, partition_count, position)
         partitions = []
         for _ in range(partition_count):
-            (index,) = _INT32.unpack_from(frame, position)
-            (size,) = _INT32.unpack_from(frame, position + 4)
+            (index,) = INT32.unpack_from(frame, position)
+            (size,) = INT32.unpack_from(frame, position + 4)
             position += 8
             records = None
             if size >= 0:
@@ -179,7 +178,7 @@ def _compact_string(frame: bytearray, position: int) -> tuple[str | None, int]:
 
 
 def _string(frame: bytearray, position: int) -> tuple[str | None, int]:
-    (size,) = _INT16.unpack_from(frame, position)
+    (size,) = INT16.unpack_from(frame, position)
     if size < 0:
         return None, position + 2
     return str(_slice(frame, position + 2, size), "utf-8"), position + 2 + size
@@ -211,13 +210,13 @@ def encode(version: int, results: list[tuple[TopicRecords, list[PartitionResult]
             )
     flexible = version >= FIRST_FLEXIBLE
     buffer = bytearray()
-    _length(buffer, len(results), flexible)
+    write_length(buffer, len(results), flexible)
     for topic, partitions in results:
         if version >= FIRST_WITH_TOPIC_IDS:
             buffer += topic.topic_id
         else:
             _text(buffer, topic.name, flexible)
-        _length(buffer, len(partitions), flexible)
+        write_length(buffer, len(partitions), flexible)
         for result in partitions:
             if version < 5:
                 buffer += _RESULT_3.pack(result.index, result.code, result.base_offset, result.log_append_time_ms)
@@ -226,7 +225,7 @@ def encode(version: int, results: list[tuple[TopicRecords, list[PartitionResult]
                 result.index, result.code, result.base_offset, result.log_append_time_ms, result.log_start_offset
             )
             if version >= 8:
-                _length(buffer, 0, flexible)
+                write_length(buffer, 0, flexible)
                 _text(buffer, result.message, flexible)
             if flexible:
                 buffer.append(0)
@@ -234,13 +233,6 @@ def encode(version: int, results: list[tuple[TopicRecords, list[PartitionResult]
             buffer.append(0)
     buffer += b"\0\0\0\0\0" if flexible else b"\0\0\0\0"  # throttle time, tags
     return buffer
-
-
-def _length(buffer: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_varint(buffer, count + 1)
-    else:
-        buffer += _INT32.pack(count)
 
 
 def _text(buffer: bytearray, text: str | None, flexible: bool) -> None:
@@ -251,5 +243,5 @@ def _text(buffer: bytearray, text: str | None, flexible: bool) -> None:
     if flexible:
         write_varint(buffer, len(data) + 1)
     else:
-        buffer += _INT16.pack(len(data))
+        buffer += INT16.pack(len(data))
     buffer += data

@@ -34,6 +34,14 @@ def write_varint(buffer: bytearray, value: int) -> None:
     buffer.append(value)
 
 
+def write_length(buffer: bytearray, count: int, flexible: bool) -> None:
+    """Append the length of an array: a varint of one more where the version is flexible."""
+    if flexible:
+        write_varint(buffer, count + 1)
+    else:
+        buffer += INT32.pack(count)
+
+
 def _number(kind: Struct) -> Writer:
     pack = kind.pack
 

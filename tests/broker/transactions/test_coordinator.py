@@ -449,7 +449,7 @@ def test_an_id_that_nobody_uses_is_forgotten(tmp_path, clock):
         stored = broker.partition(broker.transactions.partition_for("t"))
         await until(lambda: stored.high_watermark == stored.log_end_offset, "the tombstone is durable")
         broker = await crashed(broker, tmp_path / "b", clock)
-        assert broker.transactions.list() == []
+        assert broker.transactions.all_transactions() == []
         await stop(broker)
 
     asyncio.run(story())
@@ -787,7 +787,9 @@ class Transactions(RuleBasedStateMachine):
     @invariant()
     def an_open_transaction_in_the_log_is_one_the_coordinator_knows(self):
         ongoing = {
-            each.producer_id: each.partitions for each in self.broker.transactions.list() if each.state is ONGOING
+            each.producer_id: each.partitions
+            for each in self.broker.transactions.all_transactions()
+            if each.state is ONGOING
         }
         for number in (0, 1):
             partition = partition_of(self.broker, TOPIC, number)

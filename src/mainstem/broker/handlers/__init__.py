@@ -1,8 +1,9 @@
 """One module per API. A handler is registered by a decorator; what we advertise is what is registered.
 
     @handler(12, 0, 4)
-    async def heartbeat(request: Any, ctx: RequestContext) -> Response:
-        ctx.broker.groups.heartbeat(request.group_id, request.generation_id, request.member_id)
+    def heartbeat(request: Any, ctx: RequestContext) -> Response:
+        instance_id = getattr(request, "group_instance_id", None)
+        ctx.broker.groups.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
         return {"error_code": 0}
 
 - `request` is kio's entity of the version that was asked. A field that does not exist in that version is absent from
@@ -11,8 +12,9 @@
   version does not have are left out, missing ones get Kafka's default (`throttle_time` 0, `error_code` 0, "" ...).
   Durations are int milliseconds, an error code is an int or `wire.errors.Code`. A name that no version has is refused.
 - A handler is a plain function or a coroutine function. A plain one runs at once, in the order of the requests, and may
-  return a future of its answer: then the connection goes on with its next request and the answers still leave in order.
-  A coroutine holds the connection's next request back until it is done (as Kafka does for every request).
+  return a future of its answer (`answers.then` makes one of another): then the connection goes on with its next request
+  and the answers still leave in order. A coroutine holds the connection's next request back until it is done (as Kafka
+  does for every request).
 - An error that is raised becomes the answer's top-level `error_code` by the table in `wire.errors`; an API without a
   top-level code gives `failure=`, a function (request, code) -> answer.
 - `decode=`, a function (version, frame, position) -> request, replaces kio's reader where a hot path needs it.
@@ -20,7 +22,7 @@
 
 import importlib
 import pkgutil
-from asyncio import CancelledError, Future
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -34,7 +36,6 @@ Response: TypeAlias = "dict[str, Any] | bytes | list[Any] | None"
 """The answer: fields, or bytes already encoded, or None for no answer at all (Produce with acks=0)."""
 
 HandlerFunction: TypeAlias = "Callable[[Any, RequestContext], Response | Awaitable[Response] | Future[Response]]"
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -49,28 +50,6 @@ class RequestContext:
         self.api_key = api_key
         self.version = version
         self.client_id = client_id
-
-    def then(self, future: "Future[T]", answer: "Callable[[T], dict[str, Any]]") -> "Future[dict[str, Any]]":
-        """A future of `answer(result)`, for a plain handler that has to wait without holding back what follows."""
-        answered: Future[dict[str, Any]] = self.broker.loop.create_future()
-
-        def pass_on(done: "Future[T]") -> None:
-            if answered.done():
-                return
-            try:
-                answered.set_result(answer(done.result()))
-            except CancelledError:
-                answered.cancel()
-            except Exception as error:  # what the answer cannot be made of is told to the client, too
-                answered.set_exception(error)
-
-        future.add_done_callback(pass_on)
-        return answered
-
-    @property
-    def principal(self) -> str:
-        """`User:<name>`; connections without authentication are `User:ANONYMOUS`, as in Kafka."""
-        return self.connection.principal
 
     @property
     def client_host(self) -> str:

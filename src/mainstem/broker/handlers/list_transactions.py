@@ -28,7 +28,7 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
             return False
         return duration < 0 or (each.state not in IDLE and now - each.started_ms > duration)
 
-    found = [each for each in ctx.broker.transactions.list() if passes(each)]
+    found = [each for each in ctx.broker.transactions.all_transactions() if passes(each)]
     if pattern := getattr(request, "transactional_id_pattern", None):
         found = await asyncio.to_thread(_matching, pattern, found)
     return {

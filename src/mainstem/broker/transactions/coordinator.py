@@ -263,7 +263,7 @@ class TransactionCoordinator:
             raise TransactionError(Code.transactional_id_not_found, transactional_id, "not known")
         return current
 
-    def list(self) -> "list[Transaction]":
+    def all_transactions(self) -> list[Transaction]:
         """Every transactional id."""
         return [entry.transaction for entry in self._entries.values()]
 

@@ -14,7 +14,7 @@ class TransactionError(RequestError):
 class ProducerFenced(TransactionError):
     """Another producer has taken over the transactional id, or the coordinator aborted the transaction: fatal.
 
-    The coordinator's own requests say PRODUCER_FENCED; a produce says INVALID_PRODUCER_EPOCH (see `stale_epoch`).
+    The coordinator's own requests say PRODUCER_FENCED; a produce says INVALID_PRODUCER_EPOCH (`StaleProducerEpoch`).
     """
 
     def __init__(self, transactional_id: str, message: str) -> None:
