@@ -34,6 +34,7 @@ def test_a_proxy_is_not_asked_for_this_machine(server, monkeypatch):
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it reads the variables once, and keeps them for other tests
     for host in ("127.0.0.1", "localhost"):
         with open_request(urllib.request.Request(f"http://{host}:{server}/"), 5) as answer:
             assert answer.read() == b"hello"
