@@ -12,6 +12,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.errors import RecordRefused
 from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import read_source
+from mainstem.connect.sources import http_append
 from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, TakenOver
 from mainstem.connect.sources.http_window import ID_HEADER, content_hash
 from mainstem.core import ManualClock, UserError
@@ -280,6 +281,26 @@ def test_a_topic_that_is_made_anew_is_another_one(log_connection, topic):
             return [(place.status, place.partition) for place in await appender.append(events)]
 
     assert asyncio.run(scenario()) == [("accepted", 0)] * 10
+
+
+def test_ids_of_many_topics_take_no_more_memory_than_those_of_some(log_connection, topic, monkeypatch):
+    """Every topic, and every quarantine, kept 100,000 of them for as long as the gateway ran."""
+    monkeypatch.setattr(http_append, "MAX_IDS", 10)
+    topics = [f"{topic}-{number}" for number in range(5)]
+
+    async def scenario():
+        async with running(log_connection, topic) as appender:
+            for name in topics:
+                ensure_topic(log_connection, name, 1)
+                await appender.append([record(name, f"{n}", f"{n}", content=content_hash(b"%d" % n)) for n in range(4)])
+                await appender.append([record(topics[0], "0", "0", content=content_hash(b"0"))])
+            assert sorted(appender._windows) == [topics[0], topics[-1]], "those used last"
+            for name in topics:
+                (again,) = await appender.append([record(name, "3", "3", content=content_hash(b"3"))])
+                assert (again.status, again.offset) == ("duplicate", 3)
+
+    asyncio.run(scenario())
+    assert [len(texts(log_connection, name)) for name in topics] == [4] * 5
 
 
 def test_what_was_appended_is_waited_for_and_not_what_others_append(log_connection, topic):

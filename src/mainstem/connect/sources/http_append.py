@@ -35,6 +35,7 @@ log = get_logger()
 
 BOOKS = TopicPartition(SOURCES, 0)
 INTERNAL = "__mainstem."
+MAX_IDS = 1_000_000  # kept of all topics together, some 300 MB; the topic used last keeps its window whatever its size
 
 
 class Overloaded(Retriable):
@@ -109,7 +110,7 @@ class Appender:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="collector")
         self._transaction: SharedTransaction | None = None
         self._holds_id = False
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[str, Window] = {}  # the one used last at the end
         self._partitions: dict[str, int] = {}
         self._topic_ids: dict[str, str] = {}
         self._turns: dict[str, int] = {}
@@ -292,6 +293,7 @@ class Appender:
         for (topic, event_id), (lane, number, content) in group.fresh.items():
             placed = _placed(done[lane], number)
             self._windows[topic].add(event_id, Seen(lane.partition, placed, content))
+        self._shrink()
         return answers
 
     def _forget_others(self, topics: set[str]) -> None:
@@ -329,10 +331,18 @@ class Appender:
         return _finder("accepted", lane, len(lanes) - 1)
 
     def _window(self, topic: str) -> Window:
-        if topic not in self._windows:
-            self._windows[topic] = read_tail(self._connection, topic, self._window_size)
-            log.info("collector_window_read", topic=topic, ids=len(self._windows[topic]))
-        return self._windows[topic]
+        window = self._windows.pop(topic, None)
+        if window is None:
+            window = read_tail(self._connection, topic, self._window_size)
+            log.info("collector_window_read", topic=topic, ids=len(window))
+        self._windows[topic] = window
+        return window
+
+    def _shrink(self) -> None:
+        """Let go of windows that were not used for longest: their topics tell them again."""
+        ids = sum(map(len, self._windows.values()))
+        while ids > MAX_IDS and len(self._windows) > 1:
+            ids -= len(self._windows.pop(next(iter(self._windows))))
 
     def _choose(self, record: NewRecord, turn: dict[str, int]) -> int:
         topic = record.topic
