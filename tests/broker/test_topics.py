@@ -247,6 +247,24 @@ def test_internal_topics_are_made_when_missing(tmp_path):
     run(check())
 
 
+def test_a_full_disk_ends_the_log_for_its_own_topics_alone(tmp_path):
+    """Others' topics have names that begin with __ too (Debezium's, Kafka Connect's): each ended the log, too."""
+
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            await broker.ensure_internal_topic("__inside", 1, {})
+            await broker.topics.create("__debezium-heartbeat.shop", 1, {})
+        async with running(tmp_path, ManualClock()) as broker:
+            await broker.topics.create("__connect-offsets", 1, {})
+            await broker.ensure_internal_topic("__within", 1, {})
+            ends = {topic.name for topic in broker.topics if all(each.fail_stop for each in topic.logs)}
+            goes_on = {topic.name for topic in broker.topics if not any(each.fail_stop for each in topic.logs)}
+        assert ends == {"__consumer_offsets", "__transaction_state", "__inside", "__within"}
+        assert goes_on == {"__debezium-heartbeat.shop", "__connect-offsets"}
+
+    run(check())
+
+
 def test_records_that_no_metadata_names_are_kept(tmp_path):
     """The metadata may be what is lost: a start deleted every partition that it did not name."""
     lost = tmp_path / "lost"

@@ -394,6 +394,7 @@ def test_a_coordinator_never_runs_ahead_of_its_log(tmp_path):
     async def test():
         log = await open_log(tmp_path, disk=disk)
         partition = await log.create_partition(TopicPartition("__consumer_offsets", 0), TOPIC_ID, TopicConfig())
+        partition.fail_stop = True
         disk.refuse("write", errno.ENOSPC, ".log")
         with pytest.raises(StorageError, match="offline"):
             await partition.append(batch(b"v"))

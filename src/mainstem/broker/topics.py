@@ -83,7 +83,6 @@ class Topics:
         if store is None:
             store = await directory.create_partition(METADATA, uuid4(), TopicConfig.from_kafka(_METADATA_CONFIG))
         self._store = store
-        store.fail_stop = False  # memory follows the record, never the other way round: a full disk may undo it
         store.config = TopicConfig.from_kafka(_METADATA_CONFIG)
         facts = await _read_facts(store)
         deleted = {key.removeprefix("topic:") for key, fact in facts.items() if fact is None}
@@ -290,7 +289,10 @@ class Topics:
         if failures:
             await self._remove(added)
             raise failures[0]
-        return [each for each in made if isinstance(each, PartitionLog)]
+        logs = [each for each in made if isinstance(each, PartitionLog)]
+        for each in logs:
+            each.fail_stop = topic.internal
+        return logs
 
     async def _remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions that no record names, where they are there; what fails is for the next try or start."""
@@ -316,6 +318,7 @@ class Topics:
                 log.error("partition_missing", topic=name, partition=number)
                 partition_log = await self._directory.create_partition(topic_partition, topic.topic_id, settings)
             partition_log.config = settings
+            partition_log.fail_stop = topic.internal
             topic.logs.append(partition_log)
         self._add(topic)
 

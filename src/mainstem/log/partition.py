@@ -76,9 +76,9 @@ class PartitionLog:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.number = topic_partition.partition
-        self.fail_stop = topic_partition.topic.startswith("__")
-        """A full disk takes the directory offline instead of undoing the append. So it is for Kafka's internal topics:
-        a coordinator's memory is ahead of the log while a record is on its way, and a restart puts both right."""
+        self.fail_stop = False
+        """A full disk takes the directory offline instead of undoing the append. So its owner wants it where his memory
+        is ahead of the log while a record is on its way: a restart puts both right."""
         self.directory = directory
         self.leader_epoch = 0
         self.epochs = LeaderEpochs()
