@@ -1,6 +1,4 @@
-"""What the broker itself refuses; the codes stand in `wire.errors`.
-For a code without a type here, raise `RequestError`.
-"""
+"""What the broker itself refuses; codes are in `wire.errors`; for one without a type here, raise `RequestError`."""
 
 from mainstem.core.errors import MainstemError, UserError
 

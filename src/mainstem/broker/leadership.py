@@ -1,6 +1,4 @@
-"""Leader epochs as clients check them (KIP-320): the one node leads everything,
-and its epoch rises at unclean starts.
-"""
+"""Leader epochs as clients check them (KIP-320): the one node leads all, and its epoch rises at unclean starts."""
 
 from mainstem.log import PartitionLog
 from mainstem.wire.errors import Code, RequestError

@@ -21,9 +21,7 @@ class TopicMismatch(UserError):
 
 
 class TopicRefused(UserError):
-    """The broker does not create this topic: a setting it does not know, a value out of range,
-    a rule of the cluster.
-    """
+    """The broker does not create this topic: an unknown setting, a value out of range, a rule of the cluster."""
 
 
 class RecordRefused(UserError):
@@ -43,8 +41,9 @@ class TransactionFailed(Retriable):
 
 
 class IdentityLost(TransactionFailed):
-    """The transactional id has another producer id than ours, or none: it was not used for
-    `transactional.id.expiration.ms` (7 days), and perhaps somebody has taken it since.
+    """The transactional id has another producer id than ours, or none.
+
+    It was not used for `transactional.id.expiration.ms` (7 days), and perhaps somebody has taken it since.
     """
 
 

@@ -10,8 +10,10 @@ from mainstem.core import CorruptData
 
 
 class Statement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """By whoever writes `topic`: after `positions` (partition: next offset) nothing older than `event_time` (ms)
-    follows; where `end`, nothing follows at all. Of a topic with another id that has the name now, it says nothing.
+    """By whoever writes `topic`: nothing older than `event_time` (ms) follows after `positions`.
+
+    `positions`: partition to next offset. Where `end`, nothing follows at all. Of a topic with another id that has the
+    name now, it says nothing.
     """
 
     topic: str

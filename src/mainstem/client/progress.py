@@ -38,9 +38,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of records of one partition; `hash` sums the fingerprints of all of them modulo 2**64, whatever they
-    were.
-    """
+    """What became of records of one partition; `hash` sums the fingerprints of all of them, modulo 2**64."""
 
     rows: int = 0
     tombstones: int = 0
@@ -51,9 +49,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Read(Seen, frozen=True, kw_only=True, omit_defaults=True):
-    """What a reader did with the records of one partition, from offset `start` (included), where it began, to `end`
-    (not included).
-    """
+    """What a reader did with the records of one partition, from offset `start` to `end` (not included)."""
 
     start: int = msgspec.field(default=0, name="from")
     end: int = msgspec.field(name="to")
@@ -108,8 +104,10 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_marker(connection: Connection, job: str, version: str, *, decided: bool = False) -> Marker | None:
-    """The last committed marker of a job's version. Call it after the fence: then no older batch can still commit. With
-    `decided` it does not wait for open transactions, and may find an older one.
+    """The last committed marker of a job's version.
+
+    Call it after the fence: then no older batch can still commit. With `decided` it does not wait for open
+    transactions, and may find an older one.
     """
     key = job_key(job, version)
     value = read_compacted(connection, COMMITS, decided=decided).get(key.encode())
@@ -122,9 +120,7 @@ def read_marker(connection: Connection, job: str, version: str, *, decided: bool
 
 
 def merge_positions(positions: Mapping[str, NextOffsets]) -> NextOffsets:
-    """The positions of several sources as one: a partition that two sources read counts from
-    where the slower one is.
-    """
+    """The positions of several sources as one: a partition that two read counts from where the slower one is."""
     merged: NextOffsets = {}
     for by_topic in positions.values():
         for topic, by_partition in by_topic.items():

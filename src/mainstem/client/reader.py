@@ -1,5 +1,4 @@
-"""Read committed records from given offsets to others, to the ends of now, or for ever: what every reader of ours does
-alike.
+"""What all our readers do alike: committed records from given offsets to others, to the ends of now, or for ever.
 
 Where the first record is no longer there, because retention or an admin deleted it, a consumer goes on from somewhere
 else by a setting of its own (`auto.offset.reset`; librdkafka's default is the end of the topic: everything is skipped,
@@ -177,8 +176,9 @@ class RangeReader:
             raise _refused(self._topic, error.args[0]) from error
 
     def read(self, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[Any]:
-        """Confluent's messages from `start` (included; of a partition that is missing: from what is its first record
-        now) to `end` (not); per partition in order.
+        """Confluent's messages from `start` (included) to `end` (not), per partition in order.
+
+        A partition that `start` does not name is read from what is its first record now.
 
         Raises:
             RecordsDeleted: not all that follows `start` is there, and `deleted` is `error`.
@@ -225,8 +225,9 @@ def _refused(topic: str, error: KafkaError) -> UnknownTopic | BrokerUnavailable:
 
 
 def arrived(consumer: Consumer, seconds: float, most: int = 1000) -> list[Any]:
-    """What has come, errors included, after waiting `seconds` for the first. `consume` alone waits until there are so
-    many, or for the whole time.
+    """What has come, errors included, after waiting `seconds` for the first.
+
+    `consume` alone waits until there are so many, or for the whole time.
     """
     first = consumer.consume(1, seconds)
     return [*first, *consumer.consume(most, 0)] if first else []

@@ -1,8 +1,8 @@
-"""What destinations state of what they have read:
-`__mainstem.audit`, compacted, one record for each reader and partition.
+"""What destinations state of what they have read: `__mainstem.audit`.
 
-A statement speaks of everything since the reader's first record, so the last one is all that is needed. A job states
-the same in the marker of each batch (`progress`), in the batch's own transaction.
+It is compacted, with one record for each reader and partition. A statement speaks of everything since the reader's
+first record, so the last one is all that is needed. A job states the same in the marker of each batch (`progress`), in
+the batch's own transaction.
 """
 
 from collections.abc import Iterable, Sequence

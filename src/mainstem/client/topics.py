@@ -53,11 +53,11 @@ class TopicDescription(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=8)
 def admin(connection: Connection) -> AdminClient:
-    """The admin client of this process for a log. Keep it in a variable until its futures are done: they never end once
-    it is gone.
+    """The admin client of this process for a log.
 
-    One for all uses, since a new one takes 50 ms until it is connected, and one to three seconds where it asks for the
-    leaders of partitions a moment too early.
+    Keep it in a variable until its futures are done: they never end once it is gone. One for all uses, since a new one
+    takes 50 ms until it is connected, and one to three seconds where it asks for the leaders of partitions a moment too
+    early.
     """
     settings = connection.confluent(socket_timeout_ms=10_000, log_level=2)
     return AdminClient(settings | {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 500})
@@ -132,9 +132,7 @@ def _mend(connection: Connection, code: int, name: str, config: Mapping[str, str
 
 
 def _mend_settings(connection: Connection, config: Mapping[str, str | None]) -> str:
-    """The hint where settings of a topic are refused:
-    which of them this log does not know, by those of a topic it has.
-    """
+    """The hint where settings of a topic are refused: which of them this log does not know, by a topic it has."""
     known = next(iter(describe_configs(connection, list(list_topics(connection))[:1]).values()), dict(config))
     unknown = next((name for name in config if name not in known), "")
     return suggestion(unknown, known, "its settings are those of https://kafka.apache.org/documentation/#topicconfigs")

@@ -436,9 +436,7 @@ class TransactionWriter:
             lane.filled += 1
 
     def append_encoded(self, partition: TopicPartition, records: Any, count: int, timestamp_ms: int) -> None:
-        """Append one batch of records that are encoded already:
-        a buffer of the records' section, offset deltas from 0.
-        """
+        """Append one batch of encoded records: a buffer of the records' section, offset deltas from 0."""
         lane = self._lane(partition)
         lane.seal()
         ticket, sequence = self._ticket, lane.take_sequences(count)
@@ -600,8 +598,9 @@ class _Lane:
         return Appended(self._base, self._last, self._count)
 
     async def _stream(self, pause: "_Pause") -> None:
-        """Send and take answers until all is answered. Any refusal that may pass ends it: the next round sends every
-        unanswered batch again, in order.
+        """Send and take answers until all is answered.
+
+        Any refusal that may pass ends it: the next round sends every unanswered batch again, in order.
         """
         connection = await self._cluster.leader(self._partition)
         flying: deque[Awaitable[Any]] = deque()

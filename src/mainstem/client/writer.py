@@ -1,5 +1,6 @@
-"""The writer of a source: rows and the source's position in one Kafka transaction, so that neither is ever without
-the other. On restart the source goes on from the position that the log holds.
+"""The writer of a source: rows and the source's position in one Kafka transaction.
+
+Neither is ever without the other. On restart the source goes on from the position that the log holds.
 """
 
 import contextlib
@@ -84,8 +85,9 @@ class TransactionalWriter:
         self._producer = Producer(settings)
 
     def open(self) -> SourceState | None:
-        """1. fence older writers and end what they left open, 2. read the state of the source. In this order: after
-        the fence nothing older can still commit.
+        """1. fence older writers and end what they left open, 2. read the state of the source.
+
+        In this order: after the fence nothing older can still commit.
         """
         self._guard(self._producer.init_transactions, self._timeout_seconds)
         self.state = read_source(self._connection, self.source)
@@ -157,8 +159,9 @@ class TransactionalWriter:
         self._pending, self._open = {}, False
 
     def close(self) -> None:
-        """Leave. What is uncommitted is aborted, since it holds back all readers of its topics; where the broker does
-        not answer, by the next `open`, or by the broker when its timeout has passed.
+        """Leave; what is uncommitted is aborted, since it holds back all readers of its topics.
+
+        Where the broker does not answer, the next `open` does that, or the broker when its timeout has passed.
         """
         with contextlib.suppress(KafkaException, SystemError):  # of a fenced one: told when it last wrote
             if self._open:

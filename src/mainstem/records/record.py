@@ -97,8 +97,7 @@ def decode_record(header: BatchHeader, data: bytes, start: int, end: int) -> Rec
 
 
 def check_deltas(header: BatchHeader, timestamp_delta: int, offset_delta: int) -> None:
-    """Nobody but its writer has looked into the batch:
-    its records lie within it, and their times are numbers of 64 bits.
+    """Check that a record lies within its batch and its time has 64 bits: nobody but its writer has looked inside.
 
     Raises:
         CorruptRecords: this one does not.

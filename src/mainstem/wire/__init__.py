@@ -1,3 +1,1 @@
-"""The Kafka protocol: frames, one module per API, error codes. Bytes <-> frozen structs;
-no sockets, files or asyncio.
-"""
+"""The Kafka protocol: frames, one module per API, error codes. Bytes and structs; no sockets, files or asyncio."""

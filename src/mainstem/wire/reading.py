@@ -33,9 +33,7 @@ byte on the wire, and is an object here and one more thing to do, so that bytes 
 
 
 class _Budget(threading.local):
-    """What the message that is being read may still have.
-    Answers, which only tests and tools read, may have any number.
-    """
+    """How many items the message may still have; an answer, which only tests and tools read, has any number."""
 
     items = sys.maxsize
 

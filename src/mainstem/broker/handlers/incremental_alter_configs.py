@@ -1,7 +1,7 @@
-"""IncrementalAlterConfigs, API 44, versions 0-1: set, delete, append to
-and subtract from settings of a topic (KIP-339).
+"""IncrementalAlterConfigs, API 44, versions 0-1 (KIP-339).
 
-Behaviour: durable when answered, in effect at once. The broker's own settings come from its start.
+Behaviour: sets, deletes, appends to and subtracts from settings of a topic; durable when answered, in effect at once.
+The broker's own settings come from its start.
 """
 
 from collections.abc import Mapping

@@ -354,15 +354,12 @@ def following(current: Transaction) -> Producer | None:
 
 
 def needs_end_stored(current: Transaction) -> bool:
-    """An implicit add has to wait until this state is durable:
-    its batch could be taken for one of the last transaction.
-    """
+    """An implicit add waits until this state is durable: its batch could be taken for one of the last transaction."""
     return current.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and current.client_version < 2
 
 
 def adopt(current: Transaction, partitions: Set[TopicPartition], now_ms: int) -> Transaction:
-    """At start: the log holds open batches of the current producer in `partitions`,
-    the coordinator's record is missing.
+    """At start: add `partitions`, where the log holds open batches of the producer and no record says so.
 
     The implicit add and the batch are written in the same round; a crash may keep the batch alone. The producer was
     not answered, and its retry will be taken for a duplicate: so the partition belongs to its transaction.
