@@ -40,6 +40,20 @@ def test_several_batches_at_once(tmp_path):
     run(with_partition(tmp_path, test))
 
 
+def test_a_new_batch_behind_a_repeated_one_is_not_acknowledged_with_it(tmp_path):
+    """Both were answered as repeated, and the second was nowhere."""
+
+    async def test(partition):
+        first, second = sequenced(b"1", sequence=0), sequenced(b"2", sequence=1)
+        await partition.append(first)
+        with pytest.raises(InvalidRecord, match="2 batches, expected one"):
+            partition.append(first + second)
+        assert (await partition.append(second)).base_offset == 1
+        assert await values(partition) == [b"1", b"2"]
+
+    run(with_partition(tmp_path, test))
+
+
 @pytest.mark.parametrize(
     ("data", "error"),
     [
@@ -47,7 +61,7 @@ def test_several_batches_at_once(tmp_path):
         (b"no batch", CorruptBatch),
         (batch(b"good") + batch(b"good")[:-1], CorruptBatch),
         (batch(b"good") + batch(b"v" * 2_000), BatchTooLarge),
-        (sequenced(b"1", sequence=0) + sequenced(b"3", sequence=2), OutOfOrderSequence),
+        (sequenced(b"1", sequence=0) + sequenced(b"2", sequence=1), InvalidRecord),
     ],
 )
 def test_a_refused_append_changes_nothing(tmp_path, data, error):

@@ -231,6 +231,11 @@ class PartitionLog:
             headers = list(iter_headers(batches))
         if not headers:
             raise InvalidRecord(f"{self.topic_partition}: an append without a batch")
+        if len(headers) > 1 and any(header.producer_id >= 0 for header in headers):
+            # One answer cannot say that the first is repeated and the second is new; Kafka takes one batch of anybody.
+            raise InvalidRecord(
+                f"{self.topic_partition}: {len(headers)} batches, expected one of a producer with an id"
+            )
         staged: dict[int, Producer] = {}
         parts: list[tuple[BatchHeader, memoryview]] = []
         next_offset = self.log_end_offset
