@@ -171,6 +171,7 @@ class CompactionMachine(RuleBasedStateMachine):
         p = self.partition
         assert p.error is None
         assert p.log_start_offset == self.start
+        assert p.size_bytes == sum(segment.size for segment in p.segments)
         assert p.high_watermark == p.log_end_offset == self.end
         assert p.last_stable_offset == max(self.start, min([*self.open.values(), self.end]))
 

@@ -261,6 +261,7 @@ class LogMachine(RuleBasedStateMachine):
     def offsets_are_in_order(self) -> None:
         p = self.partition
         assert p.log_start_offset == self.start
+        assert p.size_bytes == sum(segment.size for segment in p.segments)
         assert p.high_watermark == p.log_end_offset == self.end
         stable = min([*self.open.values(), self.end])
         assert p.last_stable_offset == max(stable, self.start)

@@ -29,6 +29,7 @@ class SegmentList(Sequence[Segment]):
         """Files came or went since the last checkpoint."""
         self._segments: list[Segment] = []
         self._base_offsets: list[int] = []
+        self._sealed_bytes = 0  # of all but the active one: readers that wait ask for the sum again and again
         self._readable = (0, 0)  # base offset of the segment that the high watermark is in, its position there
         self._readable_latest = (-1, 0)  # the latest timestamp before that position, and its offset
 
@@ -55,7 +56,7 @@ class SegmentList(Sequence[Segment]):
     @property
     def size_bytes(self) -> int:
         """Of all batches, those that are not written yet too."""
-        return sum(segment.size for segment in self._segments)
+        return self._sealed_bytes + (self._segments[-1].size if self._segments else 0)
 
     def holding(self, offset: int) -> Segment | None:
         """The last segment that begins at or before `offset`, or the first one."""
@@ -130,6 +131,7 @@ class SegmentList(Sequence[Segment]):
 
     def put(self, segment: Segment) -> None:
         """The segment that the checkpoint names next."""
+        self._sealed_bytes = self.size_bytes
         self._segments.append(segment)
         self._base_offsets.append(segment.base_offset)
 
@@ -139,6 +141,7 @@ class SegmentList(Sequence[Segment]):
         while self._segments[-1].base_offset > high_watermark:
             self._base_offsets.pop()
             segment = self._segments.pop()
+            self._sealed_bytes -= self.active.size
             segment.retired = True
             gone.append(segment)
             self.files.forget(segment)
@@ -175,4 +178,5 @@ class SegmentList(Sequence[Segment]):
             self.changed = True
         self._segments[start:end] = instead
         self._base_offsets[start:end] = [segment.base_offset for segment in instead]
+        self._sealed_bytes = sum(segment.size for segment in self._segments[:-1])
         return leaving
