@@ -2,7 +2,7 @@ import httpx
 import pytest
 
 from mainstem import embedded
-from mainstem.client.catalog import read_catalog, topic_entries
+from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch
 from mainstem.client.topics import CHANGELOG_SETTINGS, describe, describe_config
@@ -46,6 +46,21 @@ def test_the_collector_takes_no_events_for_what_a_source_writes(at, tmp_path):
     answer = httpx.post(f"{url}/v1/topics/lines/events", json=[{"line": "forged"}])
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_an_input")
     assert httpx.post(f"{url}/v1/topics/orders/events", json=[{"number": 1, "amount": 2.5}]).status_code == 200
+
+
+def test_a_topic_may_be_named_as_the_tables_of_a_source_are(at, tmp_path):
+    """Of a source of a whole database only itself knows which tables there are."""
+    connection, _ = at
+    directory = write_project(tmp_path / "p")
+    with (directory / "mainstem.toml").open("a") as file:
+        file.write('[sources.base]\ntype = "postgres"\nurl = "postgresql://h/d"\n')
+        for name in ("base.notes", "base.planes"):
+            file.write(f'[topics."{name}"]\nschema = "orders.avsc"\n')
+    write_catalog(connection, {"topic:base.planes": TopicEntry(producer="source:base")})
+    declared(directory, at)
+    entries = topic_entries(read_catalog(connection))
+    assert (entries["base.notes"].producer, entries["base.planes"].producer) == (None, "source:base")
+    write_catalog(connection, {"topic:base.planes": None})
 
 
 def test_another_number_of_partitions_is_refused(at, tmp_path):

@@ -8,6 +8,7 @@ import msgspec
 from mainstem.client.catalog import TopicEntry, read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
+from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.process import Project
 from mainstem.process.topics import create_topic, register_schema
 from mainstem.registry.client import Registry
@@ -36,11 +37,22 @@ def declare_topics(project: Project, config: NodeConfig, connection: Connection,
         subject = None
         if topic.schema_file is not None:
             subject = register_schema(registry, project, topic, project.directory)
-        writer = source_of(topic.name, config)
-        producer = None if writer == COLLECTOR else writer.replace(" ", ":", 1)
-        entry = TopicEntry(topic.kind, topic.key, topic.event_time, subject, producer)
+        before = known.get(f"topic:{topic.name}", {}).get("producer")
+        entry = TopicEntry(topic.kind, topic.key, topic.event_time, subject, _producer(topic.name, config, before))
         key, value = f"topic:{topic.name}", msgspec.to_builtins(entry)
         if subject is not None and known.get(key) != msgspec.json.decode(msgspec.json.encode(value)):
             changes[key] = value
     if changes:
         write_catalog(connection, changes)
+
+
+def _producer(topic: str, config: NodeConfig, before: str | None) -> str | None:
+    """The source that writes `topic`; `before` is what the catalog says. A source of a whole database says itself which
+    tables it has: a topic that has its name in front may be the collector's.
+    """
+    writer = source_of(topic, config)
+    if writer == COLLECTOR:
+        return None
+    source = config.sources[writer.removeprefix("source ")]
+    producer = writer.replace(" ", ":", 1)
+    return None if isinstance(source, PostgresSourceConfig) and not source.tables and before != producer else producer
