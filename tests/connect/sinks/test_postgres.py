@@ -513,6 +513,22 @@ def test_a_table_that_joined_while_an_earlier_version_ran_is_filled_at_the_next_
             pipeline.wait_until_equal("a", "c", running=sink)
 
 
+def test_a_table_that_joined_without_rows_needs_no_rebuild(pipeline):
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE c (id int PRIMARY KEY)")
+    pipeline.source.run("INSERT INTO a VALUES (1)")
+    with running(pipeline.make_source()) as source:
+        with running_when_ready(pipeline, source) as sink:
+            pipeline.wait_until_equal("a", "c", running=sink)
+        topic = pipeline.topic("c")
+        pipeline.target.run(f"DELETE FROM mainstem_offsets WHERE topic = '{topic}'", "DELETE FROM a")
+        with running(pipeline.make_replica()) as sink:
+            pipeline.source.run("INSERT INTO a VALUES (2)")
+            wait_until(lambda: pipeline.target.rows("a"), "it follows", sink)
+            pipeline.source.run("INSERT INTO c VALUES (1)")
+            pipeline.wait_until_equal("c", running=sink)
+    assert pipeline.target.run("SELECT id FROM a") == [(2,)], "nothing was read again"
+
+
 @pytest.mark.parametrize("drop", ["DROP TABLE a", "ALTER TABLE a DROP n"])
 @pytest.mark.parametrize("earlier", [False, True], ids=["", "of an earlier version"])
 def test_what_somebody_drops_in_the_target_comes_again_with_its_rows(pipeline, drop, earlier):

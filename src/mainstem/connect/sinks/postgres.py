@@ -418,7 +418,7 @@ class _Run:
             LogMismatch: the offsets are of another log, or lie beyond its end.
             TopicsLost: a topic was deleted, and the source has not filled another one.
             Rebuild: it has; or a topic joined the source after the target's last commit, which wrote a row for all it
-                followed.
+                followed, and has records: the target may be past them.
         """
         cursor.execute(
             "SELECT topic, partition, next_offset, log_id, rows, tombstones, hash::text, schema_id, topic_id FROM mainstem_offsets "
@@ -450,6 +450,7 @@ class _Run:
                 self._seen[partition] = Seen(rows, tombstones, int(sums))
                 self._unreported |= rows + tombstones > 0
         joined = sorted({partition.topic for partition in offsets.keys() - saved.keys()})
+        joined = [topic for topic in joined if any(end_offsets(self._connection, topic, committed=True).values())]
         if saved and joined and not rebuild:
             raise Rebuild(f"sink {self._sink.name}: {', '.join(joined)} joined the source")
         return offsets
