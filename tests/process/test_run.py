@@ -224,11 +224,13 @@ def test_late_rows_are_counted_exactly_and_a_restart_goes_on(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):
     jobs = sessions_job("visits")
-    project = write_project(tmp_path / "project", shop, jobs)
+    place = tmp_path / "a#b?c%41 [d]{e,f}*"  # letters that mean something in URLs, or to Spark
+    place.mkdir()
+    project = write_project(place / "project", shop, jobs)
     topic = f"{shop}.orders"
 
     def start():
-        driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+        driver = driver_of(spark, project, log_connection, registry_url, place / "data")
         drivers.append(driver)
         driver.start()
         return driver

@@ -23,6 +23,13 @@ def test_the_query_id_is_sparks(directory):
     assert Checkpoint(directory).query_id() == Checkpoint(f"file://{directory}").query_id() == "the-query"
 
 
+def test_a_path_is_no_url(tmp_path):
+    """Of a project in `a#b` the checkpoint was looked for in `a`, and each job failed at its first batch."""
+    for name in ("a#b", "a?b", "a%41b", "a [b]"):
+        assert Checkpoint(tmp_path / name).directory == Checkpoint(str(tmp_path / name)).directory == tmp_path / name
+    assert Checkpoint("file:///a%20b").directory == Path("/a b")
+
+
 @pytest.mark.parametrize("content", [None, "", "{}", '{"id": 5}', "torn{"])
 def test_a_checkpoint_without_its_id_is_refused(directory, content):
     if content is None:

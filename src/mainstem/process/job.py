@@ -7,6 +7,7 @@ cases a batch ends in the same steps, and what they write is one transaction of 
     4. the sink writes them    5. marker, with the books of what was read, and progress    6. commit
 """
 
+import re
 import threading
 import uuid
 from collections.abc import Mapping
@@ -302,7 +303,8 @@ class RunningJob:
         from pyspark.sql import functions as F
 
         self.spec.injections.mkdir(parents=True, exist_ok=True)
-        lines = session.readStream.name(INJECTION_SOURCE).format("text").load(str(self.spec.injections))
+        place = re.sub(r"([\[\]{}*?\\])", r"\\\1", str(self.spec.injections))  # it may name many directories otherwise
+        lines = session.readStream.name(INJECTION_SOURCE).format("text").load(place)
         return lines.select(
             F.timestamp_millis(F.col("value").cast("long")).alias(column), F.lit(True).alias(_HEARTBEAT)
         )

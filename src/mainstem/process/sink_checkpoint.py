@@ -23,6 +23,7 @@ from mainstem.process.sink_decision import SinkRefused
 
 log = get_logger()
 
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _UNSYNCED_ENDS = 100  # more of them than an operating system keeps to itself at a batch a second
 _SYNCS_AT_ONCE = 8  # the file system makes several durable with one write of its journal
 _DAMAGE = (
@@ -40,13 +41,14 @@ class Checkpoint:
     """A checkpoint directory on a local file system (`/a/b` or `file:///a/b`)."""
 
     def __init__(self, location: str | Path) -> None:
-        parts = urlsplit(str(location))
-        if parts.scheme not in ("", "file"):
+        scheme = _SCHEME.match(str(location))
+        if scheme is not None and scheme[1] != "file":
             raise UserError(
-                f"checkpoint {location}: expected a directory of a local file system, found {parts.scheme}:",
+                f"checkpoint {location}: expected a directory of a local file system, found {scheme[1]}:",
                 hint="put checkpoints on a disk that the driver mounts; object stores are not supported yet",
             )
-        self.directory = Path(unquote(parts.path))
+        # A path is taken as it is: in a URL, # and ? would end it, and %41 be an A.
+        self.directory = Path(location) if scheme is None else Path(unquote(urlsplit(str(location)).path))
         self._synced: dict[Path, tuple[int, int, int]] = {}
 
     def started(self) -> str | None:
