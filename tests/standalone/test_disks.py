@@ -1,5 +1,4 @@
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
 
@@ -24,13 +23,18 @@ def test_it_is_told_once_that_a_disk_is_nearly_full_and_once_that_there_is_room_
     free = 100 * GIB
     monkeypatch.setattr(disks.shutil, "disk_usage", lambda _: namedtuple("usage", "total free")(500 * GIB, free))
     (tmp_path / "tables").mkdir()
-    alarm = DiskAlarm([tmp_path, tmp_path / "tables", Path(tmp_path / "later")])  # one disk
-    assert alarm.news() == []
+    alarm = DiskAlarm()
+
+    def news():
+        """Of one disk."""
+        return [line for name in ("", "tables", "later") for line in alarm.look(tmp_path / name)()]
+
+    assert news() == []
     free = 4 * GIB
-    (line,) = alarm.news()
+    (line,) = news()
     assert line.startswith(f"disk: 4.0 GiB of 500.0 GiB are free at {tmp_path}: ")
     assert "retention.ms" in line
     for free in (3 * GIB, int(5.5 * GIB)):  # noqa: B007  disk_usage has it
-        assert alarm.news() == []
+        assert news() == []
     free = 7 * GIB
-    assert alarm.news() == [f"disk: 7.0 GiB of 500.0 GiB are free at {tmp_path}: there is room again"]
+    assert news() == [f"disk: 7.0 GiB of 500.0 GiB are free at {tmp_path}: there is room again"]

@@ -1,3 +1,5 @@
+import asyncio
+import errno
 import json
 import os
 import re
@@ -5,6 +7,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -15,9 +19,11 @@ from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.process.jars import FetchFailed
 from mainstem.process.versions import Fixed, code_hash, write_fixed
+from mainstem.standalone import disks
 from mainstem.standalone.config import load_config
+from mainstem.standalone.disks import GIB, DiskAlarm
 from mainstem.standalone.state import OtherLog, bind_log, claim_directory, load
-from mainstem.standalone.up import Addresses, child_specs, choose_addresses, up
+from mainstem.standalone.up import Addresses, child_specs, choose_addresses, up, watch_disk
 from tests.standalone.project import write_project
 from tests.support.commands import mainstem
 from tests.support.node import Node, wait_for
@@ -131,6 +137,45 @@ def test_another_log_than_before_is_refused(project, tmp_path, mainstem_log):
     other = pytest.RaisesExc(OtherLog, match=rf"expected the log own, .*, found \S+ in {data / 'log'}$")
     with pytest.RaisesGroup(other, flatten_subgroups=True):
         up(project, data, **addresses)
+
+
+def test_a_disk_that_fails_or_does_not_answer_holds_up_nothing(tmp_path, monkeypatch):
+    """ESTALE of one lakehouse's disk ended the node; a hung one stopped its supervisor."""
+    answer, asked = threading.Event(), []
+
+    def usage(directory):
+        asked.append(str(directory))
+        if directory.name == "hung":
+            answer.wait(60)
+        if directory.name == "stale":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return namedtuple("usage", "total free")(500 * GIB, 4 * GIB)
+
+    monkeypatch.setattr(disks.shutil, "disk_usage", usage)
+    monkeypatch.setattr("mainstem.standalone.up.DISKS_EVERY_S", 0.01)
+    for name in ("hung", "stale", "full"):
+        (tmp_path / name).mkdir()
+
+    async def run():
+        told = asyncio.Queue()
+        async with asyncio.timeout(50), asyncio.TaskGroup() as tasks:
+            alarm = DiskAlarm()
+            watched = [
+                tasks.create_task(watch_disk(alarm, tmp_path / name, told.put_nowait))
+                for name in ("hung", "stale", "full")
+            ]
+            line = await told.get()
+            while asked.count(str(tmp_path / "stale")) < 3:
+                await asyncio.sleep(0.01)
+            for each in watched:
+                each.cancel()
+        return line
+
+    try:
+        assert asyncio.run(run()).startswith(f"disk: 4.0 GiB of 500.0 GiB are free at {tmp_path / 'full'}")
+    finally:
+        answer.set()
+    assert asked.count(str(tmp_path / "hung")) == 1
 
 
 def test_port_0_becomes_a_free_port(project):

@@ -1,7 +1,7 @@
 """An alarm before a disk is full: a project's topics are kept for ever, unless it says otherwise."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -34,39 +34,41 @@ class Disk(msgspec.Struct, frozen=True):
 
 def disk_of(directory: Path) -> Disk:
     """The disk of a directory that need not be there yet."""
-    while not directory.exists():
-        directory = directory.parent
-    found = shutil.disk_usage(directory)
-    return Disk(str(directory), found.free, found.total)
+    return _device_and_disk(directory)[1]
 
 
 class DiskAlarm:
-    """Says once that a disk is nearly full, and once that there is room again."""
+    """Says once that a disk is nearly full, and once that there is room again. For one thread at a time, but for what
+    `look` gives: a disk that does not answer, as over a network, must hold up nobody else.
+    """
 
-    def __init__(self, directories: Iterable[Path]) -> None:
-        self._directories: dict[int, Path] = {}  # the first of each disk
-        for directory in directories:
-            self._directories.setdefault(_device(directory), directory)
+    def __init__(self) -> None:
         self._low: set[int] = set()
 
-    def news(self) -> list[str]:
-        """The lines that are new since the last call."""
-        lines = []
-        for device, directory in self._directories.items():
-            disk = disk_of(directory)
-            if disk.is_low and device not in self._low:
-                self._low.add(device)
-                lines.append(
-                    f"disk: {disk}: when it is full, nothing is appended any more (free some, or give topics that need "
-                    'not be kept for ever a retention: `[topics.NAME.config]` with "retention.ms")'
-                )
-            elif device in self._low and disk.free_bytes >= ENOUGH_AGAIN * disk.little:
-                self._low.discard(device)
-                lines.append(f"disk: {disk}: there is room again")
-        return lines
+    def look(self, directory: Path) -> Callable[[], list[str]]:
+        """Ask the disk of a directory, from any thread; what is given tells the lines that are new since the last look.
+
+        Raises:
+            OSError: it does not say.
+        """
+        device, disk = _device_and_disk(directory)
+        return lambda: self._news(device, disk)
+
+    def _news(self, device: int, disk: Disk) -> list[str]:
+        """By the device, as several directories may lie on it."""
+        if disk.is_low and device not in self._low:
+            self._low.add(device)
+            full = "when it is full, nothing is appended any more"
+            mend = 'give topics that need not be kept for ever a retention: `[topics.NAME.config]` with "retention.ms"'
+            return [f"disk: {disk}: {full} (free some, or {mend})"]
+        if device in self._low and disk.free_bytes >= ENOUGH_AGAIN * disk.little:
+            self._low.discard(device)
+            return [f"disk: {disk}: there is room again"]
+        return []
 
 
-def _device(directory: Path) -> int:
+def _device_and_disk(directory: Path) -> tuple[int, Disk]:
     while not directory.exists():
         directory = directory.parent
-    return directory.stat().st_dev
+    found = shutil.disk_usage(directory)
+    return directory.stat().st_dev, Disk(str(directory), found.free, found.total)

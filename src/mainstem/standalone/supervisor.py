@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -402,30 +403,26 @@ def unfailing(report: Callable[Arguments, object]) -> Callable[Arguments, None]:
     return call
 
 
-def in_daemon_thread(work: Callable[[], None]) -> "asyncio.Future[None]":
-    """Run `work` in a thread for which nobody waits at the end of the program, as is done for those of `to_thread`.
+def in_daemon_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
+    """What `work` gives, or raises, in a thread for which nobody waits at the end of the program, as is done for those
+    of `to_thread`.
 
     Nothing can stop a thread, and a client of a server that is down goes on trying for half a minute.
     """
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    done: asyncio.Future[T] = loop.create_future()
 
-    def report(error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
+    def unless_cancelled(report: Callable[[], None]) -> None:
+        if not done.cancelled():
+            report()
 
     def run() -> None:
-        error: BaseException | None = None
         try:
-            work()
-        except BaseException as caught:
-            error = caught
+            report = partial(done.set_result, work())
+        except BaseException as error:
+            report = partial(done.set_exception, error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
-            loop.call_soon_threadsafe(report, error)
+            loop.call_soon_threadsafe(unless_cancelled, report)
 
     threading.Thread(target=run, name="follow-up", daemon=True).start()
     return done

@@ -34,7 +34,7 @@ from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.disks import DiskAlarm
 from mainstem.standalone.doctor import check_extra
 from mainstem.standalone.state import LAYOUT, UpState, bind_log, bind_project, check_log, claim_directory, save
-from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, python, unfailing
+from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, in_daemon_thread, python, unfailing
 from mainstem.standalone.tasks import News, load_tasks
 
 log = get_logger()
@@ -213,10 +213,9 @@ def up(
         async def run() -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_announce(supervisor, unfailing(lambda: on_ready(state))))
-                told = [
-                    tasks.create_task(_follow_tasks(supervisor, data, unfailing(on_news))),
-                    tasks.create_task(_watch_disks(DiskAlarm(disks), unfailing(on_news))),
-                ]
+                told = [tasks.create_task(_follow_tasks(supervisor, data, unfailing(on_news)))]
+                alarm = DiskAlarm()
+                told += [tasks.create_task(watch_disk(alarm, each, unfailing(on_news))) for each in disks]
                 await supervisor.run()
                 for each in told:
                     each.cancel()
@@ -241,8 +240,20 @@ async def _follow_tasks(supervisor: Supervisor, data: Path, tell: Callable[[str]
         await asyncio.sleep(NEWS_EVERY_S)
 
 
-async def _watch_disks(alarm: DiskAlarm, tell: Callable[[str], None]) -> None:
+async def watch_disk(alarm: DiskAlarm, directory: Path, tell: Callable[[str], None]) -> None:
+    """Tell when the disk of a directory is nearly full. One that gives an error, or no answer, ends or holds up
+    nothing: it may be that of a table, on another machine.
+    """
+    failing = False
     while True:
-        for line in alarm.news():
-            tell(line)
+        try:
+            news = await in_daemon_thread(lambda: alarm.look(directory))
+        except OSError as error:
+            if not failing:
+                log.warning("disk_unknown", directory=str(directory), reason=str(error))
+            failing = True
+        else:
+            failing = False
+            for line in news():
+                tell(line)
         await asyncio.sleep(DISKS_EVERY_S)
