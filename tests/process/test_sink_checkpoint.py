@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -127,6 +128,34 @@ def test_what_a_power_cut_leaves_of_files_that_are_not_synced_is_removed(directo
     checkpoint.check(10)
     assert sorted(path.name for path in (directory / "commits").iterdir()) == ["8"]
     assert sorted(path.name for path in (directory / "offsets").iterdir()) == [".3.crc", "10", "3", "9"]
+
+
+@pytest.mark.parametrize("name", ["metadata", "sources/0/0", "state/0/0/_metadata/metadata"])
+@pytest.mark.parametrize("committed", [-1, 0])
+def test_what_a_power_cut_leaves_of_the_first_start_is_removed(tmp_path, name, committed):
+    """The job asked for a copy of what had never been whole. With a commit in the log, nothing of it is removed so."""
+    directory = tmp_path / "checkpoint"
+    for each, content in (("metadata", '{"id":"the-query"}'), ("offsets/0", 'v1\n{}\n{"flights":{"0":5}}'),
+                          ("sources/0/0", "v1\n{}"), ("state/0/0/_metadata/metadata", "v1\n{}")):  # fmt: skip
+        (directory / each).parent.mkdir(parents=True, exist_ok=True)
+        (directory / each).write_text(content)
+    checkpoint = Checkpoint(directory)
+    checkpoint.check(-1)
+    assert checkpoint.started() == "the-query"
+    (directory / name).write_bytes(b"")
+    if committed == 0:
+        with contextlib.suppress(SinkRefused):
+            checkpoint.check(0)
+    else:
+        (directory / "commits").mkdir()
+        (directory / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+        with contextlib.suppress(SinkRefused):  # it has run, and so on another log
+            checkpoint.check(-1)
+        assert (directory / "sources").exists()
+        (directory / "commits" / "0").unlink()
+        checkpoint.check(-1)
+        assert checkpoint.started() is None
+    assert directory.exists() is (committed == 0)
 
 
 def test_a_hole_is_refused(directory):

@@ -128,6 +128,12 @@ def test_a_checkpoint_that_is_not_the_jobs_is_refused_before_the_fence(job, foun
     assert read_marker(job.connection, job.name, "v1").batch == 1
 
 
+def test_a_checkpoint_that_was_cut_before_its_first_commit_is_not_asked_whose_it_is(job):
+    job.checkpoint.mkdir(parents=True, exist_ok=True)
+    (job.checkpoint / "metadata").write_text("")
+    assert job.start().marker is None  # what is left of it is removed before the query starts
+
+
 def test_the_look_before_the_fence_does_not_wait_for_the_transaction_that_the_fence_ends(job):
     """Each start after a kill took a minute."""
     committer = job.start()

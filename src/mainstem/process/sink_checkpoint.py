@@ -9,6 +9,7 @@ of a batch that the log does not have.
 
 import os
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -84,6 +85,8 @@ class Checkpoint:
         Raises:
             SinkRefused: a file is damaged; the hint names the repair.
         """
+        if committed < 0:
+            self._remove_cut_start()
         self.started()
         plans = self._newest("offsets", 2)
         if plans and int(plans[0].name) > 0 and [int(path.name) for path in plans[1:]] != [int(plans[0].name) - 1]:
@@ -98,6 +101,25 @@ class Checkpoint:
             if _is_end(path):
                 break
             self._mend(path, committed, f"{path}: expected the end of a batch, found something else")
+
+    def _remove_cut_start(self) -> None:
+        """Remove what a power cut has left of the first start: no batch was committed, so that nothing is lost with it,
+        and there is no copy that could be brought back.
+        """
+        if self._newest("commits", 1) or any(path.name != "0" for path in self._newest("offsets", 2)):
+            return  # it has run: the log is not the one that it ran on
+        try:
+            self.started()
+        except SinkRefused as error:
+            reason = str(error)
+        else:
+            cut = next((each for each in self.directory.rglob("*") if each.is_file() and not each.stat().st_size), None)
+            if cut is None:
+                return
+            reason = f"{cut}: it is empty"
+        shutil.rmtree(self.directory)
+        sync_directory(self.directory.parent)
+        log.warning("checkpoint_mended", removed=str(self.directory), reason=reason, committed=-1)
 
     def _mend(self, path: Path, committed: int, reason: str) -> None:
         if not _is_made_good(path, committed):

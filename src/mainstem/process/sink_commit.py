@@ -101,7 +101,8 @@ class BatchCommitter:
             SinkRefused: the last commit belongs to another checkpoint.
         """
         found = read_marker(self._connection, self.job.job, self.job.version, decided=True)
-        check_owner(found, self._checkpoint.started())
+        if found is not None:
+            check_owner(found, self._checkpoint.started())
         self._transaction.fence()
         self.marker = read_marker(self._connection, self.job.job, self.job.version)
         self._trace("marker_read")

@@ -85,13 +85,13 @@ def decide(
     )
 
 
-def check_owner(marker: Marker | None, checkpoint: str | None) -> None:
+def check_owner(marker: Marker, checkpoint: str | None) -> None:
     """See that the last commit belongs to this checkpoint; None is one that no query was ever started with.
 
     Raises:
         SinkRefused: it belongs to another run of the job.
     """
-    if marker is not None and marker.checkpoint != checkpoint:
+    if marker.checkpoint != checkpoint:
         this = "one that is new" if checkpoint is None else f"checkpoint {checkpoint}"
         raise SinkRefused(
             f"{marker.job}@{marker.version}: the last commit belongs to checkpoint {marker.checkpoint}, this is {this}",
