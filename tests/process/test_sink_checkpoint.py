@@ -174,4 +174,5 @@ def test_a_failure_of_spark_names_the_file_that_is_damaged(directory):
     assert checkpoint.damaged(f"{state_store} Caused by: java.io.EOFException: ended") == directory / "state"
     assert checkpoint.damaged(f"{state_store} Caused by: java.io.IOException: No space left on device") is None
     assert checkpoint.damaged(f"no space left on device: {state}") is None
-    assert checkpoint.damaged(f"java.io.FileNotFoundException: {state} (Too many open files)") is None
+    for reason in ("Too many open files", "No space left on device", "Read-only file system", "Permission denied"):
+        assert checkpoint.damaged(f"java.io.FileNotFoundException: {state}.tmp ({reason})") is None

@@ -36,6 +36,14 @@ _DAMAGE = (
     "ZipException",
 )
 """How Spark 4.2 and what it reads files with say that one is not as it was written."""
+_NO_DAMAGE = (
+    "Too many open files",
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+    "Permission denied",
+)
+"""Java calls each of them a file that was not found, also where one was to be written."""
 
 
 class Checkpoint:
@@ -134,7 +142,7 @@ class Checkpoint:
 
         Of a file of the state, Spark says that it could not load the state, and not which file it was.
         """
-        if "Too many open files" in failure:  # Java calls that a file that was not found
+        if any(reason in failure for reason in _NO_DAMAGE):
             return None
         named = re.search(re.escape(str(self.directory)) + r"/[\w./-]*[\w-]", failure)
         path = Path(named.group()) if named else self.directory / "state" if "LOAD_STATE_STORE" in failure else None
