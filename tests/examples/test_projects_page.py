@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.connect.local_postgres import LocalPostgres
-from mainstem.connect.sinks.delta_small import place_fields
+from mainstem.connect.sinks.delta_rows import place_fields
 from mainstem.process import changelog, stream, table, topic
 from mainstem.process.analysis import POSITION_TYPE
 from mainstem.standalone.config import load_config
