@@ -156,6 +156,61 @@ def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path):
     run(with_partition(tmp_path, test, disk=disk))
 
 
+@given(
+    times=st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    deleted=st.integers(0, 10),
+    late=st.integers(0, 12),
+)
+@settings(max_examples=examples(25))
+def test_the_latest_timestamp_is_found_wherever_it_is(times, deleted, late):
+    """In any segment, before the log start offset, or appended and not readable yet."""
+    topic = TopicConfig(segment_bytes=400, index_interval_bytes=100)
+
+    async def test(partition):
+        for time in times:
+            await partition.append(batch(b"v", timestamp=NOW + time))
+        start = await housekeeping.delete_records(partition, min(deleted, len(times) - 1))
+        unreadable = partition.append(batch(b"v", timestamp=NOW + late))
+        found = await partition.latest_timestamp()
+        # The append may become readable while this looks.
+        expected = [(seen.index(max(seen[start:]), start), NOW + max(seen[start:])) for seen in (times, [*times, late])]
+        assert (found.offset, found.timestamp) in expected
+        await unreadable
+
+    with TemporaryDirectory() as directory:
+        run(with_partition(Path(directory), test, topic=topic))
+
+
+def test_the_latest_timestamp_costs_no_walk_through_a_segment(tmp_path):
+    """A gigabyte was read and checked for each request, in the threads that checkpoints need."""
+
+    async def test(partition):
+        for n in range(40):
+            await partition.append(batch(b"v" * 4_000, timestamp=NOW + n))
+        disk.bytes_read = 0
+        assert (await partition.latest_timestamp()).offset == 39
+        assert disk.bytes_read < 20_000
+
+    disk = CountingDisk()
+    run(with_partition(tmp_path, test, disk=disk))
+
+
+class CountingDisk(ColdDisk):
+    bytes_read = 0
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        read = file.read
+
+        def counted(size, position):
+            data = read(size, position)
+            self.bytes_read += len(data)
+            return data
+
+        file.read = counted
+        return file
+
+
 class HeldBackDisk(ColdDisk):
     """Reads of batches wait for `go`, if `held`."""
 

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mainstem.log.reading import Part, cut, find_latest, find_timestamp, rest
+from mainstem.log.reading import Part, cut, find_latest, find_timestamp, latest_of_batch, rest
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import CorruptBatch, decode_header, iter_headers
 from mainstem.records.compression import UNPACKED_BYTES
@@ -132,6 +132,17 @@ def test_the_first_of_the_latest(times, low, high):
     expected = [(-t, o) for o, t in enumerate(times) if low <= o < high]
     assert ((-found.timestamp, found.offset) if found else None) == (min(expected) if expected else None)
     assert found is None or found.leader_epoch == 3
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=10), st.integers(0, 10), st.integers(0, 10))
+def test_the_first_of_the_latest_where_the_segment_says_it_is(times, low, high):
+    made = segment(times)
+    found = latest_of_batch(made, made.position_of(made.latest[1]), made.size, made.latest, low, high)
+    offset = times.index(max(times))
+    assert ((found.offset, found.timestamp) if found else None) == (
+        (offset, max(times)) if low <= offset < high else None
+    )
+    assert latest_of_batch(made, 0, made.size, (max(times) + 1, offset), low, high) is None
 
 
 def test_a_look_up_unpacks_no_more_than_a_limit():

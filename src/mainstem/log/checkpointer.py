@@ -23,6 +23,7 @@ from mainstem.log.journal import Journal
 from mainstem.log.partition import PartitionLog, Shared
 from mainstem.log.recovery import sync_files
 from mainstem.log.segment import IndexWrite, Segment
+from mainstem.log.threads import FileThreads
 from mainstem.log.writer import FULL, NO_DESCRIPTORS
 
 log = get_logger()
@@ -88,7 +89,7 @@ class Checkpointer:
         self._path = path
         self._partitions = partitions
         self._disk = shared.files.disk
-        self._threads = shared.threads
+        self._threads = FileThreads(1)  # its own: the readers' may all be busy for long, and the journal would fill up
         self._writer = shared.writer
         self._look_ups = shared.look_ups
         self._loop = shared.loop
@@ -170,6 +171,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Let go of the threads."""
+        self._threads.close()
         self._sync_threads.shutdown()
 
     # -- what the writer asks -----------------------------------------------------------------------------------------

@@ -18,7 +18,16 @@ from mainstem.log.config import TopicConfig
 from mainstem.log.errors import CorruptSegment, OffsetOutOfRange, StorageError
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.look_ups import LookUps
-from mainstem.log.reading import READ_SLACK, OffsetAndTimestamp, Part, cut, find_latest, find_timestamp, rest
+from mainstem.log.reading import (
+    READ_SLACK,
+    OffsetAndTimestamp,
+    Part,
+    cut,
+    find_latest,
+    find_timestamp,
+    latest_of_batch,
+    rest,
+)
 from mainstem.log.segment import Segment
 from mainstem.log.segments import SegmentList
 from mainstem.log.threads import FileThreads
@@ -197,11 +206,16 @@ class Reader:
         """The first record below the high watermark that has the latest timestamp of all."""
 
         async def look_up() -> OffsetAndTimestamp | None:
-            for segment in sorted(self._segments, key=lambda s: s.max_timestamp, reverse=True):
+            best: OffsetAndTimestamp | None = None
+            latest_of = self._segments.readable_latest_of
+            # What a segment has may lie before the log start offset: then it gives less than it seems to have.
+            for segment in sorted(self._segments, key=lambda s: (-latest_of(s)[0], s.base_offset)):
+                if best and (latest_of(segment)[0], -segment.base_offset) < (best.timestamp, -best.offset):
+                    break
                 found = await self._search(segment, partial(self._find_latest, segment))
-                if found is not None:
-                    return found
-            return None
+                if found and (best is None or (found.timestamp, -found.offset) > (best.timestamp, -best.offset)):
+                    best = found
+            return best
 
         return await self._in_current_segments(look_up)
 
@@ -223,8 +237,14 @@ class Reader:
         return await self._threads.run(find_timestamp, segment, start, end, timestamp, low, high)
 
     async def _find_latest(self, segment: Segment) -> OffsetAndTimestamp | None:
+        if not segment.indexed:
+            await self._load_indexes(segment)
+        self._look_ups.used(segment)
+        latest = self._segments.readable_latest_of(segment)
+        start = segment.position_of(latest[1])
         end, low, high = self._segments.readable_end(segment), self._owner.log_start_offset, self._owner.high_watermark
-        return await self._threads.run(find_latest, segment, end, low, high)
+        found = await self._threads.run(latest_of_batch, segment, start, end, latest, low, high)
+        return found or await self._threads.run(find_latest, segment, end, low, high)
 
     async def _search(
         self, segment: Segment, search: Callable[[], Awaitable[OffsetAndTimestamp | None]]

@@ -145,6 +145,26 @@ def find_timestamp(
     return None
 
 
+def latest_of_batch(
+    segment: Segment, start: int, end: int, latest: tuple[int, int], low: int, high: int
+) -> OffsetAndTimestamp | None:
+    """The first record of the latest timestamp, in the batch that `latest` names (timestamp, the batch's last offset).
+
+    None where part of that batch is not in [low, high), or it is not as expected: `find_latest` looks everywhere
+    (blocking).
+    """
+    timestamp, last_offset = latest
+    for _, header, batch in segment.scan(start, end):
+        if header.last_offset < last_offset:
+            continue
+        if header.last_offset == last_offset < high and header.base_offset >= low:
+            for record in records_of(batch, segment.path):
+                if record.timestamp == timestamp:
+                    return OffsetAndTimestamp(record.offset, record.timestamp, header.leader_epoch)
+        return None
+    return None
+
+
 def find_latest(segment: Segment, end: int, low: int, high: int) -> OffsetAndTimestamp | None:
     """The first record with an offset in [low, high) and the latest timestamp of them (blocking)."""
     unreadable: set[int] = set()

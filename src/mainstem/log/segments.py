@@ -88,6 +88,10 @@ class SegmentList(Sequence[Segment]):
         """
         return self._readable_latest
 
+    def readable_latest_of(self, segment: Segment) -> tuple[int, int]:
+        """The same of any segment."""
+        return self._readable_latest if segment.base_offset == self._readable[0] else segment.latest
+
     def readable_end(self, segment: Segment) -> int:
         """The bytes of the segment that are below the high watermark."""
         base_offset, position = self._readable
