@@ -75,13 +75,16 @@ class PinnedTable:
         if dict(position) == self.position:
             return
         if any(offset < self.position.get(partition, 0) for partition, offset in position.items()):
-            self.position, self._rows = {}, {}
-        counted: dict[int, dict[str, int]] = {}
+            self.position, self._rows, self.read = {}, {}, None
+        if self.read is None:
+            self.moved_from, self.read = self.position, Observed({})
+        # What nobody has taken stays in it: a batch that is skipped moves the table too.
+        counted = {partition: msgspec.structs.asdict(seen) for partition, seen in self.read.partitions.items()}
         for change in self._reader.read(self.position, position):
             books = counted.setdefault(change.partition, {"rows": 0, "tombstones": 0, "quarantined": 0, "hash": 0})
             books[self._apply(change)] += 1
             books["hash"] = (books["hash"] + fingerprint(change.key, change.value)) % 2**64
-        self.moved_from, self.position = self.position, dict(position)
+        self.position = dict(position)
         self.read = Observed({partition: Seen(**counted.get(partition, {})) for partition in position})
         self._forget_frame()
         log.debug("table_moved", topic=self.schema.topic, position=self.position, rows=len(self))
