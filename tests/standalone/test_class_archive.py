@@ -80,8 +80,9 @@ def visit_until_stopped():
 def test_an_archive_counts_only_where_spark_has_ended_well(tmp_path, monkeypatch, code, stopped, refused):
     """A JVM that is killed while it writes leaves a part of it, which nobody would ever make anew."""
     path = tmp_path / "classes" / "x.jsa"
+    monkeypatch.setenv("MAINSTEM_SINKS__REPLICA__URL", "of somebody's own project")  # the gateway refused it
     serve = "print('ready', flush=True); signal.sigwait([signal.SIGTERM])"
-    begin = "import pathlib, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
+    begin = "import os, pathlib, signal, sys; assert 'MAINSTEM_SINKS__REPLICA__URL' not in os.environ; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
 
     def specs(project, config, data, at, *, own_log):
         (option,) = [
@@ -102,6 +103,7 @@ def test_an_archive_counts_only_where_spark_has_ended_well(tmp_path, monkeypatch
     else:
         assert class_archive.ensure_archive()
         assert path.read_bytes() == b"x"
+    assert "MAINSTEM_SINKS__REPLICA__URL" in os.environ
 
 
 def test_archives_that_nothing_can_use_any_more_are_removed(tmp_path, monkeypatch):

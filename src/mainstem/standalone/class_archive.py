@@ -8,13 +8,14 @@ It takes a minute, once for all environments with the same Spark; afterwards a d
 import asyncio
 import contextlib
 import json
+import os
 import shlex
 import shutil
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import msgspec
 
 from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
+from mainstem.core.config import PREFIX
 from mainstem.core.http import open_request
 from mainstem.process import load_project
 from mainstem.process.class_archive import archive_path, make_archive
@@ -126,13 +128,26 @@ def _remove_useless(kept: Path) -> None:
                 shutil.rmtree(unfinished, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _without_settings() -> Iterator[None]:
+    """Leave out the variables that set something: they speak of somebody's own project. Children have what we have."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith(PREFIX) and "__" in name}
+    for name in kept:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+@_without_settings()
 def _run_small_project(scratch: Path, archive: Path) -> None:
     project, data = scratch / "project", scratch / "data"
     project.mkdir()
     (project / "mainstem.toml").write_text(_SETTINGS.format(options=json.dumps(shlex.join(make_archive(archive)))))
     (project / "visits.avsc").write_text(_SCHEMA)
     (project / "jobs.py").write_text(_JOBS)
-    config, loaded = load_config(project, {}), load_project(project, environment={})
+    config, loaded = load_config(project), load_project(project)
     at = choose_addresses(config, None, "127.0.0.1:0", "127.0.0.1:0")
     specs = child_specs(loaded, config, data, at, own_log=True)
     # Writing the archive is the last thing that the JVM does, and takes ten seconds and more.
