@@ -5,6 +5,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, encode
 from mainstem.client.internal import HEARTBEATS
@@ -195,6 +196,27 @@ def test_the_follower_shows_nothing_of_an_aborted_or_open_transaction(log_connec
             assert known() == DECIDED
         finally:
             follower.stop()
+
+
+def test_a_follower_outlives_what_nobody_has_foreseen(log_connection):
+    """Its thread ended, and nothing said so: the last windows of finished inputs stayed open."""
+    topic, failures = f"after-{uuid.uuid4().hex[:8]}", [ValueError("never seen before")]
+
+    class Surprised(Follower):
+        def apply(self, value):
+            if failures:
+                raise failures.pop()
+            super().apply(value)
+
+    follower = Surprised(log_connection)
+    follower.start()
+    try:
+        statements = [Statement(name, {0: 1}, 5) for name in (f"first-{topic}", topic)]
+        append(log_connection, HEARTBEATS, [(each.key, encode(each)) for each in statements])
+        wait_until(lambda: follower.statement(topic), "it has read past what it could not take in")
+        assert failures == []
+    finally:
+        follower.stop()
 
 
 def test_a_follower_that_never_started_can_be_stopped():

@@ -1,5 +1,7 @@
+import errno
 import hashlib
 import hmac
+import os
 import socket
 import threading
 
@@ -36,6 +38,31 @@ def test_the_first_claim_is_granted_with_its_sequence(server):
     assert send_claim(server.address, Claim(number, "t", 3)) == 42
     assert joins.joined == {TopicPartition("t", 3)}
     assert server.refusal == ""
+
+
+def test_claims_are_taken_again_once_there_are_files_to_be_had(monkeypatch):
+    """After one accept without a free file, each claim of the job waited for 90 s, until it was started again."""
+    real, failures = socket.create_server, [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("no thread")]
+
+    class Listener:
+        def __init__(self, *args, **options):
+            self._socket = real(*args, **options)
+
+        def __getattr__(self, name):
+            return getattr(self._socket, name)
+
+        def accept(self):
+            if failures:
+                raise failures.pop()
+            return self._socket.accept()
+
+    monkeypatch.setattr(socket, "create_server", Listener)
+    server = ClaimsServer()
+    try:
+        assert send_claim(server.address, Claim(server.begin(Joins(sequence=42)), "t", 3)) == 42
+        assert failures == []
+    finally:
+        server.close()
 
 
 def test_a_second_claim_is_refused_and_dooms_the_transaction(server):

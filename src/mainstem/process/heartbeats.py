@@ -16,11 +16,11 @@ job nothing is said before its input has ended.
 """
 
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
@@ -28,7 +28,7 @@ from mainstem.client.heartbeats import Statement, decode
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.reader import committed_consumer, is_record
 from mainstem.client.topics import topic_ids
-from mainstem.core import CorruptData, MainstemError
+from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 
 log = get_logger()
@@ -195,18 +195,17 @@ class Follower:
 
     def _run(self) -> None:
         # Not a `CommittedReader`: nobody waits for the topic to answer, and idle polling is not free.
-        consumer = committed_consumer(self._connection, "mainstem.heartbeats", deleted="earliest")
-        try:
-            consumer.assign([ConfluentPartition(HEARTBEATS, 0, 0)])
-            while not self._stop.is_set():
+        consumer: Consumer | None = None
+        while not self._stop.is_set():
+            try:
+                if consumer is None:
+                    consumer = committed_consumer(self._connection, "mainstem.heartbeats", deleted="earliest")
+                    consumer.assign([ConfluentPartition(HEARTBEATS, 0, 0)])
                 message = consumer.poll(0.2)
-                if message is None:
-                    continue
-                try:
-                    if is_record(message, HEARTBEATS):
-                        self.apply(message.value() or b"")
-                except MainstemError as error:
-                    log.warning("heartbeats_unreadable", reason=str(error))
-                    time.sleep(0.5)
-        finally:
+                if message is not None and is_record(message, HEARTBEATS):
+                    self.apply(message.value() or b"")
+            except Exception as error:  # whatever it is: windows of finished inputs would stay open for ever
+                log.warning("heartbeats_unreadable", reason=f"{type(error).__name__}: {error}")
+                self._stop.wait(0.5)
+        if consumer is not None:
             consumer.close()

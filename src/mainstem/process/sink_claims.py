@@ -21,6 +21,7 @@ import msgspec
 
 from mainstem.client.errors import BrokerUnavailable, TransactionFailed
 from mainstem.core import MainstemError, TopicPartition
+from mainstem.core.logging import get_logger
 
 _NONCE = 16
 _DIGEST = 32
@@ -28,6 +29,9 @@ _INT = struct.Struct(">i")
 _REFUSED = -1
 _LONGEST = 4096  # bytes of a claim: a topic's name has 249 at most
 _TIMEOUT_SECONDS = 90.0  # a grant may have to ask the coordinator first
+_PAUSE_SECONDS = 0.1
+
+log = get_logger()
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -53,6 +57,7 @@ class ClaimsServer:
         self._listener = socket.create_server((host, 0), backlog=64)
         self.address = ClaimsAddress(host, self._listener.getsockname()[1], secrets.token_bytes(32))
         self._lock = threading.Lock()
+        self._closing = threading.Event()
         self._transaction = 0
         self._join: Callable[[TopicPartition], int] | None = None
         self.refusal = ""  # why the current transaction must not be committed
@@ -73,6 +78,7 @@ class ClaimsServer:
 
     def close(self) -> None:
         self.end()
+        self._closing.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
@@ -92,9 +98,11 @@ class ClaimsServer:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            except (OSError, RuntimeError) as error:  # no file or thread is free: the next claim may find one
+                if self._closing.wait(_PAUSE_SECONDS):
+                    return
+                log.warning("claim_not_taken", reason=str(error))
 
     def _answer(self, connection: socket.socket) -> None:
         with connection:
