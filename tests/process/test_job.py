@@ -72,6 +72,18 @@ def test_injections_that_spark_has_read_are_deleted_but_for_the_last_ones(tmp_pa
     assert sorted(file.name for file in tmp_path.iterdir()) == ["2.txt", "3.txt", "4.txt", "5.txt"]
 
 
+def test_injections_of_older_runs_count_and_what_they_left_beside_goes(tmp_path):
+    """The counter began anew with each run: of a job that is often started again, none was ever deleted."""
+    injections = tmp_path / "heartbeats"
+    assert job._take_over(injections) == 0
+    for number in range(3):
+        put(injections, f"{number}.txt", "1")
+    for name in ("4.txt", "5.txt.new", "job.json"):
+        (tmp_path / name).write_text("1")
+    assert job._take_over(injections) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["heartbeats", "job.json"]
+
+
 def put(directory: Path, name: str, text: str) -> None:
     (directory.parent / name).write_text(text)
     (directory.parent / name).rename(directory / name)

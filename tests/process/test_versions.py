@@ -92,6 +92,13 @@ def test_freezing_again_gives_the_same_version(project, tmp_path):
     assert freeze(project, tmp_path / "data", clock) == first
 
 
+def test_what_a_killed_process_froze_in_part_is_removed(project, tmp_path):
+    (tmp_path / "data" / "versions" / ".freezing-killed" / "copy").mkdir(parents=True)
+    version = freeze(project, tmp_path / "data", ManualClock())
+    found = {path.name for path in (tmp_path / "data" / "versions").iterdir()}
+    assert found == {version.sha, f"{version.sha}.json"}
+
+
 def test_only_what_can_change_a_job_changes_the_hash(project):
     before = code_hash(project)
     (project / "mainstem.toml").write_text("[project]\nname = 'x'\n[jobs.job]\nevery = '1 minute'\n")

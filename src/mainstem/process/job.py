@@ -302,7 +302,7 @@ class RunningJob:
         """What `_inject` has written, as rows of an event time."""
         from pyspark.sql import functions as F
 
-        self.spec.injections.mkdir(parents=True, exist_ok=True)
+        self._injections = _take_over(self.spec.injections)
         place = re.sub(r"([\[\]{}*?\\])", r"\\\1", str(self.spec.injections))  # it may name many directories otherwise
         lines = session.readStream.name(INJECTION_SOURCE).format("text").load(place)
         return lines.select(
@@ -485,6 +485,16 @@ class RunningJob:
             return int(datetime.fromisoformat(text).timestamp() * 1000), rows
         except ValueError:  # beyond the year 9999, by its delay or by a heartbeat: nothing can be later
             return _END_OF_TIME, rows
+
+
+def _take_over(injections: Path) -> int:
+    """Make the directory of the injections; how many older runs have left there. What they were about to put there
+    goes.
+    """
+    injections.mkdir(parents=True, exist_ok=True)
+    for unfinished in injections.parent.glob("*.txt*"):
+        unfinished.unlink()
+    return sum(1 for _ in injections.glob("*.txt"))
 
 
 def _forget_injections(injections: Path, read_before: float) -> None:

@@ -41,6 +41,7 @@ _MARKERS = ("mainstem.json", "_delta_log", "pyvenv.cfg")
 """What makes a directory none of the project's sources: a data directory, a Delta table, a virtual environment."""
 _TABLES = ("project", "topics")
 _DIGITS = 16
+_UNFINISHED = ".freezing-"
 
 
 class Frozen(msgspec.Struct, frozen=True):
@@ -81,10 +82,14 @@ def code_hash(directory: Path) -> str:
 
 
 def freeze(directory: Path, data: Path, clock: Clock) -> Version:
-    """The frozen copy of the project as it is now; made if it does not exist yet, durable on return."""
+    """The frozen copy of the project as it is now; made if it does not exist yet, durable on return. For
+    one process at a time, which holds the lock of `data`.
+    """
     versions = data / "versions"
     versions.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".freezing-", dir=versions) as scratch:
+    for unfinished in versions.glob(f"{_UNFINISHED}*"):  # of a process that was killed
+        shutil.rmtree(unfinished, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=versions) as scratch:
         copy = Path(scratch) / "copy"
         copy.mkdir()
         for name, path in _sources(directory):
