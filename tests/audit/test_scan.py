@@ -27,11 +27,7 @@ def batch(base, count, producer=-1):
 
 
 def marker(base, producer, commit):
-    from mainstem.records import set_base_offset_and_epoch
-
-    data = bytearray(build_marker(producer, 0, commit, 0, 0))
-    set_base_offset_and_epoch(data, 0, base, 0)
-    return bytes(data)
+    return base.to_bytes(8, "big") + build_marker(producer, 0, commit, 0, 0)[8:]
 
 
 def sums(records):

@@ -14,7 +14,6 @@ def test_where_an_epoch_ended(epoch, expected):
 
 def test_nothing_is_known_of_an_empty_log():
     assert LeaderEpochs().end_offset_for(0, 0) == (-1, -1)
-    assert LeaderEpochs().latest == -1
 
 
 def test_an_epoch_without_a_batch_leaves_no_trace():

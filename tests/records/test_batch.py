@@ -13,7 +13,6 @@ from mainstem.records import (
     iter_headers,
     iter_spans,
     set_append_time,
-    set_base_offset_and_epoch,
 )
 from mainstem.records.batch import HEADER, MAX_SEQUENCE
 
@@ -57,14 +56,6 @@ def test_aiokafka_reads_what_we_write_and_we_read_what_it_writes():
 def test_sequences_start_again_at_zero():
     assert decode_header(batch(3, producer_id=1, producer_epoch=0, base_sequence=MAX_SEQUENCE - 1)).last_sequence == 0
     assert decode_header(batch(3)).last_sequence == -1
-
-
-@given(offsets, st.integers(0, 2**31 - 1))
-def test_offset_and_epoch_are_assigned_outside_the_crc(base_offset, leader_epoch):
-    data = bytearray(b"before" + batch(2))
-    set_base_offset_and_epoch(data, 6, base_offset, leader_epoch)
-    header = decode_header(data, 6)
-    assert (header.base_offset, header.last_offset, header.leader_epoch) == (base_offset, base_offset + 1, leader_epoch)
 
 
 def test_append_time_replaces_the_records_times():

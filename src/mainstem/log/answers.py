@@ -80,9 +80,7 @@ class Answers:
                 pending.future.set_exception(error)
 
     def producers_before(self) -> Iterator[tuple[int, Producer | None]]:
-        """What each unacknowledged append found, the latest one first:
-        putting it back in this order undoes them all.
-        """
+        """What each unacknowledged append found, the latest one first: put back in this order, it undoes them all."""
         for pending in reversed(self._pending):
             yield from pending.producers_before
 

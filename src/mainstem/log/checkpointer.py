@@ -205,9 +205,7 @@ class Checkpointer:
         self._run(snapshot, partial(self._write, snapshot, _index_writes(snapshot), False))
 
     def cancel(self) -> None:
-        """The round failed: what was remembered is not the state, and counts as changed again.
-        The next round may try.
-        """
+        """The round failed: what was remembered is not the state, and counts as changed again; the next may try."""
         assert self._snapshot is not None
         for partition, _ in self._snapshot.partitions:
             partition.changed = partition.segments.changed = True
@@ -311,10 +309,10 @@ class Checkpointer:
         return self._save(snapshot, clean)
 
     def _sync_all(self, sync: Callable[[T], None], each: Iterable[T]) -> None:
-        """Call `sync` for each in the threads, and wait for all;
-        a sync that failed is told before a lack of descriptors.
+        """Call `sync` for each in the threads, and wait for all.
 
-        A second try must not believe the second sync of a file whose first one failed.
+        A sync that failed is told before a lack of descriptors: a second try must not believe the second sync of a file
+        whose first one failed.
         """
         running = [self._sync_threads.submit(sync, one) for one in each]
         errors = [error for future in running if (error := future.exception()) is not None]
@@ -335,9 +333,7 @@ class Checkpointer:
             log.debug("directory_deleted_meanwhile", path=str(directory))
 
     def _save(self, snapshot: _Snapshot, clean: bool) -> Raws:
-        """Step 4. A full disk too may be met here again:
-        each try writes a file of its own, and believes no sync before it.
-        """
+        """Step 4. A full disk may be met here again: each try writes a new file, and believes no sync before it."""
         raws = dict(snapshot.raws)
         for partition, state in snapshot.partitions:
             raws[partition.topic_partition] = checkpoints.encode_partition(state)

@@ -95,9 +95,7 @@ class Disk(Protocol):
         ...
 
     def sync_directory(self, path: Path) -> None:
-        """Make durable which names the directory has; EMFILE and ENFILE say that it was not opened,
-        and no sync failed.
-        """
+        """Make durable which names the directory has; EMFILE and ENFILE: it was not opened, and no sync failed."""
         ...
 
 

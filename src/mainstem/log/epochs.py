@@ -20,11 +20,6 @@ class LeaderEpochs:
         """Each epoch and its first offset, in order."""
         return list(zip(self._epochs, self._starts, strict=True))
 
-    @property
-    def latest(self) -> int:
-        """-1 (`NO_EPOCH`) where nothing was appended."""
-        return self._epochs[-1] if self._epochs else NO_EPOCH
-
     def assign(self, epoch: int, start_offset: int) -> None:
         """Record that batches from `start_offset` on are of `epoch`; nothing to do for the latest one."""
         if self._epochs and epoch <= self._epochs[-1]:

@@ -1,6 +1,4 @@
-"""When segments are synced whose batches are in no journal:
-by number, by time, or as soon as their topic promises more.
-"""
+"""When segments are synced whose batches are in no journal: by number, by time, or once their topic promises more."""
 
 import asyncio
 from collections.abc import Callable, Iterable

@@ -18,8 +18,6 @@ from typing import ClassVar
 import msgspec
 from crc32c import crc32c
 
-from mainstem.log.errors import CorruptFile
-
 
 class IndexState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How much of an index file counts, and the CRC-32C of that."""
@@ -107,9 +105,7 @@ class OffsetIndex(_Index):
         self.data += self.ENTRY.pack(last_offset - self.base_offset, position)
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """Last offset and position of a batch that is at or before the one that holds `offset`; (-1, 0):
-        none is known.
-        """
+        """Last offset and position of a batch at or before the one that holds `offset`; (-1, 0): none is known."""
         found = _floor(self.ENTRY, self.data, offset - self.base_offset)
         return (-1, 0) if found is None else (self.base_offset + found[0], found[1])
 
@@ -153,8 +149,9 @@ class TimeIndex(_Index):
 
 
 class AbortedTransaction(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A transaction that was aborted: readers of committed records skip the producer's batches from `first_offset`
-    to the marker at `last_offset`.
+    """A transaction that was aborted.
+
+    Readers of committed records skip the producer's batches from `first_offset` to the marker at `last_offset`.
     """
 
     producer_id: int
@@ -171,22 +168,6 @@ def encode_aborted(transactions: list[AbortedTransaction]) -> bytes:
     return b"".join(
         _ABORTED.pack(0, t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in transactions
     )
-
-
-def decode_aborted(data: bytes) -> list[AbortedTransaction]:
-    """The transactions of a `.txnindex` file.
-
-    Raises:
-        CorruptFile: not whole entries of version 0 in the order of their markers.
-    """
-    if len(data) % _ABORTED.size:
-        raise CorruptFile(f"transaction index: {len(data)} bytes, expected a multiple of {_ABORTED.size}")
-    result: list[AbortedTransaction] = []
-    for version, producer_id, first, last, stable in _ABORTED.iter_unpack(data):
-        if version != 0 or first > last or (result and last <= result[-1].last_offset):
-            raise CorruptFile(f"transaction index: entry {len(result)}: version {version}, offsets {first} to {last}")
-        result.append(AbortedTransaction(producer_id, first, last, stable))
-    return result
 
 
 def _floor(entry: Struct, data: bytearray, target: int) -> tuple[int, int] | None:

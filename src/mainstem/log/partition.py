@@ -421,9 +421,7 @@ class PartitionLog:
         self._notify()
 
     def found_damage(self, segment: Segment, error: Exception) -> StorageError:
-        """The segment cannot be read, or its bytes do not check out:
-        the partition goes offline, with what is returned.
-        """
+        """The segment cannot be read or does not check out: the partition goes offline, with what is returned."""
         failure = StorageError(f"{segment.path}: {error}", hint=self.repair_hint)
         log.error("partition_offline", partition=str(self.topic_partition), error=str(failure))
         self.go_offline(failure)
@@ -538,9 +536,7 @@ class PartitionLog:
         self._update_last_stable_offset()
 
     def raise_leader_epoch(self, epoch: int) -> None:
-        """What is appended from now on is of `epoch` or a later one:
-        readers notice that something was cut off (KIP-320).
-        """
+        """What is appended from now on is of `epoch` or later: readers notice that something was cut off (KIP-320)."""
         self.leader_epoch = max(self.leader_epoch, epoch)
         self.epochs.assign(self.leader_epoch, self.log_end_offset)
         self.changed = True

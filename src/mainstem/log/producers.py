@@ -237,9 +237,7 @@ class Producers:
         return None
 
     def end_transaction(self, before: Producer, marker: Marker, marker_offset: int) -> AbortedTransaction | None:
-        """The marker has ended what `before`, the producer's state until then, had open;
-        the transaction if it is aborted.
-        """
+        """The marker has ended what `before`, the producer's old state, had open; the transaction if it is aborted."""
         first_offset = before.transaction_first_offset
         if first_offset < 0:
             return None

@@ -46,8 +46,9 @@ class Part(msgspec.Struct, gc=False):
 
 
 def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int, int]:
-    """The range with whole batches from the one that holds `offset`, below `limit`, within `max_bytes`;
-    the next offset.
+    """The range with whole batches from the one that holds `offset`, within `max_bytes`; the next offset.
+
+    No batch begins at or above `limit`.
 
     Raises:
         CorruptBatch: the offsets are not what they must be or, with `verify`, a CRC does not match.

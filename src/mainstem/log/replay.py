@@ -58,9 +58,7 @@ def active_segment(partition: PartitionLog, base_offset: int) -> Segment:
 
 
 def count_in(partition: PartitionLog, header: BatchHeader, batch: memoryview, *, append_ms: int | None = None) -> None:
-    """Count in a batch that the active segment's file holds;
-    it was appended now at the latest, if nothing says when.
-    """
+    """Count in a batch that the active segment's file holds, appended now at the latest if nothing says when."""
     if append_ms is None:
         append_ms = partition.shared.clock.now_ms()
     partition.segments.active.append(header, partition.config.index_interval_bytes)

@@ -1,6 +1,4 @@
-"""A partition's segments in the order of their offsets, and how far they may be read.
-No I/O, but for what is undone.
-"""
+"""A partition's segments in the order of their offsets, how far they may be read; no I/O, but for what is undone."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -83,9 +81,7 @@ class SegmentList(Sequence[Segment]):
 
     @property
     def readable_latest(self) -> tuple[int, int]:
-        """Of the segment that the high watermark is in, up to there:
-        the latest timestamp, and its batch's last offset.
-        """
+        """The latest timestamp before the high watermark in the segment that it is in, its batch's last offset."""
         return self._readable_latest
 
     def readable_latest_of(self, segment: Segment) -> tuple[int, int]:
@@ -159,9 +155,7 @@ class SegmentList(Sequence[Segment]):
         return gone
 
     def drop_before(self, log_start_offset: int) -> list[Segment]:
-        """Forget the segments that are wholly before it, but never the active one;
-        their files are the caller's to delete.
-        """
+        """Forget the segments wholly before it, never the active one; their files are the caller's to delete."""
         count = bisect_right(self._base_offsets, log_start_offset, 1) - 1 if self._segments else 0
         dropped = self._leave(0, count)
         if dropped and self._readable[0] < self._base_offsets[0]:

@@ -8,7 +8,6 @@ from mainstem.records.batch import (
     iter_headers,
     iter_spans,
     set_append_time,
-    set_base_offset_and_epoch,
 )
 from mainstem.records.errors import CorruptBatch, CorruptRecords, UnknownCompression
 from mainstem.records.fingerprint import fingerprint, fingerprint_sum
@@ -35,5 +34,4 @@ __all__ = [
     "iter_headers",
     "iter_spans",
     "set_append_time",
-    "set_base_offset_and_epoch",
 ]

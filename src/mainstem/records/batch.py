@@ -180,12 +180,6 @@ def iter_spans(data: Bytes, position: int = 0) -> Iterator[Span]:
         position = end
 
 
-def set_base_offset_and_epoch(buffer: bytearray, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Assign both in the batch at `position`; its CRC stays right, since it does not cover them."""
-    _, length = OFFSET_AND_LENGTH.unpack_from(buffer, position)
-    PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
-
-
 def set_append_time(batch: bytearray, timestamp: int) -> None:
     """Make `timestamp` the time of every record of the one batch in `batch`: `LogAppendTime`.
 
