@@ -1,9 +1,14 @@
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from mainstem.standalone.processes import stop_on_signals
+from mainstem.process import session
+from mainstem.process.declare import BadDeclaration, Location
+from mainstem.standalone import frozen_jobs
+from mainstem.standalone.processes import JavaEnded, run_spark, stop_on_signals
+from tests.standalone.project import write_project
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +26,29 @@ def test_a_signal_asks_for_a_stop(number):
     assert not stop.is_set()
     signal.raise_signal(number)
     assert stop.wait(5)
+
+
+@pytest.mark.parametrize("java_ended", [False, True])
+def test_what_failed_first_is_told_unless_java_ended(tmp_path, monkeypatch, java_ended):
+    """An error of stopping what was there hid the user's line."""
+    stopped = []
+
+    def stop_session(_):
+        stopped.append("session")
+        raise OSError("the connection to Java is gone")
+
+    def start(*_):
+        raise BadDeclaration(Location("jobs.py", 12), "no such column")
+
+    def stop():
+        stopped.append("jobs")
+        raise OSError("no answer")
+
+    jobs = SimpleNamespace(name="small", load=lambda: None, start=start, stop=stop, states=[])
+    monkeypatch.setattr(frozen_jobs, "FrozenJobs", lambda *_: jobs)
+    monkeypatch.setattr(session, "start_session", lambda *_, **__: None)
+    monkeypatch.setattr(session, "has_ended", lambda _: java_ended)
+    monkeypatch.setattr(session, "stop_session", stop_session)
+    with pytest.raises(JavaEnded if java_ended else BadDeclaration, match="has ended" if java_ended else "jobs.py:12"):
+        run_spark(write_project(tmp_path / "project"), "127.0.0.1:1", "127.0.0.1:2", tmp_path, "0", (), tables=False)
+    assert stopped == ([] if java_ended else ["jobs", "session"])

@@ -135,12 +135,16 @@ def run_spark(
             if told != (now := states()):
                 told = now
                 tell(told)
-    finally:
-        if has_ended(spark):  # whatever else failed meanwhile failed for that reason
-            raise JavaEnded("Spark: its Java process has ended")
-        running.stop()
-        for each in lakehouses:
-            each.stop()
-        exit_code = stop_session(spark)
-    if exit_code:
+    except Exception as error:
+        if has_ended(spark):  # that is why it failed
+            raise JavaEnded("Spark: its Java process has ended") from error
+        for end in (running.stop, *(each.stop for each in lakehouses), lambda: stop_session(spark)):
+            unfailing(end)()  # another error would hide this one
+        raise
+    if has_ended(spark):
+        raise JavaEnded("Spark: its Java process has ended")
+    running.stop()
+    for each in lakehouses:
+        each.stop()
+    if exit_code := stop_session(spark):
         raise JavaEnded(f"Spark: its Java process was asked to end, and did with exit code {exit_code}")
