@@ -19,8 +19,7 @@ import msgspec
 
 from mainstem.client.reports import Report
 from mainstem.core import TopicPartition
-
-MODULUS = 1 << 64
+from mainstem.records.fingerprint import MODULUS
 
 
 class Count(msgspec.Struct, frozen=True):

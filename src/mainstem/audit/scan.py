@@ -13,13 +13,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from mainstem.audit.books import MODULUS, Count, PartitionBooks
+from mainstem.audit.books import Count, PartitionBooks
 from mainstem.client import topics
 from mainstem.client.cluster import Api, Cluster, nested
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.core import TopicPartition
 from mainstem.records import BatchHeader, Record, decode_header, decode_marker, fingerprint, iter_spans
+from mainstem.records.fingerprint import MODULUS
 from mainstem.records.record import decode_record, iter_record_spans, record_bytes
 
 FETCH_VERSION = 11

@@ -13,6 +13,7 @@ from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS, job_key
 from mainstem.core import CorruptData
+from mainstem.records.fingerprint import MODULUS
 
 NextOffsets = dict[str, dict[int, int]]
 """Topic -> partition -> next offset."""
@@ -25,7 +26,7 @@ class Written(msgspec.Struct, frozen=True, omit_defaults=True):
     hash: int = 0
 
     def __add__(self, other: "Written") -> "Written":
-        return Written(self.count + other.count, (self.hash + other.hash) % 2**64)
+        return Written(self.count + other.count, (self.hash + other.hash) % MODULUS)
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -71,7 +72,7 @@ class Read(Seen, frozen=True, kw_only=True, omit_defaults=True):
             quarantined=self.quarantined + after.quarantined,
             filtered=self.filtered + after.filtered,
             late=self.late + after.late,
-            hash=(self.hash + after.hash) % 2**64,
+            hash=(self.hash + after.hash) % MODULUS,
         )
 
 

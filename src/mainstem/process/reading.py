@@ -13,6 +13,7 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.client.progress import Read, Seen
 from mainstem.core import MainstemError
+from mainstem.records.fingerprint import MODULUS
 from mainstem.registry.spark import BAD, DECODED, ROW, STATUS, TOMBSTONE, TopicSchema, decode_values
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def observed(metrics: Mapping[str, Any], partitions: int) -> Observed:
             tombstones=found["tombstones"],
             quarantined=found["quarantined"],
             filtered=found["timeless"],
-            hash=((found["high"] << 32) + found["low"]) % 2**64,
+            hash=((found["high"] << 32) + found["low"]) % MODULUS,
         )
     return Observed(result, metrics.get("oldest"))
 

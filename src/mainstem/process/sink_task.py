@@ -20,6 +20,7 @@ from mainstem.core import TopicPartition
 from mainstem.process.sink_claims import Claim, send_claim
 from mainstem.process.sink_commit import TaskOutput, TaskPlan
 from mainstem.process.sink_encoding import TooLong, encode
+from mainstem.records.fingerprint import MODULUS
 
 if TYPE_CHECKING:
     import pyarrow
@@ -51,7 +52,7 @@ class WriteShare(msgspec.Struct, frozen=True):
         for target, total in hashes.items():
             partition = self.partitions[target]
             wrote = appended[partition]
-            outputs.append(TaskOutput(partition, Output(wrote.base, wrote.last, wrote.count, total % 2**64)))
+            outputs.append(TaskOutput(partition, Output(wrote.base, wrote.last, wrote.count, total % MODULUS)))
         yield to_arrow(outputs)
 
     def _append(self, writer: TransactionWriter, target: int, part: Any) -> None:
@@ -105,7 +106,7 @@ def to_arrow(outputs: list[TaskOutput]) -> "pyarrow.RecordBatch":
             "base": task.output.base,
             "last": task.output.last,
             "count": task.output.count,
-            "hash": task.output.hash - 2**64 if task.output.hash >= 2**63 else task.output.hash,
+            "hash": task.output.hash - MODULUS if task.output.hash >= 2**63 else task.output.hash,
         }
         for task in outputs
     ]
@@ -124,4 +125,4 @@ def to_arrow(outputs: list[TaskOutput]) -> "pyarrow.RecordBatch":
 def from_row(row: Any) -> TaskOutput:
     """What a row of OUTPUT_SCHEMA says."""
     partition = TopicPartition(row["topic"], row["partition"])
-    return TaskOutput(partition, Output(row["base"], row["last"], row["count"], row["hash"] % 2**64))
+    return TaskOutput(partition, Output(row["base"], row["last"], row["count"], row["hash"] % MODULUS))

@@ -17,7 +17,7 @@ from mainstem.client.reader import RangeReader
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 from mainstem.process.reading import Observed
-from mainstem.records.fingerprint import fingerprint
+from mainstem.records.fingerprint import MODULUS, fingerprint
 from mainstem.registry import avro
 from mainstem.registry.spark import DECODED, ROW, STATUS, SchemaSource, TopicSchema, decode_values, with_id
 
@@ -83,7 +83,7 @@ class PinnedTable:
         for change in self._reader.read(self.position, position):
             books = counted.setdefault(change.partition, {"rows": 0, "tombstones": 0, "quarantined": 0, "hash": 0})
             books[self._apply(change)] += 1
-            books["hash"] = (books["hash"] + fingerprint(change.key, change.value)) % 2**64
+            books["hash"] = (books["hash"] + fingerprint(change.key, change.value)) % MODULUS
         self.position = dict(position)
         self.read = Observed({partition: Seen(**counted.get(partition, {})) for partition in position})
         self._forget_frame()
