@@ -1,5 +1,6 @@
 """Fixtures that several rooms' tests share."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not_run:
         left_out = ", ".join(f"{count} {name} (make test-{name})" for name, count in sorted(not_run.items()))
         terminalreporter.write_line(f"not run: {left_out}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_clients_of_logs_that_are_gone() -> Iterator[None]:
+    """They would ask twice a second at a port that Spark, or anything else of another test, has got since."""
+    yield
+    if topics := sys.modules.get("mainstem.client.topics"):
+        topics.admin.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -223,7 +223,7 @@ def test_an_id_that_the_log_has_forgotten_is_taken_again_unless_somebody_has_it(
             async def forget():
                 clock.advance_ms(8 * 86_400_000)
                 broker.transactions.expire()
-                await until(lambda: not broker.transactions.list(), "the transactional id has expired")
+                await until(lambda: not broker.transactions.all_transactions(), "the transactional id has expired")
 
             def forget_from_outside():
                 asyncio.run_coroutine_threadsafe(forget(), loop).result(30)

@@ -201,7 +201,7 @@ async def a_week_later(directory, name):
             await appender.append([record(name, "before", "1")])
             clock.advance_ms(8 * 86_400_000)
             broker.transactions.expire()
-            await until(lambda: not broker.transactions.list(), "the transactional id has expired")
+            await until(lambda: not broker.transactions.all_transactions(), "the transactional id has expired")
             yield connection, appender
 
 
