@@ -1,5 +1,7 @@
 """Small batches committed without Spark's writer: what they make of tables, and what they leave to Spark."""
 
+import itertools
+
 import deltalake
 import msgspec
 import pytest
@@ -31,23 +33,31 @@ def test_a_stream_is_appended_with_our_metadata(tmp_path):
 
 
 def test_a_changelog_is_merged_by_its_key(tmp_path):
+    """Also with tombstones only, whose columns are not known, and where a merge changes nothing."""
+    commits = itertools.count()
+
     def send(*sent):
-        rows = typed_small(collected(*sent), {1: Columns(CHANGE)}, merged=True)
-        commit_small(tmp_path / "t", rows, "m", merged=True)
+        rows = typed_small(collected(*sent), {1: Columns(CHANGE)} if any(v for _, v in sent) else {}, merged=True)
+        commit_small(tmp_path / "t", rows, f"m{next(commits)}", merged=True)
+        table = DeltaTable(str(tmp_path / "t"))
+        assert table.history(1)[0]["userMetadata"] == f"m{table.version()}"
+        return sorted((row["_key"], row["seats"]) for row in table.to_pyarrow_table().to_pylist())
 
     send((b"a", change("c", 1)), (b"b", change("c", 2)), (b"gone", change("d")))
-    send((b"a", change("u", 3)), (b"b", change("d")), (b"c", change("c", 4)), (b"never", change("d")))
-    table = DeltaTable(str(tmp_path / "t")).to_pyarrow_table(columns=["_key", "seats"])
-    assert sorted(map(tuple, (row.values() for row in table.to_pylist()))) == [("a", 3), ("c", 4)]
-    with pytest.raises(NotPlain):  # Spark records that too: the position moves
-        send((b"never", change("d")))
-    with pytest.raises(NotPlain, match="without rows"):
-        commit_small(
-            tmp_path / "u",
-            typed_small(collected((b"a", change("d"))), {1: Columns(CHANGE)}, merged=True),
-            "m",
-            merged=True,
-        )
+    changes = (b"a", change("u", 3)), (b"b", change("d")), (b"c", change("c", 4)), (b"never", change("d"))
+    assert send(*changes) == [("a", 3), ("c", 4)]
+    assert send((b"never", change("d"))) == [("a", 3), ("c", 4)]
+    assert send((b"a", None), (b"never", None)) == [("c", 4)]
+    assert send((b"a", None)) == [("c", 4)]
+
+
+def test_a_table_whose_rows_are_all_deleted_is_empty(tmp_path):
+    rows = typed_small(collected((b"a", change("d"))), {1: Columns(CHANGE)}, merged=True)
+    commit_small(tmp_path / "t", rows, "m", merged=True)
+    table = DeltaTable(str(tmp_path / "t"))
+    assert table.history()[0]["userMetadata"] == "m"
+    assert "seats" in table.to_pyarrow_table().column_names
+    assert not table.to_pyarrow_table().num_rows
 
 
 def test_a_large_table_is_merged_by_spark(tmp_path, monkeypatch):
@@ -95,12 +105,14 @@ def test_the_same_tables_come_with_sparks_writer_and_without(lake, monkeypatch):
     lake.wait(lambda: {("lakehouse", "kinds", 3), ("lakehouse", "planes", 5), ("lakehouse", "bytes", 3)} <= lake.said())
     lake.send("planes", [plane("d", "N2"), plane("c", "N4", 1)], 3)
     lake.wait(lambda: ("lakehouse", "planes", 7) in lake.said())
+    lake.send("planes", [(b"N4", None)])
+    lake.wait(lambda: ("lakehouse", "planes", 8) in lake.said())
     lake.lakehouse.stop()
     for name, limit in (("decoded", "DECODED_RECORDS"), ("written", "COLLECTED_BYTES")):
         monkeypatch.setattr(delta_small, limit, 0)
         lake.lakehouse = lake.make(name)
         lake.lakehouse.start()
-        lake.wait(lambda name=name: {(name, "kinds", 3), (name, "planes", 7), (name, "bytes", 3)} <= lake.said())
+        lake.wait(lambda name=name: {(name, "kinds", 3), (name, "planes", 8), (name, "bytes", 3)} <= lake.said())
         lake.lakehouse.stop()
     places = (lake.tables, lake.directory / "decoded" / "tables", lake.directory / "written" / "tables")
     for topic in ("kinds", "planes", "bytes"):

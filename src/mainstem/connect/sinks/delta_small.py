@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.connect.sinks.delta_log import has_commit
-from mainstem.connect.sinks.delta_rows import Columns, NotPlain, fitted, typed_small
+from mainstem.connect.sinks.delta_rows import PLACE, Columns, NotPlain, fitted, typed_small
 from mainstem.connect.sinks.delta_spark import failures, one_line
 from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
 from mainstem.core import UserError
@@ -117,17 +117,17 @@ class SmallWriter:
             if size > COLLECTED_BYTES:
                 break
             columns = self._columns_of(topic, slices[topic])
-            if columns:
+            if columns is not None:
                 chosen[topic] = columns
         return dict(sorted(chosen.items(), key=lambda each: sum(part.records for part in slices[each[0]])))
 
-    def _columns_of(self, topic: str, slices: list[Slice]) -> "dict[int, Columns]":
-        """The columns of each schema in use; none where one needs Spark."""
+    def _columns_of(self, topic: str, slices: list[Slice]) -> "dict[int, Columns] | None":
+        """The columns of each schema in use, which null values have none of; None where one needs Spark."""
         if any(each.schema_id == NO_SCHEMA for each in slices):
-            return {} if self._topics.is_typed(topic, slices) else {NO_SCHEMA: Columns(None)}
+            return None if self._topics.is_typed(topic, slices) else {NO_SCHEMA: Columns(None)}
         columns = {number: self._plain(number) for number in ids_of(slices)}
         known = {number: each for number, each in columns.items() if each is not None}
-        return known if len(known) == len(columns) else {}
+        return known if len(known) == len(columns) else None
 
     def _plain(self, schema_id: int) -> "Columns | None":
         """The columns of a schema whose rows need no Spark."""
@@ -145,7 +145,7 @@ def commit_small(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -
     """One commit to the table at `path`, which is made where it is missing, with our user metadata.
 
     Raises:
-        NotPlain: there is nothing to commit, the table's columns are others, or delta-rs does not write such a table.
+        NotPlain: the table's columns are others, it is large, or delta-rs does not write such a table.
     """
     try:
         _commit(path, rows, metadata, merged=merged)
@@ -169,14 +169,14 @@ def _commit(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -> Non
         table = None
     if merged and table is None:
         rows = rows.filter(_not_deleted(rows)).drop_columns(["_deleted"])
-    if not rows.num_rows:
-        raise NotPlain("a commit without rows")
     names = [name for name in rows.column_names if name != "_deleted"]
     if table is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_deltalake(str(path), rows, commit_properties=said)
         return
-    _check_columns(table, rows, names)
+    only_tombstones = merged and names == list(PLACE)
+    if not only_tombstones:
+        _check_columns(table, rows, names)
     if not merged:
         write_deltalake(table, rows, mode="append", commit_properties=said)
         return
@@ -184,11 +184,12 @@ def _commit(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -> Non
         raise NotPlain("a large table")
     before, values = table.version(), {f"`{name}`": f"s.`{name}`" for name in names}
     merge = table.merge(rows, "t._key = s._key", source_alias="s", target_alias="t", commit_properties=said)
-    merge.when_matched_delete("s._deleted").when_matched_update(values).when_not_matched_insert(
-        values, "NOT s._deleted"
-    ).execute()
-    if table.version() == before:
-        raise NotPlain("a merge that changed nothing")
+    merge = merge.when_matched_delete("s._deleted")
+    if not only_tombstones:
+        merge = merge.when_matched_update(values).when_not_matched_insert(values, "NOT s._deleted")
+    merge.execute()
+    if table.version() == before:  # nothing had to be changed: the position moves all the same
+        table.create_write_transaction([], "append", table.schema(), commit_properties=said)
 
 
 def _check_columns(table: Any, rows: "pa.Table", names: Iterable[str]) -> None:
