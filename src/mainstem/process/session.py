@@ -28,13 +28,14 @@ class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[spark]`: one driver process for all jobs of one version of the code.
 
     Attributes:
-        master: where the jobs run: `local[N]` for N threads of this machine, `spark://HOST:PORT` for a cluster.
+        master: where the jobs run: `local[N]` for N tasks at a time on this machine, best twice its cores or more:
+            short tasks wait for long ones otherwise; `spark://HOST:PORT` for a cluster.
         driver_memory: heap of the driver's JVM; with `local[N]` it does all the work.
         log_level: of Spark's own log, as log4j names them.
         settings: anything else that Spark knows; what exactly-once rests on cannot be overridden.
     """
 
-    master: str = "local[2]"
+    master: str = "local[4]"
     driver_memory: str = "1g"
     log_level: str = "ERROR"
     settings: dict[str, str] = {}

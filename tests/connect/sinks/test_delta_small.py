@@ -13,8 +13,9 @@ from mainstem.connect.sinks import delta_small
 from mainstem.connect.sinks.delta_log import TableCommit
 from mainstem.connect.sinks.delta_rows import Columns, NotPlain, typed_small
 from mainstem.connect.sinks.delta_small import commit_small
+from mainstem.connect.sinks.delta_spark import SparkWriter
 from mainstem.registry import avro
-from tests.support.lakehouse import ALL, CHANGE, KINDS, NUMBER, change, collected, number, plane
+from tests.support.lakehouse import ALL, AT, CHANGE, KINDS, NUMBER, change, collected, number, plane
 
 
 def test_a_stream_is_appended_with_our_metadata(tmp_path):
@@ -126,3 +127,24 @@ def test_the_same_tables_come_with_sparks_writer_and_without(lake, monkeypatch):
 
 def read_by(spark):
     return lambda table: spark.read.format("delta").load(table.table_uri).collect()
+
+
+@pytest.mark.spark
+def test_a_table_of_few_records_does_not_wait_for_those_of_many(lake, monkeypatch):
+    """Whose rows Spark decodes."""
+    monkeypatch.setattr(delta_small, "DECODED_RECORDS", 2)
+    for topic in ("few", "many"):
+        ensure_topic(lake.connection, topic, 1)
+    lake.send("few", [(b"a", {"number": 1, "origin": None, "at": AT})])
+    lake.send("many", [(b"a", {"number": n, "origin": None, "at": AT}) for n in range(5)])
+    decode, written = SparkWriter.typed, []
+
+    def see(writer, rows, topic, slices):
+        written.append((topic, DeltaTable.is_deltatable(str(lake.tables / "few"))))
+        return decode(writer, rows, topic, slices)
+
+    monkeypatch.setattr(SparkWriter, "typed", see)
+    lake.run()
+    lake.wait(lambda: {("lakehouse", "few", 1), ("lakehouse", "many", 5)} <= lake.said())
+    lake.lakehouse.stop()
+    assert written == [("many", True)]

@@ -257,7 +257,9 @@ class Lakehouse:
             raise
 
     def _write(self, batch: "DataFrame", ends: Mapping[str, Mapping[int, int]]) -> None:
-        """One batch, up to `ends`: 1. leave out what is held, 2. count it, 3. write each topic's table, 4. report."""
+        """One batch, up to `ends`: 1. leave out what is held, 2. count it, 3. write the tables, those with few records
+        first: a table does not wait for others' rows to be decoded.
+        """
         from pyspark.sql import functions as F
 
         rows = with_schema_ids(batch)
@@ -273,23 +275,34 @@ class Lakehouse:
             self._spark_writer.prepare(
                 batch.sparkSession, sum(each.records for mine in slices.values() for each in mine)
             )
-            small = self._small_writer.collect(rows, slices)
-            large = {topic: mine for topic, mine in slices.items() if topic not in small}
-            wrong = self._set_aside(rows.filter(F.col("topic").isin(*large)), large) if large else {}
-            commits = [
-                self._next_commit(topic, mine, wrong, ends[topic])
-                for topic, mine in sorted(slices.items(), key=lambda each: (each[0] not in small, each[0]))
-                if topic not in self.held  # what is quickly written does not wait for what is not
-            ]
-            with ThreadPoolExecutor(WRITERS) as pool:
-                done = list(
-                    pool.map(
-                        lambda commit: self._try_topic(rows, commit, slices[commit.topic], small.get(commit.topic)),
-                        commits,
-                    )
-                )
+            few = self._small_writer.few(slices)
+            for turn in (few, slices.keys() - few):
+                if turn:
+                    self._write_tables(rows, {topic: slices[topic] for topic in sorted(turn)}, ends)
         finally:
             rows.unpersist()
+
+    def _write_tables(
+        self, rows: "DataFrame", slices: Mapping[str, list[Slice]], ends: Mapping[str, Mapping[int, int]]
+    ) -> None:
+        """The tables of these topics: 1. collect what is small, 2. set aside what is wrong, 3. write, 4. report."""
+        from pyspark.sql import functions as F
+
+        small = self._small_writer.collect(rows, slices)
+        large = {topic: mine for topic, mine in slices.items() if topic not in small}
+        wrong = self._set_aside(rows.filter(F.col("topic").isin(*large)), large) if large else {}
+        commits = [
+            self._next_commit(topic, slices[topic], wrong, ends[topic])
+            for topic in [*small, *large]  # what is quickly written does not wait for what is not
+            if topic not in self.held
+        ]
+        with ThreadPoolExecutor(WRITERS) as pool:
+            done = list(
+                pool.map(
+                    lambda commit: self._try_topic(rows, commit, slices[commit.topic], small.get(commit.topic)),
+                    commits,
+                )
+            )
         written = [commit for commit, success in zip(commits, done, strict=True) if success]
         self._commits |= {commit.topic: commit for commit in written}
         self._report(written)

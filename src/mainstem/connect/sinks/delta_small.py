@@ -51,16 +51,22 @@ class SmallWriter:
         self._typed = typed
         self._columns: dict[int, Columns | None] = {}  # by schema id; None of those that need Spark
 
+    def few(self, slices: Mapping[str, list[Slice]]) -> set[str]:
+        """The topics whose records are decoded here: those with the fewest, which are in their tables in a moment."""
+        few: set[str] = set()
+        records = 0
+        for topic in self._choose(slices):
+            records += sum(each.records for each in slices[topic])
+            if records > DECODED_RECORDS:
+                break
+            few.add(topic)
+        return few
+
     def collect(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> "dict[str, pa.Table]":
         """The typed rows of the topics that are written here: the smallest of those that are plain."""
-        chosen = self._choose(slices)
-        few: dict[str, dict[int, Columns]] = {}
-        records = 0
-        for topic, columns in chosen.items():
-            records += sum(each.records for each in slices[topic])
-            if records <= DECODED_RECORDS:
-                few[topic] = columns
-        small = self._decode_here(rows, few, slices) if few else {}
+        chosen, few = self._choose(slices), self.few(slices)
+        here = {topic: columns for topic, columns in chosen.items() if topic in few}
+        small = self._decode_here(rows, here, slices) if here else {}
         many = [topic for topic in chosen if topic not in few]
         with ThreadPoolExecutor(READERS) as pool:
             decoded = pool.map(lambda topic: self._decode_by_spark(rows, topic, chosen[topic], slices[topic]), many)
