@@ -4,7 +4,7 @@ from mainstem import embedded
 from mainstem.audit.books import Verdict
 from mainstem.audit.report import audit, known_readers
 from mainstem.client.append import append
-from mainstem.client.catalog import write_catalog
+from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG
 from mainstem.client.reports import Report, write_reports
@@ -95,6 +95,17 @@ def test_nothing_is_expected_of_a_retired_version(connection):
     assert line.verdict is Verdict.IN_FLIGHT
     write_catalog(connection, {"job:totals": {"versions": {}, "retired": ["1"]}})
     assert [line.tier for line in audit(connection)] == ["log", "writer"]
+
+
+def test_nothing_is_expected_of_a_sink_that_its_project_has_no_more(connection):
+    write(connection, ROWS)
+    report(connection, ROWS[:4], to=4, reader="lakehouse")
+    announce(connection, LakehouseConfig(), "lakehouse")
+    write_catalog(connection, {"sink:lakehouse": read_catalog(connection)["sink:lakehouse"] | {"retired": True}})
+    assert [line.tier for line in audit(connection)] == ["log", "writer"]
+    announce(connection, LakehouseConfig(), "lakehouse")  # it is back
+    (line,) = [line for line in audit(connection) if line.tier == "reader"]
+    assert line.verdict is Verdict.IN_FLIGHT
 
 
 def test_a_reader_that_the_catalog_knows_and_that_is_silent_is_in_flight(connection):

@@ -5,7 +5,7 @@ from mainstem.client.catalog import (
     TopicEntry,
     entries,
     read_catalog,
-    retired_versions,
+    retired_readers,
     topic_entries,
     users_of,
     write_catalog,
@@ -31,13 +31,16 @@ def test_an_entry_that_is_no_object_is_told(connection, name):
     append(connection, CATALOG, [(key, None)])
 
 
-def test_retired_versions_are_known_by_the_key_under_which_they_spoke():
+def test_retired_readers_are_known_by_the_key_under_which_they_spoke():
     jobs = {
         "job:a": {"versions": {}, "retired": ["1", "2"]},
         "job:b": {"versions": {"1": {}}},
-        "sink:c": {"retired": ["1"]},
+        "sink:c": {"retired": True, "topics": ["orders"]},
+        "sink:d": {"retired": True, "reader": "d of p"},
+        "sink:e": {"pattern": "x"},
     }
-    assert retired_versions(jobs) == {"a@1", "a@2"}
+    assert retired_readers(jobs) == {"a@1", "a@2", "c", "d of p"}
+    assert users_of(jobs, "orders") == ([], [])
 
 
 def test_who_writes_and_who_reads_a_topic_is_known():

@@ -2,7 +2,7 @@ import httpx
 import pytest
 
 from mainstem import embedded
-from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
+from mainstem.client.catalog import TopicEntry, read_catalog, retired_readers, topic_entries, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch
 from mainstem.client.topics import CHANGELOG_SETTINGS, describe, describe_config
@@ -111,3 +111,29 @@ def test_a_table_of_a_source_has_the_lag_of_a_changelog_whoever_makes_it_first(a
     (directory / "jobs.py").write_text(jobs)
     declared(directory, at)
     assert describe_config(connection, "db.planes").items() >= CHANGELOG_SETTINGS.items()
+
+
+def test_a_sink_that_the_project_has_no_more_is_retired(at, tmp_path):
+    """Of another project's nothing is known here."""
+    connection, _ = at
+    sinks = {f"sink:{name}": {"type": "delta", "pattern": "x"} for name in ("lake", "moved", "kept", "others")}
+    write_catalog(connection, sinks)
+    first, second = (write_project(tmp_path / name) for name in ("first", "second"))
+    for directory, names in ((first, ("lake", "moved", "kept")), (second, ("moved", "others"))):
+        add_sinks(directory, names)
+        declared(directory, at)
+    assert not retired_readers(read_catalog(connection))
+    add_sinks(first, ["kept"])
+    for _ in range(2):
+        declared(first, at)
+        declared(second, at)
+        assert retired_readers(read_catalog(connection)) == {"lake"}
+
+
+def add_sinks(directory, names):
+    """The project's sinks are these now."""
+    write_project(directory)
+    settings = directory / "mainstem.toml"
+    text = settings.read_text().replace('"small"', f'"{directory.name}"')
+    tables = (f'[sinks.{name}]\ntype = "delta"\npath = "{name}"\n' for name in names)
+    settings.write_text(text + "".join(tables))

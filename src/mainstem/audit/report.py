@@ -9,7 +9,7 @@ import msgspec
 from mainstem.audit.books import Count, Line, WriterStatement, balance
 from mainstem.audit.scan import scan
 from mainstem.client import topics
-from mainstem.client.catalog import entries, read_catalog, retired_versions
+from mainstem.client.catalog import entries, read_catalog, retired_readers, sinks_of
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
@@ -40,7 +40,7 @@ def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
     }
     before = list(_writers(connection, existing))
     catalog = read_catalog(connection) if CATALOG in existing else {}
-    retired = retired_versions(catalog)  # of a reader that reads no more, nothing is expected
+    retired = retired_readers(catalog)  # of a reader that reads no more, nothing is expected
     readers = [
         report
         for report in read_reports(connection, existing)
@@ -68,7 +68,7 @@ def known_readers(
     for name, job in entries(catalog, "job").items():
         for version, about in job.get("versions", {}).items():
             readers.append((job_key(name, version), set(about["inputs"].values())))
-    for name, sink in entries(catalog, "sink").items():
+    for name, sink in sinks_of(catalog).items():
         pattern = sink.get("pattern")
         matched = {topic for topic in by_topic if pattern is not None and re.fullmatch(pattern, topic)}
         readers.append((sink.get("reader", name), matched | set(sink.get("topics", ()))))

@@ -12,7 +12,9 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, job_key
 from mainstem.core import CorruptData
 
-KINDS = ("topic", "job", "source", "sink")
+KINDS = ("topic", "job", "source", "sink", "project")
+RETIRED = "retired"
+"""Of a job's entry: the versions that never run again. Of a sink's: true where its project has it no more."""
 
 
 class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,11 +47,19 @@ def topic_entries(catalog: Mapping[str, dict[str, Any]]) -> dict[str, TopicEntry
     return {name: msgspec.convert(value, TopicEntry) for name, value in entries(catalog, "topic").items()}
 
 
-def retired_versions(catalog: Mapping[str, dict[str, Any]]) -> set[str]:
-    """The keys of all versions of jobs that never run again; `job_key` makes them."""
-    return {
-        job_key(job, version) for job, about in entries(catalog, "job").items() for version in about.get("retired", ())
+def retired_readers(catalog: Mapping[str, dict[str, Any]]) -> set[str]:
+    """Who reads no more, by the names under which they speak to the audit: versions of jobs (`job_key` makes their
+    names), and sinks.
+    """
+    versions = {
+        job_key(job, version) for job, about in entries(catalog, "job").items() for version in about.get(RETIRED, ())
     }
+    return versions | {sink.get("reader", name) for name, sink in entries(catalog, "sink").items() if sink.get(RETIRED)}
+
+
+def sinks_of(catalog: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The entries of the sinks that are not retired, by name."""
+    return {name: sink for name, sink in entries(catalog, "sink").items() if not sink.get(RETIRED)}
 
 
 def users_of(catalog: Mapping[str, dict[str, Any]], topic: str) -> tuple[list[str], list[str]]:
@@ -62,7 +72,7 @@ def users_of(catalog: Mapping[str, dict[str, Any]], topic: str) -> tuple[list[st
                 writers.append(f"job {job_key(job, version)}")
             if topic in each.get("inputs", {}).values():
                 readers.append(f"job {job_key(job, version)}")
-    for sink, about in entries(catalog, "sink").items():
+    for sink, about in sinks_of(catalog).items():
         if topic in about.get("topics", ()) or re.fullmatch(about.get("pattern", ""), topic):
             readers.append(f"sink {sink}")
     return writers, readers

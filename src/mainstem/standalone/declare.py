@@ -3,9 +3,12 @@
 Every step can be repeated: what exists and agrees is left alone, what disagrees is refused.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
-from mainstem.client.catalog import TopicEntry, read_catalog, write_catalog
+from mainstem.client.catalog import RETIRED, TopicEntry, entries, read_catalog, sinks_of, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
@@ -18,7 +21,8 @@ from mainstem.standalone.ends import COLLECTOR, source_of
 
 def declare_topics(project: Project, config: NodeConfig, connection: Connection, registry_url: str) -> None:
     """Create the input topics of `project`, register their schemas, tell the catalog, also which source writes one: the
-    collector takes no events for that. Outputs are made by their jobs.
+    collector takes no events for that. Outputs are made by their jobs. A sink that the project has no more is retired:
+    the audit expects nothing of it until it comes back.
 
     Raises:
         BadSetting: the log refuses what the project says of a topic, or a schema file is wrong or does not fit what is
@@ -42,8 +46,23 @@ def declare_topics(project: Project, config: NodeConfig, connection: Connection,
         key, value = f"topic:{topic.name}", msgspec.to_builtins(entry)
         if subject is not None and known.get(key) != msgspec.json.decode(msgspec.json.encode(value)):
             changes[key] = value
+    changes |= _sinks(project.name, config, known)
     if changes:
         write_catalog(connection, changes)
+
+
+def _sinks(project: str, config: NodeConfig, known: Mapping[str, dict[str, Any]]) -> dict[str, object]:
+    """What the catalog has to learn of the sinks that the project has, and of those that it had."""
+    key, now = f"project:{project}", sorted([*config.connect_sinks, *config.lakehouses])
+    before = known.get(key, {}).get("sinks", [])
+    others = {name for each in entries(known, "project").items() if each[0] != project for name in each[1]["sinks"]}
+    gone = set(before) - set(now) - others
+    changes: dict[str, object] = {
+        f"sink:{name}": sink | {RETIRED: True} for name, sink in sinks_of(known).items() if name in gone
+    }
+    if before != now:
+        changes[key] = {"sinks": now}
+    return changes
 
 
 def _producer(topic: str, config: NodeConfig, before: str | None) -> str | None:

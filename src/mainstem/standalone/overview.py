@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client import topics
-from mainstem.client.catalog import entries, read_catalog, retired_versions
+from mainstem.client.catalog import entries, read_catalog, retired_readers
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
@@ -215,7 +215,7 @@ def _sources(connection: Connection, files: Mapping[str, Path]) -> list[SourceLi
 
 def _readers(connection: Connection, existing: Collection[str]) -> list[ReaderLine]:
     reports: dict[tuple[str, str], list[Report]] = {}
-    retired = retired_versions(read_catalog(connection)) if CATALOG in existing else ()
+    retired = retired_readers(read_catalog(connection)) if CATALOG in existing else ()
     for report in read_reports(connection, existing):
         if report.reader not in retired and report.topic in existing:
             reports.setdefault((report.reader, report.topic), []).append(report)
