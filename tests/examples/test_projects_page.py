@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,23 @@ def test_the_sources_and_destinations_run(
             wait_for(lambda: copy.run("SELECT to_regclass('customers')") != [(None,)], 120)
             wait_for(lambda: copy.run("SELECT * FROM customers") == [(1, "Ann")], 120)
             node.stop()
+
+
+def test_the_collector_takes_what_is_posted(blocks: dict[str, list[str]], tmp_path: Path) -> None:
+    """The parts of each command are sent by another client: not every machine has curl."""
+    (tmp_path / "mainstem.toml").write_text(f"project.jobs = []\n{blocks['toml'][0]}")
+    commands = [shlex.split(line)[1:] for line in blocks["sh"][0].replace("\\\n", "").splitlines()]
+    assert len(commands) == 3
+    with Node(tmp_path, tmp_path / "data") as node:
+        for url, *options in commands:
+            path = url.removeprefix("http://127.0.0.1:9600/v1/topics/")
+            events = json.loads(options[options.index("-d") + 1]) if "-d" in options else None
+            answer = node.post(path, events)
+            assert events is None or answer["accepted"] == len(events)
+        (order,) = node.values_of("shop.orders")
+        assert (order["customer_id"], order["amount_cents"]) == (7, 12000)
+        assert sorted(row["region"] for row in node.values_of("shop.customers")) == ["north", "south"]
+        node.stop()
 
 
 def rows_below(heading: str) -> list[list[str]]:
