@@ -3,7 +3,7 @@ import struct
 import hypothesis.strategies as st
 from hypothesis import given
 
-from mainstem.log.index import AbortedTransaction, OffsetIndex, TimeIndex, encode_aborted
+from mainstem.log.index import AbortedTransaction, IndexState, OffsetIndex, TimeIndex, encode_aborted
 
 rising = st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), max_size=30).map(
     lambda steps: [(sum(a for a, _ in steps[: n + 1]), sum(b for _, b in steps[: n + 1])) for n in range(len(steps))]
@@ -55,6 +55,60 @@ def test_entries_left_in_the_file_and_entries_added_since(entries, stored, saved
     assert index.save(index.length) == (index.length, b"")
     index.replace(b"")
     assert index.save(index.length) == (0, bytes(index.data))
+
+
+@given(st.lists(st.sampled_from(["append", "undo", "checkpoint", "unload", "load"]), max_size=30))
+def test_the_crc_and_the_file_are_right_whatever_leaves_memory_and_comes_back(steps):
+    index, stored, file = OffsetIndex(0), IndexState(), b""
+    whole: list[int] = []
+    for number, step in enumerate(steps):
+        if step == "append":
+            whole.append(number)
+            index.append(number, number)
+        elif step == "undo":  # a round that the next checkpoint was prepared for, and that a full disk refused
+            index.append(number, number)
+            index.state()
+            index.truncate(number)
+        elif step == "checkpoint":
+            stored = index.state()
+            start, entries = index.save(stored.length)
+            file = file[:start] + entries
+        elif step == "unload" and index.is_stored(stored):
+            index.unload(stored)
+        elif step == "load":
+            index.load(file[: index.unloaded])
+    expected = OffsetIndex(0)
+    for number in whole:
+        expected.append(number, number)
+    assert index.state() == expected.state()
+    position, entries = index.save(index.length)
+    assert file[:position] + entries == bytes(expected.data)
+
+
+def test_the_crc_is_right_where_entries_leave_memory_after_a_full_disk_has_undone_a_round():
+    index, expected = OffsetIndex(0), OffsetIndex(0)
+    index.append(1, 100)
+    stored = index.state()
+    index.save(stored.length)
+    index.append(2, 200)
+    index.state()
+    index.truncate(200)
+    index.unload(stored)
+    index.append(3, 300)
+    expected.append(1, 100)
+    expected.append(3, 300)
+    assert index.state() == expected.state()
+
+
+def test_the_crc_is_right_where_a_full_disk_undoes_a_round_after_entries_came_back():
+    expected = OffsetIndex(0)
+    expected.append(1, 100)
+    index = OffsetIndex(0, expected.state())
+    index.load(bytes(expected.data))
+    index.append(2, 200)
+    index.state()
+    index.truncate(200)
+    assert index.state() == expected.state()
 
 
 @given(rising, st.integers(0, 40_000))

@@ -65,16 +65,18 @@ class _Index:
         """Leave those that `is_stored` tells of to the file."""
         del self.data[: state.length]
         self.unloaded, self._unloaded_crc = state.length, state.crc
+        if self._crc_length < state.length:  # entries were dropped since: the CRC began anew, with those that leave
+            self._crc_length, self._crc = state.length, state.crc
 
     def load(self, entries: bytes) -> None:
         """Put the entries from the file before those that were added since."""
         self.data = bytearray(entries) + self.data
-        self.unloaded = 0
+        self.unloaded = self._unloaded_crc = 0
 
     def replace(self, entries: bytes) -> None:
         """Put entries that were built anew in place of those in the file, which has to be written again."""
         self.load(entries)
-        self.saved = self._crc_length = self._crc = self._unloaded_crc = 0
+        self.saved = self._crc_length = self._crc = 0
 
     def save(self, length: int) -> tuple[int, bytes]:
         """Where the file ends, and the entries to write there, so that it has `length` bytes."""
