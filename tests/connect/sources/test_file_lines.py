@@ -79,6 +79,21 @@ def _ends(text, line):
     return end == len(text) or text[end : end + 1] == b"\n"
 
 
+@pytest.mark.parametrize("end", [b"", b"\nnext\n", b"\r\nnext\n"])
+@pytest.mark.parametrize("size", [30, 64, 1000])
+def test_a_piece_is_no_larger_than_a_line_may_be_however_much_is_read_at_once(tmp_path, size, end):
+    """A piece was all that was read: more than a record of the quarantine may hold."""
+    long = b"0123456789\r" * 20 + b"z"
+    with file_of(tmp_path / "a", long + end) as file:
+        found, position = read_all(file, size=size)
+    assert position.position == len(long + end)
+    pieces = [line for line in found if not line.whole]
+    assert max(len(line.data) for line in pieces) <= 20
+    assert b"".join(line.data for line in pieces) == long
+    assert all(long.startswith(line.data, line.position) for line in pieces)
+    assert [line.data for line in found if line.whole] == ([b"next"] if end else [])
+
+
 def test_a_line_that_is_still_being_written_waits(tmp_path):
     with file_of(tmp_path / "a", b"one\ntw") as file:
         chunk = read_lines(file, start(file), size=64, max_line=20, at_end=False)

@@ -107,7 +107,7 @@ def read_lines(file: BinaryIO, at: FilePosition, *, size: int, max_line: int, at
         file: opened for reading.
         at: where to read on.
         size: at most so many bytes; at least `max_line`.
-        max_line: what is longer comes in pieces that are not `whole`.
+        max_line: what is longer comes in pieces of at most so many bytes that are not `whole`.
         at_end: nothing more is ever written: the last line counts although its end is missing.
     """
     assert size > max_line
@@ -117,22 +117,20 @@ def read_lines(file: BinaryIO, at: FilePosition, *, size: int, max_line: int, at
     begin, in_long_line = 0, at.in_long_line
     while True:
         stop = data.find(b"\n", begin)
-        if stop < 0:
-            rest = len(data) - begin
-            if rest > max_line or (rest and is_last):
-                lines.append(
-                    Line(
-                        at.position + begin,
-                        _stripped(data[begin:]),
-                        whole=is_last and rest <= max_line and not in_long_line,
-                    )
-                )
-                in_long_line = not is_last
-                begin = len(data)
+        end = len(data) if stop < 0 else stop
+        if stop < 0 and not (end - begin > max_line or (end > begin and is_last)):
             return Chunk(lines, at.position + begin, in_long_line)
-        whole = not in_long_line and stop - begin <= max_line
-        lines.append(Line(at.position + begin, _stripped(data[begin:stop]), whole=whole))
-        begin, in_long_line = stop + 1, False
+        is_long = in_long_line or end - begin > max_line
+        is_ended = stop >= 0 or is_last
+        line = _stripped(data[begin:end]) if is_ended else data[begin:end]
+        lines += _pieces(at.position + begin, line, max_line) if is_long else [Line(at.position + begin, line)]
+        begin, in_long_line = end + (stop >= 0), not is_ended
+
+
+def _pieces(position: int, line: bytes, size: int) -> Iterator[Line]:
+    """A long line in records that the quarantine takes, however much of it was read at once."""
+    for begin in range(0, len(line), size):
+        yield Line(position + begin, line[begin : begin + size], whole=False)
 
 
 def _stripped(line: bytes) -> bytes:
