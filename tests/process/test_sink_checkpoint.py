@@ -130,6 +130,46 @@ def test_what_a_power_cut_leaves_of_files_that_are_not_synced_is_removed(directo
     assert sorted(path.name for path in (directory / "offsets").iterdir()) == [".3.crc", "10", "3", "9"]
 
 
+def injected(directory, *, whole):
+    """A checkpoint whose batch 10 has read injection 8; `whole` of 9 and 10 are in the log of them too."""
+    checkpoint, entries = good(directory), directory / "sources" / "mainstem_heartbeats"
+    entries.mkdir(parents=True)
+    for number, name in ((8, "8"), (9, "9.compact"), (10, "10")):
+        if number in (8, *whole):
+            (entries / name).write_text(f'v1\n{{"path":"file:///{number}.txt","timestamp":1,"batchId":{number}}}')
+            (entries / f".{name}.crc").write_bytes(b"crc")
+    for batch, read in ((10, 8), (11, 10)):
+        (directory / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"flights":{{"0":5}}}}\n{{"logOffset":{read}}}')
+    return checkpoint, entries
+
+
+@pytest.mark.parametrize("left", [None, b"", b"v1", b'v1\n{"path":', bytes(40)])
+@pytest.mark.parametrize("name", ["9.compact", "10"])
+@pytest.mark.parametrize("planned", [True, False])
+def test_what_a_power_cut_leaves_of_injections_that_the_log_does_not_have_is_removed(directory, left, name, planned):
+    """Spark ended at each start, and there had never been a copy to bring back. It finds the injections again."""
+    checkpoint, entries = injected(directory, whole={9, 10})
+    checkpoint.check(10)
+    assert {path.name for path in entries.glob("[0-9]*")} == {"8", "9.compact", "10"}  # whole: as Spark has planned it
+    assert (directory / "offsets" / "11").exists()
+    (entries / name).unlink() if left is None else (entries / name).write_bytes(left)
+    if not planned:
+        (directory / "offsets" / "11").unlink()
+    checkpoint.check(10)
+    assert {path.name for path in entries.iterdir()} == {"8", ".8.crc"}
+    assert {path.name for path in (directory / "offsets").glob("[0-9]*")} == {"3", "9", "10"}
+
+
+@pytest.mark.parametrize("why", ["the log has them", "the checkpoint is ahead of the log", "it was rolled back"])
+def test_injections_that_the_log_does_not_make_good_are_left(directory, why):
+    checkpoint, entries = injected(directory, whole={9})
+    committed = {"the log has them": 10, "the checkpoint is ahead of the log": 9, "it was rolled back": 12}[why]
+    (directory / "offsets" / "11").unlink()
+    (entries / ("8" if committed == 10 else "9.compact")).write_bytes(b"")
+    checkpoint.check(committed)
+    assert {path.name for path in entries.glob("[0-9]*")} == {"8", "9.compact"}
+
+
 @pytest.mark.parametrize("name", ["metadata", "sources/0/0", "state/0/0/_metadata/metadata"])
 @pytest.mark.parametrize("committed", [-1, 0])
 def test_what_a_power_cut_leaves_of_the_first_start_is_removed(tmp_path, name, committed):

@@ -52,7 +52,7 @@ from mainstem.process.reading import (
 )
 from mainstem.process.session import job_session
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
-from mainstem.process.sink_checkpoint import Checkpoint
+from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.tables import PinnedTable, TableReader
 from mainstem.process.versions import Fixed, Version
 from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, unknown_id, with_id
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-INJECTION_SOURCE = "mainstem_heartbeats"
 _HEARTBEAT = "_heartbeat"
 _INJECTIONS_KEPT = 1000
 _ATTEMPTS = 5

@@ -3,7 +3,7 @@
     v1
     {"batchWatermarkMs": 1577837400000, ...}          # the watermark that closes windows in this batch
     {"flights": {"0": 5, "1": 1}}                     # a topic: partition -> next offset
-    {"logOffset": 0}                                  # a source that is no topic: left out
+    {"logOffset": 0}                                  # a source of files: the last entry of its log
     -                                                 # a source that has not seen anything yet
 
 Sources stand in the order of the query's plan. A topic is read by one source only,
@@ -20,14 +20,22 @@ from mainstem.core import CorruptData
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
-    """Where a batch ends in every topic, and the watermark it runs with (ms since 1970; 0: none yet)."""
+    """Where a batch ends in every topic, and the watermark it runs with (ms since 1970; 0: none yet).
+
+    `injections` is the last entry that it reads of the injections' log; -1: none yet.
+    """
 
     watermark: int
     ends: dict[str, NextOffsets]
+    injections: int = -1
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
     batch_watermark_ms: int = 0
+
+
+class _Files(msgspec.Struct, rename="camel"):
+    log_offset: int = -1
 
 
 NOTHING = BatchPlan(0, {})
@@ -48,18 +56,14 @@ def read_plan(checkpoint: Path, batch: int) -> BatchPlan:
         if version != "v1":
             raise CorruptData(f"{path}: expected version v1, found {version!r}")
         positions: NextOffsets = {}
+        injections = -1
         for line in lines:
-            positions |= _topics(line)
+            source = {} if line in ("", "-") else msgspec.json.decode(line, type=dict[str, Any])
+            if all(isinstance(value, dict) for value in source.values()):
+                positions |= msgspec.convert(source, NextOffsets, strict=False)
+            else:
+                injections = msgspec.convert(source, _Files).log_offset
         ends = {topic: {topic: by_partition} for topic, by_partition in positions.items()}
-        return BatchPlan(msgspec.json.decode(metadata, type=_Metadata).batch_watermark_ms, ends)
+        return BatchPlan(msgspec.json.decode(metadata, type=_Metadata).batch_watermark_ms, ends, injections)
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise CorruptData(f"{path}: expected the plan of a batch: {error}") from error
-
-
-def _topics(line: str) -> NextOffsets:
-    if line in ("", "-"):
-        return {}
-    tree = msgspec.json.decode(line, type=dict[str, Any])
-    if not all(isinstance(value, dict) for value in tree.values()):
-        return {}
-    return msgspec.convert(tree, NextOffsets, strict=False)

@@ -1,10 +1,10 @@
 """What the sink needs of a Spark query's checkpoint directory: whose it is, and that what a batch rests on is durable.
 
-Spark writes `metadata` (the query's id), `offsets/N` (the end of batch N), the files of the state and `commits/N` by
-renaming a new file, but syncs neither the file nor the directory: a power cut may take them back, or leave them empty.
-The sink syncs all of them but the last before it commits batch N to the log. That `commits/N` may be lost does no harm,
-since the marker then says that N is committed; one that is not whole is removed at the next start, and so is the plan
-of a batch that the log does not have.
+Spark writes `metadata` (the query's id), `sources/<name>/K` (files that a source has found), `offsets/N` (the end of
+batch N), the files of the state and `commits/N` by renaming a new file, but syncs neither the file nor the directory: a
+power cut may take them back, or leave them empty. The sink syncs all of them but the last before it commits batch N to
+the log. That `commits/N` may be lost does no harm, since the marker then says that N is committed; one that is not
+whole is removed at the next start, and so are the plan and the sources' files of a batch that the log does not have.
 """
 
 import os
@@ -24,7 +24,10 @@ from mainstem.process.sink_decision import SinkRefused
 
 log = get_logger()
 
+INJECTION_SOURCE = "mainstem_heartbeats"
+"""The source of a job's own event times; `sources` has its log under this name."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_ENTRY = re.compile(r"\.?(\d+)(?:\.compact)?(?:\.crc)?")  # of the log of a source of files, and its checksum
 _UNSYNCED_ENDS = 100  # more of them than an operating system keeps to itself at a batch a second
 _SYNCS_AT_ONCE = 8  # the file system makes several durable with one write of its journal
 _DAMAGE = (
@@ -109,6 +112,7 @@ class Checkpoint:
             if _is_end(path):
                 break
             self._mend(path, committed, f"{path}: expected the end of a batch, found something else")
+        self._mend_injections(committed)
 
     def _remove_cut_start(self) -> None:
         """Remove what a power cut has left of the first start: no batch was committed, so that nothing is lost with it,
@@ -136,6 +140,32 @@ class Checkpoint:
             each.unlink(missing_ok=True)
         sync_directory(path.parent)
         log.warning("checkpoint_mended", removed=str(path), reason=reason, committed=committed)
+
+    def _mend_injections(self, committed: int) -> None:
+        """Where the log of the injections is not whole behind the last batch that was committed, remove what is there,
+        and the plan that speaks of it: Spark finds the injections again, and plans the batch anew.
+        """
+        directory, plan = self.directory / "sources" / INJECTION_SOURCE, self.directory / "offsets" / str(committed + 1)
+        if not directory.is_dir() or any(int(path.name) > committed for path in self._newest("commits", 1)):
+            return  # of a checkpoint that is ahead of the log nothing is removed
+        try:
+            read = read_plan(self.directory, committed).injections
+            planned = read_plan(self.directory, committed + 1).injections if plan.exists() else read
+        except CorruptData:
+            return  # it was rolled back
+        names = {path: _ENTRY.fullmatch(path.name) for path in directory.iterdir()}
+        unread = {path: int(name[1]) for path, name in names.items() if name is not None and int(name[1]) > read}
+        whole = {number for path, number in unread.items() if _is_entry(path)}
+        lacks = [number for number in range(read + 1, max(planned, *unread.values(), read) + 1) if number not in whole]
+        if not lacks:
+            return
+        removed = [path for path in (plan, plan.with_name(f".{plan.name}.crc"), *unread) if path.exists()]
+        for path in removed:
+            path.unlink()
+        for each in {path.parent for path in removed}:
+            sync_directory(each)
+        reason = f"{directory / str(lacks[0])}: expected the files of injections, found something else"
+        log.warning("checkpoint_mended", removed=", ".join(map(str, removed)), reason=reason, committed=committed)
 
     def damaged(self, failure: str) -> Path | None:
         """The file of this checkpoint that a failure of Spark complains about; `failure` has all of its causes.
@@ -220,6 +250,15 @@ def _is_end(path: Path) -> bool:
         version, *rest = path.read_text().splitlines()
         return version == "v1" and isinstance(msgspec.json.decode("".join(rest)), dict)
     except (ValueError, msgspec.DecodeError):
+        return False
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether this is a whole file of the log of a source of files."""
+    try:
+        version, *files = path.read_text().splitlines()
+        return version == "v1" and all(isinstance(msgspec.json.decode(file), dict) for file in files) and bool(files)
+    except (OSError, ValueError, msgspec.DecodeError):
         return False
 
 
