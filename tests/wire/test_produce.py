@@ -1,6 +1,7 @@
 """The hand-written Produce codec and kio read and write the same bytes."""
 
 import contextlib
+import struct
 from uuid import UUID
 
 import pytest
@@ -166,3 +167,26 @@ def test_a_request_has_a_limit_of_topics_and_partitions(version):
     body = codec.encode_request(0, version, message)
     with pytest.raises(MalformedFrame, match="more than 100000 items in one request"):
         produce.decode(version, body, 0)
+
+
+@pytest.mark.parametrize("version", [3, 8])
+@pytest.mark.parametrize("partitions", [-1, -(2**31)])
+def test_a_negative_number_of_partitions_gives_no_room_for_others(version, partitions):
+    """It was added to the items of the request, so that one of -2^31 let any number of others in."""
+    many = MOST_ITEMS + 1
+    body = struct.pack(">hhii", -1, 1, 1, 2) + struct.pack(">h1si", 1, b"a", partitions)
+    body += struct.pack(">h1si", 1, b"b", many) + struct.pack(">ii", 0, -1) * many
+    with pytest.raises(MalformedFrame, match="byte 19: null where an array is required"):
+        produce.decode(version, bytearray(body), 0)
+    with pytest.raises(MalformedFrame):
+        codec.decode_request(0, version, body)
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_a_request_whose_topics_are_null_is_malformed(version):
+    null, nothing = (b"\0", b"\0") if version == 9 else (struct.pack(">i", -1), b"")
+    head = (b"\0" if version == 9 else struct.pack(">h", -1)) + struct.pack(">hi", 1, 1)
+    with pytest.raises(MalformedFrame, match="null where an array is required"):
+        produce.decode(version, bytearray(head + null + nothing), 0)
+    with pytest.raises(MalformedFrame):
+        codec.decode_request(0, version, head + null + nothing)

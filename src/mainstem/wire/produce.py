@@ -104,7 +104,7 @@ def _decode_flexible(version: int, frame: bytearray, position: int) -> tuple[Pro
     transactional_id, position = _compact_string(frame, position)
     acks, timeout = _ACKS_TIMEOUT.unpack_from(frame, position)
     topic_count, position = read_varint(frame, position + 6)
-    items = _spend(0, topic_count, position)
+    items = _spend(0, topic_count - 1, position)
     topics = []
     for _ in range(topic_count - 1):
         name: str | None = ""
@@ -115,7 +115,7 @@ def _decode_flexible(version: int, frame: bytearray, position: int) -> tuple[Pro
         else:
             name, position = _compact_string(frame, position)
         partition_count, position = read_varint(frame, position)
-        items = _spend(items, partition_count, position)
+        items = _spend(items, partition_count - 1, position)
         partitions = []
         for _ in range(partition_count - 1):
             (index,) = INT32.unpack_from(frame, position)
@@ -159,6 +159,8 @@ def _decode_plain(version: int, frame: bytearray, position: int) -> tuple[Produc
 
 
 def _spend(spent: int, items: int, position: int) -> int:
+    if items < 0:
+        raise MalformedFrame(f"byte {position}: null where an array is required")
     if spent + items > MOST_ITEMS:
         raise MalformedFrame(f"byte {position}: more than {MOST_ITEMS} items in one request")
     return spent + items
