@@ -247,6 +247,11 @@ NASTY = [
     ("\n\r\t\b\f\0\x1f\x7f", -1, False, date(1970, 1, 1), datetime(2020, 1, 1, 1, 2, 3, 1)),
     ("é ü € 漢 \U0001f600", 1, True, date(2000, 1, 1), datetime(2020, 1, 1, 1, 2, 3, 100000)),
     ("", 1, True, date(2000, 1, 1), datetime(2020, 1, 1)),
+    # What Java's `$` takes for the end of a text has its place before it.
+    *(
+        (f"abc{end}", 1, True, date(2000, 1, 1), datetime(2020, 1, 1))
+        for end in ("\n", "\r", "\r\n", "\x85", "\u2028", "\u2029")
+    ),
 ]
 
 

@@ -308,7 +308,8 @@ def _json_string(column: "Column") -> "Column":
     """A JSON string with everything but plain ASCII escaped, as Python's json.dumps writes it."""
     from pyspark.sql import functions as F
 
-    plain = column.rlike(r"^[ !#-\[\]-~]*$")
+    # `\z`, not `$`: Java's `$` also stands before a line end that is the last of a text.
+    plain = column.rlike(r"^[ !#-\[\]-~]*\z")
     escaped = F.array_join(F.transform(F.split(column, ""), _escaped), "")
     return F.concat(F.lit('"'), F.when(plain, column).otherwise(escaped), F.lit('"'))
 
@@ -320,7 +321,7 @@ def _escaped(char: "Column") -> "Column":
     units = F.lower(F.hex(F.encode(char, "UTF-16BE")))  # one unit, or two for what lies beyond the first plane
     long = F.concat(F.lit("\\u"), F.substring(units, 1, 4))
     pair = F.concat(long, F.lit("\\u"), F.substring(units, 5, 4))
-    result = F.when(char.rlike(r"^[ -~]$"), char).when(F.length(units) == 4, long).otherwise(pair)
+    result = F.when(char.rlike(r"^[ -~]\z"), char).when(F.length(units) == 4, long).otherwise(pair)
     for plain, escape in short.items():
         result = F.when(char == plain, F.lit(escape)).otherwise(result)
     return F.when(char == "", F.lit("")).otherwise(result)
