@@ -1,5 +1,6 @@
 """Fixtures that several rooms' tests share."""
 
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell has what it runs in the background ignore Ctrl-C, and children inherit that; tests interrupt theirs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--long"):
         settings.load_profile("long")
 

@@ -3,6 +3,7 @@ that both ways are one, Spark reads too.
 """
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -283,3 +284,47 @@ def test_a_table_that_misses_what_the_log_no_longer_has_is_held(lake):
     lake.wait_for("flights", [(5,)], "number")
     lake.wait(lambda: ("lakehouse", "flights", 5) in lake.said())
     assert [line for line in audit(lake.connection, ["flights"]) if line.verdict is Verdict.WRONG] == []
+
+
+@pytest.mark.spark
+def test_a_table_that_is_removed_is_filled_anew_and_what_is_no_table_is_left_alone(lake):
+    """While the sink runs: it began anew where the old one had been, and its books said that it had everything."""
+    for topic in ("flights", "other"):
+        ensure_topic(lake.connection, topic, 1)
+        lake.send(topic, [(b"a", flight(1)), (b"b", flight(2))])
+    for name in ("lost+found", "damaged"):  # those that a mounted disk brings, and a topic's
+        (lake.tables / name).mkdir(parents=True)
+        (lake.tables / name / "_delta_log").symlink_to("_delta_log")
+    lake.run()
+    assert list(lake.lakehouse.held) == ["damaged"]
+    for topic in ("flights", "other"):
+        lake.wait_for(topic, [(1,), (2,)], "number")
+    lake.wait(lambda: ("lakehouse", "flights", 2) in lake.said())
+    shutil.rmtree(lake.tables / "flights")
+    lake.send("flights", [(b"c", flight(3))])
+    lake.wait_for("flights", [(1,), (2,), (3,)], "number")
+    lake.wait(lambda: ("lakehouse", "flights", 3) in lake.said())
+    assert lake.statements()["flights", 0].rows == 3
+
+
+@pytest.mark.spark
+def test_a_batch_is_not_cut_off_for_a_table_that_is_due_and_none_begins_before_it_is_tried(lake):
+    lake.lakehouse = sink = lake.make()
+    did = []
+    sink.query, sink.start = SimpleNamespace(isActive=True), lambda: did.append("start")
+    sink._held.hold("flights", OSError("full"))
+
+    def write(batch, _):
+        did.append(batch)
+        lake.clock.advance_ms(1_000_000)
+        sink.step()
+        did.append("written")
+
+    sink._write = write
+    (lake.checkpoint / "offsets").mkdir(parents=True)
+    (lake.checkpoint / "offsets" / "0").write_text("v1\n{}\n{}\n")
+    sink._batch("first", 0)
+    sink._batch("second", 1)
+    sink.step()
+    assert did == ["first", "written", "start"]
+    sink.query = None

@@ -3,7 +3,7 @@
 from mainstem.connect.sinks.delta_held import HeldTables
 from mainstem.connect.sinks.delta_spark import TableHeld
 from mainstem.core import Retriable
-from mainstem.core.backoff import FOR_A_PERSON, PASSING, WORKS_AFTER_SECONDS
+from mainstem.core.backoff import FOR_A_PERSON, HEALTHY_AFTER_SECONDS, PASSING, WORKS_AFTER_SECONDS
 from mainstem.core.clock import ManualClock
 
 
@@ -53,3 +53,17 @@ def test_a_topic_that_is_gone_is_told_of_no_more():
     held.try_again()
     held.opened([])
     assert held.states == []
+
+
+def test_a_table_that_is_written_again_and_again_works_and_is_told_of_no_more():
+    """Each batch counted as a new start: a busy table was told as waiting for ever."""
+    clock = ManualClock()
+    held = HeldTables("lake", clock)
+    held.hold("flights", OSError("full"))
+    held.try_again()
+    for second in range(0, int(HEALTHY_AFTER_SECONDS) + 2, 2):
+        held.written("flights")
+        states = [state for _, state, _ in seen(held, clock)]
+        expected = ["waiting"] if second < WORKS_AFTER_SECONDS else ["running"]
+        assert states == ([] if second >= HEALTHY_AFTER_SECONDS else expected)
+        clock.advance_ms(2000)

@@ -15,7 +15,7 @@ from mainstem.connect.sinks.delta_rows import Columns, NotPlain, typed_small
 from mainstem.connect.sinks.delta_small import commit_small
 from mainstem.connect.sinks.delta_spark import SparkWriter
 from mainstem.registry import avro
-from tests.support.lakehouse import ALL, AT, CHANGE, KINDS, NUMBER, change, collected, number, plane
+from tests.support.lakehouse import ALL, AT, CHANGE, KINDS, NUMBER, change, collected, number, plane, record
 
 
 def test_a_stream_is_appended_with_our_metadata(tmp_path):
@@ -50,6 +50,16 @@ def test_a_changelog_is_merged_by_its_key(tmp_path):
     assert send((b"never", change("d"))) == [("a", 3), ("c", 4)]
     assert send((b"a", None), (b"never", None)) == [("c", 4)]
     assert send((b"a", None)) == [("c", 4)]
+
+
+def test_rows_without_columns_are_no_tombstones(tmp_path):
+    """A set of keys: of its schema there is no column."""
+    keys = record()
+    for metadata, pair in (("m0", b"ab"), ("m1", b"cd")):
+        rows = collected(*((bytes([key]), avro.encode(1, keys, {})) for key in pair))
+        typed = typed_small(rows, {1: Columns(keys)}, merged=True)
+        commit_small(tmp_path / "t", typed, metadata, merged=True)
+    assert sorted(DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["_key"].to_pylist()) == ["a", "b", "c", "d"]
 
 
 def test_a_table_whose_rows_are_all_deleted_is_empty(tmp_path):

@@ -18,7 +18,7 @@ a table's small files become few, and what no version of the last week has is re
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 log = get_logger()
 
 USER_TOPICS = r"^[^_].*"  # internal topics start with an underscore, in Kafka and here
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")  # Kafka's rule; other directories are not ours: `lost+found` of a disk
 EARLIEST, LATEST = -2, -1  # Spark's names for offsets
 KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
 WRITERS = 4  # tables written at the same time: a commit is mostly waiting
@@ -87,6 +88,10 @@ class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class TopicChanged(Retriable):
     """A topic was deleted and made anew while the query ran: the query starts again."""
+
+
+class TableGone(Retriable):
+    """A table's directory was removed while the query ran."""
 
 
 class Lakehouse:
@@ -134,6 +139,8 @@ class Lakehouse:
         self._attempts = Attempts(f"sink {name}", self._clock)
         self._held = HeldTables(name, self._clock)
         self._error: BaseException | None = None  # of the last batch, as it was: Spark has only its text
+        self._in_batch = False
+        self._skips = False  # until the query is started again: a table that was held is due
 
     @property
     def states(self) -> list[TaskState]:
@@ -159,7 +166,8 @@ class Lakehouse:
         if query is not None and not query.isActive:
             self.query = None
             self._failed(self._error or query.exception())
-        if self._attempts.is_due if self.query is None else self._held.is_due:
+        held_is_due = self._held.is_due and not self._in_batch  # a batch is not cut off for it
+        if self._attempts.is_due if self.query is None else held_is_due:
             self.start()
 
     def stop(self) -> None:
@@ -177,7 +185,7 @@ class Lakehouse:
         announce(self._connection, self._config, self._name)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._held.try_again()
-        self._error = None
+        self._error, self._skips = None, False
         starts = self._starts()
         self._report(self._commits[topic] for topic in self._commits.keys() - self.held.keys())
         shutil.rmtree(self._checkpoint, ignore_errors=True)
@@ -211,7 +219,7 @@ class Lakehouse:
         self._commits = {}
         self._spark_writer.forget_shapes()
         for table in sorted(self._directory.iterdir()):
-            if is_table(table) and table.name != QUARANTINE:
+            if TOPIC_NAME.fullmatch(table.name) and table.name != QUARANTINE:
                 self._open(table.name, places)
         starts: dict[str, dict[str, int]] = {}
         for topic, partitions in topics.items():
@@ -225,9 +233,11 @@ class Lakehouse:
         return starts
 
     def _open(self, topic: str, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Know the position of a table, if it is one of this log's topic."""
+        """Know the position of a table, if there is one and it is of this log's topic."""
         path = self._directory / topic
         try:
+            if not is_table(path):
+                return
             commit = self._commits[topic] = last_commit(path) or TableCommit(topic)
             if commit.cluster and topic in self._ids:
                 expected, here = (commit.cluster, commit.topic_id), (self._cluster, self._ids[topic])
@@ -250,11 +260,20 @@ class Lakehouse:
             self._held.hold(topic, error, unopened=True)
 
     def _batch(self, batch: "DataFrame", number: int) -> None:
+        """Under load one batch follows the other, so none is begun while a table waits to be tried again: the query
+        starts again from where the tables are.
+        """
+        self._skips = self._skips or self._held.is_due
+        if self._skips:
+            return
+        self._in_batch = True
         try:
             self._write(batch, batch_ends(self._checkpoint, number))
         except BaseException as error:
             self._error = error
             raise
+        finally:
+            self._in_batch = False
 
     def _write(self, batch: "DataFrame", ends: Mapping[str, Mapping[int, int]]) -> None:
         """One batch, up to `ends`: 1. leave out what is held, 2. count it, 3. write the tables, those with few records
@@ -278,17 +297,21 @@ class Lakehouse:
             few = self._small_writer.few(slices)
             for turn in (few, slices.keys() - few):
                 if turn:
-                    self._write_tables(rows, {topic: slices[topic] for topic in sorted(turn)}, ends)
+                    self._write_tables(rows, {topic: slices[topic] for topic in sorted(turn)}, few, ends)
         finally:
             rows.unpersist()
 
     def _write_tables(
-        self, rows: "DataFrame", slices: Mapping[str, list[Slice]], ends: Mapping[str, Mapping[int, int]]
+        self,
+        rows: "DataFrame",
+        slices: Mapping[str, list[Slice]],
+        few: Collection[str],
+        ends: Mapping[str, Mapping[int, int]],
     ) -> None:
         """The tables of these topics: 1. collect what is small, 2. set aside what is wrong, 3. write, 4. report."""
         from pyspark.sql import functions as F
 
-        small = self._small_writer.collect(rows, slices)
+        small = self._small_writer.collect(rows, slices, few)
         large = {topic: mine for topic, mine in slices.items() if topic not in small}
         wrong = self._set_aside(rows.filter(F.col("topic").isin(*large)), large) if large else {}
         commits = [
@@ -327,6 +350,8 @@ class Lakehouse:
         """Write one table; what goes wrong holds up this one only."""
         topic, metadata = commit.topic, msgspec.json.encode(commit).decode()
         try:
+            if self._commit_of(topic).partitions and not is_table(self._directory / topic):
+                raise TableGone(f"{self._directory / topic}: the table is gone: it is filled anew from the log")
             if small is None or not self._small_writer.write(small, topic, slices, metadata):
                 self._spark_writer.write(rows, topic, slices, metadata)
             log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})

@@ -67,7 +67,12 @@ class HeldTables:
             self.written(topic)
 
     def written(self, topic: str) -> None:
-        """The table is held no longer."""
+        """The table is held no longer; when that has been so for a while, its failures are forgotten."""
         with self._lock:
-            if topic in self._attempts:
-                self._attempts[topic].start()
+            attempts = self._attempts.get(topic)
+            if attempts is None:
+                return
+            if attempts.state.state != "running":
+                attempts.start()
+            elif attempts.is_healthy:
+                del self._attempts[topic]

@@ -6,7 +6,7 @@ plain (a type that Avro and Delta call differently, a record that does not decod
 `NotPlain`, and Spark writes that table. All ways give the same tables.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,9 +62,13 @@ class SmallWriter:
             few.add(topic)
         return few
 
-    def collect(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> "dict[str, pa.Table]":
-        """The typed rows of the topics that are written here: the smallest of those that are plain."""
-        chosen, few = self._choose(slices), self.few(slices)
+    def collect(
+        self, rows: "DataFrame", slices: Mapping[str, list[Slice]], few: Collection[str]
+    ) -> "dict[str, pa.Table]":
+        """The typed rows of the topics that are written here: the smallest of those that are plain. Those of `few` are
+        decoded here, the others by Spark.
+        """
+        chosen = self._choose(slices)
         here = {topic: columns for topic, columns in chosen.items() if topic in few}
         small = self._decode_here(rows, here, slices) if here else {}
         many = [topic for topic in chosen if topic not in few]
@@ -180,7 +184,7 @@ def _commit(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         write_deltalake(str(path), rows, commit_properties=said)
         return
-    only_tombstones = merged and names == list(PLACE)
+    only_tombstones = merged and names == list(PLACE) and not rows.filter(_not_deleted(rows)).num_rows
     if not only_tombstones:
         _check_columns(table, rows, names)
     if not merged:
