@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.registry.errors import InvalidSchema
-from mainstem.registry.schema import canonical, fallbacks, is_change, parse, pointer_to, span
+from mainstem.registry.schema import brief, canonical, fallbacks, is_change, parse, pointer_to, span
 
 EPOCH = datetime(1970, 1, 1)
 
@@ -308,3 +308,12 @@ def test_a_change_record_is_told_by_its_attribute():
     assert not is_change("string")
     assert not is_change('syntax = "proto3"; message Flight {}')
     assert not is_change("[" * 100_000)
+
+
+def test_of_a_value_only_the_beginning_is_read_for_a_message():
+    nested = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert brief(nested) == "[" * 57 + "..."
+    assert brief(["\ud800" * 60]) == '["' + "\\ud800" * 9 + "\\..."
+    assert brief({"a": [1, "é", None]}) == '{"a": [1, "é", null]}'

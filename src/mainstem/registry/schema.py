@@ -45,6 +45,7 @@ _DAY_SECONDS: Final = 86_400
 _YEAR_1, _YEAR_10000 = -62_135_596_800, 253_402_300_800  # where they begin, in seconds since 1970
 _PER_SECOND: Final = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 _NO_DEFAULT: Final = object()
+_JSON: Final = json.JSONEncoder(default=str, ensure_ascii=False)
 
 
 class AvroType(msgspec.Struct, eq=False):
@@ -435,8 +436,17 @@ def span(logical: str) -> range:
 
 def brief(value: Any) -> str:
     """`value` as JSON, cut to a length a message can hold."""
-    text = json.dumps(value, default=str, ensure_ascii=False).encode(errors="backslashreplace").decode()
-    return text if len(text) <= 60 else text[:57] + "..."
+    text = ""
+    for part in _JSON.iterencode(value):  # not all of it: it may be 1 MB, nested as deep as Python can go
+        text += part
+        if len(text) > 60:
+            break
+    return cut(text.encode(errors="backslashreplace").decode(), 60)
+
+
+def cut(text: str, length: int) -> str:
+    """`text`, or its beginning where it has more than `length` characters."""
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def misfit(kind: AvroType, value: Any) -> str:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem.connect.sources import http_values
 from mainstem.connect.sources.http_values import Unfit, converter, default_value
 from mainstem.registry.schema import parse
 
@@ -185,6 +186,61 @@ def test_a_recursive_record():
     with pytest.raises(Unfit) as error:
         stored(schema, {"v": 1, "next": {"v": 2, "next": {"v": "x"}}})
     assert error.value.pointer == "/next/next/v"
+
+
+def condition(name, *more):
+    terms = {"type": "array", "items": ["string", *more]}
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": "terms", "type": terms}, {"name": "op", "type": name_of_op(name)}],
+    }
+
+
+def name_of_op(name):
+    return {"type": "enum", "name": f"{name}Op", "symbols": [name.upper()]}
+
+
+@pytest.mark.parametrize("op", ["OR", "NEITHER"])
+def test_a_deep_event_of_a_recursive_union_is_converted_once_however_many_branches_begin_as_it_does(op, monkeypatch):
+    """Each level fits `And` up to its `op`: to convert its terms anew for `Or` is to convert the last 2^40 times."""
+    schema = parse(json.dumps(condition("And", "And", condition("Or", "And", "Or"))))
+    calls = []
+    plain = http_values._plain
+
+    def counted(node):
+        convert = plain(node)
+        return lambda value: (calls.append(node.kind), convert(value))[1]
+
+    monkeypatch.setattr(http_values, "_plain", counted)
+    convert = converter(schema)
+    event = {"terms": ["x"], "op": op}
+    for _ in range(40):
+        event = {"terms": [event], "op": "OR"}
+    event["op"] = "AND"
+    if op == "OR":
+        assert convert(event)["terms"][0][0] == "Or"
+    else:
+        with pytest.raises(Unfit) as error:
+            convert(event)
+        assert len(str(error.value)) < 2000
+        assert str(error.value).startswith("/terms/0: found {")
+    assert len(calls) < 10 * 40
+
+
+def test_a_field_named_as_its_record_is_converted_once(monkeypatch):
+    """`{"next": ...}` may be a record `next`, or the label of one: both at each level is 2^40 at the last."""
+    schema = {"type": "record", "name": "next", "fields": [{"name": "next", "type": ["null", "next"]}]}
+    calls = []
+    absent = http_values._expected
+    monkeypatch.setattr(http_values, "_expected", lambda *parts: (calls.append(parts), absent(*parts))[1])
+    event = 1
+    for _ in range(40):
+        event = {"next": event}
+    with pytest.raises(Unfit) as error:
+        converter(parse(json.dumps(schema)))(event)
+    assert len(calls) < 10 * 40
+    assert len(str(error.value)) < 2000
 
 
 def test_defaults_become_values():

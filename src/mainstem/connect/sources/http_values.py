@@ -25,7 +25,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from mainstem.core.errors import UserError
-from mainstem.registry.schema import AvroField, AvroType, brief, pointer_to, span
+from mainstem.registry.schema import AvroField, AvroType, brief, cut, pointer_to, span
 
 Convert = Callable[[Any], Any]
 
@@ -35,19 +35,27 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _FLOAT32_MAX: Final = 3.4028234663852886e38
 _INT: Final = (-(2**31), 2**31 - 1)
 _LONG: Final = (-(2**63), 2**63 - 1)
+_REASON: Final = 500  # characters; an event may be refused 10,000 times in a request, and each reason is kept
+_STEPS: Final = 10
+_STEP: Final = 60  # characters
+_REASONS: Final = 5
+_NESTED: Final = frozenset({"record", "array", "map"})
 
 
 class Unfit(UserError):
-    """A value does not fit its schema; `pointer` is the place in the event (a JSON pointer)."""
+    """A value does not fit its schema; `pointer` is the place in the event (a JSON pointer). Both are cut to lengths
+    a message can hold: keys, symbols and depth are the sender's.
+    """
 
     def __init__(self, reason: str, *steps: str | int) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = cut(reason, _REASON)
+        super().__init__(self.reason)
         self.steps = list(steps)  # innermost first; who passes the error on adds its own
 
     @property
     def pointer(self) -> str:
-        return pointer_to("", *reversed(self.steps))
+        steps = [cut(str(step), _STEP) for step in self.steps[: -_STEPS - 1 : -1]]
+        return pointer_to("", *steps) + ("/..." if len(self.steps) > _STEPS else "")
 
     def __str__(self) -> str:
         """The place and the reason in one line."""
@@ -55,8 +63,17 @@ class Unfit(UserError):
 
 
 def converter(schema: AvroType) -> Convert:
-    """A function from decoded JSON to what fastavro writes with `schema`; it raises `Unfit`."""
-    return _Compiler().compile(schema)
+    """A function from decoded JSON to what fastavro writes with `schema`; it raises `Unfit`. One event at a time."""
+    compiler = _Compiler()
+    convert = compiler.compile(schema)
+
+    def convert_event(value: Any) -> Any:
+        try:
+            return convert(value)
+        finally:
+            compiler.converted.clear()  # ids of values are theirs for as long as the event lives
+
+    return convert_event
 
 
 def _expected(what: object, value: Any) -> Unfit:
@@ -68,6 +85,32 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.records: dict[str, Convert] = {}
+        self.converted: dict[tuple[Convert, int], Any] = {}
+
+    def once(self, convert: Convert) -> Convert:
+        """`convert`, called once for each object or list of an event, whose result or error it gives again.
+
+        The branches of a union may begin alike, and what each of them converts of one value, each does of the values
+        within: without this the innermost value is converted 2^depth times.
+        """
+        converted = self.converted
+
+        def convert_once(value: Any) -> Any:
+            if type(value) is not dict and type(value) is not list:
+                return convert(value)
+            key = (convert, id(value))
+            found = converted.get(key)
+            if found is None:
+                try:
+                    found = convert(value)
+                except Unfit as error:
+                    found = Unfit(error.reason, *error.steps)  # `error` gets the steps to it on its way out
+                converted[key] = found
+            if type(found) is Unfit:
+                raise Unfit(found.reason, *found.steps)
+            return found
+
+        return convert_once
 
     def compile(self, node: AvroType) -> Convert:
         if node.logical:
@@ -96,9 +139,9 @@ class _Compiler:
 
     def record(self, node: AvroType) -> Convert:
         if node.name in self.records:
-            name = node.name  # the closure is not there yet while the record is being compiled: look it up when it runs
-            return lambda value: self.records[name](value)  # noqa: PLW0108
-        self.records[node.name] = lambda value: value  # replaced below, before anything is converted
+            return self.records[node.name]
+        # The closure is not there yet while the record's fields, which may refer to it, are being compiled.
+        self.records[node.name] = self.once(lambda value: convert(value))  # noqa: PLW0108
         parts = [(field.name, self.compile(field.type)) for field in node.fields]
         optional = {field.name: _absent(field) for field in node.fields if field.has_default or _nullable(field.type)}
         names = frozenset(field.name for field in node.fields)
@@ -123,8 +166,7 @@ class _Compiler:
                 raise Unfit(f"unknown field; {node} has {', '.join(each for each, _ in parts)}", unknown)
             return row
 
-        self.records[node.name] = convert
-        return convert
+        return self.records[node.name]
 
     def union(self, node: AvroType) -> Convert:
         others = [branch for branch in node.branches if branch.kind != "null"]
@@ -132,18 +174,21 @@ class _Compiler:
         if len(others) == 1:
             inner = self.compile(others[0])
             label = others[0].name or others[0].kind
+            nested = others[0].kind in _NESTED
 
             def convert_one(value: Any) -> Any:
                 if value is None and has_null:
                     return None
                 try:
-                    return inner(value)
+                    found = inner(value)
                 except Unfit:
-                    if type(value) is dict and len(value) == 1 and label in value:
-                        return inner(value[label])
-                    raise
+                    if type(value) is not dict or len(value) != 1 or label not in value:
+                        raise
+                    found = inner(value[label])
+                # With its type's name, fastavro need not look through all of it, at each level, for whether it fits.
+                return (label, found) if nested else found
 
-            return convert_one
+            return self.once(convert_one) if nested else convert_one
         labelled = {branch.name or branch.kind: self.compile(branch) for branch in others}
 
         def convert(value: Any) -> Any:
@@ -152,16 +197,17 @@ class _Compiler:
             if type(value) is dict and len(value) == 1 and next(iter(value)) in labelled:
                 label = next(iter(value))
                 return label, labelled[label](value[label])
-            reasons = []
+            reasons: list[str] = []
             for label, inner in labelled.items():
                 # fastavro takes (type name, value): left to itself it may write "A" as a uuid.
                 try:
                     return label, inner(value)
                 except Unfit as error:
-                    reasons.append(f"{label}: {error}")
+                    if len(reasons) < _REASONS:
+                        reasons.append(cut(f"{label}: {error}", _REASON // _REASONS))
             raise Unfit(f"found {brief(value)}, which fits none of {', '.join(labelled)} ({'; '.join(reasons)})")
 
-        return convert
+        return self.once(convert) if any(branch.kind in _NESTED for branch in others) else convert
 
 
 def _type_of(node: AvroType, name: str) -> str:
