@@ -7,10 +7,10 @@ from mainstem.client.append import append
 from mainstem.client.compacted import read_compacted
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted, UnknownTopic
 from mainstem.client.partitioner import partition_for
-from mainstem.client.reader import CommittedReader, RangeReader
+from mainstem.client.reader import CommittedReader, RangeReader, headers_of
 from mainstem.client.topics import delete, end_offsets, ensure_topic
 from mainstem.core import UserError
-from tests.support.records import delete_before
+from tests.support.records import append_with_strange_header, committed, delete_before
 from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 
@@ -149,3 +149,18 @@ def test_the_ends_of_a_topic_that_was_deleted_are_an_error(connection, name):
             reader.ends()
     finally:
         reader.close()
+
+
+def test_headers_of_a_name_that_is_no_text_are_none(connection, name):
+    """confluent-kafka raised SystemError for them, where each reader ended; later in its life the process crashed."""
+    ensure_topic(connection, name, 1)
+    producer = Producer(connection.confluent())
+    producer.produce(name, b"v", headers=[("a", b"1"), ("b", None), ("a", b"2")])
+    for _ in range(100):
+        producer.produce(name, b"v", headers=[("a", b"1")])
+    producer.produce(name, b"v")
+    producer.flush(30)
+    for _ in range(3):
+        append_with_strange_header(connection, name, b"v")
+    found = [headers_of(message) for message in committed(connection, name)]
+    assert found == [{"a": b"2", "b": None}, *[{"a": b"1"}] * 100, *[{}] * 4]

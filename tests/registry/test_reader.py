@@ -10,6 +10,7 @@ from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.core import CorruptData
 from mainstem.registry import avro
 from mainstem.registry.reader import TypedReader, read_schemas
+from tests.support.records import append_with_strange_header
 
 SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}'
 
@@ -87,3 +88,10 @@ def test_an_odd_record_does_not_end_a_raw_reader(connection):
     ]
     with pytest.raises(CorruptData, match="schema 8 cannot be read with: InvalidSchema: /: not JSON"):
         read(connection, "odd", start="1")
+
+
+def test_a_record_whose_headers_cannot_be_read_is_read_without_them(connection):
+    ensure_topic(connection, "headers", 1)
+    append_with_strange_header(connection, "headers", b"text")
+    with TypedReader(connection, "headers") as reader:
+        assert [(record.value, record.headers) for record in reader] == [("text", {})]

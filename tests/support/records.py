@@ -1,5 +1,6 @@
 """What a read_committed consumer sees of a topic, and what it does not see any more."""
 
+import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError
@@ -8,6 +9,9 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from mainstem.client.connection import Connection
 from mainstem.client.reader import arrived
 from mainstem.client.topics import admin, describe
+from mainstem.records import Record, build_batch, decode_header
+from mainstem.records.record import assemble_batch, encode_record
+from tests.support.raw import RawClient
 
 
 def committed(connection: Connection, topic: str) -> list[Any]:
@@ -38,3 +42,14 @@ def delete_before(connection: Connection, topic: str, offset: int) -> None:
     """Delete the records of partition 0 below `offset`."""
     for future in admin(connection).delete_records([ConfluentPartition(topic, 0, offset)]).values():
         future.result()
+
+
+def append_with_strange_header(connection: Connection, topic: str, value: bytes) -> None:
+    """A record in partition 0 with a header whose name is not UTF-8, which confluent-kafka does not write."""
+    record = Record(0, int(time.time() * 1000), b"key", value, (("??", b"x"),))
+    header = decode_header(build_batch([record]))
+    batch = assemble_batch(header, encode_record(record, 0, 0).replace(b"??", b"\xff\xfe"))
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
+    with RawClient(connection.bootstrap) as raw:
+        answer = raw.call(0, 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=data)
+    assert answer.responses[0].partition_responses[0].error_code == 0

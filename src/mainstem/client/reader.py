@@ -6,6 +6,7 @@ and nobody is told). Here each use says what is right for it.
 """
 
 from collections.abc import Iterator, Mapping
+from operator import methodcaller
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
@@ -21,6 +22,9 @@ Deleted: TypeAlias = Literal["earliest", "error"]
 """Where a record that comes next was deleted: go on from the `earliest` that is there, or raise an `error`."""
 
 _PATIENCE_SECONDS = 60.0
+# `message.headers()` raises SystemError for a name that is not UTF-8, but not once Python has made the line that calls
+# it faster: then nobody looks whether there was an error.
+_headers = methodcaller("headers")
 
 
 def committed_consumer(connection: Connection, name: str, *, deleted: Deleted, wait_ms: int = 500) -> Consumer:
@@ -57,6 +61,17 @@ def is_record(message: Any, topic: str) -> bool:
             hint="read from the earliest that is there, or keep records longer (retention.ms)",
         )
     raise BrokerUnavailable(f"{topic}: {error.str()}")
+
+
+def headers_of(message: Any) -> dict[str, bytes | None]:
+    """The headers of a record by name, the last of each; none where a name is not UTF-8: any client may write that.
+
+    Ask once for each message: confluent-kafka leaves a hole in place of such a name, and Python dies of looking at it.
+    """
+    try:
+        return dict(_headers(message) or ())
+    except SystemError:
+        return {}
 
 
 class CommittedReader:

@@ -13,7 +13,7 @@ import msgspec
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS
-from mainstem.client.reader import CommittedReader
+from mainstem.client.reader import CommittedReader, headers_of
 from mainstem.client.topics import end_offsets, start_offsets
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
@@ -102,7 +102,7 @@ class TypedReader:
 
     def _decoded(self, message: Any) -> TypedRecord:
         key, value = message.key(), message.value()
-        headers = {name: (data or b"").decode(errors="replace") for name, data in message.headers() or []}
+        headers = {name: (data or b"").decode(errors="replace") for name, data in headers_of(message).items()}
         undecoded = ""
         try:
             decoded = None if value is None else self._value(value)

@@ -267,6 +267,32 @@ def test_one_request_that_cannot_be_appended_does_not_spoil_the_others(log_conne
     delete(log_connection, [small])
 
 
+def test_an_error_that_nobody_foresaw_stays_with_its_topic(log_connection, topic, monkeypatch):
+    """All requests of its transaction were answered with it, those to other topics too."""
+    read_tail = http_append.read_tail
+
+    def broken(connection, name, size):
+        if name == f"{topic}-broken":
+            raise AssertionError("a bug")
+        return read_tail(connection, name, size)
+
+    monkeypatch.setattr(http_append, "read_tail", broken)
+
+    async def scenario():
+        async with running(log_connection, topic) as appender:
+            return await asyncio.gather(
+                appender.append([record(topic, "a", "1")]),
+                appender.append([record(f"{topic}-broken", "b", "1")]),
+                appender.append([record(topic, "c", "2")]),
+                return_exceptions=True,
+            )
+
+    first, bug, last = asyncio.run(scenario())
+    assert isinstance(bug, AssertionError)
+    assert (first[0].status, last[0].status) == ("accepted", "accepted")
+    assert texts(log_connection, topic) == ["a", "c"]
+
+
 def test_a_topic_that_is_made_anew_is_another_one(log_connection, topic):
     """Its ids were those of what was deleted, and keys went to partitions that it did not have."""
     events = [record(topic, f"{n}", str(n), key=b"k%d" % n) for n in range(10)]

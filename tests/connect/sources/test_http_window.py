@@ -10,6 +10,7 @@ from mainstem.client.append import append
 from mainstem.client.topics import end_offsets, ensure_topic
 from mainstem.connect.sources.http_window import ID_HEADER, Seen, Undecided, Window, content_hash, fill, read_tail, tail
 from mainstem.core.clock import ManualClock
+from tests.support.records import append_with_strange_header
 from tests.support.waiting import wait_until
 
 
@@ -86,6 +87,17 @@ def test_the_tail_of_a_topic_says_what_was_taken_in(log_connection):
         lambda: end_offsets(log_connection, topic, committed=True) == end_offsets(log_connection, topic), "decided"
     )
     assert read_tail(log_connection, topic, 100).get("open") is not None
+
+
+def test_a_record_whose_headers_no_collector_wrote_hides_no_id(log_connection, topic_of):
+    """Every request to its topic, and each that shared a transaction with one, was an error of the gateway."""
+    topic = topic_of(1)
+    producer = Producer(log_connection.confluent())
+    for event_id in (b"first", b"\xff\xfe", b"last"):
+        producer.produce(topic, b"\0\0\0\0\1x", headers=[(ID_HEADER, event_id)])
+    producer.flush(30)
+    append_with_strange_header(log_connection, topic, b"\0\0\0\0\1x")
+    assert list(read_tail(log_connection, topic, 10)._seen) == ["first", "last"]
 
 
 def put(connection, topic, records):

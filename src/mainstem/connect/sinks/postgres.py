@@ -31,7 +31,7 @@ from psycopg2.extras import execute_values
 from mainstem.client.catalog import entries, read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
-from mainstem.client.reader import committed_consumer, is_record
+from mainstem.client.reader import committed_consumer, headers_of, is_record
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics, start_offsets, topic_ids
 from mainstem.client.writer import read_source
@@ -296,7 +296,7 @@ class _Run:
             change = Change(offset, transaction, position, order, "", key, None, -1, mark, size=len(key))
             self._order.add(partition, change)
         else:
-            self._take_change(partition, offset, key, value, message.headers(), mark)
+            self._take_change(partition, offset, key, value, headers_of(message), mark)
         if partition not in self._paused and self._is_full(partition, 1):
             self._paused.add(partition)
             self._consumer.pause([ConfluentPartition(partition.topic, partition.partition)])
@@ -326,7 +326,13 @@ class _Run:
         self._others |= unknown
 
     def _take_change(
-        self, partition: TopicPartition, offset: int, key: bytes, value: bytes, headers: Any, mark: int
+        self,
+        partition: TopicPartition,
+        offset: int,
+        key: bytes,
+        value: bytes,
+        headers: dict[str, bytes | None],
+        mark: int,
     ) -> None:
         schema_id, payload = avro.split(value)
         shape = self._sink.shape(schema_id)
@@ -335,7 +341,7 @@ class _Run:
         if source is None:
             raise CorruptData(f"{partition} offset {offset}: a change without its transaction")
         row = None if record["after"] is None else shape.texts(record["after"])
-        unchanged = next((tuple(json.loads(text)) for name, text in headers or () if name == UNCHANGED_HEADER), ())
+        unchanged = tuple(json.loads(headers.get(UNCHANGED_HEADER) or b"[]"))
         last = self._last[partition] = source["id"], record["position"], source["total_order"]
         size = len(key) + len(value)
         self._order.add(partition, Change(offset, *last, record["op"], key, row, schema_id, mark, unchanged, size))

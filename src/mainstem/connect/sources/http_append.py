@@ -189,6 +189,7 @@ class Appender:
         return group
 
     async def _commit_group(self, requests: list[_Request]) -> None:
+        before = self.committed
         try:
             answers = await self._blocking(self._commit, [request.records for request in requests])
         except UserError as error:  # a record that its topic does not allow, or a topic that was deleted meanwhile
@@ -209,15 +210,18 @@ class Appender:
         except Exception as error:
             # A bug: those who wait must hear of it, and the next group may go.
             log.exception("collector_append_failed", name=self.name)
-            for request in requests:
-                self._fail(request, error)
+            if self._holds_id and self.committed == before:  # nothing was sent: it may be due to one of them
+                await self._commit_each(requests, error)
+            else:
+                for request in requests:
+                    self._fail(request, error)
         else:
             self.problem = ""
             for request, places in zip(requests, answers, strict=True):
                 if not request.answer.done():
                     request.answer.set_result(places)
 
-    async def _commit_each(self, requests: list[_Request], error: UserError) -> None:
+    async def _commit_each(self, requests: list[_Request], error: Exception) -> None:
         """One of them spoils the group: each gets a transaction of its own."""
         if len(requests) == 1:
             self._fail(requests[0], error)

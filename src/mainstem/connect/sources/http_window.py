@@ -15,7 +15,7 @@ import xxhash
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
-from mainstem.client.reader import RangeReader
+from mainstem.client.reader import RangeReader, headers_of
 from mainstem.client.topics import end_offsets, offsets_since, start_offsets
 from mainstem.core.clock import Clock
 
@@ -102,10 +102,14 @@ def _in_order(taken: Iterable[tuple[int, str, Seen]]) -> Iterator[tuple[int, int
 
 def _taken(messages: Iterable[Any]) -> Iterator[tuple[int, str, Seen]]:
     for message in messages:
-        event_id, value = dict(message.headers() or ()).get(ID_HEADER), message.value()
-        if event_id is not None and value is not None and len(event_id) <= _KEPT_ID_BYTES:
-            seen = Seen(message.partition(), message.offset(), content_hash(value[5:]))
-            yield message.timestamp()[1], event_id.decode(), seen
+        encoded_id, value = headers_of(message).get(ID_HEADER), message.value()
+        if encoded_id is None or value is None or len(encoded_id) > _KEPT_ID_BYTES:
+            continue
+        try:
+            event_id = encoded_id.decode()
+        except UnicodeDecodeError:  # no collector gave it
+            continue
+        yield message.timestamp()[1], event_id, Seen(message.partition(), message.offset(), content_hash(value[5:]))
 
 
 def tail(connection: Connection, topic: str, count: int, *, clock: Clock | None = None) -> Iterator[Any]:
