@@ -1,3 +1,5 @@
+from datetime import timedelta
+
 import msgspec
 import pytest
 from confluent_kafka import Producer
@@ -5,12 +7,17 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
 
 from mainstem import embedded
 from mainstem.audit.books import Count
-from mainstem.audit.scan import Tally, scan
+from mainstem.audit.scan import EMPTY_ANSWERS, FETCH_VERSION, Tally, scan
+from mainstem.client.cluster import Api, Cluster
 from mainstem.client.connection import Connection
-from mainstem.client.topics import ensure_topic
+from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
+from mainstem.client.topics import ensure_topic, list_topics
 from mainstem.core import TopicPartition
 from mainstem.records import Record, build_batch, build_marker, decode_header, fingerprint
 from mainstem.records.record import assemble_batch, iter_record_spans, record_bytes
@@ -176,3 +183,84 @@ def test_a_partition_whose_records_were_deleted_up_to_the_middle_of_a_batch_adds
     assert books.accounted == books.end - books.start == 5
     assert books.data == sums([(b"k", b"%d" % number) for number in range(5, 10)])
     assert books.at[7].count == 2
+
+
+NINE = TopicPartition("nine", 0)
+NOTHING = {
+    "partition_index": 0, "error_code": ErrorCode.none, "high_watermark": 9, "last_stable_offset": 9,
+    "log_start_offset": 0, "aborted_transactions": (), "preferred_read_replica": -1, "records": None,
+}  # fmt: skip
+
+
+def fetched(*partitions, throttle_ms=0):
+    kinds = load_payload_module(Api.FETCH, FETCH_VERSION, EntityType.response)
+    found = tuple(kinds.PartitionData(**NOTHING | each) for each in partitions)
+    return kinds.FetchResponse(
+        throttle_time=timedelta(milliseconds=throttle_ms),
+        error_code=ErrorCode.none,
+        session_id=0,
+        responses=(kinds.FetchableTopicResponse(topic="nine", partitions=found),) if found else (),
+    )
+
+
+@pytest.fixture
+def answers(connection, monkeypatch):
+    """What fetches are answered before the log is asked."""
+    planned = []
+
+    class Planned(Cluster):
+        async def call(self, connection, api, version, **fields):
+            if api == Api.FETCH and planned:
+                return planned.pop(0)
+            return await super().call(connection, api, version, **fields)
+
+    if NINE.topic not in list_topics(connection):
+        ensure_topic(connection, NINE.topic, 1)
+        producer = Producer(connection.confluent())
+        for number in range(9):
+            producer.produce(NINE.topic, key=b"k", value=b"%d" % number)
+        producer.flush()
+    monkeypatch.setattr("mainstem.audit.scan.Cluster", Planned)
+    monkeypatch.setattr("mainstem.audit.scan.PAUSE_SECONDS", 0.0)
+    return planned
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        fetched(throttle_ms=1),  # a quota: Kafka names no topic at all
+        fetched(),
+        fetched({}),
+        fetched({"last_stable_offset": 3}),  # a new leader that has not heard of all that is committed
+        fetched({"error_code": ErrorCode.not_leader_or_follower}),
+    ],
+)
+def test_a_fetch_without_records_is_asked_again(connection, answers, answer):
+    """Of a log with quotas the audit ended with an IndexError, or called records compacted: that fits any number."""
+    answers += [answer] * 3
+    (books,) = scan(connection, {NINE: set()})
+    assert not answers
+    assert (books.data.count, books.compacted) == (9, 0)
+
+
+def test_what_an_empty_fetch_says_again_and_again_is_compacted(connection, answers):
+    answers += [fetched({})] * EMPTY_ANSWERS
+    (books,) = scan(connection, {NINE: set()})
+    assert (books.data.count, books.compacted) == (0, 9)
+
+
+def test_a_leader_that_stays_behind_is_told(connection, answers, monkeypatch):
+    monkeypatch.setattr("mainstem.audit.scan.WAIT_SECONDS", 0.0)
+    for answer, text in [
+        (fetched({"last_stable_offset": 3}), "nine-0: fetch at offset 0: expected records up to 9, the leader has 3"),
+        (fetched({"error_code": ErrorCode.not_leader_or_follower}), "nine-0: fetch at offset 0: not_leader"),
+    ]:
+        answers[:] = [answer] * 3
+        with pytest.RaisesGroup(pytest.RaisesExc(BrokerUnavailable, match=text)):
+            scan(connection, {NINE: set()})
+
+
+def test_records_that_go_while_they_are_counted_are_told_of_at_once(connection, answers):
+    answers.append(fetched({"error_code": ErrorCode.offset_out_of_range}))
+    with pytest.RaisesGroup(pytest.RaisesExc(RecordsDeleted, match="nine-0: fetch at offset 0: its records were")):
+        scan(connection, {NINE: set()})

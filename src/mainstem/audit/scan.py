@@ -7,6 +7,7 @@ it and whose abort marker has not come yet.
 """
 
 import asyncio
+import time
 from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from mainstem.audit.books import Count, PartitionBooks
 from mainstem.client import topics
 from mainstem.client.cluster import Api, Cluster, nested
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable
+from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.core import TopicPartition
 from mainstem.records import BatchHeader, Record, decode_header, decode_marker, fingerprint, iter_spans
 from mainstem.records.fingerprint import MODULUS
@@ -26,6 +27,12 @@ from mainstem.records.record import decode_record, iter_record_spans, record_byt
 FETCH_VERSION = 11
 FETCH_BYTES = 4 << 20
 AT_ONCE = 4  # partitions; the rest wait
+WAIT_SECONDS = 30.0
+"""Without any progress, for a leader that is new or comes back."""
+PAUSE_SECONDS = 0.5
+EMPTY_ANSWERS = 5
+"""In a row, until it is believed that everything up to the end is compacted away: a broker may also give no records
+because a quota of what it fetches itself is used up (KIP-956)."""
 
 
 class Tally:
@@ -112,7 +119,8 @@ def scan(connection: Connection, wanted: dict[TopicPartition, set[int]]) -> list
 
     Raises:
         UnknownTopic: a topic does not exist.
-        BrokerUnavailable: a leader does not answer.
+        BrokerUnavailable: a leader does not answer, or stays behind.
+        RecordsDeleted: retention took records that were still to be counted.
     """
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
@@ -135,11 +143,7 @@ async def _scan(
     async def one(partition: TopicPartition) -> PartitionBooks:
         async with places:
             tally = Tally(starts[partition], wanted[partition])
-            while tally.next_offset < ends[partition]:
-                before = tally.next_offset
-                await _fetch(cluster, partition, tally)
-                if tally.next_offset == before:
-                    break  # everything up to the end is compacted away
+            await _read(cluster, partition, tally, ends[partition])
             return tally.books(partition, max(ends[partition], tally.next_offset))
 
     try:
@@ -150,12 +154,50 @@ async def _scan(
     return [task.result() for task in running]
 
 
-async def _fetch(cluster: Cluster, partition: TopicPartition, tally: Tally) -> None:
+async def _read(cluster: Cluster, partition: TopicPartition, tally: Tally, end: int) -> None:
+    """Feed `tally` what the partition holds up to `end`."""
+    empty, deadline = 0, time.monotonic() + WAIT_SECONDS
+    while tally.next_offset < end and empty < EMPTY_ANSWERS:
+        before = tally.next_offset
+        try:
+            await _fetch(cluster, partition, tally, end)
+        except BrokerUnavailable:
+            if time.monotonic() >= deadline:
+                raise
+            cluster.forget_leaders(partition.topic)
+        else:
+            if tally.next_offset > before:
+                empty, deadline = 0, time.monotonic() + WAIT_SECONDS
+                continue
+            empty += 1
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _fetch(cluster: Cluster, partition: TopicPartition, tally: Tally, end: int) -> None:
+    place = f"{partition}: fetch at offset {tally.next_offset}"
+    answer = await _answer(cluster, partition, tally.next_offset)
+    while not answer.responses and answer.throttle_time:  # a quota is used up; Kafka then names no topic
+        await asyncio.sleep(answer.throttle_time.total_seconds())
+        answer = await _answer(cluster, partition, tally.next_offset)
+    if not answer.responses:
+        raise BrokerUnavailable(f"{place}: the answer does not name the topic")
+    (found,) = answer.responses[0].partitions
+    if found.error_code is ErrorCode.offset_out_of_range:
+        raise RecordsDeleted(f"{place}: its records were deleted while they were counted", hint="run `mainstem audit` again")
+    if found.error_code is not ErrorCode.none:
+        raise BrokerUnavailable(f"{place}: {found.error_code.name}")
+    if not found.records and found.last_stable_offset < end:  # a new leader that does not know yet what is committed
+        raise BrokerUnavailable(f"{place}: expected records up to {end}, the leader has {found.last_stable_offset}")
+    tally.aborted((_number(t.first_offset), _number(t.producer_id)) for t in found.aborted_transactions or ())
+    tally.feed(bytes(found.records or b""))
+
+
+async def _answer(cluster: Cluster, partition: TopicPartition, offset: int) -> Any:
     where = nested(Api.FETCH, FETCH_VERSION, "FetchPartition")(
-        partition=partition.partition, fetch_offset=tally.next_offset, partition_max_bytes=FETCH_BYTES
+        partition=partition.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
     )
     topic = nested(Api.FETCH, FETCH_VERSION, "FetchTopic")(topic=partition.topic, partitions=(where,))
-    answer = await cluster.call(
+    return await cluster.call(
         await cluster.leader(partition),
         Api.FETCH,
         FETCH_VERSION,
@@ -169,11 +211,6 @@ async def _fetch(cluster: Cluster, partition: TopicPartition, tally: Tally) -> N
         forgotten_topics_data=(),
         rack_id="",
     )
-    (found,) = answer.responses[0].partitions
-    if found.error_code is not ErrorCode.none:
-        raise BrokerUnavailable(f"{partition}: fetch at offset {tally.next_offset}: {found.error_code.name}")
-    tally.aborted((_number(t.first_offset), _number(t.producer_id)) for t in found.aborted_transactions or ())
-    tally.feed(bytes(found.records or b""))
 
 
 def _number(value: Any) -> int:
