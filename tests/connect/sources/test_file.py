@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainstem.client.errors import UnknownTopic
+from mainstem.client.errors import BrokerUnavailable, UnknownTopic
 from mainstem.client.heartbeats import decode
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import delete, describe_config, ensure_topic, topic_ids
-from mainstem.client.writer import read_source
+from mainstem.client.writer import TransactionalWriter, read_source
 from mainstem.connect.quarantine import quarantine_topic
 from mainstem.connect.sources.file import (
     LINE_SCHEMA,
@@ -51,12 +51,13 @@ class World:
         return FileSource(f"file-{self.topic}", self.config, self.connection, self.registry)
 
     @contextmanager
-    def running(self):
+    def running(self, source=None):
+        source = source or self.source()
         stop, errors = threading.Event(), []
 
         def work():
             try:
-                self.source().run(stop)
+                source.run(stop)
             except Exception as error:
                 errors.append(error)
 
@@ -362,6 +363,47 @@ def test_a_file_that_was_read_to_its_end_may_go(world):
     with world.running():
         world.append(b"new\n")
         world.wait_for([*numbered(0, 10), "last", "new"])
+
+
+def test_a_file_that_was_read_to_its_end_may_go_while_the_log_is_away(world, monkeypatch):
+    """That it was read could not be written, and the next try refused to go on without it."""
+
+    def away(_):
+        raise BrokerUnavailable("the log is away")
+
+    source, lines = world.source(), numbered(0, 10)
+    with world.running(source) as errors:
+        world.append(text(lines))
+        world.wait_for(lines)
+        monkeypatch.setattr(TransactionalWriter, "begin", away)
+        rotated = rotate(world, b"", b"")
+        world.wait_until(lambda: errors)
+    rotated.unlink()
+    with pytest.raises(BrokerUnavailable, match="the log is away"):
+        source.run(threading.Event())
+    monkeypatch.undo()
+    with world.running(source):
+        world.wait_until(lambda: world.position()["position"] == 0)
+    with world.running():
+        world.append(b"new\n")
+        world.wait_for([*lines, "new"])
+
+
+def test_a_forerunner_that_is_renamed_while_it_is_looked_for_is_found(world, monkeypatch):
+    with world.running():
+        world.append(b"one\n")
+        world.wait_for(["one"])
+    rotated, open_path = rotate(world, b"two\n", b"three\n"), Path.open
+
+    def late(path, *arguments):
+        if path == rotated and path.exists():
+            path.rename(path.with_name("access.log.2"))
+        return open_path(path, *arguments)
+
+    monkeypatch.setattr(Path, "open", late)
+    with world.running() as errors:
+        world.wait_until(lambda: errors or world.lines() == ["one", "two", "three"])
+        assert not errors
 
 
 def test_what_lies_beside_the_file_and_is_no_part_of_it_is_not_read(world):

@@ -103,6 +103,7 @@ class FileSource:
         self._registry = registry
         self._clock = clock or SystemClock()
         self._quarantine_id: int | None = None
+        self._begun: tuple[FilePosition, FilePosition] | None = None  # a file read to its end, and where it went on
 
     def run(self, stop: threading.Event) -> None:
         """Follow the file. Raises what the worker knows to treat; the next run goes on where the log says."""
@@ -115,6 +116,11 @@ class FileSource:
         try:
             state = writer.open()
             position = self._decode(state.position) if state is not None else None
+            if (
+                self._begun is not None and position == self._begun[0]
+            ):  # the log did not take it when it was to be written
+                position = self._begun[1]
+                self._commit_position(writer, position)
             self._follow(writer, position, stop)
         except OSError as error:
             place = error.filename or self.path
@@ -127,13 +133,19 @@ class FileSource:
     def _follow(self, writer: TransactionalWriter, position: FilePosition | None, stop: threading.Event) -> None:
         left: Left = "open"
         while not stop.is_set():
-            opened = self._open(position, left)
+            try:
+                opened = self._open(position, left)
+            except FileNotFoundError:  # renamed or deleted since its name was read: the next look finds how it is now
+                if not self.path.parent.is_dir():
+                    raise
+                opened = None
             if opened is None:
                 stop.wait(self.config.poll_ms / 1000)
                 continue
             file, begin = opened
             with file:
                 if position is not None and begin != position:
+                    self._begun = position, begin
                     self._commit_position(writer, begin)  # that the one before is done is known for as long as it runs
                 position, left = self._read(writer, file, begin, stop)
 
