@@ -13,8 +13,8 @@ import pytest
 
 from mainstem.client.append import append
 from mainstem.client.catalog import read_catalog, write_catalog
-from mainstem.client.internal import PROGRESS
-from mainstem.client.progress import Progress
+from mainstem.client.internal import COMMITS, PROGRESS
+from mainstem.client.progress import Marker, Progress
 from mainstem.client.reports import read_reports
 from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock
@@ -698,6 +698,37 @@ def test_a_schema_that_the_registry_has_lost_is_told_and_not_waited_for(
     )
     assert failure.needs_a_person
     assert "set another version under [jobs.lost]" in failure.hint
+
+
+def test_an_input_that_was_read_and_deleted_is_not_waited_for_after_a_restart(
+    log_connection, registry_url, shop, tmp_path, drivers
+):
+    """It "does not exist yet", without a word of what to do, though the job could not go on with another one."""
+    jobs = """
+        later = topic("SHOP.later")
+
+        @stream(to="SHOP.copied")
+        def bereaved(later):
+            return later
+    """
+    project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
+    sha = assignments(project, data, SystemClock())[0].sha
+    write_fixed(data / "jobs" / "bereaved@1", Fixed("bereaved", "1", sha, {}, f"{shop}.copied", 1, 4))
+
+    def start_after(read):
+        topic = f"{shop}.later"
+        marker = Marker("bereaved", "1", "uuid", 4, {topic: {topic: {0: read}}}, topics={topic: "its id"})
+        append(log_connection, COMMITS, [(b"bereaved@1", msgspec.json.encode(marker))])
+        drivers.append(driver_of(None, project, log_connection, registry_url, data))
+        drivers[-1].start()
+        return drivers[-1]
+
+    ensure_internal_topics(log_connection)
+    assert start_after(0).waiting == {"bereaved@1": f"topic {shop}.later does not exist yet"}  # nothing was read of it
+    failure = start_after(5).retries.failed["bereaved@1"]
+    assert failure.error.startswith(f"topic {shop}.later was deleted since job bereaved has read it")
+    assert failure.needs_a_person
+    assert "set another version under [jobs.bereaved]" in failure.hint
 
 
 def test_a_job_that_reads_another_by_its_name_is_told_where_no_version_writes_what_it_reads(

@@ -57,7 +57,10 @@ class SameTopics:
         """
         names = (*self._streams, *self._tables, self._output)
         now = topic_ids(self._connection, names)
-        self._ids = now | ({} if marker is None else _used(marker))
+        self._ids = dict(now)
+        if marker is not None:
+            used = used_topics(marker)
+            self._ids |= {name: of for name, of in marker.topics.items() if name in used}
         self._compare(now)
         if missing := next((name for name in names if name not in now), None):
             raise UnknownTopic(f"topic {missing}: no such topic")
@@ -79,11 +82,16 @@ class SameTopics:
                 raise TableMadeAnew(f"table {name} was deleted, or made anew: it is read from its beginning")
             if name == self._output:
                 raise lost_output(self._job, name)
-            raise TopicLost(
-                f"topic {name} was deleted since job {self._job} has read it; of one that was made anew it would leave out "
-                "the first records",
-                hint=f"set another version under [jobs.{self._job}]: it reads what there is from the beginning",
-            )
+            raise lost_input(self._job, name)
+
+
+def lost_input(job: str, topic: str) -> TopicLost:
+    """The input of a version is not there any more, or has other records."""
+    return TopicLost(
+        f"topic {topic} was deleted since job {job} has read it; of one that was made anew it would leave out the first "
+        "records",
+        hint=f"set another version under [jobs.{job}]: it reads what there is from the beginning",
+    )
 
 
 def lost_output(job: str, topic: str) -> TopicLost:
@@ -94,9 +102,9 @@ def lost_output(job: str, topic: str) -> TopicLost:
     )
 
 
-def _used(marker: Marker) -> dict[str, str]:
-    """The ids of those topics that it has read from or written to: of others no offset means anything yet."""
+def used_topics(marker: Marker) -> set[str]:
+    """Those that a version has read from, but for tables, or written to: of others no offset means anything yet."""
     used = set(marker.written)
     for by_topic in marker.end_offsets.values():
         used |= {topic for topic, offsets in by_topic.items() if any(offsets.values())}
-    return {name: of for name, of in marker.topics.items() if name in used}
+    return used

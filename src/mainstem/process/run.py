@@ -6,7 +6,7 @@ go on. Only a job that has never run and cannot run stops the start: somebody ha
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, analyse, describe, recall, remember
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.heartbeats import Follower
-from mainstem.process.identity import lost_output
+from mainstem.process.identity import lost_input, lost_output, used_topics
 from mainstem.process.job import JobFailed, JobSpec, RunningJob
 from mainstem.process.project import Input, JobConfig, Project
 from mainstem.process.retries import Retries
@@ -276,7 +276,7 @@ class JobDriver:
             BadDeclaration: the job cannot run at all.
             BadSetting: the log refuses what the project says of the output.
             OutputTaken: somebody else writes it.
-            TopicLost: what it has written was deleted.
+            TopicLost: what it has written was deleted, or an input that it has read.
             OutputUnwritten: an input is of a version that does not run, and is not there.
         """
         project, connection = self._project, self._connection
@@ -288,8 +288,8 @@ class JobDriver:
         output = output_topic(job.to, config.version)
         if fixed is None:
             self._check_output(job_key(name, config.version), output, exists=output in topics)
-        elif output not in topics:
-            self._check_unwritten(fixed)
+        else:
+            self._check_lost(fixed, {output, *(each.topic for each in inputs if each.kind == "stream")} - topics.keys())
         for each in inputs:
             missing = (
                 nobody_writes(each, self._project, self._settings, self._data) if each.topic not in topics else None
@@ -339,11 +339,16 @@ class JobDriver:
                 hint=f"give this job another `to`; where nothing writes it any more, `mainstem topic delete {output}`",
             )
 
-    def _check_unwritten(self, fixed: Fixed) -> None:
-        """See that a version whose output is not there has not written it: it would be made anew, without its rows."""
-        marker = read_marker(self._connection, fixed.job, fixed.version, decided=True)
-        if marker is not None and fixed.output in marker.written:
+    def _check_lost(self, fixed: Fixed, missing: Set[str]) -> None:
+        """See that a version has used no topic that is not there: an output would be made anew, without its rows, and
+        for an input the version would wait, and be refused once it is there.
+        """
+        marker = read_marker(self._connection, fixed.job, fixed.version, decided=True) if missing else None
+        lost = missing & used_topics(marker) if marker is not None else set()
+        if fixed.output in lost:
             raise lost_output(fixed.job, fixed.output)
+        if lost:
+            raise lost_input(fixed.job, min(lost))
 
     def _analysis(
         self, name: str, config: JobConfig, schemas: Mapping[str, TopicSchema], fixed: Fixed | None
