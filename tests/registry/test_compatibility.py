@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainstem.registry.compatibility import Level, can_read, check
+from mainstem.registry.compatibility import Level, _Comparison, can_read, check
 from mainstem.registry.errors import InvalidSchema
 from mainstem.registry.schema import parse
 from tests.support.properties import examples
@@ -412,3 +412,44 @@ def test_enums_of_many_symbols_are_compared_within_seconds():
     started = time.monotonic()
     assert problems(enum(*symbols), enum(*reversed(symbols))) == []
     assert time.monotonic() - started < 5
+
+
+def test_unions_of_many_types_are_compared_by_name_and_the_reasons_are_few(monkeypatch):
+    """Every pair of 20,000 types, each pair with a reason that lists 20,000, was more than any machine holds."""
+    calls = []
+    compare = _Comparison.compare
+    monkeypatch.setattr(_Comparison, "compare", lambda *each: (calls.append(1), compare(*each))[1])
+    old, new, other = (parse(json.dumps([fixed(4, f"{x}{n}") for n in range(20_000)])) for x in "AAB")
+    assert check(new, [(1, old)], Level.FULL) == []
+    assert len(calls) < 3 * 20_000
+    calls.clear()
+    reasons = check(other, [(1, old)], Level.FULL)
+    assert len(calls) < 100
+    assert reasons[0] == (
+        "the new schema cannot read data of version 1: MISSING_UNION_BRANCH at /: the writer's fixed A0 fits none of the "
+        "union of fixed B0, fixed B1, fixed B2, fixed B3, fixed B4, fixed B5, fixed B6, fixed B7, fixed B8, fixed B9 and 19990 more"
+    )
+    assert len(reasons) == 21
+    assert reasons[-1] == "and more"
+    assert len("; ".join(reasons)) < 20_000
+
+
+def test_reasons_are_no_longer_than_a_message_for_names_and_symbols_of_any_length():
+    long = "x" * 100_000
+    many = [f"S{n}" for n in range(20_000)]
+    for reader, writer in [
+        (fixed(4, f"{long}a"), fixed(4, f"{long}b")),
+        (enum("S0"), enum(*many)),
+        ("int", fixed(4, long)),
+        ([fixed(4, f"{long}a"), "int"], fixed(4, f"{long}b")),
+        (record((long, "int", {})), record()),
+        (record(("a", "int", {"aliases": many})), record(*((name, "int", {}) for name in many))),
+    ]:
+        (problem,) = problems(reader, writer)
+        assert len(problem) < 1000
+
+
+def test_a_type_that_breaks_in_many_places_hides_no_other():
+    old = record(("a", fixed(4), {}), *((f"f{n}", "F", {}) for n in range(100)), ("last", "int", {}))
+    new = record(("a", fixed(5), {}), *((f"f{n}", "F", {}) for n in range(100)), ("last", "string", {}))
+    assert [line.partition(" ")[0] for line in problems(new, old)] == ["FIXED_SIZE_MISMATCH", "TYPE_MISMATCH"]

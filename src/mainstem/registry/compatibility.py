@@ -8,13 +8,15 @@ compatible, adding one is not: a plain `string` need not be a `uuid`.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 import msgspec
 
-from mainstem.registry.schema import AvroField, AvroType, pointer_to
+from mainstem.registry.schema import AvroField, AvroType, cut, pointer_to, several
 
 
 class Level(StrEnum):
@@ -69,6 +71,7 @@ PROMOTIONS: Final = {
 
 _Pair = tuple[int, int]
 _NOTHING: Final = sys.maxsize
+MOST: Final = 20  # reasons that are told; schemas of a megabyte have 20,000 places to break
 
 
 def check(new: AvroType, old: Sequence[tuple[int, AvroType]], level: Level) -> list[str]:
@@ -76,6 +79,7 @@ def check(new: AvroType, old: Sequence[tuple[int, AvroType]], level: Level) -> l
     empty if it does not.
 
     Each reason is one line: which way reading fails, against which version, the kind, the JSON pointer, the cause.
+    There are at most `MOST`, and a last line where these are not all.
     """
     reasons: list[str] = []
     for version, schema in reversed(old if level.transitive else old[-1:]):
@@ -85,11 +89,16 @@ def check(new: AvroType, old: Sequence[tuple[int, AvroType]], level: Level) -> l
         if level.forward:
             lead = f"readers with version {version} cannot read data of the new schema"
             reasons += [f"{lead}: {problem}" for problem in can_read(schema, new)]
+        if len(reasons) > MOST:
+            return [*reasons[:MOST], "and more"]
     return reasons
 
 
 def can_read(reader: AvroType, writer: AvroType) -> list[Incompatibility]:
-    """Every place where data written with `writer` could not be read with `reader`; empty if all of it can."""
+    """Where data written with `writer` could not be read with `reader`; empty if all of it can.
+
+    Of more than `MOST` places, the first, and at least one more than those.
+    """
     return _Comparison().compare(reader, writer)
 
 
@@ -105,6 +114,8 @@ class _Comparison:
         self.under_way: dict[_Pair, int] = {}  # how many were under way before
         self.assuming: dict[_Pair, int] = {}  # found readable if the pair is that was under way at this depth
         self.rests_on = _NOTHING  # the least depth that what was compared last rests on
+        self.unions: dict[int, _Branches] = {}
+        self.written: dict[int, dict[str, AvroField]] = {}
 
     def compare(self, reader: AvroType, writer: AvroType) -> list[Incompatibility]:
         pair = (id(reader), id(writer))
@@ -116,7 +127,7 @@ class _Comparison:
             return []
         depth = self.under_way[pair] = len(self.under_way)
         before, outer, self.rests_on = len(self.assuming), self.rests_on, _NOTHING
-        problems = list(dict.fromkeys(self.resolve(reader, writer)))
+        problems = list(islice(dict.fromkeys(self.resolve(reader, writer)), MOST + 1))
         del self.under_way[pair]
         self.verdicts[pair] = problems
         if problems or self.rests_on >= depth:
@@ -138,13 +149,14 @@ class _Comparison:
 
     def resolve(self, reader: AvroType, writer: AvroType) -> list[Incompatibility]:
         if writer.kind == "union":
-            return list(_flat(self.union_branch(reader, branch) for branch in writer.branches))
+            return _first(self.union_branch(reader, branch) for branch in writer.branches)
         if reader.kind == "union":
             return self.union_branch(reader, writer)
         if reader.kind != writer.kind:
             return self.promotion(reader, writer)
         if reader.name and not same_name(reader, writer):
-            return [_problem("NAME_MISMATCH", reader, writer, f"expected {reader.name}, the writer has {writer.name}")]
+            reason = f"expected {cut(reader.name, 100)}, the writer has {cut(writer.name, 100)}"
+            return [_problem("NAME_MISMATCH", reader, writer, reason)]
         problems = self.logical(reader, writer)
         match reader.kind:
             case "record":
@@ -167,16 +179,15 @@ class _Comparison:
         """
         if reader.kind != "union":
             return self.compare(reader, writer)
-        same = [branch for branch in reader.branches if branch.kind == writer.kind and same_name(branch, writer)]
-        same = [branch for branch in same if branch.name == writer.name] or same
-        for branch in same or reader.branches:
-            problems = self.compare(branch, writer)
-            if not problems:
-                return []
-            if same:
-                return problems
-        reason = f"the writer's {writer} fits none of the {reader}"
-        return [_problem("MISSING_UNION_BRANCH", reader, writer, reason)]
+        branches = self.unions.get(id(reader))
+        if branches is None:
+            branches = self.unions[id(reader)] = _Branches(reader)
+        same = branches.same(writer)
+        if same is not None:
+            return self.compare(same, writer)
+        if any(not self.compare(branch, writer) for branch in branches.promoting(writer)):
+            return []
+        return [_problem("MISSING_UNION_BRANCH", reader, writer, f"the writer's {writer} fits none of the {reader}")]
 
     def promotion(self, reader: AvroType, writer: AvroType) -> list[Incompatibility]:
         if reader.kind not in PROMOTIONS.get(writer.kind, ()):
@@ -196,35 +207,64 @@ class _Comparison:
         return [_problem("LOGICAL_TYPE_MISMATCH", reader, writer, f"expected {reader}, the writer has {writer}")]
 
     def record(self, reader: AvroType, writer: AvroType) -> list[Incompatibility]:
-        problems: list[Incompatibility] = []
-        written = {field.name: field for field in writer.fields}
+        written = self.written.get(id(writer))
+        if written is None:
+            written = self.written[id(writer)] = {field.name: field for field in writer.fields}
+        return _first(self.fields(reader, writer, written))
+
+    def fields(
+        self, reader: AvroType, writer: AvroType, written: dict[str, AvroField]
+    ) -> Iterator[list[Incompatibility]]:
         claimed: set[str] = set()
         for field in reader.fields:
             sources = sources_of(field, written)
             if len(sources) > 1 or (sources and sources[0].name in claimed):
                 # Libraries disagree here: some take the name first, some the alias,
                 # some let one of two readers go empty.
-                rivals = ", ".join(source.name for source in sources)
-                reason = (
-                    f"the field {field.name!r} and its aliases find more than one match, or one taken already: {rivals}"
-                )
-                problems.append(Incompatibility("AMBIGUOUS_ALIAS", field.pointer, writer.pointer, reason))
+                rivals = several([source.name for source in sources])
+                reason = f"the field {cut(field.name, 100)!r} and its aliases find more than one match, or one taken already: {rivals}"
+                yield [Incompatibility("AMBIGUOUS_ALIAS", field.pointer, writer.pointer, reason)]
             elif sources:
                 claimed.add(sources[0].name)
-                problems += self.compare(field.type, sources[0].type)
+                yield self.compare(field.type, sources[0].type)
             elif not field.has_default:
-                reason = f"the field {field.name!r} has no default and the writer does not have it"
+                reason = f"the field {cut(field.name, 100)!r} has no default and the writer does not have it"
                 kind = "READER_FIELD_MISSING_DEFAULT_VALUE"
-                problems.append(Incompatibility(kind, field.pointer, writer.pointer, reason))
-        return problems
+                yield [Incompatibility(kind, field.pointer, writer.pointer, reason)]
 
     def enum(self, reader: AvroType, writer: AvroType) -> list[Incompatibility]:
-        missing = [symbol for symbol in writer.symbols if symbol not in reader.symbol_set]
-        if not missing or reader.symbol_default is not None:
+        if reader.symbol_default is not None or writer.symbol_set <= reader.symbol_set:
             return []
-        reason = f"the writer's symbols {', '.join(missing)} are unknown and the enum has no default"
+        missing = [symbol for symbol in writer.symbols if symbol not in reader.symbol_set]
+        reason = f"the writer's symbols {several(missing)} are unknown and the enum has no default"
         place = pointer_to(reader.pointer, "symbols")
         return [Incompatibility("MISSING_ENUM_SYMBOLS", place, pointer_to(writer.pointer, "symbols"), reason)]
+
+
+class _Branches:
+    """The branches of a reader's union by what makes one the writer's: a union of 1 MB has 20,000 of them."""
+
+    def __init__(self, union: AvroType) -> None:
+        self.names: dict[tuple[str, str], AvroType] = {}
+        self.short_names: dict[tuple[str, str], tuple[int, AvroType]] = {}
+        self.aliases: dict[tuple[str, str], tuple[int, AvroType]] = {}
+        for number, branch in enumerate(union.branches):
+            self.names[branch.kind, branch.name] = branch
+            self.short_names.setdefault((branch.kind, branch.short_name), (number, branch))
+            for alias in branch.aliases:
+                self.aliases.setdefault((branch.kind, alias), (number, branch))
+
+    def same(self, writer: AvroType) -> AvroType | None:
+        """The branch of the writer's very name, else the first that is of the `same_name`."""
+        exact = self.names.get((writer.kind, writer.name))
+        if exact is not None:
+            return exact
+        found = (self.short_names.get((writer.kind, writer.short_name)), self.aliases.get((writer.kind, writer.name)))
+        return min(filter(None, found), key=itemgetter(0), default=(0, None))[1]
+
+    def promoting(self, writer: AvroType) -> Iterator[AvroType]:
+        """Those that may read it without being the same."""
+        return filter(None, (self.names.get((kind, "")) for kind in PROMOTIONS.get(writer.kind, ())))
 
 
 def same_name(reader: AvroType, writer: AvroType) -> bool:
@@ -241,6 +281,11 @@ def _problem(kind: str, reader: AvroType, writer: AvroType, reason: str) -> Inco
     return Incompatibility(kind, reader.pointer, writer.pointer, reason)
 
 
-def _flat(groups: Iterable[list[Incompatibility]]) -> Iterable[Incompatibility]:
+def _first(groups: Iterable[list[Incompatibility]]) -> list[Incompatibility]:
+    """Those of `groups` one after another, each once, but no group after there are more than will be told."""
+    found: dict[Incompatibility, None] = {}
     for group in groups:
-        yield from group
+        found.update(dict.fromkeys(group))
+        if len(found) > MOST:
+            break
+    return list(found)

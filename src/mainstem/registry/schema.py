@@ -8,7 +8,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -79,10 +79,10 @@ class AvroType(msgspec.Struct, eq=False):
     def __str__(self) -> str:
         """What a person calls it: `long (timestamp-micros)`, `record shop.Order`, `union of null, string`."""
         if self.kind == "union":
-            return "union of " + ", ".join(str(branch) for branch in self.branches)
+            return f"union of {several(self.branches)}"
         if self.kind in {"array", "map"}:
             return f"{self.kind} of {self.items.kind if self.items else '?'}"
-        text = f"{self.kind} {self.name}" if self.name else self.kind
+        text = f"{self.kind} {cut(self.name, 100)}" if self.name else self.kind
         if self.logical == "decimal":
             return f"{text} (decimal {self.precision},{self.scale})"
         return f"{text} ({self.logical})" if self.logical else text
@@ -447,6 +447,12 @@ def brief(value: Any) -> str:
 def cut(text: str, length: int) -> str:
     """`text`, or its beginning where it has more than `length` characters."""
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def several(names: Sequence[object]) -> str:
+    """The first ten of `names`, each cut to a length a message can hold, and how many more there are."""
+    text = ", ".join(cut(str(name), 60) for name in names[:10])
+    return text if len(names) <= 10 else f"{text} and {len(names) - 10} more"
 
 
 def misfit(kind: AvroType, value: Any) -> str:
