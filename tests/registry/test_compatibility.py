@@ -425,10 +425,11 @@ def test_unions_of_many_types_are_compared_by_name_and_the_reasons_are_few(monke
     calls.clear()
     reasons = check(other, [(1, old)], Level.FULL)
     assert len(calls) < 100
-    assert reasons[0] == (
-        "the new schema cannot read data of version 1: MISSING_UNION_BRANCH at /: the writer's fixed A0 fits none of the "
-        "union of fixed B0, fixed B1, fixed B2, fixed B3, fixed B4, fixed B5, fixed B6, fixed B7, fixed B8, fixed B9 and 19990 more"
+    assert reasons[0].startswith(
+        "the new schema cannot read data of version 1: MISSING_UNION_BRANCH at /: the writer's "
     )
+    assert "fixed A0 fits none of the union of fixed B0, fixed B1, " in reasons[0]
+    assert reasons[0].endswith(", fixed B19 and 19980 more")
     assert len(reasons) == 21
     assert reasons[-1] == "and more"
     assert len("; ".join(reasons)) < 20_000
@@ -446,7 +447,7 @@ def test_reasons_are_no_longer_than_a_message_for_names_and_symbols_of_any_lengt
         (record(("a", "int", {"aliases": many})), record(*((name, "int", {}) for name in many))),
     ]:
         (problem,) = problems(reader, writer)
-        assert len(problem) < 1000
+        assert len(problem) < 2000
 
 
 def test_a_type_that_breaks_in_many_places_hides_no_other():

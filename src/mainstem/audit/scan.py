@@ -183,7 +183,9 @@ async def _fetch(cluster: Cluster, partition: TopicPartition, tally: Tally, end:
         raise BrokerUnavailable(f"{place}: the answer does not name the topic")
     (found,) = answer.responses[0].partitions
     if found.error_code is ErrorCode.offset_out_of_range:
-        raise RecordsDeleted(f"{place}: its records were deleted while they were counted", hint="run `mainstem audit` again")
+        raise RecordsDeleted(
+            f"{place}: its records were deleted while they were counted", hint="run `mainstem audit` again"
+        )
     if found.error_code is not ErrorCode.none:
         raise BrokerUnavailable(f"{place}: {found.error_code.name}")
     if not found.records and found.last_stable_offset < end:  # a new leader that does not know yet what is committed

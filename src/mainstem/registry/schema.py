@@ -450,9 +450,9 @@ def cut(text: str, length: int) -> str:
 
 
 def several(names: Sequence[object]) -> str:
-    """The first ten of `names`, each cut to a length a message can hold, and how many more there are."""
-    text = ", ".join(cut(str(name), 60) for name in names[:10])
-    return text if len(names) <= 10 else f"{text} and {len(names) - 10} more"
+    """The first 20 of `names`, each cut to a length a message can hold, and how many more there are."""
+    text = ", ".join(cut(str(name), 60) for name in names[:20])
+    return text if len(names) <= 20 else f"{text} and {len(names) - 20} more"
 
 
 def misfit(kind: AvroType, value: Any) -> str:

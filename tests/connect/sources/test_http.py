@@ -4,6 +4,7 @@ import gzip
 import json
 import time
 import uuid
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -16,7 +17,11 @@ from mainstem.client.topics import delete, end_offsets, ensure_topic, topic_ids
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
+from mainstem.connect.sources.http import Collector
+from mainstem.connect.sources.http_events import parse
+from mainstem.connect.sources.http_topics import Encoder
 from mainstem.registry import Registry, avro
+from mainstem.registry.records import SchemaValue
 from tests.support.records import committed
 from tests.support.serving import served
 
@@ -118,6 +123,14 @@ def test_bad_events_are_answered_and_kept_and_the_others_land(http, log_connecti
     ]
     assert kept[1]["reason"] == results[2]["reason"]
     assert kept[1]["schema_id"] == registry.latest(f"{topic}-value").id
+
+
+def test_an_event_is_held_as_its_bytes_while_it_waits_for_the_log_a_refused_one_too():
+    encoder = Encoder("orders", TopicEntry(), SchemaValue("orders-value", 1, 7, ORDER))
+    events = parse({}, json.dumps([order(1), {"customer": [[], []]}]).encode(), 10, 1000)
+    no_ids = SimpleNamespace(of=lambda _: None)
+    intakes = [Collector._take(None, encoder, no_ids, event)[0] for event in events]
+    assert [(intake.code, intake.event.value) for intake in intakes] == [("", None), ("unfit", None)]
 
 
 def test_a_body_that_is_no_json_at_all(http, log_connection, registry, topic):

@@ -84,7 +84,7 @@ def test_cloudevents_binary():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"specversion": "0.3"}, "/specversion: expected 1.0, found '0.3'"),
+        ({"specversion": "0.3"}, '/specversion: expected 1.0, found "0.3"'),
         ({"id": ""}, "/id: expected a text that is not empty"),
         ({"source": None}, "/source: expected a text"),
         ({"type": 3}, "/type: expected a text"),
@@ -100,6 +100,15 @@ def test_what_is_no_cloudevent_is_told(change, reason):
     assert event.reason.startswith(reason)
     (event,) = parse({"content-type": "application/cloudevents+json"}, b"[1]", 10, EVENT_BYTES)
     assert event.error == "not_a_cloudevent"
+
+
+@pytest.mark.parametrize("name", ["specversion", "datacontenttype"])
+@pytest.mark.parametrize("value", [b'"' + b"x" * 100_000 + b'"', b"[" * 900 + b"]" * 900])
+def test_a_reason_is_short_for_attributes_of_any_length_and_depth(name, value):
+    attributes = json.dumps({**CLOUDEVENT, "data_base64": "AA==", name: "here"}).encode().replace(b'"here"', value)
+    (event,) = parse({"content-type": "application/cloudevents+json"}, attributes, 10, 200_000)
+    assert name in event.reason
+    assert len(event.reason) < 200
 
 
 @pytest.mark.parametrize(

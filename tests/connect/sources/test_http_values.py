@@ -243,6 +243,23 @@ def test_a_field_named_as_its_record_is_converted_once(monkeypatch):
     assert len(str(error.value)) < 2000
 
 
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "enum", "name": "E", "symbols": [f"S{n}" for n in range(5_000)]}, "misspelt"),
+        (record(*((f"field_{n}", "int", {"default": 0}) for n in range(5_000))), {"misspelt": 1}),
+        ([{"type": "fixed", "name": f"F{n}", "size": 1} for n in range(5_000)], "misspelt"),
+        (record(("x" * 100_000, "int", {})), {"x" * 100_000: "misspelt"}),
+        ({"type": "map", "values": "int"}, {"x" * 100_000: "misspelt"}),
+    ],
+)
+def test_a_reason_is_as_long_for_a_schema_of_many_names(schema, value):
+    """An enum of 5,000 symbols had reasons of 50 KB, and 10,000 events of a request each have one."""
+    with pytest.raises(Unfit) as error:
+        converter(parse(json.dumps(schema)))(value)
+    assert len(str(error.value)) < 1000
+
+
 def test_defaults_become_values():
     nested = parse(
         json.dumps(

@@ -161,10 +161,11 @@ class Collector:
             except Unfit as error:
                 code, reason = "unfit", str(error)
             else:
-                event.value = None  # a request waits for the log with its bytes and its records
+                event.value = None  # a request waits for the log with its bytes and its records; so below
                 content = content_hash(memoryview(encoded.value)[5:]) if event_id is not None else 0
                 record = NewRecord(encoder.topic, encoded.key, encoded.value, headers, event_id, content)
                 return _Intake(event, record, "", ""), encoded.event_time_ms
+        event.value = None
         return _Intake(event, NewRecord(encoder.topic, None, b"", headers, event_id), code, reason), None
 
     async def _to_quarantine(self, encoder: Encoder, intakes: list[_Intake]) -> list[_Intake]:

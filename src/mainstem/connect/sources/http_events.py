@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from mainstem.core.errors import UserError
+from mainstem.registry.schema import brief, cut
 
 JSON_TYPES: Final = ("application/json", "text/json")
 NDJSON_TYPES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
@@ -222,16 +223,18 @@ def _binary(headers: Mapping[str, str], content_type: str, body: bytes, limit: i
 
 
 def _data(index: int, content_type: Any, data: bytes) -> Event:
-    kind = str(content_type).partition(";")[0].strip().lower()
+    text = content_type if isinstance(content_type, str) else brief(content_type)
+    kind = text.partition(";")[0].strip().lower()
     if kind not in JSON_TYPES and not kind.endswith("+json"):
-        return Event(index, data, error="unknown_content_type", reason=f"datacontenttype {kind!r}: JSON is taken")
+        reason = f"datacontenttype {cut(kind, 60)!r}: JSON is taken"
+        return Event(index, data, error="unknown_content_type", reason=reason)
     return _plain(index, data)
 
 
 def _cloud_event(index: int, raw: bytes, attributes: dict[str, Any], data: Event) -> Event:
     if attributes.get("specversion") != "1.0":
-        found = attributes.get("specversion")
-        return Event(index, raw, error="not_a_cloudevent", reason=f"/specversion: expected 1.0, found {found!r}")
+        found = brief(attributes.get("specversion"))
+        return Event(index, raw, error="not_a_cloudevent", reason=f"/specversion: expected 1.0, found {found}")
     for name in ("id", "source", "type"):
         if not isinstance(attributes.get(name), str) or not attributes[name]:
             return Event(index, raw, error="not_a_cloudevent", reason=f"/{name}: expected a text that is not empty")

@@ -25,7 +25,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from mainstem.core.errors import UserError
-from mainstem.registry.schema import AvroField, AvroType, brief, cut, pointer_to, span
+from mainstem.registry.schema import AvroField, AvroType, brief, cut, pointer_to, several, span
 
 Convert = Callable[[Any], Any]
 
@@ -145,6 +145,7 @@ class _Compiler:
         parts = [(field.name, self.compile(field.type)) for field in node.fields]
         optional = {field.name: _absent(field) for field in node.fields if field.has_default or _nullable(field.type)}
         names = frozenset(field.name for field in node.fields)
+        told = several([field.name for field in node.fields])
 
         def convert(value: Any) -> Any:
             if type(value) is not dict:
@@ -163,7 +164,7 @@ class _Compiler:
                     raise Unfit(f"the field is missing, and it has no default ({_type_of(node, name)})", name)
             if not names.issuperset(value):
                 unknown = next(each for each in value if each not in names)
-                raise Unfit(f"unknown field; {node} has {', '.join(each for each, _ in parts)}", unknown)
+                raise Unfit(f"unknown field; {node} has {told}", unknown)
             return row
 
         return self.records[node.name]
@@ -190,6 +191,7 @@ class _Compiler:
 
             return self.once(convert_one) if nested else convert_one
         labelled = {branch.name or branch.kind: self.compile(branch) for branch in others}
+        told = several(list(labelled))
 
         def convert(value: Any) -> Any:
             if value is None and has_null:
@@ -205,7 +207,7 @@ class _Compiler:
                 except Unfit as error:
                     if len(reasons) < _REASONS:
                         reasons.append(cut(f"{label}: {error}", _REASON // _REASONS))
-            raise Unfit(f"found {brief(value)}, which fits none of {', '.join(labelled)} ({'; '.join(reasons)})")
+            raise Unfit(f"found {brief(value)}, which fits none of {told} ({'; '.join(reasons)})")
 
         return self.once(convert) if any(branch.kind in _NESTED for branch in others) else convert
 
@@ -247,12 +249,12 @@ def default_value(kind: AvroType, value: Any) -> Any:
 
 def _plain(node: AvroType) -> Convert:
     if node.kind == "enum":
-        symbols = frozenset(node.symbols)
+        expected = f"one of {several(node.symbols)}"
 
         def convert_symbol(value: Any) -> Any:
-            if type(value) is str and value in symbols:
+            if type(value) is str and value in node.symbol_set:
                 return value
-            raise _expected(f"one of {', '.join(node.symbols)}", value)
+            raise _expected(expected, value)
 
         return convert_symbol
     kind: type = {"null": type(None), "boolean": bool, "string": str}[node.kind]
