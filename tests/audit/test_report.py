@@ -6,12 +6,12 @@ from mainstem.audit.report import audit, known_readers
 from mainstem.client.append import append
 from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.internal import CATALOG
+from mainstem.client.internal import AUDIT, CATALOG, COMMITS, SOURCES
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sinks.delta import LakehouseConfig, announce
-from mainstem.core import TopicPartition, UserError
+from mainstem.core import CorruptData, TopicPartition, UserError
 from mainstem.records import fingerprint
 
 
@@ -71,6 +71,13 @@ def test_records_that_no_writer_speaks_of_are_found(connection):
 def test_a_topic_that_is_not_there_is_named(connection):
     with pytest.raises(UserError, match="topic nothing: no such topic"):
         audit(connection, ["nothing"])
+
+
+@pytest.mark.parametrize("topic", [SOURCES, COMMITS, AUDIT, CATALOG])
+def test_a_record_of_ours_that_nobody_can_read_is_told_with_its_topic_and_key(connection, topic):
+    append(connection, topic, [(b"odd", b"[1]")])
+    with pytest.raises(CorruptData, match=f"{topic}: key b'odd': expected JSON as Mainstem writes it"):
+        audit(connection)
 
 
 def test_the_catalog_knows_who_reads_a_topic():

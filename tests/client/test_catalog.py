@@ -31,6 +31,12 @@ def test_an_entry_that_is_no_object_is_told(connection, name):
     append(connection, CATALOG, [(key, None)])
 
 
+def test_an_entry_of_a_topic_that_is_none_is_told_by_its_key():
+    """Every event was answered with 500, and the log had a line that named no topic."""
+    with pytest.raises(CorruptData, match=r"__mainstem.catalog: key 'topic:orders': .* `\$.key`"):
+        topic_entries({"topic:visits": {}, "topic:orders": {"key": 5}})
+
+
 def test_retired_readers_are_known_by_the_key_under_which_they_spoke():
     jobs = {
         "job:a": {"versions": {}, "retired": ["1", "2"]},

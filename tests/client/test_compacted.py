@@ -5,9 +5,9 @@ import pytest
 
 from mainstem.client import BrokerUnavailable, UnknownTopic
 from mainstem.client.append import append
-from mainstem.client.compacted import read_compacted
+from mainstem.client.compacted import decode_state, read_compacted, read_state
 from mainstem.client.transaction import SharedTransaction
-from mainstem.core import TopicPartition
+from mainstem.core import CorruptData, TopicPartition
 
 
 def test_the_last_value_of_each_key_is_the_state(connection, topic):
@@ -43,3 +43,14 @@ def test_what_is_undecided_is_waited_for_and_what_is_aborted_is_not_seen(connect
     assert set(read_compacted(connection, topic)) == {b"a", b"b", b"c", b"d"}
     timer.join()
     transaction.close()
+
+
+def test_a_state_that_somebody_else_wrote_into_is_told_with_topic_and_key(connection, topic):
+    append(connection, topic, [(b"a", b'{"x": 1}'), (b"\xff", b'{"x": 2}')])
+    assert read_state(connection, topic, dict[str, int]) == {"a": {"x": 1}, r"\xff": {"x": 2}}
+    append(connection, topic, [(b"b", b"nonsense")])
+    with pytest.raises(CorruptData, match=f"{topic}: key b'b': expected JSON as Mainstem writes it: JSON is malformed"):
+        read_state(connection, topic, dict[str, int])
+    for bad in (b"", b"[]", b'{"x": "y"}', b'{"x\xff": 1}', b"[" * 5000):
+        with pytest.raises(CorruptData, match="t: key b'k': expected JSON"):
+            decode_state("t", b"k", bad, dict[str, int])

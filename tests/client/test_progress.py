@@ -1,10 +1,12 @@
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.append import append
 from mainstem.client.internal import COMMITS
 from mainstem.client.progress import Marker, Output, Written, add_written, merge_positions, read_marker
+from mainstem.core import CorruptData
 
 outputs = st.dictionaries(
     st.sampled_from(["a", "b"]),
@@ -38,3 +40,7 @@ def test_a_marker_comes_back_as_it_was_written(connection, name):
     append(connection, COMMITS, [(f"{name}@v1".encode(), msgspec.json.encode(marker))])
     assert read_marker(connection, name, "v1") == marker
     assert read_marker(connection, name, "v2") is None
+    append(connection, COMMITS, [(f"{name}@v2".encode(), b"{}")])
+    with pytest.raises(CorruptData, match=f"__mainstem.commits: key b'{name}@v2'"):
+        read_marker(connection, name, "v2")
+    append(connection, COMMITS, [(f"{name}@v2".encode(), None)])

@@ -4,13 +4,11 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from mainstem.audit.books import Count, Line, WriterStatement, balance
 from mainstem.audit.scan import scan
 from mainstem.client import topics
 from mainstem.client.catalog import entries, read_catalog, retired_readers, sinks_of
-from mainstem.client.compacted import read_compacted
+from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, Written
@@ -82,13 +80,11 @@ def known_readers(
 
 def _writers(connection: Connection, existing: Collection[str]) -> Iterator[WriterStatement]:
     if SOURCES in existing:
-        for key, value in read_compacted(connection, SOURCES).items():
-            state = msgspec.json.decode(value, type=SourceState)
-            yield from _written(f"source {key.decode()}", state.written)
+        for source, state in read_state(connection, SOURCES, SourceState).items():
+            yield from _written(f"source {source}", state.written)
     if COMMITS in existing:
-        for key, value in read_compacted(connection, COMMITS).items():
-            marker = msgspec.json.decode(value, type=Marker)
-            yield from _written(f"job {key.decode()}", marker.written)
+        for job, marker in read_state(connection, COMMITS, Marker).items():
+            yield from _written(f"job {job}", marker.written)
 
 
 def _written(writer: str, written: dict[str, dict[int, Written]]) -> Iterator[WriterStatement]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client.append import append
-from mainstem.client.compacted import read_compacted
+from mainstem.client.compacted import NOT_OURS, read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, job_key
 from mainstem.core import CorruptData
@@ -29,7 +29,7 @@ class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def read_catalog(connection: Connection) -> dict[str, dict[str, Any]]:
     """Every entry by its key, as of now."""
-    return {key.decode(): _decode(key, value) for key, value in read_compacted(connection, CATALOG).items()}
+    return read_state(connection, CATALOG, dict[str, Any])
 
 
 def entries(catalog: Mapping[str, dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
@@ -42,9 +42,9 @@ def topic_entries(catalog: Mapping[str, dict[str, Any]]) -> dict[str, TopicEntry
     """What the catalog says of each topic, by its name.
 
     Raises:
-        msgspec.ValidationError: an entry is not one of ours.
+        CorruptData: an entry is not one of ours.
     """
-    return {name: msgspec.convert(value, TopicEntry) for name, value in entries(catalog, "topic").items()}
+    return {name: _topic_entry(name, value) for name, value in entries(catalog, "topic").items()}
 
 
 def retired_readers(catalog: Mapping[str, dict[str, Any]]) -> set[str]:
@@ -86,8 +86,10 @@ def write_catalog(connection: Connection, changes: Mapping[str, Any]) -> None:
     append(connection, CATALOG, [(k.encode(), None if v is None else encode(v)) for k, v in changes.items()])
 
 
-def _decode(key: bytes, value: bytes) -> dict[str, Any]:
+def _topic_entry(name: str, value: dict[str, Any]) -> TopicEntry:
     try:
-        return msgspec.json.decode(value, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise CorruptData(f"{CATALOG}: key {key!r}: expected a JSON object: {error}") from error
+        return msgspec.convert(value, TopicEntry)
+    except msgspec.ValidationError as error:
+        raise CorruptData(
+            f"{CATALOG}: key 'topic:{name}': expected JSON as Mainstem writes it: {error}", hint=NOT_OURS
+        ) from error

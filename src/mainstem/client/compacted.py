@@ -1,11 +1,18 @@
 """Read a compacted topic to its end: the last value of every key is the state."""
 
 import time
+from typing import TypeVar
+
+import msgspec
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.reader import CommittedReader
 from mainstem.client.topics import start_offsets
+from mainstem.core import CorruptData
+
+T = TypeVar("T")
+NOT_OURS = "Mainstem writes no such record: look for who else writes to this topic"
 
 
 def read_compacted(
@@ -37,3 +44,30 @@ def read_compacted(
                     hint="a transaction is open; the broker aborts it when its timeout has passed: try again then",
                 )
     return {key: value for key, value in state.items() if value is not None}
+
+
+def read_state(connection: Connection, topic: str, kind: type[T]) -> dict[str, T]:
+    """What `read_compacted` gives, each value decoded from JSON.
+
+    Raises:
+        CorruptData: a value is no `kind`; the rest as `read_compacted`.
+    """
+    return {
+        key.decode(errors="backslashreplace"): decode_state(topic, key, value, kind)
+        for key, value in read_compacted(connection, topic).items()
+    }
+
+
+def decode_state(topic: str, key: bytes, value: bytes, kind: type[T]) -> T:
+    """One value of a state.
+
+    Raises:
+        CorruptData: it is no `kind`.
+    """
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptData(
+            f"{topic}: key {key!r}: expected JSON as Mainstem writes it: {error}",
+            hint=NOT_OURS,
+        ) from error

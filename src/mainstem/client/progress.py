@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from mainstem.client.compacted import read_compacted
+from mainstem.client.compacted import decode_state, read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS, job_key
-from mainstem.core import CorruptData
 from mainstem.records.fingerprint import MODULUS
 
 NextOffsets = dict[str, dict[int, int]]
@@ -110,14 +109,9 @@ def read_marker(connection: Connection, job: str, version: str, *, decided: bool
     Call it after the fence: then no older batch can still commit. With `decided` it does not wait for open
     transactions, and may find an older one.
     """
-    key = job_key(job, version)
-    value = read_compacted(connection, COMMITS, decided=decided).get(key.encode())
-    if value is None:
-        return None
-    try:
-        return msgspec.json.decode(value, type=Marker)
-    except msgspec.DecodeError as error:
-        raise CorruptData(f"{COMMITS}: marker of {key}: {error}") from error
+    key = job_key(job, version).encode()
+    value = read_compacted(connection, COMMITS, decided=decided).get(key)
+    return None if value is None else decode_state(COMMITS, key, value, Marker)
 
 
 def merge_positions(positions: Mapping[str, NextOffsets]) -> NextOffsets:

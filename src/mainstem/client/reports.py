@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from mainstem.client.append import append
-from mainstem.client.compacted import read_compacted
+from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import AUDIT, COMMITS
 from mainstem.client.progress import Marker, Read
@@ -47,17 +47,16 @@ def read_reports(connection: Connection, existing: Iterable[str]) -> list[Report
 def _destinations(connection: Connection, existing: Iterable[str]) -> list[Report]:
     if AUDIT not in existing:
         return []
-    return [msgspec.json.decode(value, type=Report) for value in read_compacted(connection, AUDIT).values()]
+    return list(read_state(connection, AUDIT, Report).values())
 
 
 def _jobs(connection: Connection, existing: Iterable[str]) -> list[Report]:
     if COMMITS not in existing:
         return []
-    markers = read_compacted(connection, COMMITS).items()
     return [
-        Report(reader=key.decode(), topic=topic, partition=partition, **msgspec.structs.asdict(read))
-        for key, value in markers
-        for topics in msgspec.json.decode(value, type=Marker).read.values()
+        Report(reader=job, topic=topic, partition=partition, **msgspec.structs.asdict(read))
+        for job, marker in read_state(connection, COMMITS, Marker).items()
+        for topics in marker.read.values()
         for topic, partitions in topics.items()
         for partition, read in partitions.items()
     ]

@@ -11,14 +11,13 @@ from typing import Any, NoReturn
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from mainstem.client.compacted import read_compacted
+from mainstem.client.compacted import decode_state, read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, Fenced, RecordRefused, TransactionFailed
 from mainstem.client.internal import SOURCES, source_transactional_id
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import NextOffsets, Written, add_written
 from mainstem.client.topics import alter_command, describe, describe_config
-from mainstem.core import CorruptData
 from mainstem.core.clock import since_boot
 from mainstem.records.fingerprint import MODULUS, fingerprint
 
@@ -42,10 +41,7 @@ class SourceState(msgspec.Struct, frozen=True):
 def read_source(connection: Connection, source: str) -> SourceState | None:
     """The last committed state of a source; None before its first commit."""
     value = read_compacted(connection, SOURCES).get(source.encode())
-    try:
-        return None if value is None else msgspec.json.decode(value, type=SourceState)
-    except msgspec.DecodeError as error:
-        raise CorruptData(f"{SOURCES}: state of {source}: {error}") from error
+    return None if value is None else decode_state(SOURCES, source.encode(), value, SourceState)
 
 
 class TransactionalWriter:

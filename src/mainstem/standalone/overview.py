@@ -8,11 +8,12 @@ import msgspec
 
 from mainstem.client import topics
 from mainstem.client.catalog import entries, read_catalog, retired_readers
-from mainstem.client.compacted import read_compacted
+from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, NextOffsets, merge_positions
 from mainstem.client.reports import Report, read_reports
+from mainstem.client.writer import SourceState
 from mainstem.connect.sources.file_lines import FilePosition
 from mainstem.core import SystemClock, UserError
 from mainstem.core.config import BadSetting, named_tables, overlay_environment, read_toml
@@ -126,9 +127,7 @@ def _in_catalog(connection: Connection) -> list[JobState]:
     existing = topics.list_topics(connection)
     if COMMITS not in existing:
         return []
-    markers = {
-        key.decode(): msgspec.json.decode(v, type=Marker) for key, v in read_compacted(connection, COMMITS).items()
-    }
+    markers = read_state(connection, COMMITS, Marker)
     states: list[JobState] = []
     ends: dict[str, dict[int, int]] = {}
     for job, entry in sorted(entries(read_catalog(connection), "job").items()):
@@ -203,13 +202,10 @@ def _behind_bytes(position: dict[str, Any], file: Path) -> int | None:
 
 def _sources(connection: Connection, files: Mapping[str, Path]) -> list[SourceLine]:
     lines = []
-    for key, value in sorted(read_compacted(connection, SOURCES).items()):
-        state = msgspec.json.decode(value)
-        written = state.get("written", {}).values()
-        records = sum(total.get("count", 0) for partitions in written for total in partitions.values())
-        name, position = key.decode(), state["position"]
-        behind = _behind_bytes(position, files[name]) if name in files else None
-        lines.append(SourceLine(name, position, records, behind))
+    for name, state in sorted(read_state(connection, SOURCES, SourceState).items()):
+        records = sum(total.count for partitions in state.written.values() for total in partitions.values())
+        behind = _behind_bytes(state.position, files[name]) if name in files else None
+        lines.append(SourceLine(name, state.position, records, behind))
     return lines
 
 

@@ -12,7 +12,7 @@ import pytest
 from mainstem.client.append import append
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.heartbeats import Statement, decode
-from mainstem.client.internal import HEARTBEATS
+from mainstem.client.internal import CATALOG, HEARTBEATS
 from mainstem.client.topics import delete, end_offsets, ensure_topic, topic_ids
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
@@ -234,6 +234,16 @@ def test_an_event_that_is_too_large_is_quarantined(http, topic):
 def test_gzip_is_taken(http, topic):
     answer = post(http, topic, gzip.compress(json.dumps([order(1)]).encode()), headers={"Content-Encoding": "gzip"})
     assert answer.json()["accepted"] == 1
+
+
+def test_a_record_of_the_catalog_that_nobody_can_read_is_told(http, log_connection, topic):
+    append(log_connection, CATALOG, [(f"topic:{topic}.odd".encode(), b"nonsense")])
+    try:
+        answer = post(http, f"{topic}.unheard-of", [order(1)])
+    finally:
+        append(log_connection, CATALOG, [(f"topic:{topic}.odd".encode(), None)])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "corrupt")
+    assert f"topic:{topic}.odd" in answer.json()["error"]["message"]
 
 
 def test_an_unknown_topic_is_answered_with_those_that_exist(http, topic):

@@ -318,6 +318,8 @@ class Collector:
                 return _error(400, "unfit", error)
             except UserError as error:
                 return _error(422, "refused", error)
+            except CorruptData as error:  # what Mainstem keeps in the log for itself
+                return _error(500, "corrupt", error)
             except ClientDisconnect:
                 return Response(status_code=499)
 
