@@ -1,5 +1,6 @@
 """Fixtures that several rooms' tests share."""
 
+import os
 import signal
 import sys
 from collections import Counter
@@ -32,7 +33,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kafka", action="store_true", help="also run what needs a real Apache Kafka")
 
 
+# A JVM of a test lives for a minute: without its optimising compiler it takes half of the processor's time. The demo as
+# users run it is tested without this (tests/e2e).
+ONE_COMPILER = "-XX:TieredStopAtLevel=1"
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", ONE_COMPILER)
     # A shell has what it runs in the background ignore Ctrl-C, and children inherit that; tests interrupt theirs.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--long"):

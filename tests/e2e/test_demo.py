@@ -16,7 +16,8 @@ GENEROUS = ("--new-table-seconds", "300")
 
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
-def test_every_stage_is_equal_to_the_truth_and_it_runs_until_it_is_interrupted(tmp_path):
+def test_every_stage_is_equal_to_the_truth_and_it_runs_until_it_is_interrupted(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS")
     options = ("--flights", "20000", "--keep", *GENEROUS, "--work", str(tmp_path / "work"))
     with running_demo(*options, seconds=1140) as demo:
         output = ""
