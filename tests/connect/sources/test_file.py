@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mainstem.audit.report import audit
 from mainstem.client.errors import BrokerUnavailable, UnknownTopic
 from mainstem.client.heartbeats import decode
 from mainstem.client.internal import HEARTBEATS
@@ -235,6 +236,35 @@ def test_a_quarantine_that_was_deleted_is_made_anew_by_the_next_run(world):
             describe_config(world.connection, quarantine)["retention.ms"] == "-1"
         )  # not as the log makes a missing one
         delete(world.connection, [quarantine])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_books_of_topics_that_are_made_anew_begin_anew(world, restarted):
+    """What was written to the old ones counted on: the audit called the new ones wrong for ever."""
+    topics = [world.topic, quarantine_topic(world.topic)]
+
+    def append(lines):
+        world.append(lines)
+        size = world.path.stat().st_size
+        world.wait_until(lambda: world.has_read(size))
+
+    with world.running() as errors:
+        append(b"one\n\xff\ntwo\n\xff\n")
+        if not restarted:
+            delete(world.connection, topics)
+            for topic in topics:
+                ensure_topic(world.connection, topic, 1)
+            append(b"three\n\xff\n")
+        assert not errors
+    if restarted:
+        delete(world.connection, topics)
+        for topic in topics:
+            ensure_topic(world.connection, topic, 1)
+        with world.running():
+            append(b"three\n\xff\n")
+    assert [line for line in audit(world.connection, topics) if line.expected != line.found] == []
+    written = read_source(world.connection, f"file-{world.topic}").written
+    assert {topic: written[topic][0].count for topic in topics} == dict.fromkeys(topics, 1)
 
 
 def test_growing_after_the_end_is_refused(world):

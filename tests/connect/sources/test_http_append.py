@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from confluent_kafka import Producer
 
+from mainstem.audit.report import audit
 from mainstem.client.connection import Connection
 from mainstem.client.errors import RecordRefused
 from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic
@@ -307,6 +308,49 @@ def test_a_topic_that_is_made_anew_is_another_one(log_connection, topic):
             return [(place.status, place.partition) for place in await appender.append(events)]
 
     assert asyncio.run(scenario()) == [("accepted", 0)] * 10
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_books_of_a_topic_that_is_made_anew_begin_anew(log_connection, topic, restarted):
+    """What was posted to the old one counted on: the audit called the new one wrong for ever."""
+
+    async def post(*texts):
+        async with running(log_connection, topic) as appender:
+            for text in texts:
+                if text is None:
+                    await asyncio.to_thread(delete, log_connection, [topic])
+                    await asyncio.to_thread(ensure_topic, log_connection, topic, 1)
+                else:
+                    await appender.append([record(topic, text)])
+
+    for texts in [["a", "b"], [None, "c"]] if restarted else [["a", "b", None, "c"]]:
+        asyncio.run(post(*texts))
+    assert [(line.kind, line.verdict) for line in audit(log_connection, [topic]) if line.expected != line.found] == []
+    assert sum(each.count for each in read_source(log_connection, topic).written[topic].values()) == 1
+
+
+def test_books_do_not_grow_with_every_topic_that_ever_was(log_connection, topic, monkeypatch):
+    """Some 16,000 partitions were more than the record of the books may hold, and no post was taken any more."""
+    monkeypatch.setattr(http_append, "FEW_TOPICS", 2)
+    names = [f"{topic}-{number}" for number in range(5)]
+
+    async def scenario():
+        async with running(log_connection, topic) as appender:
+            for name in names:
+                await asyncio.to_thread(ensure_topic, log_connection, name, 1)
+                await appender.append([record(name, "x")])
+                await asyncio.to_thread(delete, log_connection, [name])
+            assert len(read_source(log_connection, topic).written) <= 3
+
+    asyncio.run(scenario())
+
+    async def restarted():
+        async with running(log_connection, topic) as appender:
+            await appender.append([record(topic, "x")])
+
+    asyncio.run(restarted())
+    state = read_source(log_connection, topic)
+    assert list(state.written) == list(state.position["topics"]) == [topic]
 
 
 def test_ids_of_many_topics_take_no_more_memory_than_those_of_some(log_connection, topic, monkeypatch):

@@ -25,7 +25,7 @@ from mainstem.client.heartbeats import encode as encode_heartbeat
 from mainstem.client.heartbeats import statement_about
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.partitioner import partition_for
-from mainstem.client.topics import describe, ensure_internal_topics
+from mainstem.client.topics import describe, ensure_internal_topics, topic_ids
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect import quarantine
 from mainstem.connect.quarantine import Quarantined, quarantine_topic
@@ -103,6 +103,7 @@ class FileSource:
         self._registry = registry
         self._clock = clock or SystemClock()
         self._quarantine_id: int | None = None
+        self._topic_ids: dict[str, str] = {}  # of the topics in the books
         self._begun: tuple[FilePosition, FilePosition] | None = None  # a file read to its end, and where it went on
 
     def run(self, stop: threading.Event) -> None:
@@ -116,6 +117,7 @@ class FileSource:
         try:
             state = writer.open()
             position = self._decode(state.position) if state is not None else None
+            self._topic_ids = state.position.get("topics", {}) if state is not None else {}
             if (
                 self._begun is not None and position == self._begun[0]
             ):  # the log did not take it when it was to be written
@@ -285,6 +287,7 @@ class FileSource:
         self, writer: TransactionalWriter, file: BinaryIO, position: FilePosition, chunk: Chunk
     ) -> FilePosition:
         after = moved(file, position, chunk)
+        self._forget_others(writer)
         writer.begin()
         name = (FILE_HEADER, str(self.path).encode())
         for line in chunk.lines:
@@ -294,12 +297,21 @@ class FileSource:
                 writer.send(self.config.topic, self._partition, None, value, headers)
             else:
                 writer.send(quarantine_topic(self.config.topic), 0, None, self._refused(line, *refused), headers)
-        writer.commit(msgspec.to_builtins(after))
+        self._commit_with(writer, after)
         return after
+
+    def _forget_others(self, writer: TransactionalWriter) -> None:
+        """Of a topic that has another id than before, what was written counts no longer."""
+        found = topic_ids(self._connection, [self.config.topic, quarantine_topic(self.config.topic)])
+        writer.forget({topic for topic, each in found.items() if each != self._topic_ids.get(topic, each)})
+        self._topic_ids |= found
 
     def _commit_position(self, writer: TransactionalWriter, position: FilePosition) -> None:
         writer.begin()
-        writer.commit(msgspec.to_builtins(position))
+        self._commit_with(writer, position)
+
+    def _commit_with(self, writer: TransactionalWriter, position: FilePosition) -> None:
+        writer.commit({**msgspec.to_builtins(position), "topics": self._topic_ids})
 
     def _encode(self, line: Line) -> tuple[bytes | None, tuple[str, str]]:
         """The record of a line, or the code and reason why there is none."""
@@ -318,6 +330,7 @@ class FileSource:
     def _refused(self, line: Line, code: str, reason: str) -> bytes:
         if self._quarantine_id is None:
             self._quarantine_id = quarantine.ensure_quarantine(self._connection, self._registry, self.config.topic)
+            self._topic_ids |= topic_ids(self._connection, [quarantine_topic(self.config.topic)])
         topic, now_ms = self.config.topic, self._clock.now_ms()
         refused = Quarantined(topic, STAGE, code, reason, line.data, now_ms, schema_id=self._schema.id)
         return quarantine.encode(self._quarantine_id, refused)
@@ -328,7 +341,7 @@ class FileSource:
         statement = statement_about(self._connection, self.config.topic, self._clock.now_ms(), end=True)
         writer.begin()
         writer.send(HEARTBEATS, 0, statement.key, encode_heartbeat(statement))
-        writer.commit(msgspec.to_builtins(ended))
+        self._commit_with(writer, ended)
         log.info("file_ended", source=self.name, path=str(self.path), position=position.position)
         return ended
 

@@ -6,7 +6,8 @@
 One transactional id per collector. Whoever starts takes it (`fence`), so a gateway that was thought dead and comes back
 can append nothing any more. Only then are the topics' tails read for the event ids that were taken in before. Both ids
 and partitions are forgotten where a topic was deleted and made anew. The books of the collector (records and hash per
-partition, for the audit) travel in the same transaction.
+partition, for the audit) travel in the same transaction, with the ids of their topics: those of a topic that is gone,
+or is another one by now, are left out.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ log = get_logger()
 
 BOOKS = TopicPartition(SOURCES, 0)
 INTERNAL = "__mainstem."
+FEW_TOPICS = 100  # in the books: so many are not worth a look at which of them are still there
 MAX_IDS = 1_000_000  # kept of all topics together, some 300 MB; the topic used last keeps its window whatever its size
 
 
@@ -115,6 +117,7 @@ class Appender:
         self._topic_ids: dict[str, str] = {}
         self._turns: dict[str, int] = {}
         self._books = SourceState({})
+        self._many_topics = FEW_TOPICS
         self.committed = 0  # transactions
         self.problem = ""  # why the last group was not committed; empty once one is
 
@@ -267,6 +270,8 @@ class Appender:
             self._transaction = SharedTransaction(self._connection, source_transactional_id(self.name))
         self._transaction.fence_again()
         self._books = read_source(self._connection, self.name) or SourceState({})
+        self._topic_ids |= self._books.position.get("topics", {})
+        self._drop_gone()
         self._holds_id = True
 
     def _commit(self, requests: list[list[NewRecord]]) -> list[list[Placed]]:
@@ -284,6 +289,8 @@ class Appender:
         if not self._holds_id:
             self._fence()
         self._forget_others({record.topic for records in requests for record in records})
+        if len(self._books.written) > self._many_topics:
+            self._drop_gone()
         group = self._arrange(requests)
         done: dict[TopicPartition, Appended] = {}
         if group.lanes:
@@ -307,7 +314,19 @@ class Appender:
             if found.get(topic) != self._topic_ids.get(topic):
                 self._windows.pop(topic, None)
                 self._partitions.pop(topic, None)
+        self._drop({topic for topic, topic_id in found.items() if topic_id != self._topic_ids.get(topic, topic_id)})
         self._topic_ids |= found
+
+    def _drop_gone(self) -> None:
+        """Without the books of topics that are gone; they would grow with every name that was ever posted to."""
+        topics, known = set(self._books.written), self._topic_ids
+        found = topic_ids(self._connection, topics)
+        self._drop({each for each in topics if each not in found or found[each] != known.get(each, found[each])})
+        self._many_topics = max(FEW_TOPICS, 2 * len(self._books.written))
+
+    def _drop(self, topics: set[str]) -> None:
+        left = {topic: each for topic, each in self._books.written.items() if topic not in topics}
+        self._books = msgspec.structs.replace(self._books, written=left)
 
     def _arrange(self, requests: list[list[NewRecord]]) -> _Group:
         group = _Group()
@@ -386,7 +405,9 @@ class Appender:
                 continue
             total = sum(fingerprint(record.key, record.value) for record in records)
             batch.setdefault(lane.topic, {})[lane.partition] = Written(len(records), total % MODULUS)
-        return SourceState({}, add_written(self._books.written, batch))
+        written = add_written(self._books.written, batch)
+        ids = {topic: self._topic_ids[topic] for topic in written if topic in self._topic_ids}
+        return SourceState({"topics": ids}, written)
 
 
 def _size(record: NewRecord) -> int:
