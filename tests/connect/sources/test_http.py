@@ -17,7 +17,8 @@ from mainstem.client.topics import delete, end_offsets, ensure_topic, topic_ids
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
-from mainstem.connect.sources.http import Collector
+from mainstem.connect.sources.http import Collector, Result, _answer
+from mainstem.connect.sources.http_append import Placed
 from mainstem.connect.sources.http_events import parse
 from mainstem.connect.sources.http_topics import Encoder
 from mainstem.registry import Registry, avro
@@ -131,6 +132,15 @@ def test_an_event_is_held_as_its_bytes_while_it_waits_for_the_log_a_refused_one_
     no_ids = SimpleNamespace(of=lambda _: None)
     intakes = [Collector._take(None, encoder, no_ids, event)[0] for event in events]
     assert [(intake.code, intake.event.value) for intake in intakes] == [("", None), ("unfit", None)]
+
+
+def test_the_basis_is_past_an_event_whose_offset_is_not_known():
+    encoder = Encoder("orders", TopicEntry(), SchemaValue("orders-value", 1, 7, ORDER))
+    placed = [Placed("accepted", 0, -1, 16), Placed("duplicate", 0, 11, 12), Placed("accepted", 1, 4, 5)]
+    results = [Result(n, place.status, place.partition, place.offset) for n, place in enumerate(placed)]
+    rejected = Result(3, "rejected", 1, 40)  # in the quarantine
+    answer = _answer(encoder, [*results, rejected], [*placed, Placed("accepted", 1, 40, 41)], whole_body=False)
+    assert json.loads(answer.body)["basis"] == {"orders": {"0": 16, "1": 5}}
 
 
 def test_a_body_that_is_no_json_at_all(http, log_connection, registry, topic):

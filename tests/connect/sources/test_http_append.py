@@ -12,9 +12,10 @@ from mainstem.audit.report import audit
 from mainstem.client.connection import Connection
 from mainstem.client.errors import RecordRefused
 from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic
+from mainstem.client.transaction import Appended
 from mainstem.client.writer import read_source
 from mainstem.connect.sources import http_append
-from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, TakenOver
+from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, Placed, TakenOver
 from mainstem.connect.sources.http_window import ID_HEADER, content_hash
 from mainstem.core import ManualClock, UserError
 from tests.support.broker import running as broker_running
@@ -101,6 +102,29 @@ def test_an_id_is_taken_once_also_in_one_request_and_after_a_restart(log_connect
     one, again = asyncio.run(first()), asyncio.run(second())
     assert (again.status, again.partition, again.offset) == ("duplicate", one.partition, one.offset)
     assert texts(log_connection, topic) == ["a", "b"]
+
+
+def test_where_others_wrote_in_between_the_next_offset_is_that_after_all_records(log_connection, topic, monkeypatch):
+    append = Appender._append
+
+    def interleaved(self, group):
+        return {lane: Appended(each.base, each.last + 3, each.count) for lane, each in append(self, group).items()}
+
+    async def scenario():
+        async with running(log_connection, topic) as appender:
+            (first,) = await appender.append([record(topic, "a", "1", key=b"k")])
+            assert first.next_offset == first.offset + 1
+            monkeypatch.setattr(Appender, "_append", interleaved)
+            new = [record(topic, text, text, key=b"k") for text in ("2", "2", "3")]
+            return first, await appender.append(new), await appender.append([record(topic, "a", "1"), *new])
+
+    first, placed, again = asyncio.run(scenario())
+    end = first.offset + 2 + 1 + 3 + 1  # of two records, a transaction's marker before them and those of others
+    assert [(each.offset, each.next_offset) for each in placed] == [(-1, end)] * 3
+    assert again == [
+        Placed("duplicate", first.partition, first.offset, first.next_offset),
+        *(Placed("duplicate", first.partition, -1, end) for _ in range(3)),
+    ]
 
 
 def test_an_open_transaction_of_others_hides_no_id_after_a_restart(log_connection, topic):

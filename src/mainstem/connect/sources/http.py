@@ -141,7 +141,7 @@ class Collector:
             self._event_times[topic_id] = max(latest, self._event_times.get(topic_id, -1))
         results = [_result(intake, place) for intake, place in zip(intakes, placed, strict=True)]
         await self._keep_reused(encoder, intakes, results)
-        return _answer(encoder, results, whole_body=len(events) == 1 and events[0].raw is body)
+        return _answer(encoder, results, placed, whole_body=len(events) == 1 and events[0].raw is body)
 
     def _take(self, encoder: Encoder, ids: "_Ids", event: Event) -> tuple[_Intake, int | None]:
         event_id = ids.of(event)
@@ -369,13 +369,13 @@ def _result(intake: _Intake, place: Placed) -> Result:
     return Result(index, place.status, place.partition, place.offset)
 
 
-def _answer(encoder: Encoder, results: list[Result], *, whole_body: bool) -> Response:
+def _answer(encoder: Encoder, results: list[Result], placed: list[Placed], *, whole_body: bool) -> Response:
     counts = {"accepted": 0, "duplicate": 0, "rejected": 0}
     basis: dict[int, int] = {}
-    for result in results:
+    for result, place in zip(results, placed, strict=True):
         counts[result.status] += 1
-        if result.status != "rejected" and result.offset >= basis.get(result.partition, 0):
-            basis[result.partition] = result.offset + 1
+        if result.status != "rejected":
+            basis[place.partition] = max(place.next_offset, basis.get(place.partition, 0))
     status = 200
     if counts["rejected"] == len(results):
         status = 400 if whole_body and results[0].code == "not_json" else 422

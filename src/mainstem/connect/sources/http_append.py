@@ -69,6 +69,7 @@ class Placed(msgspec.Struct, frozen=True):
     status: Literal["accepted", "duplicate", "reused"]
     partition: int
     offset: int  # -1 where others wrote into the same partition in between
+    next_offset: int  # whoever has read up to it has read the record
 
 
 class _Request(msgspec.Struct):
@@ -302,8 +303,9 @@ class Appender:
                 raise
         answers = [[place(done) for place in places] for places in group.places]
         for (topic, event_id), (lane, number, content) in group.fresh.items():
-            placed = _placed(done[lane], number)
-            self._windows[topic].add(event_id, Seen(lane.partition, placed, content))
+            offset, next_offset = _placed(done[lane], number)
+            seen = Seen(lane.partition, offset, content, next_offset if offset < 0 else 0)
+            self._windows[topic].add(event_id, seen)
         self._shrink()
         return answers
 
@@ -341,11 +343,12 @@ class Appender:
         if record.id is not None:
             seen = self._window(record.topic).get(record.id)
             if seen is not None:
-                known = Placed("duplicate" if seen.content == record.content else "reused", seen.partition, seen.offset)
+                status = _again(seen.content, record)
+                known = Placed(status, seen.partition, seen.offset, max(seen.offset + 1, seen.next_offset))
                 return lambda _: known
             twin = group.fresh.get((record.topic, record.id))
             if twin is not None:
-                return _finder("duplicate" if twin[2] == record.content else "reused", twin[0], twin[1])
+                return _finder(_again(twin[2], record), twin[0], twin[1])
         lane = TopicPartition(record.topic, self._choose(record, turn))
         lanes = group.lanes.setdefault(lane, [])
         lanes.append(record)
@@ -416,12 +419,20 @@ def _size(record: NewRecord) -> int:
     return len(record.value) + len(record.key or b"") + headers + 64
 
 
-def _placed(appended: Appended, number: int) -> int:
-    """The offset of the number-th record of a lane; -1 where somebody else's records lie in between."""
-    return appended.base + number if appended.last - appended.base + 1 == appended.count else -1
+def _again(content: int, record: NewRecord) -> Literal["duplicate", "reused"]:
+    return "duplicate" if content == record.content else "reused"
+
+
+def _placed(appended: Appended, number: int) -> tuple[int, int]:
+    """The offset of the number-th record of a lane, and the next one; -1 where somebody else's records lie in between,
+    and then the one after the lane's last record.
+    """
+    if appended.last - appended.base + 1 != appended.count:
+        return -1, appended.last + 1
+    return appended.base + number, appended.base + number + 1
 
 
 def _finder(
     status: Literal["accepted", "duplicate", "reused"], lane: TopicPartition, number: int
 ) -> Callable[[dict[TopicPartition, Appended]], Placed]:
-    return lambda done: Placed(status, lane.partition, _placed(done[lane], number))
+    return lambda done: Placed(status, lane.partition, *_placed(done[lane], number))

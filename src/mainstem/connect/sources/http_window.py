@@ -42,6 +42,7 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int  # -1 where it is not known
     content: int
+    next_offset: int = 0  # where its offset is not known: that of the record after those it was appended with
 
 
 def content_hash(payload: bytes | memoryview) -> int:
