@@ -190,3 +190,10 @@ def test_a_request_whose_topics_are_null_is_malformed(version):
         produce.decode(version, bytearray(head + null + nothing), 0)
     with pytest.raises(MalformedFrame):
         codec.decode_request(0, version, head + null + nothing)
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_partitions_message_is_cut_to_what_a_string_has_room_for(version):
+    results = [(TopicRecords("t", b"", []), [PartitionResult(0, Code.invalid_record, message="m" * 40_000)])]
+    answer = codec.decode_response(0, version, produce.encode(version, results))
+    assert answer.responses[0].partition_responses[0].error_message == "m" * 32_767

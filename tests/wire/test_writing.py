@@ -47,3 +47,16 @@ def test_tagged_fields_with_their_default_are_not_written():
     plain = codec.encode_response(0, 10, {})
     assert codec.encode_response(0, 10, {"node_endpoints": []}) == plain
     assert codec.encode_response(0, 10, {"node_endpoints": [{"node_id": 1}]}) != plain
+
+
+@pytest.mark.parametrize("version", [2, 7])
+@pytest.mark.parametrize("text", ["\\x00" * 9000, "\u20ac" * 11000])
+def test_an_errors_text_is_cut_to_what_a_string_has_room_for(version, text):
+    """One that quoted a name of many control characters broke the connection, the other topics created."""
+    answer = {"topics": [{"name": "t", "error_code": Code.invalid_topic_exception, "error_message": text}]}
+    (topic,) = codec.decode_response(19, version, codec.encode_response(19, version, answer)).topics
+    assert text.startswith(topic.error_message)
+    assert 32_764 < len(topic.error_message.encode()) <= 32_767
+    short = {"topics": [{"name": "t", "error_message": text[: 32_767 // 4]}]}
+    (topic,) = codec.decode_response(19, version, codec.encode_response(19, version, short)).topics
+    assert topic.error_message == text[: 32_767 // 4]

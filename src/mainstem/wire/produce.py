@@ -18,7 +18,7 @@ from mainstem.wire.errors import Code, MalformedFrame
 from mainstem.wire.fields import INT16, INT32
 from mainstem.wire.frames import read_varint, skip_tags
 from mainstem.wire.reading import MOST_ITEMS
-from mainstem.wire.writing import write_length, write_varint
+from mainstem.wire.writing import cut_message, write_length, write_varint
 
 API_KEY: Final = 0
 FIRST_FLEXIBLE: Final = 9
@@ -228,7 +228,7 @@ def encode(version: int, results: list[tuple[TopicRecords, list[PartitionResult]
             )
             if version >= 8:
                 write_length(buffer, 0, flexible)
-                _text(buffer, result.message, flexible)
+                _text(buffer, cut_message(result.message), flexible)
             if flexible:
                 buffer.append(0)
         if flexible:

@@ -21,6 +21,7 @@ strict = False
 """Whether a field that no version has is looked for: that takes loading all versions, so tests set it, nobody else."""
 
 _NO_UUID: Final = bytes(16)
+_LONGEST_STRING: Final = 2**15 - 1  # bytes
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -95,6 +96,20 @@ def _write_string(buffer: bytearray, value: str | None) -> None:
     buffer += data
 
 
+def cut_message(text: str | None) -> str | None:
+    """An error's text, of no more bytes than a string has room for before flexible versions.
+
+    One that quotes a client's name with escapes may have more, and the answer could not be written.
+    """
+    if text is None or len(text) <= _LONGEST_STRING // 4:
+        return text
+    return text.encode()[:_LONGEST_STRING].decode(errors="ignore")
+
+
+def _message(write: Writer) -> Writer:
+    return lambda buffer, value: write(buffer, cut_message(value))
+
+
 def _write_compact_bytes(buffer: bytearray, value: bytes | None) -> None:
     if value is None:
         buffer.append(0)
@@ -160,6 +175,7 @@ def _field_writer(field: Field[Any], flexible: bool, known: Known, path: str) ->
         kind = field.metadata["kafka_type"]
         if kind == "string":
             write, default = (_write_compact_string if flexible else _write_string), ("" if not optional else None)
+            write = _message(write) if field.name == "error_message" else write
         elif kind in ("bytes", "records"):
             write, default = (_write_compact_bytes if flexible else _write_bytes), (b"" if not optional else None)
         else:
