@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Producer
 
 from mainstem import embedded
-from mainstem.client import BrokerUnavailable, Connection, TopicMismatch, UnknownTopic
+from mainstem.client import BrokerUnavailable, Connection, TopicMismatch, UnknownTopic, topics
 from mainstem.client.append import append
 from mainstem.client.errors import TopicRefused
 from mainstem.client.internal import COMMITS, INTERNAL_TOPICS
@@ -50,6 +50,21 @@ def test_an_internal_topic_that_would_lose_what_it_holds_is_refused():
         ensure_topic(connection, COMMITS, 1, {})
         with pytest.raises(TopicMismatch, match=f"topic {COMMITS}: expected cleanup.policy = compact, found delete"):
             ensure_internal_topics(connection)
+
+
+def test_a_topic_is_made_while_another_thread_drops_the_admin_client(connection, name, monkeypatch):
+    """It ended as if the log were down: `Handle is terminating`."""
+
+    class Dropped(topics.AdminClient):
+        def create_topics(self, *args, **options):
+            futures = super().create_topics(*args, **options)
+            topics.admin.cache_clear()
+            return futures
+
+    monkeypatch.setattr(topics, "AdminClient", Dropped)
+    topics.admin.cache_clear()
+    assert ensure_topic(connection, name, 1).name == name
+    topics.admin.cache_clear()
 
 
 def test_a_topic_is_made_once_and_keeps_its_partitions(connection, name):

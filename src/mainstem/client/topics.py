@@ -55,9 +55,9 @@ class TopicDescription(msgspec.Struct, frozen=True):
 def admin(connection: Connection) -> AdminClient:
     """The admin client of this process for a log.
 
-    Keep it in a variable until its futures are done: they never end once it is gone. One for all uses, since a new one
-    takes 50 ms until it is connected, and one to three seconds where it asks for the leaders of partitions a moment too
-    early.
+    Keep it in a variable until its futures are done: they fail, or never end, once it is gone, and any thread that gets
+    no answer drops it from here. One for all uses, since a new one takes 50 ms until it is connected, and one to three
+    seconds where it asks for the leaders of partitions a moment too early.
     """
     settings = connection.confluent(socket_timeout_ms=10_000, log_level=2)
     return AdminClient(settings | {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 500})
@@ -98,8 +98,9 @@ def ensure_topic(
     """
     factor = replication_factor or min(3, len(_metadata(connection).brokers))
     new = NewTopic(name, num_partitions=partitions, replication_factor=factor, config=dict(config or {}))
+    client = admin(connection)
     try:
-        admin(connection).create_topics([new], request_timeout=TIMEOUT_SECONDS)[name].result()
+        client.create_topics([new], request_timeout=TIMEOUT_SECONDS)[name].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             translated = _translated(error, f"create topic {name}")
