@@ -130,7 +130,7 @@ def test_an_event_is_held_as_its_bytes_while_it_waits_for_the_log_a_refused_one_
     encoder = Encoder("orders", TopicEntry(), SchemaValue("orders-value", 1, 7, ORDER))
     events = parse({}, json.dumps([order(1), {"customer": [[], []]}]).encode(), 10, 1000)
     no_ids = SimpleNamespace(of=lambda _: None)
-    intakes = [Collector._take(None, encoder, no_ids, event)[0] for event in events]
+    intakes = [Collector._take(None, encoder, no_ids, event) for event in events]
     assert [(intake.code, intake.event.value) for intake in intakes] == [("", None), ("unfit", None)]
 
 
@@ -338,6 +338,27 @@ def test_the_end_after_a_restart_finds_the_event_time_in_the_topic(http, log_con
     plain = ORDER.replace('"logicalType": "timestamp-micros"', '"doc": ""')
     far = avro.encode(accepted["schema_id"], plain, {**order(1), "at": 2**63 - 1})  # as any Kafka client may write
     append(log_connection, topic, [(b"c1", far)])
+    other = CollectorConfig(name=f"test-{uuid.uuid4().hex[:8]}")
+    gateway = Gateway(log_connection, GatewayConfig(collector=other), on_taken_over=lambda: None)
+    with served(gateway.app) as url:
+        assert httpx.post(f"{url}/v1/topics/{topic}/end", timeout=30).json()["event_time"] == 1_356_998_407_000
+
+
+def test_the_end_after_a_restart_is_the_latest_of_all_that_was_posted(http, log_connection, topic):
+    """It was the latest that this process had taken: a late event after a restart, and what others brought was late."""
+    assert post(http, topic, [order(7, at="2013-12-01T00:00:00Z", id="a")]).json()["accepted"] == 1
+    other = CollectorConfig(name=f"test-{uuid.uuid4().hex[:8]}")
+    gateway = Gateway(log_connection, GatewayConfig(collector=other), on_taken_over=lambda: None)
+    with served(gateway.app) as url, httpx.Client(base_url=url, timeout=30) as later:
+        assert post(later, topic, [order(8, at="2013-06-01T00:00:00Z")]).json()["accepted"] == 1
+        assert post(later, topic, [order(9, at="2014-01-01T00:00:00Z", id="a")]).json()["rejected"] == 1
+        assert later.post(f"/v1/topics/{topic}/end").json()["event_time"] == 1_385_856_000_000
+
+
+def test_the_end_leaves_out_a_record_whose_schema_nobody_knows(http, log_connection, topic):
+    """The end was refused for as long as it was among the topic's last records."""
+    assert post(http, topic, [order(7)]).json()["accepted"] == 1
+    append(log_connection, topic, [(b"c1", b"\0\0\x7f\xff\xffx")])
     other = CollectorConfig(name=f"test-{uuid.uuid4().hex[:8]}")
     gateway = Gateway(log_connection, GatewayConfig(collector=other), on_taken_over=lambda: None)
     with served(gateway.app) as url:

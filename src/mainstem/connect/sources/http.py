@@ -38,7 +38,7 @@ from mainstem.core import CorruptData, MainstemError, Retriable, UserError
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.core.logging import get_logger
 from mainstem.registry import avro
-from mainstem.registry.errors import StoreUnavailable
+from mainstem.registry.errors import NotFound, StoreUnavailable
 from mainstem.registry.state import NewSchema, State
 from mainstem.registry.store import Store
 
@@ -66,8 +66,9 @@ class _Intake(NamedTuple):
 
     event: Event
     record: NewRecord
-    code: str
-    reason: str
+    code: str = ""
+    reason: str = ""
+    event_time_ms: int | None = None
 
 
 class Collector:
@@ -127,23 +128,26 @@ class Collector:
             held.add(len(body))
         events = parse(request.headers, body, self.config.batch_events, self.config.event_bytes)
         ids = _Ids(request, encoder)
-        latest = -1
-        intakes = []
-        for event in events:
-            intake, event_time = self._take(encoder, ids, event)
-            latest = event_time if event_time is not None and event_time > latest else latest
-            intakes.append(intake)
+        intakes = [self._take(encoder, ids, event) for event in events]
         if any(intake.code for intake in intakes):
             intakes = await self._to_quarantine(encoder, intakes)
         placed = await self._append(encoder, intakes)
-        topic_id = self.appender.topic_id(encoder.topic)
-        if latest >= 0 and topic_id is not None:
-            self._event_times[topic_id] = max(latest, self._event_times.get(topic_id, -1))
         results = [_result(intake, place) for intake, place in zip(intakes, placed, strict=True)]
+        self._see_times(encoder.topic, intakes, results)
         await self._keep_reused(encoder, intakes, results)
         return _answer(encoder, results, placed, whole_body=len(events) == 1 and events[0].raw is body)
 
-    def _take(self, encoder: Encoder, ids: "_Ids", event: Event) -> tuple[_Intake, int | None]:
+    def _see_times(self, topic: str, intakes: list[_Intake], results: list[Result]) -> None:
+        topic_id = self.appender.topic_id(topic)
+        times = [
+            intake.event_time_ms
+            for intake, result in zip(intakes, results, strict=True)
+            if intake.event_time_ms is not None and result.status != "rejected"
+        ]
+        if times and topic_id is not None:
+            self._event_times[topic_id] = max(*times, self._event_times.get(topic_id, -1))
+
+    def _take(self, encoder: Encoder, ids: "_Ids", event: Event) -> _Intake:
         event_id = ids.of(event)
         headers = event.headers
         code, reason = event.error, event.reason
@@ -164,9 +168,9 @@ class Collector:
                 event.value = None  # a request waits for the log with its bytes and its records; so below
                 content = content_hash(memoryview(encoded.value)[5:]) if event_id is not None else 0
                 record = NewRecord(encoder.topic, encoded.key, encoded.value, headers, event_id, content)
-                return _Intake(event, record, "", ""), encoded.event_time_ms
+                return _Intake(event, record, event_time_ms=encoded.event_time_ms)
         event.value = None
-        return _Intake(event, NewRecord(encoder.topic, None, b"", headers, event_id), code, reason), None
+        return _Intake(event, NewRecord(encoder.topic, None, b"", headers, event_id), code, reason)
 
     async def _to_quarantine(self, encoder: Encoder, intakes: list[_Intake]) -> list[_Intake]:
         """`intakes` with a record for the quarantine in place of each that is refused."""
@@ -244,10 +248,10 @@ class Collector:
         if "event_time" in body:
             return await self._state(topic, event_time_ms(body["event_time"]), end=True)
         await self.appender.settled()
-        latest = self._event_times.get(await asyncio.to_thread(self._topic_id, topic))
-        if latest is None:  # nothing was posted since this process started: the topic itself knows
-            latest = await asyncio.to_thread(self._latest_event_time, await self.topics.encoder(topic))
-        return await self._state(topic, latest, end=True)
+        taken = self._event_times.get(await asyncio.to_thread(self._topic_id, topic), -1)
+        # What other processes brought, and this one in former lives, only the topic itself knows.
+        found = await asyncio.to_thread(self._latest_event_time, await self.topics.encoder(topic))
+        return await self._state(topic, max(taken, found), end=True)
 
     async def _statement(self, request: Request) -> tuple[str, dict[str, Any]]:
         encoder = await self.topics.encoder(request.path_params["topic"])
@@ -286,7 +290,10 @@ class Collector:
         return max(latest, 0)
 
     def _text(self, schema_id: int) -> str:
-        return self._schemas.state.schema_by_id(schema_id).schema
+        try:
+            return self._schemas.state.schema_by_id(schema_id).schema
+        except NotFound as error:
+            raise CorruptData(str(error)) from None
 
     # -- answers
 
