@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mainstem.core import CorruptData
 from mainstem.registry.errors import IncompatibleSchema, InvalidSchema, NotFound, NotPermitted, RegistryError
 from mainstem.registry.records import Reference, SchemaValue, schema_key, schema_value, subject_key
-from mainstem.registry.state import NewSchema, State, guid_of
+from mainstem.registry.state import NewSchema, Registration, State, guid_of
 
 
 def order(*fields):
@@ -211,6 +211,17 @@ def test_modes(registry):
     assert registry.register("t", NewSchema('"string"')) == 71
 
 
+@pytest.mark.parametrize("mode", ["READONLY", "READONLY_OVERRIDE", "FORWARD"])
+def test_what_is_registered_already_has_its_id_in_a_read_only_mode_too(registry, mode):
+    """A producer registers its schema at each start: READONLY stopped those that changed nothing."""
+    schema_id = registry.register("s", order(ID))
+    registry.write(registry.state.set_mode(None, mode))
+    assert registry.state.register("s", order(ID)) == Registration(schema_id, 1, [])
+    for subject, schema in [("s", NewSchema('"string"')), ("t", order(ID))]:
+        with pytest.raises(NotPermitted, match=f"Subject {subject} is in {mode.lower()} mode"):
+            registry.register(subject, schema)
+
+
 def test_readonly_override_is_read_only_and_goes_before_every_subjects_mode(registry):
     """It was taken, and did nothing."""
     registry.register("s", order(ID))
@@ -221,7 +232,7 @@ def test_readonly_override_is_read_only_and_goes_before_every_subjects_mode(regi
         registry.register("t", order(ID))
     registry.write(registry.state.set_mode(None, "READONLY_OVERRIDE"))
     for call in (
-        lambda: registry.register("s", order(ID)),
+        lambda: registry.register("s", NewSchema('"string"')),
         lambda: registry.delete("s"),
         lambda: registry.delete("s", 1),
     ):
