@@ -592,6 +592,27 @@ def test_topics_that_the_source_no_longer_has_are_left_out(pipeline):
         pipeline.wait_until_equal("a", running=sink)
 
 
+def test_a_topic_that_the_source_had_and_has_again_is_filled(pipeline):
+    """It was left out for as long as the replica ran, since it was not the source's when its old rows went by."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source:
+        pipeline.source.run("INSERT INTO b VALUES (1)")
+        pipeline.wait_until_written(source)
+    pipeline.drop()
+    pipeline.source.run("INSERT INTO a VALUES (1)")
+    sink = Running(pipeline.make_replica())
+    try:
+        with running(pipeline.make_source(tables=("a",), on_gap="snapshot")) as source:
+            pipeline.wait_until_written(source)
+            sink.thread.start()
+            pipeline.wait_until_equal("a", running=sink)
+        pipeline.drop()
+        with running(pipeline.make_source(tables=("a", "b"), on_gap="snapshot")):
+            pipeline.wait_until_equal("a", "b", running=sink)
+    finally:
+        sink.stop()
+
+
 def set_policy(admin, topic, policy):
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 

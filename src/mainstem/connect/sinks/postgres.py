@@ -42,6 +42,7 @@ from mainstem.connect.sources.postgres import transactions_topic
 from mainstem.connect.sources.postgres_catalog import connect, translate
 from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
 from mainstem.connect.sources.postgres_position import decode_position
+from mainstem.connect.sources.postgres_table import SNAPSHOT_ID
 from mainstem.core import Clock, CorruptData, Retriable, SystemClock, TopicPartition, UserError
 from mainstem.core.config import suggestion
 from mainstem.core.logging import get_logger
@@ -186,7 +187,7 @@ class _Run:
         self._transactions = TopicPartition(transactions_topic(sink.config.source), 0)
         self._topics = topics
         self._tables = {topic: self._table(topic) for topic in topics}
-        self._others: set[str] = set()  # topics that the source had, and has no longer
+        self._others: set[str] = set()  # topics that the source did not have any more when a transaction named them
         self._last: dict[TopicPartition, tuple[str, int, int]] = {}
         self._paused: set[TopicPartition] = set()
         self._applied = 0  # changes in the open target transaction
@@ -308,7 +309,9 @@ class _Run:
             self._order.begin(record["id"], record["position"], offset, mark, new=new)
         else:
             counts = {table["topic"]: table["event_count"] for table in record["tables"]}
-            self._see_topics(counts.keys() - self._tables.keys() - self._others)
+            unknown = counts.keys() - self._tables.keys()
+            # A new snapshot may have brought back what the source had lost.
+            self._see_topics(unknown if record["id"].startswith(SNAPSHOT_ID) else unknown - self._others)
             self._order.end(record["id"], counts, offset, mark, new=new)
 
     def _see_topics(self, unknown: Set[str]) -> None:

@@ -48,6 +48,7 @@ from mainstem.connect.sources.postgres_position import (
 from mainstem.connect.sources.postgres_replication import ReplicationStream
 from mainstem.connect.sources.postgres_snapshot import SNAPSHOT_TIMEOUT_MS, adopt, copy_table, create_slot, leave
 from mainstem.connect.sources.postgres_table import (
+    SNAPSHOT_ID,
     TRANSACTIONS_SCHEMA,
     TRUNCATE_KEY,
     NoKey,
@@ -283,7 +284,7 @@ class PostgresSource:
         lsn, snapshot = create_slot(replication, self.slot)
         adopt(database, snapshot)
         started = self.clock.monotonic()
-        transaction = Transaction(f"snapshot:{lsn}", lsn, self.clock.now_ms() * 1000)
+        transaction = Transaction(f"{SNAPSHOT_ID}{lsn}", lsn, self.clock.now_ms() * 1000)
         writer.begin()
         writer.send(transactions_topic(self.name), 0, None, encode_begin(transactions, transaction))
         counts = self._copy(writer, database, tables, transaction, stop)

@@ -36,6 +36,8 @@ OPERATIONS = "rcudt"  # snapshot, create, update, delete, truncate
 TRUNCATE_KEY = b"\0truncate"
 """The key of a truncate record. No row has it, since PostgreSQL allows no NUL in text; compaction keeps the last one,
 which every older row precedes."""
+SNAPSHOT_ID = "snapshot:"
+"""How the id of a transaction begins that is a snapshot; its LSN follows."""
 
 _NULL, _NOT_NULL = b"\x00", b"\x02"
 _NAME = re.compile(r"[^A-Za-z0-9_]")
