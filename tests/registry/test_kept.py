@@ -17,6 +17,13 @@ def version(number, schema_id, *, deleted=False):
     return msgspec.json.encode(key), msgspec.json.encode(value)
 
 
+STRANGE = [
+    (b'{"keytype":"NOOP","magic":0}', b'{"max_id":"5"}'),
+    (b'{"keytype":"DELETE_SUBJECT","subject":"t-value","magic":0}', b'{"version":"1"}'),
+    (b'{"keytype":"MODE","subject":"t-value","magic":0}', b'{"mode":[]}'),
+]
+
+
 def test_a_log_tells_its_schemas_where_no_registry_is_up():
     with embedded() as log:
         connection = Connection(log.bootstrap)
@@ -24,10 +31,10 @@ def test_a_log_tells_its_schemas_where_no_registry_is_up():
         with pytest.raises(NotFound):
             KeptSchemas(connection).latest("t-value")
         append(connection, SCHEMAS, [version(1, 7), version(2, 8), version(3, 9), (b"x", b"x")])
-        append(connection, SCHEMAS, [version(3, 9, deleted=True)])
+        append(connection, SCHEMAS, [version(3, 9, deleted=True), *STRANGE])
         with capture_logs() as logs:
             kept = KeptSchemas(connection)
-    assert [each["event"] for each in logs] == ["registry_record_unreadable"]
+    assert [each["event"] for each in logs] == ["registry_record_unreadable"] * (1 + len(STRANGE))
     latest = kept.latest("t-value")
     assert (latest.version, latest.id, latest.schema) == (2, 8, '"2"')
     assert kept.version("t-value", 1).id == 7

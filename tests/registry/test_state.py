@@ -211,6 +211,24 @@ def test_modes(registry):
     assert registry.register("t", NewSchema('"string"')) == 71
 
 
+@pytest.mark.parametrize(
+    ("keytype", "value"),
+    [
+        ("NOOP", b'{"max_id":"5"}'),
+        ("NOOP", b'{"max_id":2147483648}'),
+        ("DELETE_SUBJECT", b'{"version":"1"}'),
+        ("MODE", b'{"mode":[]}'),
+        ("MODE", b'{"mode":null}'),
+    ],
+)
+def test_a_record_that_no_registry_writes_changes_nothing(registry, keytype, value):
+    """A mode that is a list was taken, and each registration was an internal error from then on."""
+    registry.register("s", order(ID))
+    with pytest.raises(CorruptData, match="_schemas: expected"):
+        registry.state.apply(subject_key(keytype, "s"), value)
+    assert registry.register("s", order(ID, NOTE_OR_NONE)) == 2
+
+
 @pytest.mark.parametrize("mode", ["READONLY", "READONLY_OVERRIDE", "FORWARD"])
 def test_what_is_registered_already_has_its_id_in_a_read_only_mode_too(registry, mode):
     """A producer registers its schema at each start: READONLY stopped those that changed nothing."""

@@ -13,12 +13,13 @@ what compaction keeps. Only NOOP's value is ours; Confluent's reader skips that 
 """
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from mainstem.core.errors import CorruptData
 
+T = TypeVar("T")
 KeyType = Literal["SCHEMA", "DELETE_SUBJECT", "CLEAR_SUBJECT", "CONFIG", "MODE", "NOOP"]
 
 
@@ -51,6 +52,24 @@ class SchemaValue(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     metadata: dict[str, Any] | None = None
     rule_set: dict[str, Any] | None = None
     deleted: bool = False
+
+
+class DeletedSubject(msgspec.Struct, frozen=True):
+    """Of a DELETE_SUBJECT record: the last version that is deleted."""
+
+    version: int = 2**31 - 1
+
+
+class Mode(msgspec.Struct, frozen=True):
+    """Of a MODE record."""
+
+    mode: str = "READWRITE"
+
+
+class Noop(msgspec.Struct, frozen=True):
+    """Of a NOOP record, ours: the highest id that was given."""
+
+    max_id: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
 
 
 class _Id(msgspec.Struct):
@@ -95,10 +114,22 @@ def decode_key(data: bytes | None) -> Key:
 
 def decode_schema(data: bytes) -> SchemaValue:
     """Raises CorruptData: not the value of a schema."""
-    try:
-        return msgspec.json.decode(data, type=SchemaValue)
-    except _UNREADABLE as error:
-        raise CorruptData(f"_schemas: expected a schema's value, found {data[:80]!r}: {error}") from error
+    return _decoded(data, SchemaValue, "a schema's value")
+
+
+def decode_deleted_subject(data: bytes) -> DeletedSubject:
+    """Raises CorruptData: not the value of a DELETE_SUBJECT record."""
+    return _decoded(data, DeletedSubject, "the last deleted version of a subject")
+
+
+def decode_mode(data: bytes) -> Mode:
+    """Raises CorruptData: not the value of a MODE record."""
+    return _decoded(data, Mode, "a mode")
+
+
+def decode_noop(data: bytes) -> Noop:
+    """Raises CorruptData: not the value of one of our NOOP records."""
+    return _decoded(data, Noop, "the highest id")
 
 
 def given_id(data: bytes) -> int:
@@ -111,10 +142,14 @@ def given_id(data: bytes) -> int:
 
 def decode_object(data: bytes) -> dict[str, Any]:
     """Raises CorruptData: not a JSON object."""
+    return _decoded(data, dict[str, Any], "an object")
+
+
+def _decoded(data: bytes, kind: type[T], what: str) -> T:
     try:
-        return msgspec.json.decode(data, type=dict[str, Any])
+        return msgspec.json.decode(data, type=kind)
     except _UNREADABLE as error:
-        raise CorruptData(f"_schemas: expected an object, found {data[:80]!r}: {error}") from error
+        raise CorruptData(f"_schemas: expected {what}, found {data[:80]!r}: {error}") from error
 
 
 def _json(value: dict[str, Any]) -> bytes:

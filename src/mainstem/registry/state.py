@@ -74,17 +74,17 @@ class State:
             case "SCHEMA":
                 self._apply_schema(key, value_bytes)
             case "DELETE_SUBJECT" | "CLEAR_SUBJECT" if value_bytes is not None:
-                last = records.decode_object(value_bytes).get("version", ID_LIMIT)
+                last = records.decode_deleted_subject(value_bytes).version
                 for version, value in self.subjects.get(key.subject or "", {}).items():
                     if version <= last:
                         self.subjects[key.subject or ""][version] = msgspec.structs.replace(value, deleted=True)
             case "CONFIG":
                 _set(self.configs, key.subject, None if value_bytes is None else _settings(value_bytes))
             case "MODE":
-                mode = None if value_bytes is None else records.decode_object(value_bytes).get("mode", DEFAULT_MODE)
+                mode = None if value_bytes is None else records.decode_mode(value_bytes).mode
                 _set(self.modes, key.subject, mode)
             case "NOOP" if value_bytes is not None:
-                self.max_id = max(self.max_id, records.decode_object(value_bytes).get("max_id", 0))
+                self.max_id = max(self.max_id, records.decode_noop(value_bytes).max_id)
             case _:  # contexts and what later versions of Confluent's registry add: kept in the topic, unused here
                 pass
 
