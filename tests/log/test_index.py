@@ -57,7 +57,7 @@ def test_entries_left_in_the_file_and_entries_added_since(entries, stored, saved
     assert index.save(index.length) == (0, bytes(index.data))
 
 
-@given(st.lists(st.sampled_from(["append", "undo", "checkpoint", "unload", "load"]), max_size=30))
+@given(st.lists(st.sampled_from(["append", "undo", "checkpoint", "unload", "load", "rebuild"]), max_size=30))
 def test_the_crc_and_the_file_are_right_whatever_leaves_memory_and_comes_back(steps):
     index, stored, file = OffsetIndex(0), IndexState(), b""
     whole: list[int] = []
@@ -77,6 +77,8 @@ def test_the_crc_and_the_file_are_right_whatever_leaves_memory_and_comes_back(st
             index.unload(stored)
         elif step == "load":
             index.load(file[: index.unloaded])
+        elif step == "rebuild":
+            index.replace(file[: index.unloaded])
     expected = OffsetIndex(0)
     for number in whole:
         expected.append(number, number)

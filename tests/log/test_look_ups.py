@@ -1,19 +1,26 @@
 """Look-ups in memory are bounded, and what leaves comes back as it was."""
 
+import asyncio
+import threading
+from uuid import UUID
+
+import pytest
 import structlog
 
+from mainstem.core import TopicPartition
 from mainstem.log import TopicConfig, housekeeping
 from mainstem.log.look_ups import LookUps
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import decode_records
-from tests.log.support import TOPIC_ID, TP, batch, open_log, run
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, run
 
+OTHER, OTHER_ID = TopicPartition("others", 0), UUID(int=8)
 NOW = 1_700_000_000_000
 TOPIC = TopicConfig(segment_bytes=4_000, index_interval_bytes=300)
 
 
-async def fill(log, *, start: int, count: int) -> None:
-    partition = log.partitions[TP]
+async def fill(log, topic_partition=TP, *, start: int, count: int) -> None:
+    partition = log.partitions[topic_partition]
     for n in range(start, start + count):
         await partition.append(batch(b"%03d" % n + b"v" * 200, timestamp=NOW + n))
 
@@ -49,6 +56,105 @@ def test_look_ups_leave_for_their_files_and_come_back(tmp_path):
         await check(log.partitions[TP], range(100, 240, 9))
         await fill(log, start=240, count=5)
         await check(log.partitions[TP], [244, 100, 243, 242, 150])
+        await log.close()
+
+    with structlog.testing.capture_logs() as logs:
+        run(test())
+    assert "index_rebuilt" not in {entry["event"] for entry in logs}
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_look_ups_of_what_is_written_and_not_read_leave_for_their_files(tmp_path, killed):
+    """What was added to a segment after its look-ups had left, or after a start, stayed in memory for ever."""
+
+    async def write(log, *, start: int) -> None:
+        log._shared.look_ups._most = 0
+        for partition in log.partitions.values():
+            partition.config = TOPIC
+        for number in range(start, start + 40, 5):
+            for topic_partition in (TP, OTHER):
+                await fill(log, topic_partition, start=number, count=5)
+            await log.checkpoint()
+        segments = [segment for partition in log.partitions.values() for segment in partition.segments]
+        assert sum(segment.look_up_bytes > 0 for segment in segments) <= 1  # the one that was used last
+        for topic_partition in (TP, OTHER):
+            await fill(log, topic_partition, start=start + 40, count=3)
+        if killed:
+            abandon(log)
+        else:
+            await log.close()
+
+    async def test():
+        log = await open_log(tmp_path)
+        await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await log.create_partition(OTHER, OTHER_ID, TOPIC)
+        await write(log, start=0)
+        await write(await open_log(tmp_path), start=43)
+        log = await open_log(tmp_path)
+        for partition in log.partitions.values():
+            await check(partition, range(86))
+        await log.close()
+
+    with structlog.testing.capture_logs() as logs:
+        run(test())
+    assert "index_rebuilt" not in {entry["event"] for entry in logs}
+
+
+def test_look_ups_that_a_start_without_a_checkpoint_has_built_may_leave(tmp_path):
+    async def test():
+        log = await open_log(tmp_path)
+        await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await fill(log, start=0, count=100)
+        await log.close()
+        (tmp_path / "checkpoint").unlink()
+        log = await open_log(tmp_path)
+        look_ups, partition = log._shared.look_ups, log.partitions[TP]
+        look_ups._most = 40
+        await check(partition, [0])
+        assert sum(segment.look_up_bytes for segment in partition.segments) == look_ups.size_bytes <= 40
+        await check(partition, range(100))
+        await log.close()
+
+    with structlog.testing.capture_logs() as logs:
+        run(test())
+    assert "index_rebuilt" not in {entry["event"] for entry in logs}
+
+
+def test_more_look_ups_may_leave_while_those_in_the_file_are_read(tmp_path, monkeypatch):
+    read_indexes = Segment.read_indexes
+    reads, goes_on = threading.Semaphore(0), threading.Event()
+
+    def read_slowly(segment, *args):
+        reads.release()
+        assert goes_on.wait(60)
+        return read_indexes(segment, *args)
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        other = await log.create_partition(OTHER, OTHER_ID, TOPIC)
+        log._shared.look_ups._most = 0
+        await fill(log, start=0, count=5)
+        await log.checkpoint()
+        active = partition.segments.active
+        log._shared.look_ups.used(other.segments.active)
+        assert (active.indexed, active.look_up_bytes) == (False, 0)
+        monkeypatch.setattr(Segment, "read_indexes", read_slowly)
+        checked = asyncio.ensure_future(check(partition, [4]))
+        await asyncio.to_thread(reads.acquire)
+        await fill(log, start=5, count=5)
+        await log.checkpoint()
+        log._shared.look_ups.used(other.segments.active)
+        assert (active.indexed, active.look_up_bytes) == (False, 0)
+        whole = sum(state.length for state in active.unloaded)
+        goes_on.set()
+        await checked
+        assert active.look_up_bytes == whole
+        await check(partition, range(10))
+        await fill(log, start=10, count=5)
+        await log.close()
+        log = await open_log(tmp_path)
+        await check(log.partitions[TP], range(15))
         await log.close()
 
     with structlog.testing.capture_logs() as logs:

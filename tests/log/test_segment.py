@@ -78,16 +78,16 @@ def test_indexes_come_back_from_their_files_or_from_the_batches(tmp_path):
         write.write(opened.disk)
     again = Segment(tmp_path, 0, opened, state)
     assert not again.indexed
-    entries = again.read_indexes()
+    entries = again.read_indexes(again.unloaded)
     assert entries == (bytes(segment.offset_index.data), bytes(segment.time_index.data))
     again.fill_indexes(entries, rebuilt=False)
     assert again.position_of(9) == segment.position_of(9)
 
     opened.disk.file(segment.path_of(INDEX)).data[3] ^= 1
     doubtful = Segment(tmp_path, 0, opened, state)
-    assert doubtful.read_indexes() is None
+    assert doubtful.read_indexes(doubtful.unloaded) is None
     opened.disk.unlink(segment.path_of(INDEX))
-    assert doubtful.read_indexes() is None
+    assert doubtful.read_indexes(doubtful.unloaded) is None
     rebuilt = doubtful.rebuild_indexes(300)
     assert rebuilt == entries
     doubtful.fill_indexes(rebuilt, rebuilt=True)

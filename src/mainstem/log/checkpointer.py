@@ -119,6 +119,7 @@ class Checkpointer:
         snapshot = self._take_snapshot(journal.generation)
         try:
             self._raws = self._write(snapshot, _index_writes(snapshot), False)
+            self._saved(snapshot)
         except _NotNow as error:
             raise StorageError(f"{self._path}: {error}", hint=f"{error.hint}; then start again") from error
 
@@ -267,16 +268,20 @@ class Checkpointer:
             topic_partition = partition.topic_partition
             if self._partitions.get(topic_partition) is partition:
                 self._raws[topic_partition] = raws[topic_partition]
-        for segment, state in snapshot.segments:
-            segment.is_saved(state)
-            if not segment.retired:
-                self._look_ups.used(segment)
+        self._saved(snapshot)
         for waiter in self._answers:
             if not waiter.done():
                 waiter.set_result(None)
         if self._waiters:
             self._writer.request_checkpoint()
         self._writer.checkpoint_done()
+
+    def _saved(self, snapshot: _Snapshot) -> None:
+        """Their look-ups may leave memory from now on."""
+        for segment, state in snapshot.segments:
+            segment.is_saved(state)
+            if not segment.retired:
+                self._look_ups.used(segment)
 
     def _give_up(self) -> None:
         """It still waits when the log is closed: the journal has everything, and nothing may be added to it."""

@@ -57,13 +57,14 @@ class _Index:
         return IndexState(self.unloaded, self._unloaded_crc)
 
     def is_stored(self, state: IndexState) -> bool:
-        """All entries are in memory, and the file has the first of them up to `state`."""
-        first = memoryview(self.data)[: state.length]
-        return self.unloaded == 0 and len(first) == state.length <= self.saved and crc32c(first) == state.crc
+        """The file has all entries up to `state`: those in memory too, after those that are only there."""
+        first = memoryview(self.data)[: state.length - self.unloaded]
+        whole = self.unloaded + len(first) == state.length <= self.saved
+        return whole and crc32c(first, self._unloaded_crc) == state.crc
 
     def unload(self, state: IndexState) -> None:
         """Leave those that `is_stored` tells of to the file."""
-        del self.data[: state.length]
+        del self.data[: state.length - self.unloaded]
         self.unloaded, self._unloaded_crc = state.length, state.crc
         if self._crc_length < state.length:  # entries were dropped since: the CRC began anew, with those that leave
             self._crc_length, self._crc = state.length, state.crc

@@ -167,13 +167,13 @@ class Reader:
         """Bring the look-ups of a segment into memory; in doubt, build them anew."""
         while not segment.indexed:
             unloaded = segment.unloaded
-            entries = await self._threads.run(segment.read_indexes)
+            entries = await self._threads.run(segment.read_indexes, unloaded)
             rebuilt = entries is None
             if entries is None:
                 partition = str(self._owner.topic_partition)
                 log.warning("index_rebuilt", partition=partition, base_offset=segment.base_offset)
                 entries = await self._threads.run(segment.rebuild_indexes, self._owner.config.index_interval_bytes)
-            # Another reader may have been faster, and they may even have been unloaded since, with more entries.
+            # Another reader may have been faster, and more entries may have left for the files since.
             if not segment.indexed and segment.unloaded == unloaded:
                 segment.fill_indexes(entries, rebuilt=rebuilt)
                 self._owner.changed = self._owner.changed or rebuilt

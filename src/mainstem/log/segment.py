@@ -267,14 +267,14 @@ class Segment:
         return len(self.offset_index.data) + len(self.time_index.data)
 
     @property
-    def unloaded(self) -> tuple[int, int]:
-        """Bytes of the look-ups by offset and by time that are only in their files."""
-        return self.offset_index.unloaded, self.time_index.unloaded
+    def unloaded(self) -> tuple[IndexState, IndexState]:
+        """How much of the look-ups by offset and by time is only in their files."""
+        return self.offset_index.unloaded_state(), self.time_index.unloaded_state()
 
     def unload_indexes(self) -> None:
         """Leave what the last checkpoint counts of the look-ups to their files; what came since stays in memory."""
         state = self._saved_as
-        if state is None or not self._indexed or not (state.offset_index.length or state.time_index.length):
+        if state is None or (state.offset_index, state.time_index) == self.unloaded:
             return
         if self.offset_index.is_stored(state.offset_index) and self.time_index.is_stored(state.time_index):
             self.offset_index.unload(state.offset_index)
@@ -283,8 +283,10 @@ class Segment:
             self._stored_size = state.size
             self._indexed = False
 
-    def read_indexes(self) -> tuple[bytes, bytes] | None:
-        """The entries in the index files (blocking); None where they are missing or not what the checkpoint says.
+    def read_indexes(self, unloaded: tuple[IndexState, IndexState]) -> tuple[bytes, bytes] | None:
+        """So much of the index files (blocking); None where they are missing or not what the checkpoint says.
+
+        `unloaded` is what the property of that name said on the loop: more may leave for the files meanwhile.
 
         Raises:
             BadBatch: a compacted segment's offsets are not what compaction wrote.
@@ -292,13 +294,12 @@ class Segment:
         if self.offsets_crc and not self._offsets_checked:
             self._check_offsets()
             self._offsets_checked = True
-        offsets = self._read_index(INDEX, self.offset_index.unloaded, self.offset_index.unloaded_state())
-        times = self._read_index(TIME_INDEX, self.time_index.unloaded, self.time_index.unloaded_state())
+        offsets, times = self._read_index(INDEX, unloaded[0]), self._read_index(TIME_INDEX, unloaded[1])
         return None if offsets is None or times is None else (offsets, times)
 
-    def _read_index(self, suffix: str, length: int, expected: IndexState) -> bytes | None:
+    def _read_index(self, suffix: str, expected: IndexState) -> bytes | None:
         try:
-            data = self._files.disk.read_file(self.path_of(suffix))[:length]
+            data = self._files.disk.read_file(self.path_of(suffix))[: expected.length]
         except FileNotFoundError:
             return None
         found = OffsetIndex(self.base_offset)
