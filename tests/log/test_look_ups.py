@@ -195,11 +195,32 @@ def test_those_used_least_lately_leave_first_and_deleted_ones_count_no_more(tmp_
         look_ups.used(segment)
     assert [segment.indexed for segment in (first, second, third)] == [True, False, True]
     first.retired = True
-    for _ in range(2):
-        look_ups.used(third)
+    look_ups.forget([first])
+    look_ups.used(first)  # somebody still reads it
+    assert look_ups.size_bytes == size
     fourth = Segment(tmp_path, 30, files)
     for n in range(10):
         fourth.count_in(30 + n, 100, NOW + n, 0)
     look_ups.used(fourth)
     assert look_ups.size_bytes == 2 * size
     assert third.indexed
+
+
+def test_segments_that_have_left_are_not_remembered(tmp_path):
+    """Those whose look-ups took no bytes, 1 KB each, stayed until memory was short; topics that came and went too."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await fill(log, start=0, count=60)
+        await log.checkpoint()
+        await check(partition, range(0, 60, 5))
+        await housekeeping.delete_records(partition, 40)
+        await check(partition, [59])
+        assert set(log._shared.look_ups._sizes) == set(partition.segments)
+        await log.delete_partition(TP)
+        assert not log._shared.look_ups._sizes
+        assert log._shared.look_ups.size_bytes == 0
+        await log.close()
+
+    run(test())

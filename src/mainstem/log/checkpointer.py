@@ -280,8 +280,7 @@ class Checkpointer:
         """Their look-ups may leave memory from now on."""
         for segment, state in snapshot.segments:
             segment.is_saved(state)
-            if not segment.retired:
-                self._look_ups.used(segment)
+            self._look_ups.used(segment)
 
     def _give_up(self) -> None:
         """It still waits when the log is closed: the journal has everything, and nothing may be added to it."""

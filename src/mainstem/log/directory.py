@@ -141,6 +141,7 @@ class LogDirectory:
         def apply() -> None:
             for segment in partition.segments:
                 segment.retired = True
+            self._shared.look_ups.forget(partition.segments)
             del self._partitions[topic_partition]
             self._keys.discard((partition.topic_id, partition.number))
             self._checkpoints.forget(topic_partition)
@@ -168,6 +169,7 @@ class LogDirectory:
         for segment in partition.segments:
             segment.retired = True
             self._files.forget(segment)
+        self._shared.look_ups.forget(partition.segments)
         self._keys.discard((partition.topic_id, partition.number))
         self._checkpoints.forget(topic_partition)
 

@@ -1,5 +1,7 @@
 """How much memory the segments' look-ups may take: what a checkpoint has brought to their files may be left there."""
 
+from collections.abc import Iterable
+
 from mainstem.log.segment import Segment
 
 MOST_BYTES = 128 * 2**20
@@ -16,6 +18,8 @@ class LookUps:
 
     def used(self, segment: Segment) -> None:
         """Somebody looks something up in the segment, or it has more than before; others may have to leave for that."""
+        if segment.retired:  # `forget` was told; somebody still reads it
+            return
         self._put(segment)
         if self.size_bytes > self._most:
             for other in list(self._sizes):
@@ -24,10 +28,14 @@ class LookUps:
                 if self.size_bytes <= self._most:
                     return
 
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """They are retired."""
+        for segment in segments:
+            self.size_bytes -= self._sizes.pop(segment, 0)
+
     def _leave(self, segment: Segment) -> None:
-        if not segment.retired:
-            segment.unload_indexes()
-        size = 0 if segment.retired else segment.look_up_bytes
+        segment.unload_indexes()
+        size = segment.look_up_bytes
         self.size_bytes += size - self._sizes.pop(segment)
         if size:  # not in its file yet
             self._sizes[segment] = size

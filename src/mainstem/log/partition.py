@@ -386,7 +386,7 @@ class PartitionLog:
         self._flushing.again(batch.sync)
         if batch.end_offset <= self.high_watermark:
             return
-        self._flushing.forget(self.segments.cut(self.high_watermark))
+        self._forget(self.segments.cut(self.high_watermark))
         if self.segments.active.size == 0:
             self._flushing.forget([self.segments.active])
         self.epochs.truncate_after(self.high_watermark)
@@ -484,14 +484,18 @@ class PartitionLog:
     def drop_segments(self) -> list[Segment]:
         """Forget the segments that are wholly before the log start offset; their files are the caller's to delete."""
         dropped = self.segments.drop_before(self.log_start_offset)
-        self._flushing.forget(dropped)
+        self._forget(dropped)
         self.changed = self.changed or bool(dropped)
         return dropped
 
     def put_in_place(self, segment: Segment, base_offsets: list[int]) -> None:
         """A compacted segment is there instead of those with these base offsets."""
-        self._flushing.forget(self.segments.replace(segment, base_offsets))
+        self._forget(self.segments.replace(segment, base_offsets))
         self.changed = True
+
+    def _forget(self, retired: list[Segment]) -> None:
+        self._flushing.forget(retired)
+        self.shared.look_ups.forget(retired)
 
     def expire_producers(self, expiration_ms: int) -> int:
         """Forget producers that have not written for so long; how many."""
