@@ -269,6 +269,7 @@ def test_seconds_asleep_count_for_the_timeout_also_where_a_batch_is_refused(
         writer.finish()
     writer.close()
     assert not isinstance(caught.value, Fenced)
+    assert caught.value.hint == ""  # the collector's and the registry's time is no setting
     aborted.close()
 
 

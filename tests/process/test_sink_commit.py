@@ -14,6 +14,7 @@ from mainstem.client.progress import Output, Progress, Written, read_marker
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.transaction import TransactionWriter
 from mainstem.core import TopicPartition
+from mainstem.core.clock import since_boot
 from mainstem.process.sink_claims import Claim, send_claim
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, fence_job
 from mainstem.process.sink_decision import Decision, SinkRefused
@@ -232,6 +233,17 @@ def test_after_an_error_the_committer_must_be_opened_again(job):
     committer.abort()
     with pytest.raises(TransactionFailed, match="call fence"):
         committer.begin()
+
+
+def test_a_batch_that_takes_too_long_is_told_with_the_setting_of_its_job(job, monkeypatch):
+    committer = job.start()
+    (job.checkpoint / "offsets" / "0").write_text("plan")
+    output = job.write(committer.begin(), 0, ROWS)
+    fence_job(job.connection, job.name, "v1")  # as the broker does
+    monkeypatch.setattr("mainstem.client.transaction.since_boot", lambda: since_boot() + 61)
+    with pytest.raises(TransactionFailed, match="more than its timeout of 60000 ms") as caught:
+        committer.commit(0, job.ends(0), [output])
+    assert caught.value.hint == f"give transactions more time: transaction_timeout_seconds under [jobs.{job.name}]"
 
 
 def test_the_marker_joins_last_so_that_it_holds_back_others_for_moments_only(job):

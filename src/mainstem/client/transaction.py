@@ -120,6 +120,7 @@ class SharedTransaction:
     """The driver's side. Blocking; `join` may be called from other threads while the transaction is open.
 
     `trace` is told the name of every step when it is done, for timings and for tests that stop right there.
+    `timeout_hint` says how a person gives transactions more than `timeout_ms`, where that can be set.
     """
 
     def __init__(
@@ -128,11 +129,13 @@ class SharedTransaction:
         transactional_id: str,
         *,
         timeout_ms: int = 60_000,
+        timeout_hint: str = "",
         version: Literal[1, 2] | None = None,
         trace: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
+        self._timeout_hint = timeout_hint
         self._connection = connection
         self._version = version
         self._trace = trace
@@ -352,7 +355,7 @@ class SharedTransaction:
         if code in FENCING and elapsed_ms >= self.timeout_ms:
             return TransactionFailed(
                 f"{self.transactional_id}: took {elapsed_ms:.0f} ms, more than its timeout of {self.timeout_ms} ms: aborted",
-                hint="give transactions more time: transaction_timeout_seconds under [jobs.NAME]",
+                hint=self._timeout_hint,
             )
         return _verdict(code, f"{self.transactional_id}: {doing}")
 

@@ -83,7 +83,11 @@ class BatchCommitter:
         self._plan: TaskPlan | None = None
         self._closed = False
         self._transaction = SharedTransaction(
-            connection, job_transactional_id(job.job, job.version), timeout_ms=transaction_timeout_ms, trace=trace
+            connection,
+            job_transactional_id(job.job, job.version),
+            timeout_ms=transaction_timeout_ms,
+            timeout_hint=f"give transactions more time: transaction_timeout_seconds under [jobs.{job.job}]",
+            trace=trace,
         )
         self._claims = ClaimsServer(claims_host)
 
