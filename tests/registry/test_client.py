@@ -4,8 +4,10 @@ import pickle
 import socket
 import threading
 import time
+import urllib.parse
 import uuid
 
+import httpx
 import pytest
 
 from mainstem.registry import IncompatibleSchema, InvalidSchema, NotFound, Registry, RegistryUnavailable, avro
@@ -36,6 +38,18 @@ def test_register_and_read_back(registry, subject):
     assert (latest.id, latest.version) == (schema_id, 1)
     assert subject in registry.subjects()
     assert avro.decode(avro.encode(schema_id, registry.schema(schema_id), {"id": 1}), registry.schema) == {"id": 1}
+
+
+def test_a_subject_that_was_deleted_for_good_is_registered_again(registry, subject):
+    """A file source went on with the id from before: nobody could read what it put into the quarantine."""
+    schema = order(ID, {"name": "of_its_own", "type": "long"})  # in no other subject, which would keep the id
+    first = registry.register(subject, schema)
+    path = f"{registry.url}/subjects/{urllib.parse.quote(subject, safe='')}"
+    for query in ("", "?permanent=true"):
+        httpx.delete(path + query).raise_for_status()
+    second = registry.register(subject, schema)
+    assert second != first
+    assert Registry(registry.url).schema(second)
 
 
 def test_a_proxy_is_not_asked_for_this_machine(registry, monkeypatch):

@@ -33,33 +33,28 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    """The registry at `url` (`http://host:port`). What never changes is asked for once:
-    ids, and what this client registered.
-    """
+    """The registry at `url` (`http://host:port`). What never changes, the text of an id, is asked for once."""
 
     def __init__(self, url: str, *, timeout_seconds: float = 10.0, patience_seconds: float = 30.0) -> None:
         self.url = url.rstrip("/")
         self.timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds  # how long a registry that is down is asked again
         self._schemas: dict[int, str] = {}
-        self._ids: dict[tuple[str, str], int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.url, self.timeout_seconds, self.patience_seconds)  # a worker starts with empty caches
+        return _rebuilt, (self.url, self.timeout_seconds, self.patience_seconds)  # a worker starts with an empty cache
 
     def register(self, subject: str, schema: str) -> int:
         """The id of `schema` in `subject`; registered on the way if it is new.
+
+        It is asked for each time: with a subject that is deleted for good its ids are gone.
 
         Raises:
             IncompatibleSchema: the subject's level forbids it; `reasons` says why.
             InvalidSchema: it is not a schema.
             RegistryUnavailable: no answer.
         """
-        known = self._ids.get((subject, schema))
-        if known is None:
-            answer = self._call("POST", f"/subjects/{_quoted(subject)}/versions", {"schema": schema})
-            known = self._ids[subject, schema] = int(answer["id"])
-        return known
+        return int(self._call("POST", f"/subjects/{_quoted(subject)}/versions", {"schema": schema})["id"])
 
     def schema(self, schema_id: int) -> str:
         """The text of a schema id.
