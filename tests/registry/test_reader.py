@@ -9,6 +9,7 @@ from mainstem.client.internal import SCHEMAS
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.core import CorruptData
 from mainstem.registry import avro
+from mainstem.registry import reader as reader_module
 from mainstem.registry.reader import TypedReader, read_schemas
 from tests.support.records import append_with_strange_header
 
@@ -67,6 +68,24 @@ def test_a_schema_that_nobody_registered_is_corrupt_data(connection):
     append(connection, "u", [(None, b"\0\0\0\0\x63\x02")])
     with pytest.raises(CorruptData, match="u: expected schema 99"):
         read(connection, "u")
+
+
+def test_schemas_are_read_again_for_an_unknown_id_where_there_are_others_since(connection, monkeypatch):
+    """Values that begin with a zero and are no Avro cost a reading of all schemas each: `tail` gave a few a second."""
+    calls = []
+    monkeypatch.setattr(reader_module, "read_schemas", lambda log: (calls.append(1), read_schemas(log))[1])
+    ensure_topic(connection, "zeros", 1)
+    append(connection, "zeros", [(None, b"\0\0\0\x01" + bytes([n])) for n in range(50)])
+    with TypedReader(connection, "zeros", raw=True, follow=True) as reader:
+        records = iter(reader)
+        assert all(next(records).undecoded for _ in range(50))
+        assert len(calls) == 1
+        key = {"keytype": "SCHEMA", "subject": "zeros-value", "version": 1, "magic": 1}
+        value = {"subject": "zeros-value", "version": 1, "id": 256, "schema": SCHEMA, "deleted": False}
+        append(connection, SCHEMAS, [(msgspec.json.encode(key), msgspec.json.encode(value))])
+        append(connection, "zeros", [(None, avro.encode(256, SCHEMA, {"n": 1}))])
+        assert next(records).value == {"n": 1}
+    assert len(calls) == 2
 
 
 def test_an_odd_record_does_not_end_a_raw_reader(connection):

@@ -77,6 +77,7 @@ class TypedReader:
         self._topic = topic
         self._raw = raw
         self._schemas: dict[int, str] = {}
+        self._schemas_end = -1  # of `_schemas`, when they were read
         self._first = 0 if start in {"earliest", "end"} else int(start)
         if start == "end":
             starts = end_offsets(connection, topic)
@@ -136,7 +137,9 @@ class TypedReader:
 
     def _schema(self, schema_id: int) -> str:
         if schema_id not in self._schemas:
-            self._schemas = read_schemas(self._connection)
+            end = end_offsets(self._connection, SCHEMAS)[0]
+            if end != self._schemas_end:  # every value that begins with a zero, of any format, seems to name an id
+                self._schemas, self._schemas_end = read_schemas(self._connection), end
         try:
             return self._schemas[schema_id]
         except KeyError:
