@@ -3,6 +3,8 @@
 import threading
 
 import msgspec
+import psycopg2
+import psycopg2.extensions
 import pytest
 import structlog
 
@@ -146,6 +148,38 @@ def test_no_secret_is_in_what_is_told_of_an_error():
     for secret in secrets_of(configs):
         assert not [line for line in logs if secret in str(line)]
     assert secrets_of(configs[2:]) == set()
+
+
+@pytest.mark.parametrize(
+    ("url", "quoted"),
+    [
+        ("host=db password=my secret user=me", 'missing "=" after "secret"'),
+        ("host=db password=my secret=1", 'invalid connection option "secret"'),
+        ("host=db password='my secret", "unterminated quoted string"),
+        (r"host=db password='my \'secret' user=me", None),
+        ("postgresql://me:my:secret@db/shop", None),
+        ("postgresql://me:my@secret@nowhere/shop", None),  # could not translate host name "secret@nowhere" to address
+        ("postgresql://me:my/secret@db/shop", None),  # invalid integer value "my" for connection option "port"
+        ("postgresql://me:my%zzsecret@db/shop", 'invalid percent-encoded token: "my%zzsecret"'),
+        ("postgresql://db/shop?password=my=secret", 'extra key/value separator "="'),
+    ],
+)
+def test_a_password_is_not_told_where_libpq_takes_it_for_something_else(url, quoted):
+    parts = {}
+    if quoted is None:
+        parts = psycopg2.extensions.parse_dsn(url)
+    else:
+        with pytest.raises(psycopg2.ProgrammingError, match=quoted) as caught:
+            psycopg2.extensions.parse_dsn(url)
+        quoted = str(caught.value)
+    told = f"{url}: {quoted}: {' '.join(parts.values())}"
+    task = Script(Retriable(told.replace("\n", " ")))
+    worker = Worker({"source a": task}, secrets=secrets_of([PostgresSourceConfig(url=url)]), passing=Backoff(0.001, 30))
+    with structlog.testing.capture_logs() as logs:
+        run_until(worker, task.working)
+    assert "***" in logs[0]["error"]
+    for piece in ("my", "secret"):
+        assert piece not in str(logs)
 
 
 def test_settings_choose_the_kind():

@@ -50,10 +50,24 @@ def secrets_of(configs: Iterable[SourceConfig | SinkConfig]) -> set[str]:
     """Passwords, and addresses that hold them: a driver's message may quote an address that it cannot read."""
     secrets = set()
     for url in (config.url for config in configs if not isinstance(config, FileSourceConfig)):
-        found = {*re.findall(r":([^:@/]+)@", url), *re.findall(r"password\s*=\s*'?([^'\s&]+)", url)}
+        found = _passwords(url)
         if found:
             secrets |= {url, *found, *map(unquote, found)}
     return secrets
+
+
+def _passwords(url: str) -> set[str]:
+    """With the pieces that libpq quotes as a host, a port or a word, where a password has letters that end one."""
+    if "://" in url:
+        found = [*re.findall(r"://[^:@/]*:(.*)@", url), *re.findall(r"password=([^&]+)", url)]
+        return {piece for text in found for piece in (text, *re.split("[@/?,&=]", text)) if piece}
+    import psycopg2
+    from psycopg2.extensions import parse_dsn
+
+    try:
+        return {value for name, value in parse_dsn(url).items() if name.endswith("password")}
+    except psycopg2.ProgrammingError:  # all that is behind it may belong to it
+        return {word for word in re.split(r"[\s=']+", url.partition("password")[2]) if word}
 
 
 def convert_source(tree: Any, *, where: str) -> SourceConfig:
