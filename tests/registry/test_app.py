@@ -8,9 +8,13 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from mainstem.client.append import append
 from mainstem.client.errors import UnknownTopic
+from mainstem.client.internal import SCHEMAS
 from mainstem.registry import app
 from mainstem.registry.app import routes
+from mainstem.registry.records import SchemaValue, schema_key, schema_value
+from tests.support.waiting import wait_until
 
 JSON = "application/vnd.schemaregistry.v1+json"
 
@@ -56,6 +60,21 @@ def test_a_schema_is_registered_looked_up_and_read(api, subject, path):
     guid = found["guid"]
     assert api.get(f"/schemas/guids/{guid}").json()["schema"] == found["schema"]
     assert api.get(f"/schemas/guids/{guid}/ids").json() == [{"context": ".", "id": schema_id}]
+
+
+def test_metadata_without_an_object_of_properties_is_refused_and_what_is_there_is_passed_over(
+    api, subject, path, log_connection
+):
+    """It was taken, and then each question by metadata was a bare status 500."""
+    asked = f"{path}/metadata?key=a&value=b"
+    answer = api.post(f"{path}/versions", json={**order(ID), "metadata": {"properties": ["a"]}})
+    assert (answer.status_code, answer.json()["error_code"]) == (422, 422)
+    assert answer.json()["message"] == '/metadata/properties: expected an object, found ["a"]'
+    api.post(f"{path}/versions", json={**order(ID), "metadata": {"properties": {"a": "b"}}})
+    value = SchemaValue(subject, 2, 1_000_000, order(ID)["schema"], metadata={"properties": ["a"]})
+    append(log_connection, SCHEMAS, [(schema_key(subject, 2), schema_value(value))])
+    wait_until(lambda: api.get(f"{path}/versions/2").status_code == 200, "the registry has read its topic")
+    assert api.get(asked).json()["version"] == 1
 
 
 def test_compatibility_is_answered_with_reasons(api, path):

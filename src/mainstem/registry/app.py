@@ -19,6 +19,7 @@ from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.registry.errors import BodyTooSlow, InvalidSchema, NotFound, NotPermitted, RegistryError, StoreUnavailable
 from mainstem.registry.records import SchemaValue
+from mainstem.registry.schema import brief
 from mainstem.registry.state import NewSchema, State, guid_of
 from mainstem.registry.store import Store
 
@@ -151,7 +152,7 @@ class _Api:
         subject = _subject(request)
         for number in reversed(self.state.versions(subject)):
             value = self.state.version(subject, number)
-            properties = (value.metadata or {}).get("properties") or {}
+            properties = _properties(value.metadata)
             if all(properties.get(key) == expected for key, expected in wanted.items()):
                 return _described(value)
         raise NotFound("Schema not found", code=40403)
@@ -337,7 +338,16 @@ async def _body(request: Request, kind: Any) -> Any:
 
 async def _new_schema(request: Request) -> NewSchema:
     new: NewSchema = await _body(request, NewSchema)
+    found = (new.metadata or {}).get("properties")
+    if found is not None and not isinstance(found, dict):
+        raise RegistryError(f"/metadata/properties: expected an object, found {brief(found)}")
     return new
+
+
+def _properties(metadata: dict[str, Any] | None) -> dict[str, Any]:
+    """Those of a version's metadata; none where whoever wrote it to the topic put something else there."""
+    found = (metadata or {}).get("properties")
+    return found if isinstance(found, dict) else {}
 
 
 def _content(value: SchemaValue) -> dict[str, Any]:
