@@ -85,17 +85,6 @@ class Registry:
         """The names of all subjects, in order."""
         return list(self._call("GET", "/subjects"))
 
-    def incompatibilities(self, subject: str, schema: str) -> list[str]:
-        """Why `schema` could not be registered in `subject`, one line each; empty if it could."""
-        answer = self._call(
-            "POST", f"/compatibility/subjects/{_quoted(subject)}/versions?verbose=true", {"schema": schema}
-        )
-        return [] if answer["is_compatible"] else list(answer.get("messages") or ["incompatible"])
-
-    def set_compatibility(self, level: str, subject: str | None = None) -> None:
-        """Set the level of a subject, or the global one."""
-        self._call("PUT", "/config" + (f"/{_quoted(subject)}" if subject is not None else ""), {"compatibility": level})
-
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         deadline = time.monotonic() + self.patience_seconds
         pause = 0.05

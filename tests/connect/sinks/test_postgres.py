@@ -27,6 +27,7 @@ from mainstem.connect.worker import Worker
 from mainstem.registry import avro
 from tests.support.postgres import ALL_TYPES, EXTREMES, Pipeline, Running, run_until_it_fails, running, wait_until
 from tests.support.records import committed
+from tests.support.subjects import take_any_schema
 from tests.support.undecided import DECIDED, VISIBLE, WORDS, undecided
 
 TABLES = ("accounts", "people", "pairs")
@@ -268,7 +269,7 @@ def test_a_key_that_is_renamed(pipeline):
     pipeline.source.run("CREATE TABLE f (x int PRIMARY KEY, n int)", "INSERT INTO f VALUES (1, 1), (2, 2)")
     with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
         pipeline.wait_until_equal("f", running=sink)
-        pipeline.registry.set_compatibility("NONE", f"{pipeline.topic('f')}-value")
+        take_any_schema(pipeline.registry, f"{pipeline.topic('f')}-value")
         pipeline.source.run(
             "ALTER TABLE f RENAME x TO y", "UPDATE f SET n = 3 WHERE y = 1", "INSERT INTO f VALUES (4, 4)"
         )
@@ -290,7 +291,7 @@ def test_a_key_that_older_rows_have_nothing_in_is_told_and_a_new_snapshot_mends_
     with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
         pipeline.wait_until_equal("f", running=sink)
         sink.stop()
-        pipeline.registry.set_compatibility("NONE", f"{pipeline.topic('f')}-value")
+        take_any_schema(pipeline.registry, f"{pipeline.topic('f')}-value")
         pipeline.source.run("ALTER TABLE f DROP x, ADD y serial PRIMARY KEY", "INSERT INTO f VALUES (9)")
         pipeline.wait_until_written(source)
     error = run_until_it_fails(pipeline.make_replica())
@@ -312,7 +313,7 @@ def test_a_tombstone_that_is_read_after_the_key_has_changed(pipeline):
     pipeline.source.run("CREATE TABLE f (x int PRIMARY KEY, n int)", "INSERT INTO f SELECT generate_series(1, 9), 1")
     with running(pipeline.make_source(partitions=3)) as source:
         pipeline.wait_until_written(source)
-        pipeline.registry.set_compatibility("NONE", f"{pipeline.topic('f')}-value")
+        take_any_schema(pipeline.registry, f"{pipeline.topic('f')}-value")
         pipeline.source.run("DELETE FROM f WHERE x > 1", "ALTER TABLE f DROP CONSTRAINT f_pkey, ADD PRIMARY KEY (n, x)")
         pipeline.source.run("INSERT INTO f VALUES (10, 10)")
         with running(pipeline.make_replica()) as sink:
