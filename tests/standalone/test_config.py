@@ -119,6 +119,18 @@ def test_a_misspelt_table_gets_a_suggestion(project):
     assert caught.value.hint == "did you mean sources?"
 
 
+def test_two_files_of_one_topic_are_refused_where_one_may_state_its_end(project):
+    """The end of one was stated for the topic: windows were closed, and the other's lines were late."""
+    two = FILE_SOURCE + FILE_SOURCE.replace("[sources.x]", "[sources.y]")
+    with pytest.raises(BadSetting, match=r"\[sources.x\] and \[sources.y\] write to the same topic, t: ") as caught:
+        load_config(project(two), {})
+    assert "end_marker = false" in caught.value.hint
+    with pytest.raises(BadSetting, match="same topic"):
+        load_config(project(two + "end_marker = false\n"), {})
+    for good in (two.replace('"t"\n', '"t"\nend_marker = false\n'), two.replace('"t"', '"u"', 1)):
+        assert sorted(load_config(project(good), {}).sources) == ["x", "y"]
+
+
 def test_two_lakehouses_in_one_directory_are_refused_with_both_their_names(project):
     two = '[sinks.lake]\ntype = "delta"\n[sinks.copy]\ntype = "delta"\n'
     directory = project(two)

@@ -11,6 +11,7 @@ from mainstem.broker.config import BrokerConfig
 from mainstem.client.connection import Security
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.sinks.delta import LakehouseConfig
+from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.worker import SinkConfig, SourceConfig, convert_sink, convert_source
 from mainstem.core.config import (
     BadSetting,
@@ -70,18 +71,35 @@ def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
         name: {k: v for k, v in sink.items() if k != "type"} for name, sink in sinks.items() if sink["type"] == "delta"
     }
     others = {name: sink for name, sink in sinks.items() if name not in deltas}
+    made = {n: convert_source(s, where=f"{where}: [sources.{n}]") for n, s in sources.items()}
+    _check_ends(made, where)
     return NodeConfig(
         broker=convert(tree.get("broker", {}), BrokerConfig, where=f"{where}: [broker]"),
         log=convert(tree.get("log", {}), LogConfig, where=f"{where}: [log]"),
         gateway=gateway,
         security=convert(tree.get("security", {}), Security, where=f"{where}: [security]").below(directory),
         spark=convert(tree.get("spark", {}), SparkConfig, where=f"{where}: [spark]"),
-        sources={n: _below(convert_source(s, where=f"{where}: [sources.{n}]"), directory) for n, s in sources.items()},
+        sources={name: _below(each, directory) for name, each in made.items()},
         connect_sinks={n: convert_sink(s, where=f"{where}: [sinks.{n}]") for n, s in others.items()},
         lakehouses={
             n: _below(convert(s, LakehouseConfig, where=f"{where}: [sinks.{n}]"), directory) for n, s in deltas.items()
         },
     )
+
+
+def _check_ends(sources: Mapping[str, SourceConfig], where: Path) -> None:
+    """Raise where the end of one file would be stated for a topic that another one goes on writing to."""
+    owners: dict[str, tuple[str, bool]] = {}
+    for name, source in sources.items():
+        if not isinstance(source, FileSourceConfig):
+            continue
+        other, states_end = owners.setdefault(source.topic, (name, source.end_marker))
+        if other != name and (states_end or source.end_marker):
+            raise BadSetting(
+                f"{where}: [sources.{other}] and [sources.{name}] write to the same topic, {source.topic}: the end of one "
+                "file would be stated for both",
+                hint="give each a `topic` of its own, or set end_marker = false for both",
+            )
 
 
 def table_directories(config: NodeConfig, data: Path) -> dict[str, Path]:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from mainstem.audit.report import audit
+from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.errors import BrokerUnavailable, UnknownTopic
 from mainstem.client.heartbeats import decode
 from mainstem.client.internal import HEARTBEATS
@@ -285,6 +286,13 @@ def test_a_topic_of_another_shape_is_refused(world):
         f"{world.topic}-value", '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
     )
     with pytest.raises(UnfitTopic, match="its schema does not take"):
+        world.source().run(threading.Event())
+
+
+def test_a_topic_that_a_job_writes_is_refused(world):
+    entry = TopicEntry(subject=f"{world.topic}-value", producer="job:totals")
+    write_catalog(world.connection, {f"topic:{world.topic}": entry})
+    with pytest.raises(UnfitTopic, match=r"expected one that nobody else writes, found that of job:totals"):
         world.source().run(threading.Event())
 
 

@@ -58,7 +58,7 @@ FILE_HEADER, POSITION_HEADER = "mainstem.file", "mainstem.position"
 
 
 class UnfitTopic(UserError):
-    """The topic's schema has no room for lines."""
+    """The topic's schema has no room for lines, or a job writes it."""
 
 
 class GrewAfterItsEnd(UserError):
@@ -359,6 +359,13 @@ class FileSource:
     def _topic_schema(self) -> RegisteredSchema:
         """The topic's latest schema; it must take `{"line": text}`. Without one, ours is registered."""
         subject = f"{self.config.topic}-value"
+        entry = topic_entries(read_catalog(self._connection)).get(self.config.topic, TopicEntry(subject=subject))
+        if (entry.producer or "").startswith("job:"):  # each would state the end of what the other writes
+            raise UnfitTopic(
+                f"source {self.name}: topic {self.config.topic}: expected one that nobody else writes, found that of "
+                f"{entry.producer}",
+                hint="give the file a topic of its own",
+            )
         try:
             schema = self._registry.latest(subject)
         except NotFound:
@@ -371,8 +378,6 @@ class FileSource:
                 f'source {self.name}: topic {self.config.topic}: its schema does not take {{"line": text}}: {error}',
                 hint="give the file a topic of its own, or other fields of its schema a default",
             ) from None
-        known = topic_entries(read_catalog(self._connection))
-        entry = known.get(self.config.topic, TopicEntry(subject=subject))
         if entry.producer is None:  # otherwise the collector would take events for it too
             entry = msgspec.structs.replace(entry, producer=f"source:{self.name}")
             write_catalog(self._connection, {f"topic:{self.config.topic}": entry})
