@@ -25,6 +25,7 @@ from tests.support import processes
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ports import free_port
 from tests.support.records import committed
+from tests.support.waiting import wait_until
 
 SCHEMA = '{"type":"record","name":"E","fields":[{"name":"n","type":"long"}]}'
 
@@ -132,18 +133,36 @@ def test_killed_in_mid_stream_nothing_is_lost_and_nothing_is_there_twice(log_con
         assert (written.count, written.hash) == (len(mine), fingerprint_sum(mine))
 
 
+def start_log(directory, address):
+    command = [sys.executable, "-m", "mainstem", "log", "start", "--data", directory, "--listen", address]
+    process = processes.start(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+    assert process.stdout.readline().startswith("listening on")
+    process.stdout.close()
+    return process
+
+
+def test_its_health_is_that_of_the_log_also_where_nobody_posts(tmp_path, name):
+    """It was well until a post failed, and after that ill until one succeeded, which a load balancer never let come."""
+    address = f"127.0.0.1:{free_port()}"
+    log = start_log(tmp_path / "log", address)
+    with GatewayProcess(address, collector={"name": name}) as gateway:
+
+        def health():
+            return httpx.get(f"{gateway.url}/health", timeout=60)
+
+        assert health().status_code == 200
+        processes.stop(log, signal_number=signal.SIGKILL)
+        wait_until(lambda: health().status_code == 503, "the log is missed")
+        assert health().json()["problems"][0].startswith("log: ")
+        log = start_log(tmp_path / "log", address)
+        wait_until(lambda: health().status_code == 200, "the log is found again")
+    processes.stop(log)
+
+
 @pytest.mark.timeout(900)
 def test_the_log_killed_under_a_gateway_loses_and_doubles_nothing(tmp_path, name):
     address = f"127.0.0.1:{free_port()}"
-
-    def start_log():
-        command = [sys.executable, "-m", "mainstem", "log", "start", "--data", tmp_path / "log", "--listen", address]
-        process = processes.start(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
-        assert process.stdout.readline().startswith("listening on")
-        process.stdout.close()
-        return process
-
-    log = start_log()
+    log = start_log(tmp_path / "log", address)
     with GatewayProcess(address, collector={"name": name}) as gateway:
         connection = Connection(address)
         make_topic(connection, gateway, name)
@@ -153,7 +172,7 @@ def test_the_log_killed_under_a_gateway_loses_and_doubles_nothing(tmp_path, name
             while poster.answered < 10:
                 time.sleep(0.002)
             processes.stop(log, signal_number=signal.SIGKILL)
-            log = start_log()
+            log = start_log(tmp_path / "log", address)
             for answer in answers:
                 answer.result(300)
         registry = Registry(gateway.url)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgspec
@@ -21,11 +22,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mainstem.client.connection import Connection
-from mainstem.client.topics import ensure_internal_topics
+from mainstem.client.internal import SOURCES
+from mainstem.client.topics import end_offsets, ensure_internal_topics
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.sources.http import Collector
 from mainstem.connect.sources.http_append import TakenOver
-from mainstem.core import Superseded, UserError
+from mainstem.core import MainstemError, Superseded, UserError
 from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import BadSetting
 from mainstem.core.logging import get_logger
@@ -35,6 +37,7 @@ from mainstem.registry.store import Store
 log = get_logger()
 
 GRACE_SECONDS = 10
+LOG_SECONDS = 2.0  # what `/health` waits for the log; what it said counts for a second
 
 
 class AddressInUse(UserError):
@@ -45,6 +48,32 @@ class GatewayTakenOver(Superseded):
     """A newer gateway took the collector's transactional id: this one has stopped."""
 
 
+class _Probe:
+    """Whether the log answers: one question at a time, however many ask for their health."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._asked_at = 0.0
+        self._answer: asyncio.Future[str] | None = None
+
+    async def problem(self) -> str:
+        """Why the log cannot be used now; empty if it can."""
+        if self._answer is None or (self._answer.done() and time.monotonic() - self._asked_at >= 1):
+            self._asked_at = time.monotonic()
+            self._answer = asyncio.get_running_loop().run_in_executor(None, self._ask)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._answer), LOG_SECONDS)
+        except TimeoutError:
+            return f"the log did not answer within {LOG_SECONDS:.0f} s"
+
+    def _ask(self) -> str:
+        try:
+            end_offsets(self._connection, SOURCES)
+        except MainstemError as error:
+            return str(error)
+        return ""
+
+
 class Gateway:
     """The application and what it holds. One per process and event loop."""
 
@@ -52,6 +81,7 @@ class Gateway:
         self._connection = connection
         self._store = Store(connection)
         self._collector = Collector(connection, self._store, config.collector)
+        self._probe = _Probe(connection)
         self._on_taken_over = on_taken_over
         self._is_open = False
         self.app = Starlette(
@@ -100,8 +130,8 @@ class Gateway:
 
     async def _health(self, _: Request) -> Response:
         problems = [f"registry: {self._store.failure}"] if self._store.failure else []
-        if self._collector.appender.problem:
-            problems.append(f"collector: {self._collector.appender.problem}")
+        if problem := await self._probe.problem():
+            problems.append(f"log: {problem}")
         if self._collector.appender.fenced:
             problems.append("collector: a newer gateway took over")
         state = self._store.state

@@ -120,7 +120,6 @@ class Appender:
         self._books = SourceState({})
         self._many_topics = FEW_TOPICS
         self.committed = 0  # transactions
-        self.problem = ""  # why the last group was not committed; empty once one is
 
     # -- for requests
 
@@ -208,7 +207,6 @@ class Appender:
             await self._commit_others(requests, error)
         except (BrokerUnavailable, TransactionFailed) as error:
             log.warning("collector_append_failed", name=self.name, error=str(error))
-            self.problem = str(error)
             for request in requests:
                 self._fail(request, LogUnavailable(f"the log did not take it: {error}", hint=error.hint))
         except Exception as error:
@@ -220,7 +218,6 @@ class Appender:
                 for request in requests:
                     self._fail(request, error)
         else:
-            self.problem = ""
             for request, places in zip(requests, answers, strict=True):
                 if not request.answer.done():
                     request.answer.set_result(places)
