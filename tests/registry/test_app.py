@@ -123,6 +123,18 @@ def test_errors_have_confluents_codes(api, method, path, body, status, code):
     assert answer.json()["message"]
 
 
+PATH = "/subjects/s/versions"
+POST = {
+    "type": "http",
+    "method": "POST",
+    "path": PATH,
+    "raw_path": PATH.encode(),
+    "root_path": "",
+    "headers": [],
+    "query_string": b"",
+}
+
+
 def posted(receive, store=None):
     """The status and the body that a POST gets whose own body comes from `receive`."""
     sent = []
@@ -130,9 +142,7 @@ def posted(receive, store=None):
     async def send(message):
         sent.append(message)
 
-    path = "/subjects/s/versions"
-    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": "", "headers": []}
-    asyncio.run(Starlette(routes=routes(store))(scope | {"query_string": b""}, receive, send))
+    asyncio.run(Starlette(routes=routes(store))(dict(POST), receive, send))
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 
@@ -152,7 +162,42 @@ def test_a_body_may_take_only_so_long(monkeypatch):
 
     status, body = posted(receive)
     assert (status, json.loads(body)["error_code"]) == (408, 408)
-    assert json.loads(body)["message"].endswith(" bytes of the body came in 0.05 s, and not its end")
+    assert json.loads(body)["message"].endswith(
+        " bytes of the body came in 0.05 s, and not its end (send less at once)"
+    )
+
+
+def test_bodies_that_do_not_end_hold_no_more_than_the_limit_together(monkeypatch):
+    """Each of any number of clients held up to a megabyte for half a minute."""
+    monkeypatch.setattr(app, "BODIES_BYTES", 50_000)
+
+    async def scenario():
+        statuses, refused = [], asyncio.Event()
+        application = Starlette(routes=routes(None))
+
+        async def post():
+            parts = iter([b" " * 20_000])
+
+            async def receive():
+                part = next(parts, None) or await asyncio.Event().wait()
+                return {"type": "http.request", "body": part, "more_body": True}
+
+            async def send(message):
+                if "status" in message:
+                    statuses.append(message["status"])
+                    if len(statuses) == 8:
+                        refused.set()
+
+            await application(dict(POST), receive, send)
+
+        posts = [asyncio.ensure_future(post()) for _ in range(10)]
+        await asyncio.wait_for(refused.wait(), 20)
+        for each in posts:
+            each.cancel()
+        await asyncio.gather(*posts, return_exceptions=True)
+        return statuses
+
+    assert asyncio.run(scenario()) == [429] * 8
 
 
 def test_a_schema_that_the_log_does_not_take_is_refused_with_the_reason(api, path):

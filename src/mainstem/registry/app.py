@@ -5,7 +5,6 @@ so that its clients work unchanged. Left out: JSON Schema and Protobuf, rule set
 contexts beyond listing (a subject `:.ctx:name` is a subject of that very name). See docs/unsupported.md.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,9 +14,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from mainstem.client.errors import RecordRefused
+from mainstem.core.bodies import Bodies, BodiesFull, BodyTooLarge, BodyTooSlow, Held
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
-from mainstem.registry.errors import BodyTooSlow, InvalidSchema, NotFound, NotPermitted, RegistryError, StoreUnavailable
+from mainstem.registry.errors import InvalidSchema, NotFound, NotPermitted, RegistryError, StoreUnavailable
 from mainstem.registry.records import SchemaValue
 from mainstem.registry.schema import brief
 from mainstem.registry.state import NewSchema, State, guid_of
@@ -25,7 +25,8 @@ from mainstem.registry.store import Store
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 BODY_LIMIT = 1 << 20
-BODY_SECONDS = 30.0  # that a client may take to send one: what has come is held as long
+BODY_SECONDS = 30.0  # that a client may take to send one
+BODIES_BYTES = 16 << 20  # of all that are held at once
 
 log = get_logger()
 
@@ -33,6 +34,7 @@ log = get_logger()
 def routes(store: Store) -> list[BaseRoute]:
     """The registry's paths; each answers from `store.state`, writes go through `store.write`."""
     api = _Api(store)
+    bodies = Bodies(BODIES_BYTES, seconds=BODY_SECONDS)
     version = "/subjects/{subject:path}/versions/{version}"
     # Subjects may hold slashes (sent as %2F, decoded before routing): longer paths come first.
     table: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
@@ -73,7 +75,7 @@ def routes(store: Store) -> list[BaseRoute]:
         ("GET", "/v1/metadata/id", api.metadata_id),
         ("GET", "/v1/metadata/version", api.metadata_version),
     ]
-    return [Route(path, _endpoint(call), methods=[method]) for method, path, call in table]
+    return [Route(path, _endpoint(call, bodies), methods=[method]) for method, path, call in table]
 
 
 class _Api:
@@ -243,14 +245,21 @@ class _Api:
         return self.state.version(_subject(request) or "", number, deleted=_flag(request, "deleted"))
 
 
-def _endpoint(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(call: Callable[[Request], Awaitable[Any]], bodies: Bodies) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            return _answer(200, await call(request))
+            with bodies.hold() as request.state.held:
+                return _answer(200, await call(request))
         except RegistryError as error:
             return _error(error.status, error.code, error)
         except RecordRefused as error:  # as often as it is sent: larger than the topic takes, or not allowed
             return _error(RegistryError.status, RegistryError.code, error)
+        except BodyTooLarge as error:
+            return _error(NotPermitted.status, 42209, error)
+        except BodyTooSlow as error:
+            return _error(408, 408, error)
+        except BodiesFull as error:
+            return _error(429, 429, error)
         except MainstemError as error:  # the log does not answer, or has lost the topic; clients come again
             log.warning("registry_unavailable", path=request.url.path, error=str(error))
             return _error(StoreUnavailable.status, StoreUnavailable.code, error)
@@ -317,19 +326,10 @@ def _wants(request: Request, value: SchemaValue) -> bool:
 
 
 async def _body(request: Request, kind: Any) -> Any:
-    size = 0
-    parts = []
+    held: Held = request.state.held
+    body = await held.read(request.stream(), BODY_LIMIT)
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > BODY_LIMIT:
-                    raise NotPermitted(f"the body is larger than {BODY_LIMIT} bytes", code=42209)
-                parts.append(part)
-    except TimeoutError:
-        raise BodyTooSlow(f"{size} bytes of the body came in {BODY_SECONDS:g} s, and not its end") from None
-    try:
-        return msgspec.json.decode(b"".join(parts), type=kind)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
         raise RegistryError(f"the body is not what this request takes: {error}") from None
     except RecursionError:

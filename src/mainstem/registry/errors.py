@@ -5,7 +5,6 @@
     ├── IncompatibleSchema             409: readers or old data would break; `reasons` says where and why
     ├── NotFound                       404xx: no such subject, version, schema, setting
     ├── NotPermitted                   422xx: the request contradicts the mode, a reference or the rules
-    ├── BodyTooSlow                    408: a client did not send its request to the end
     └── StoreUnavailable (Retriable)   50001: the log did not take or give back a record in time
 
 The codes: https://docs.confluent.io/platform/current/schema-registry/develop/api.html#errors
@@ -59,13 +58,6 @@ class NotPermitted(RegistryError):
 
     status = 422
     code = 42205
-
-
-class BodyTooSlow(RegistryError):
-    """The body of a request did not come to its end in time."""
-
-    status = 408
-    code = 408
 
 
 class StoreUnavailable(Retriable):

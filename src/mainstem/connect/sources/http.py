@@ -29,12 +29,12 @@ from mainstem.connect import quarantine
 from mainstem.connect.gateway_config import CollectorConfig
 from mainstem.connect.quarantine import Quarantined, quarantine_topic
 from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, Placed, TakenOver
-from mainstem.connect.sources.http_body import Bodies, Held
 from mainstem.connect.sources.http_events import UNREADABLE, BadRequest, Event, parse, unpack
 from mainstem.connect.sources.http_topics import Encoder, NoSchema, NotAnInput, Topics, UnknownTopic, event_time_ms
 from mainstem.connect.sources.http_values import Unfit
 from mainstem.connect.sources.http_window import ID_HEADER, MAX_ID_BYTES, content_hash, tail
 from mainstem.core import CorruptData, MainstemError, Retriable, UserError
+from mainstem.core.bodies import Bodies, BodiesFull, BodyTooLarge, BodyTooSlow, Held
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.core.logging import get_logger
 from mainstem.registry import avro
@@ -46,6 +46,7 @@ log = get_logger()
 
 STAGE = "http"
 RETRY_AFTER_SECONDS = "1"
+BODY_SECONDS = 60.0  # that a client may take to send one
 
 
 class Result(msgspec.Struct, omit_defaults=True):
@@ -86,7 +87,7 @@ class Collector:
             waiting_bytes=config.waiting_bytes,
             clock=self.clock,
         )
-        self._bodies = Bodies(config.waiting_bytes)
+        self._bodies = Bodies(config.waiting_bytes, seconds=BODY_SECONDS)
         self.topics = Topics(connection, schemas.state, self.clock)
         self._connection = connection
         self._schemas = schemas
@@ -122,7 +123,7 @@ class Collector:
             return await self._take_in(request, encoder, held)
 
     async def _take_in(self, request: Request, encoder: Encoder, held: Held) -> Response:
-        packed = await held.read(request, self.config.body_bytes)
+        packed = await _read(request, held, self.config.body_bytes)
         body = unpack(packed, request.headers.get("content-encoding", ""), self.config.body_bytes)
         if body is not packed:
             held.add(len(body))
@@ -256,7 +257,7 @@ class Collector:
     async def _statement(self, request: Request) -> tuple[str, dict[str, Any]]:
         encoder = await self.topics.encoder(request.path_params["topic"])
         with self._bodies.hold() as held:
-            data = await held.read(request, 10_000)
+            data = await _read(request, held, 10_000)
         try:
             return encoder.topic, msgspec.json.decode(data or b"{}", type=dict[str, Any])
         except UNREADABLE as error:
@@ -315,7 +316,7 @@ class Collector:
                 return _error(409, "no_schema", error)
             except NotAnInput as error:
                 return _error(409, "not_an_input", error)
-            except Overloaded as error:
+            except (Overloaded, BodiesFull) as error:
                 return _error(429, "overloaded", error)
             except TakenOver as error:
                 return _error(503, "taken_over", error)
@@ -362,6 +363,15 @@ class _Ids:
                     event.value = {name: value for name, value in event.value.items() if name not in self.outside}
                 return " ".join(map(str, values))
         return f"{self.key} {event.index}" if self.key is not None else None
+
+
+async def _read(request: Request, held: Held, limit: int) -> bytes:
+    try:
+        return await held.read(request.stream(), limit, expected=int(request.headers.get("content-length") or 0))
+    except BodyTooLarge as error:
+        raise BadRequest(413, "body_too_large", str(error), hint=error.hint) from None
+    except BodyTooSlow as error:
+        raise BadRequest(408, "body_too_slow", str(error), hint=error.hint) from None
 
 
 def _result(intake: _Intake, place: Placed) -> Result:

@@ -3,15 +3,23 @@ however many clients there are.
 """
 
 import asyncio
+from collections.abc import AsyncIterable
 from types import TracebackType
 from typing import Self
 
-from starlette.requests import Request
+from mainstem.core.errors import Retriable, UserError
 
-from mainstem.connect.sources.http_append import Overloaded
-from mainstem.connect.sources.http_events import BadRequest
 
-BODY_SECONDS = 60.0
+class BodyTooLarge(UserError):
+    """A body has more bytes than its request may."""
+
+
+class BodyTooSlow(UserError):
+    """A body did not come to its end in time."""
+
+
+class BodiesFull(Retriable):
+    """The bodies of others hold too much."""
 
 
 class Bodies:
@@ -22,7 +30,7 @@ class Bodies:
         seconds: how long a client may take to send one.
     """
 
-    def __init__(self, limit_bytes: int, *, seconds: float = BODY_SECONDS) -> None:
+    def __init__(self, limit_bytes: int, *, seconds: float) -> None:
         self.limit_bytes = limit_bytes
         self.seconds = seconds
         self.held = 0
@@ -51,40 +59,35 @@ class Held:
         """Hold `size` bytes more.
 
         Raises:
-            Overloaded: others hold too much.
+            BodiesFull: others hold too much.
         """
         bodies = self._bodies
         if bodies.held > self._size and bodies.held + size > bodies.limit_bytes:
-            raise Overloaded(f"requests hold {bodies.held} bytes", hint="try again in a second")
+            raise BodiesFull(f"requests hold {bodies.held} bytes", hint="try again in a second")
         self._size += size
         bodies.held += size
 
-    async def read(self, request: Request, limit: int) -> bytes:
-        """The whole body, at most `limit` bytes.
+    async def read(self, stream: AsyncIterable[bytes], limit: int, *, expected: int = 0) -> bytes:
+        """The whole body, at most `limit` bytes; `expected` is how many the request says it has.
 
         Raises:
-            BadRequest: 413 too large, 408 too slow.
-            Overloaded: others hold too much.
+            BodyTooLarge, BodyTooSlow, BodiesFull: as they say.
         """
-        too_large = BadRequest(
-            413, "body_too_large", f"the body is larger than {limit} bytes", hint="send smaller batches"
-        )
-        if int(request.headers.get("content-length") or 0) > limit:
+        too_large = BodyTooLarge(f"the body is larger than {limit} bytes", hint="send less at once")
+        if expected > limit:
             raise too_large
         parts, size = [], 0
         try:
             async with asyncio.timeout(self._bodies.seconds):
-                async for part in request.stream():
+                async for part in stream:
                     size += len(part)
                     if size > limit:
                         raise too_large
                     self.add(len(part))
                     parts.append(part)
         except TimeoutError:
-            raise BadRequest(
-                408,
-                "body_too_slow",
-                f"{size} bytes of the body came in {self._bodies.seconds:.0f} s, and not its end",
-                hint="send smaller batches",
+            raise BodyTooSlow(
+                f"{size} bytes of the body came in {self._bodies.seconds:g} s, and not its end",
+                hint="send less at once",
             ) from None
         return b"".join(parts)
