@@ -13,9 +13,10 @@ from tests.support.ports import free_port
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
+def served(app: Any, **settings: Any) -> Iterator[str]:
     """The URL at which `app` answers, its lifespan included."""
-    server = uvicorn.Server(uvicorn.Config(app, port=free_port(), log_level="warning", lifespan="on", ws="none"))
+    settings = {"log_level": "warning", "lifespan": "on", "ws": "none"} | settings
+    server = uvicorn.Server(uvicorn.Config(app, port=free_port(), **settings))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     try:

@@ -25,6 +25,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import SOURCES
 from mainstem.client.topics import end_offsets, ensure_internal_topics
 from mainstem.connect.gateway_config import GatewayConfig
+from mainstem.connect.heads import BoundedProtocol
 from mainstem.connect.sources.http import Collector
 from mainstem.connect.sources.http_append import TakenOver
 from mainstem.core import MainstemError, Superseded, UserError
@@ -201,7 +202,7 @@ async def _serve(
     gateway = Gateway(connection, config, on_taken_over=stop)
     settings = uvicorn.Config(
         gateway.app,
-        http="httptools",
+        http=BoundedProtocol,
         ws="none",
         lifespan="on",
         log_level="warning",

@@ -1,0 +1,84 @@
+"""What a connection may send that is no body, and how long it may take for the head of a request.
+
+uvicorn takes headers without end, and waits for the rest of a head for ever; bodies have bounds of their own.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Ends a connection that sends too much beside bodies, or is too slow to begin, or to end, a request.
+
+    A read from the socket, of some 256 KiB at most, counts only when a head, a body or a request does not end in it.
+    """
+
+    head_bytes = 64 << 10
+    head_seconds = 30.0
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._beside = 0  # bytes since the last end of a head, part of a body, or end of a request
+        self._in_body = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._come()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._beside += len(data)
+        if not self._in_body:
+            self._wait()
+        super().data_received(data)
+        if self._beside > self.head_bytes and not self.transport.is_closing():
+            if not self._is_answering():
+                self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        self._come()
+        self._in_body = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._beside = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._come()
+        self._in_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._in_body:  # nobody reads the rest
+            self._wait()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.head_seconds, self._late)
+
+    def _come(self) -> None:
+        self._beside = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._is_answering():
+            self._wait()
+        else:
+            self.transport.close()
