@@ -85,10 +85,11 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.records: dict[str, Convert] = {}
-        self.converted: dict[tuple[Convert, int], Any] = {}
+        self.converted: dict[tuple[Callable[[], Convert], int], Any] = {}
 
-    def once(self, convert: Convert) -> Convert:
-        """`convert`, called once for each object or list of an event, whose result or error it gives again.
+    def once(self, convert: Callable[[], Convert]) -> Convert:
+        """The function that `convert` gives, called once for each object or list of an event: its result or its error
+        is given again. `convert` is asked when it runs, since a function may not be there yet.
 
         The branches of a union may begin alike, and what each of them converts of one value, each does of the values
         within: without this the innermost value is converted 2^depth times.
@@ -97,12 +98,12 @@ class _Compiler:
 
         def convert_once(value: Any) -> Any:
             if type(value) is not dict and type(value) is not list:
-                return convert(value)
+                return convert()(value)
             key = (convert, id(value))
             found = converted.get(key)
             if found is None:
                 try:
-                    found = convert(value)
+                    found = convert()(value)
                 except Unfit as error:
                     found = Unfit(error.reason, *error.steps)  # `error` gets the steps to it on its way out
                 converted[key] = found
@@ -141,7 +142,7 @@ class _Compiler:
         if node.name in self.records:
             return self.records[node.name]
         # The closure is not there yet while the record's fields, which may refer to it, are being compiled.
-        self.records[node.name] = self.once(lambda value: convert(value))  # noqa: PLW0108
+        self.records[node.name] = self.once(lambda: convert)
         parts = [(field.name, self.compile(field.type)) for field in node.fields]
         optional = {field.name: _absent(field) for field in node.fields if field.has_default or _nullable(field.type)}
         names = frozenset(field.name for field in node.fields)
@@ -189,7 +190,8 @@ class _Compiler:
                 # With its type's name, fastavro need not look through all of it, at each level, for whether it fits.
                 return (label, found) if nested else found
 
-            return self.once(convert_one) if nested else convert_one
+            # A map with the one key `map` is tried as it is, and as a label; so may be the maps within.
+            return self.once(lambda: convert_one) if label == "map" else convert_one
         labelled = {branch.name or branch.kind: self.compile(branch) for branch in others}
         told = several(list(labelled))
 
@@ -209,7 +211,7 @@ class _Compiler:
                         reasons.append(cut(f"{label}: {error}", _REASON // _REASONS))
             raise Unfit(f"found {brief(value)}, which fits none of {told} ({'; '.join(reasons)})")
 
-        return self.once(convert) if any(branch.kind in _NESTED for branch in others) else convert
+        return convert
 
 
 def _type_of(node: AvroType, name: str) -> str:
