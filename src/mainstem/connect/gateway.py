@@ -130,7 +130,7 @@ class Gateway:
             self._on_taken_over()
 
     async def _health(self, _: Request) -> Response:
-        problems = [f"registry: {self._store.failure}"] if self._store.failure else []
+        problems = []
         if problem := await self._probe.problem():
             problems.append(f"log: {problem}")
         if self._collector.appender.fenced:

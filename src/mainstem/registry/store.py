@@ -57,7 +57,6 @@ class Store:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="registry-writer")
         self._stopping = threading.Event()
         self._reader: threading.Thread | None = None
-        self.failure: str = ""  # why the topic can no longer be followed; empty while it can
 
     async def open(self) -> None:
         """Create the topic if it is not there, and read it to its end.
@@ -156,7 +155,7 @@ class Store:
     async def _wait_for(self, next_offset: int) -> None:
         async def until_there() -> None:
             async with self._moved:
-                await self._moved.wait_for(lambda: self._applied >= next_offset or self.failure)
+                await self._moved.wait_for(lambda: self._applied >= next_offset)
 
         try:
             await asyncio.wait_for(until_there(), self._timeout_seconds)
@@ -165,8 +164,6 @@ class Store:
                 f"{SCHEMAS}: read up to offset {self._applied}, expected {next_offset}, in {self._timeout_seconds:.0f} s",
                 hint="is a transaction of another client open on it?",
             ) from None
-        if self.failure:
-            raise StoreUnavailable(f"{SCHEMAS}: {self.failure}")
 
     async def _blocking(self, call: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._writer, call, *arguments)
@@ -191,21 +188,18 @@ class Store:
                         next_offset = offset + 1
                     elif error is not None and error.code() == KafkaError._PARTITION_EOF and offset is not None:
                         next_offset = offset  # behind the markers of transactions, which are no records
-                    elif error is not None and error.fatal():
-                        self._hand_over([], -1, error.str())
-                        return
-                if next_offset >= 0 and not self._hand_over(batch, next_offset, ""):
+                if next_offset >= 0 and not self._hand_over(batch, next_offset):
                     return
         finally:
             consumer.close()
 
-    def _hand_over(self, batch: list[tuple[bytes | None, bytes | None]], next_offset: int, failure: str) -> bool:
+    def _hand_over(self, batch: list[tuple[bytes | None, bytes | None]], next_offset: int) -> bool:
         if self._loop.is_closed():
             return False
-        asyncio.run_coroutine_threadsafe(self._take(batch, next_offset, failure), self._loop)
+        asyncio.run_coroutine_threadsafe(self._take(batch, next_offset), self._loop)
         return True
 
-    async def _take(self, batch: list[tuple[bytes | None, bytes | None]], next_offset: int, failure: str) -> None:
+    async def _take(self, batch: list[tuple[bytes | None, bytes | None]], next_offset: int) -> None:
         async with self._moved:
             for key, value in batch:
                 try:
@@ -215,5 +209,4 @@ class Store:
                     log.warning("registry_record_unreadable", error=f"{type(error).__name__}: {error}", key=repr(key))
                     self.state.unreadable += 1
             self._applied = max(self._applied, next_offset)
-            self.failure = failure
             self._moved.notify_all()
