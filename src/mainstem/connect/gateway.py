@@ -17,6 +17,7 @@ import msgspec
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -26,6 +27,7 @@ from mainstem.client.internal import SOURCES
 from mainstem.client.topics import end_offsets, ensure_internal_topics
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.heads import BoundedProtocol
+from mainstem.connect.origins import OwnOrigins
 from mainstem.connect.sources.http import Collector
 from mainstem.connect.sources.http_append import TakenOver
 from mainstem.core import MainstemError, Superseded, UserError
@@ -91,6 +93,7 @@ class Gateway:
                 *self._collector.routes(),
                 *registry_routes(self._store),
             ],
+            middleware=[Middleware(OwnOrigins)],
             lifespan=self._lifespan,
         )
 

@@ -241,6 +241,12 @@ def test_an_event_that_is_too_large_is_quarantined(http, topic):
     assert (first["code"], second["status"]) == ("event_too_large", "accepted")
 
 
+def test_a_web_page_of_another_host_cannot_post(http, log_connection, registry, topic):
+    answer = post(http, topic, [order(1)], headers={"Origin": "https://evil.example"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "other_origin")
+    assert rows(log_connection, registry, topic) == []
+
+
 def test_gzip_is_taken(http, topic):
     answer = post(http, topic, gzip.compress(json.dumps([order(1)]).encode()), headers={"Content-Encoding": "gzip"})
     assert answer.json()["accepted"] == 1
