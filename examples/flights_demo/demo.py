@@ -61,6 +61,7 @@ BATCH = 1000
 SMALL_BATCH = 5  # while processes are killed
 SPREAD_S = 200.0  # meanwhile, the next of n steps of the input comes after an n-th of it
 NEW_TABLE_S = 30.0  # while all jobs have their first batches; it takes 2 to 5 s when nothing else is done
+STOP_S = 60.0
 BOOKS_SECONDS = 60.0  # the destinations report in their own time
 OURS = ".flights_demo"  # the lock on a demo's directory, which may be emptied
 SPOILED = {b"{not json": "not_json", b'{"year": "MMXIII"}': "unfit"}  # what a bad producer sends, and why it is refused
@@ -244,7 +245,13 @@ class Demo:
         """Ctrl-C to `mainstem up`, which stops its processes in order."""
         if self.node is not None and self.node.poll() is None:
             self.node.send_signal(signal.SIGINT)
-            self.node.wait(60)
+            try:
+                self.node.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.node.kill()
+                raise Stuck(
+                    f"mainstem up did not stop within {STOP_S} s; its logs: {self.work / 'node' / 'logs'}"
+                ) from None
 
     def post(self, topic: str, events: Iterable[dict[str, Any]], left: int | None = None) -> None:
         """Post events in batches, each after the answer to the one before; retried with the same ids until answered.

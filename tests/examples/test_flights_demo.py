@@ -268,6 +268,18 @@ def test_a_row_of_a_table_says_where_its_record_lies(modules, truth):
     assert lines(placed(3, 5), placed(3, 4)) == [True, False]
 
 
+def test_a_node_that_does_not_stop_is_told_and_killed(modules, tmp_path, monkeypatch):
+    """It was a traceback, and the node was left running."""
+    monkeypatch.setattr(modules.demo, "STOP_S", 0.2)
+    demo = new_demo(modules, tmp_path)
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); signal.pause()"
+    with start([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as demo.node:
+        demo.node.stdout.readline()
+        with pytest.raises(modules.demo.Stuck, match=r"did not stop within 0.2 s; its logs: .*node/logs"):
+            demo.stop()
+        assert demo.node.wait(60) == -signal.SIGKILL
+
+
 def test_what_went_into_a_topic_of_the_database_is_told(modules, truth, tmp_path, monkeypatch):
     """Its cell was empty."""
     demo = new_demo(modules, tmp_path)
