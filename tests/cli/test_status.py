@@ -85,6 +85,7 @@ def test_people_see_where_a_source_is_and_not_what_it_remembers():
         position({"state": "streaming", "system": "7", "lsn": 5368709120, "oids": [1]}) == "streaming, lsn 1/40000000"
     )
     assert position({"row": 10, "at": ["a", 1]}) == "row 10, at [a, 1]"
+    assert position({"topics": {"flights": "T3a"}}) == ""  # of the collector
 
 
 def test_what_fails_again_and_again_is_no_for_an_answer_and_what_waits_for_its_input_is_not(cli_log, tmp_path):

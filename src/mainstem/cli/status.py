@@ -79,7 +79,8 @@ def position(value: Any) -> str:
     if isinstance(value, dict) and value.keys() >= {"state", "lsn"}:
         return f"{value['state']}, lsn {format_lsn(value['lsn'])}"
     if isinstance(value, dict):
-        return ", ".join(f"{name} {position(each)}" for name, each in value.items())
+        # The ids of the topics that it has written are there for the books.
+        return ", ".join(f"{name} {position(each)}" for name, each in value.items() if name != "topics")
     return f"[{', '.join(map(position, value))}]" if isinstance(value, list) else str(value)
 
 
