@@ -11,7 +11,7 @@ from mainstem.core.config import BadSetting
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.plan import plan
 from mainstem.process.project import load_project
-from mainstem.process.versions import RETIRED, Fixed, freeze, write_fixed
+from mainstem.process.versions import RETIRED_FILE, Fixed, freeze, write_fixed
 from mainstem.registry.client import RegisteredSchema
 from mainstem.registry.errors import NotFound
 
@@ -149,7 +149,7 @@ def test_what_would_change_against_what_runs(spark, project, tmp_path):
     )
 
     (project / "jobs.py").write_text(JOBS)
-    (data / "jobs" / "priced@1" / RETIRED).touch()
+    (data / "jobs" / "priced@1" / RETIRED_FILE).touch()
     refused = "REFUSED: job priced@1 was retired; set another version under [jobs.priced]"
     assert refused in plan(load_project(project), spark, registry=registry, topics=topics, data=data).changes
 
@@ -181,7 +181,7 @@ def test_what_a_version_other_than_the_first_writes_is_planned_and_who_reads_wha
     assert not [change for change in it.changes if "gets nothing" in change]
     assert "register a schema for topic big.v2" in it.changes
 
-    (tmp_path / "jobs" / "big@1" / RETIRED).touch()
+    (tmp_path / "jobs" / "big@1" / RETIRED_FILE).touch()
     with (project / "mainstem.toml").open("a") as file:
         file.write('[topics."big.v2"]\npartitions = 3\n')
     (project / "jobs.py").write_text(

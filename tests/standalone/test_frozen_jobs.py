@@ -11,7 +11,7 @@ from mainstem.process import load_project
 from mainstem.process.declare import BadDeclaration, Location
 from mainstem.process.job import JobFailed
 from mainstem.process.run import JobDriver
-from mainstem.process.versions import RETIRED, Fixed, assignments, freeze, version_directory, write_fixed
+from mainstem.process.versions import RETIRED_FILE, Fixed, assignments, freeze, version_directory, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.standalone.frozen_jobs import FrozenJobs, job_states
 from tests.standalone.project import write_project
@@ -99,7 +99,7 @@ def test_an_old_version_that_lost_its_package_fails_alone_until_it_is_back(old, 
     assert (failure.name, failure.state, failure.needs_a_person) == ("job job@1", "failed", True)
     assert "`mainstem job retire job 1` stops this one for good" in failure.hint
 
-    (data / "jobs" / "job@1" / RETIRED).touch()
+    (data / "jobs" / "job@1" / RETIRED_FILE).touch()
     assert [each.name for each in jobs.states] == ["job other@1"]
     shutil.move(tmp_path / "aside.py", packages / "of_the_old_one.py")
     jobs.step()

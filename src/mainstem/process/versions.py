@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from mainstem.client.catalog import read_catalog, write_catalog
+from mainstem.client.catalog import RETIRED, read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, UserError
@@ -213,7 +213,7 @@ def _packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-RETIRED = "retired"
+RETIRED_FILE = "retired"
 """The file that says of a version's home that it never runs again."""
 
 
@@ -239,7 +239,7 @@ def read_fixed(home: Path) -> Fixed | None:
         return None
     except msgspec.DecodeError as error:
         # Nothing is started here, and `job retire` needs a log that runs.
-        touch = shlex.join(["touch", str(home / RETIRED)])
+        touch = shlex.join(["touch", str(home / RETIRED_FILE)])
         hint = f"bring back the file from a copy; where there is none, `{touch}` gives up job {home.name}"
         raise CorruptData(f"{path}: expected what a job was started with: {error}", hint=hint) from error
 
@@ -252,7 +252,7 @@ def write_fixed(home: Path, fixed: Fixed) -> None:
 
 def live_versions(data: Path) -> list[Fixed]:
     """What was started here and was not retired: each of them runs whenever the project is up."""
-    homes = [home for home in sorted((data / "jobs").glob("*@*")) if not (home / RETIRED).exists()]
+    homes = [home for home in sorted((data / "jobs").glob("*@*")) if not (home / RETIRED_FILE).exists()]
     return [each for each in map(read_fixed, homes) if each is not None]
 
 
@@ -352,7 +352,7 @@ def left_over(project: Project, data: Path) -> list[LeftOver]:
 
 def is_retired(data: Path, job: str, version: str) -> bool:
     """Whether this version was retired here: its directory says so, whether or not the log answers."""
-    return (data / "jobs" / job_key(job, version) / RETIRED).exists()
+    return (data / "jobs" / job_key(job, version) / RETIRED_FILE).exists()
 
 
 def retire(connection: Connection, data: Path, job: str, version: str, directory: Path) -> Fixed:
@@ -385,7 +385,7 @@ def retire(connection: Connection, data: Path, job: str, version: str, directory
             )
     from mainstem.process.sink_commit import fence_job
 
-    write_atomically(data / "jobs" / job_key(job, version) / RETIRED, b"")
+    write_atomically(data / "jobs" / job_key(job, version) / RETIRED_FILE, b"")
     fence_job(connection, job, version)
     _forget(connection, job, version)
     return fixed
@@ -395,7 +395,7 @@ def _forget(connection: Connection, job: str, version: str) -> None:
     """Tell the catalog that a version is retired; of those that are left the newest is current if that one was."""
     entry = dict(read_catalog(connection).get(f"job:{job}", {}))
     versions = {name: about for name, about in entry.get("versions", {}).items() if name != version}
-    entry |= {"versions": versions, "retired": sorted({*entry.get("retired", ()), version})}
+    entry |= {"versions": versions, RETIRED: sorted({*entry.get(RETIRED, ()), version})}
     if entry.get("current") == version:
         entry["current"] = next(reversed(versions), "")
     write_catalog(connection, {f"job:{job}": entry})

@@ -118,9 +118,8 @@ class FileSource:
             state = writer.open()
             position = self._decode(state.position) if state is not None else None
             self._topic_ids = state.position.get("topics", {}) if state is not None else {}
-            if (
-                self._begun is not None and position == self._begun[0]
-            ):  # the log did not take it when it was to be written
+            # Where the file before was read to its end, and the log did not take that when it was to be written.
+            if self._begun is not None and position == self._begun[0]:
                 position = self._begun[1]
                 self._commit_position(writer, position)
             self._follow(writer, position, stop)
