@@ -3,8 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainstem.core.config import BadSetting
-from mainstem.process.project import FILE
+from mainstem.core.config import PROJECT_FILE, BadSetting
 from mainstem.standalone.config import NodeConfig, load_config
 from mainstem.standalone.tables import TABLES, check_tables
 
@@ -19,7 +18,7 @@ def test_the_table_with_a_typo_is_named_with_where_it_stands():
 
 
 def test_every_table_that_is_read_is_known(tmp_path: Path):
-    (tmp_path / FILE).write_text("".join(f"[{table}]\n" for table in TABLES))
+    (tmp_path / PROJECT_FILE).write_text("".join(f"[{table}]\n" for table in TABLES))
     load_config(tmp_path, {})
     read = {field.name for field in msgspec.structs.fields(NodeConfig)} - {"connect_sinks", "lakehouses"}
     assert read < set(TABLES)

@@ -13,7 +13,6 @@ between leaves partitions that no record names; `load` removes those that are em
 
 import asyncio
 import base64
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 from uuid import UUID, uuid4
@@ -29,14 +28,13 @@ from mainstem.broker.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from mainstem.core import Clock, TopicPartition
+from mainstem.core import Clock, TopicPartition, is_topic_name
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
 from mainstem.records import Record, build_batch, decode_records, iter_spans
 
 METADATA: Final = TopicPartition("__mainstem_metadata", 0)
 _METADATA_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
-_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 MAX_PARTITIONS: Final = 10_000
 
 ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -196,7 +194,7 @@ class Topics:
         Raises:
             InvalidTopicName: it is broken, or the name is the broker's own.
         """
-        if not _LEGAL_NAME.fullmatch(name) or name in (".", "..") or name == METADATA.topic:
+        if not is_topic_name(name) or name == METADATA.topic:
             raise InvalidTopicName(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and not '.' or '..'")
 
     async def create(self, name: str, partitions: int, config: dict[str, str], *, internal: bool = False) -> Topic:

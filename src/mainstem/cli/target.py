@@ -14,6 +14,7 @@ import msgspec
 from mainstem.client.connection import Connection, load_security
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.core import UserError
+from mainstem.core.config import PROJECT_FILE
 from mainstem.core.task import TaskState
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Target(msgspec.Struct, frozen=True):
         from mainstem.standalone.state import load
 
         state = load(self.directory)
-        if state is None and not (self.project / "mainstem.toml").exists():
+        if state is None and not (self.project / PROJECT_FILE).exists():
             return "--project says which project is meant, and --data where `up` was told to keep its data"
         return f"`{up_command(self.project, self.directory, state)}` starts it"
 
@@ -100,7 +101,7 @@ class Target(msgspec.Struct, frozen=True):
         if self.bootstrap is None and state is None and (self.named or self.data is not None):
             hint = f"{self.how_to_start}; --data names its directory, where `up` was given one"
             raise NotUp(f"{self.directory}: expected the data of a project that is up, found none", hint=hint)
-        known = state is not None and not (self.project / "mainstem.toml").exists()
+        known = state is not None and not (self.project / PROJECT_FILE).exists()
         security = load_security(Path(state.project) if known and state is not None else self.project)
         connection = Connection(self.bootstrap or (state.bootstrap if state else DEFAULT_BOOTSTRAP), security)
         probe(connection)
@@ -133,9 +134,9 @@ def check_project(project: Path) -> Path:
     Raises:
         UserError: it holds no settings.
     """
-    if not (project / "mainstem.toml").is_file():
+    if not (project / PROJECT_FILE).is_file():
         raise UserError(
-            f"--project {project}: expected a directory with a mainstem.toml, found none",
+            f"--project {project}: expected a directory with a {PROJECT_FILE}, found none",
             hint="give the directory that `mainstem up` was given",
         )
     return project

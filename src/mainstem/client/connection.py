@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from mainstem.core.address import parse_address
-from mainstem.core.config import convert, overlay_environment, read_toml
+from mainstem.core.config import PROJECT_FILE, convert, overlay_environment, read_toml
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -80,7 +80,7 @@ def load_security(project: Path, environment: Mapping[str, str] = os.environ) ->
     Raises:
         BadSetting: the message names the file and the setting.
     """
-    file = project / "mainstem.toml"
+    file = project / PROJECT_FILE
     tree = overlay_environment(read_toml(file) if file.exists() else {}, environment)
     return convert(tree.get("security", {}), Security, where=f"{file}: [security]").below(project.resolve())
 

@@ -15,6 +15,8 @@ from mainstem.core.errors import UserError
 T = TypeVar("T")
 
 PREFIX = "MAINSTEM_"
+PROJECT_FILE = "mainstem.toml"
+"""A project is a directory that holds it."""
 
 
 class BadSetting(UserError):

@@ -28,6 +28,7 @@ from msgspec import Meta
 
 from mainstem.core import is_topic_name
 from mainstem.core.config import (
+    PROJECT_FILE,
     BadSetting,
     check_interval,
     convert,
@@ -37,8 +38,6 @@ from mainstem.core.config import (
     settings_from,
 )
 from mainstem.process.declare import BadDeclaration, Job, Kind, Location, Topic, collecting
-
-FILE = "mainstem.toml"
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,7 +162,7 @@ def load_project(path: Path | str, *, environment: Mapping[str, str] = os.enviro
         BadDeclaration: the code is; the message starts with its file and line.
     """
     directory = Path(path).resolve()
-    where = directory / FILE
+    where = directory / PROJECT_FILE
     settings = settings_from(environment, lambda variables: _read_settings(where, variables), where=str(where))
     named = settings.project.jobs
     names = [named] if isinstance(named, str) else named
@@ -192,7 +191,7 @@ def project_name(path: Path, *, environment: Mapping[str, str] = os.environ) -> 
     """What `plan` and `status` call the project at `path`; its directory's name where its settings cannot be read."""
     directory = path.resolve()
     try:
-        return _read_settings(directory / FILE, environment).project.name or directory.name
+        return _read_settings(directory / PROJECT_FILE, environment).project.name or directory.name
     except BadSetting:
         return directory.name
 
@@ -203,7 +202,7 @@ def load_job_configs(path: Path, *, environment: Mapping[str, str] = os.environ)
     Raises:
         BadSetting: `mainstem.toml` is missing or wrong.
     """
-    return _read_settings(path.resolve() / FILE, environment).jobs
+    return _read_settings(path.resolve() / PROJECT_FILE, environment).jobs
 
 
 def _read_settings(where: Path, environment: Mapping[str, str]) -> _Settings:

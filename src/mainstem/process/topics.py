@@ -14,8 +14,8 @@ from mainstem.client.topics import (
     list_topics,
     topic_settings,
 )
-from mainstem.core.config import BadSetting
-from mainstem.process.project import FILE, Project, TopicSpec
+from mainstem.core.config import PROJECT_FILE, BadSetting
+from mainstem.process.project import Project, TopicSpec
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import RegistryError
 from mainstem.registry.schema import canonical, parse
@@ -38,7 +38,7 @@ def create_topic(connection: Connection, spec: TopicSpec, directory: Path, name:
     try:
         return ensure_topic(connection, name or spec.name, spec.partitions, topic_settings(spec.kind, spec.config))
     except TopicRefused as error:
-        raise BadSetting(f"{directory / FILE}: [topics.{spec.name}]: {error}", hint=error.hint) from error
+        raise BadSetting(f"{directory / PROJECT_FILE}: [topics.{spec.name}]: {error}", hint=error.hint) from error
     except TopicMismatch as error:
         if spec.producer is None:  # what a job writes goes on where its checkpoint is: it is never made anew under it
             where = ["--bootstrap", connection.bootstrap, "--project", str(directory)]

@@ -29,11 +29,11 @@ from mainstem.client.catalog import RETIRED, read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, UserError
-from mainstem.core.config import PREFIX, named_tables, read_toml
+from mainstem.core.config import PREFIX, PROJECT_FILE, named_tables, read_toml
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.process.declare import Location
 from mainstem.process.jars import SPARK_LOCK
-from mainstem.process.project import FILE, Project, load_project
+from mainstem.process.project import Project, load_project
 
 _SOURCES = frozenset({".py", ".avsc", ".sql", ".json", ".toml", ".csv", ".txt"})
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
@@ -75,7 +75,7 @@ def code_hash(directory: Path) -> str:
     """The hash of everything in `directory` that can change what its jobs compute."""
     digest = hashlib.sha256()
     parts = [(name, path.read_bytes()) for name, path in _sources(directory)]
-    parts.append((FILE, _toml(_settings(directory).get("topics", {})).encode()))
+    parts.append((PROJECT_FILE, _toml(_settings(directory).get("topics", {})).encode()))
     for name, content in sorted(parts):
         digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
     return digest.hexdigest()[:_DIGITS]
@@ -96,7 +96,7 @@ def freeze(directory: Path, data: Path, clock: Clock) -> Version:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy / name)  # with its permissions: it may be for its owner alone
         tables = (f"{name} = {_toml(table)}\n" for name, table in _settings(directory).items())
-        (copy / FILE).write_text("".join(tables))
+        (copy / PROJECT_FILE).write_text("".join(tables))
         sha = code_hash(copy)  # of the copy: the project may be edited meanwhile
         if not (versions / f"{sha}.json").exists():
             _keep(copy, versions / sha)
@@ -159,7 +159,7 @@ def _keep(copy: Path, place: Path) -> None:
 def _sources(directory: Path) -> Iterator[tuple[str, Path]]:
     """Name and path of every file that is copied and hashed, in order of the names."""
     directory = directory.resolve()
-    where = directory / FILE
+    where = directory / PROJECT_FILE
     tree = read_toml(where)
     # What sources follow and sinks write changes while the project stays the same.
     moving = set(_named(tree, ("sources", "sinks"), "path", where))
@@ -195,7 +195,7 @@ def _walk(directory: Path, moving: Collection[Path]) -> Iterator[Path]:
 
 def _settings(directory: Path) -> dict[str, Any]:
     """The tables of the project's settings that say what its code means."""
-    tree = read_toml(directory / FILE)
+    tree = read_toml(directory / PROJECT_FILE)
     return {name: tree[name] for name in _TABLES if name in tree}
 
 
@@ -286,7 +286,7 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
         version = project.job_config(name).version
         if is_retired(data, name, version):
             raise UserError(
-                f"{directory / FILE}: job {job_key(name, version)} was retired and never runs again",
+                f"{directory / PROJECT_FILE}: job {job_key(name, version)} was retired and never runs again",
                 hint=f"set another version under [jobs.{name}], or take the job out of the code",
             )
         code[name, version] = current.sha
@@ -376,11 +376,11 @@ def retire(connection: Connection, data: Path, job: str, version: str, directory
         raise UserError(
             f"job {job_key(job, version)} was never started from {data}", hint="`mainstem job list` shows the jobs"
         )
-    if (directory / FILE).exists():
+    if (directory / PROJECT_FILE).exists():
         project = load_project(directory)
         if job in project.jobs and project.job_config(job).version == version:
             raise UserError(
-                f"job {job_key(job, version)} is what {directory / FILE} asks for",
+                f"job {job_key(job, version)} is what {directory / PROJECT_FILE} asks for",
                 hint=f"first set another version under [jobs.{job}], or take the job out of the code",
             )
     from mainstem.process.sink_commit import fence_job

@@ -23,7 +23,7 @@ import msgspec
 
 from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
-from mainstem.core.config import PREFIX
+from mainstem.core.config import PREFIX, PROJECT_FILE
 from mainstem.core.http import open_request
 from mainstem.process import load_project
 from mainstem.process.class_archive import archive_path, make_archive
@@ -144,7 +144,7 @@ def _without_settings() -> Iterator[None]:
 def _run_small_project(scratch: Path, archive: Path) -> None:
     project, data = scratch / "project", scratch / "data"
     project.mkdir()
-    (project / "mainstem.toml").write_text(_SETTINGS.format(options=json.dumps(shlex.join(make_archive(archive)))))
+    (project / PROJECT_FILE).write_text(_SETTINGS.format(options=json.dumps(shlex.join(make_archive(archive)))))
     (project / "visits.avsc").write_text(_SCHEMA)
     (project / "jobs.py").write_text(_JOBS)
     config, loaded = load_config(project), load_project(project)

@@ -14,6 +14,7 @@ from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.worker import SinkConfig, SourceConfig, convert_sink, convert_source
 from mainstem.core.config import (
+    PROJECT_FILE,
     BadSetting,
     check_type,
     convert,
@@ -27,7 +28,6 @@ from mainstem.process.session import SparkConfig
 from mainstem.standalone.state import LAYOUT
 from mainstem.standalone.tables import check_tables
 
-FILE = "mainstem.toml"
 Config = TypeVar("Config", bound=msgspec.Struct)
 
 
@@ -50,11 +50,11 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Node
     Raises:
         BadSetting: the message names the file or the variable, and the setting.
     """
-    return settings_from(environment, lambda variables: _load(path, variables), where=str(path / FILE))
+    return settings_from(environment, lambda variables: _load(path, variables), where=str(path / PROJECT_FILE))
 
 
 def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
-    where, directory = path / FILE, path.resolve()
+    where, directory = path / PROJECT_FILE, path.resolve()
     file = read_toml(where)
     tree = overlay_environment(file, environment)
     check_tables(tree, file, environment, where=str(where))
@@ -114,7 +114,7 @@ def table_directories(config: NodeConfig, data: Path) -> dict[str, Path]:
         other = owners.setdefault(place.resolve(), name)
         if other != name:
             raise BadSetting(
-                f"{FILE}: [sinks.{other}] and [sinks.{name}] keep their tables in the same directory, {place}",
+                f"{PROJECT_FILE}: [sinks.{other}] and [sinks.{name}] keep their tables in the same directory, {place}",
                 hint="give each a `path` of its own",
             )
     return places

@@ -16,7 +16,7 @@ from mainstem.client.reports import Report, read_reports
 from mainstem.client.writer import SourceState
 from mainstem.connect.sources.file_lines import FilePosition
 from mainstem.core import SystemClock, UserError
-from mainstem.core.config import BadSetting, named_tables, overlay_environment, read_toml
+from mainstem.core.config import PROJECT_FILE, BadSetting, named_tables, overlay_environment, read_toml
 from mainstem.core.task import TaskState
 from mainstem.standalone.disks import Disk, disk_of
 from mainstem.standalone.state import UpState, is_up, load
@@ -184,7 +184,7 @@ def lag_of(positions: NextOffsets, ends: dict[str, dict[int, int]]) -> int:
 
 def _files(project: Path) -> dict[str, Path]:
     """The file of each file source of a project; none where its settings cannot be read any more."""
-    where = project / "mainstem.toml"
+    where = project / PROJECT_FILE
     try:
         tables = named_tables(overlay_environment(read_toml(where)), "sources", where=where)
     except BadSetting:

@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from mainstem.core import UserError
+from mainstem.core.config import PROJECT_FILE
 from mainstem.core.files import write_atomically
 from mainstem.core.locks import is_held
 from mainstem.standalone.supervisor import ChildState
@@ -122,7 +123,7 @@ def check_project(data: Path, project: Path, name: str) -> Marker:
         or before == project
         or data.resolve().parent == project
         or (marker.name == name and not is_default)
-        or not (before / "mainstem.toml").is_file()
+        or not (before / PROJECT_FILE).is_file()
     ):
         return marker
     raise OtherProject(

@@ -22,14 +22,14 @@ from mainstem.client.internal import job_key
 from mainstem.client.topics import cluster_id
 from mainstem.core import SystemClock
 from mainstem.core.address import format_address, parse_address
-from mainstem.core.config import BadSetting
+from mainstem.core.config import PROJECT_FILE, BadSetting
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
 from mainstem.process.jars import absent_jars, spark_jars
 from mainstem.process.topics import other_settings
 from mainstem.process.versions import assignments, code_hash, edited, freeze, left_over
-from mainstem.standalone.config import FILE, NodeConfig, load_config, table_directories
+from mainstem.standalone.config import NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.disks import DiskAlarm
 from mainstem.standalone.doctor import check_extra
@@ -81,7 +81,7 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     common = ("--bootstrap", at.bootstrap, "--gateway", at.gateway, "--data", str(data))
     specs: list[ChildSpec] = []
     if own_log:
-        settings = ("--config", str(project.directory / FILE))
+        settings = ("--config", str(project.directory / PROJECT_FILE))
         command = python("log", "start", "--data", str(data / LAYOUT["log"]), "--listen", at.bootstrap, *settings)
         specs.append(ChildSpec("log", command, ready_within_s=None))  # a recovery may have to read all that there is
     specs.append(ChildSpec("gateway", python("run", "gateway", directory, *common)))
@@ -124,7 +124,7 @@ def check_same_log(data: Path, bootstrap: str | None, found: str) -> None:
 
 def without_up(project: Path, data: Path, bootstrap: str) -> str:
     """How a topic of our own log is changed where `up` refuses to run: the log ends with it."""
-    config = ["--config", str(project / FILE)]
+    config = ["--config", str(project / PROJECT_FILE)]
     start = shlex.join(
         ["mainstem", "log", "start", "--data", str(data / LAYOUT["log"]), "--listen", bootstrap, *config]
     )

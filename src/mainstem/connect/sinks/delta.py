@@ -44,7 +44,7 @@ from mainstem.connect.sinks.delta_spark import (
     with_schema_ids,
 )
 from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends
-from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition
+from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, is_topic_name
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
 from mainstem.core.task import Attempts, TaskState
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 log = get_logger()
 
 USER_TOPICS = r"^[^_].*"  # internal topics start with an underscore, in Kafka and here
-TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")  # Kafka's rule; other directories are not ours: `lost+found` of a disk
 EARLIEST, LATEST = -2, -1  # Spark's names for offsets
 KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
 WRITERS = 4  # tables written at the same time: a commit is mostly waiting
@@ -219,7 +218,8 @@ class Lakehouse:
         self._commits = {}
         self._spark_writer.forget_shapes()
         for table in sorted(self._directory.iterdir()):
-            if TOPIC_NAME.fullmatch(table.name) and table.name != QUARANTINE:
+            # Other directories are not ours: `lost+found` of a disk.
+            if is_topic_name(table.name) and table.name != QUARANTINE:
                 self._open(table.name, places)
         starts: dict[str, dict[str, int]] = {}
         for topic, partitions in topics.items():
