@@ -19,6 +19,7 @@ from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.postgres import PostgresSource, mark_position
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.connect.worker import Task
+from mainstem.core import Clock
 from mainstem.registry import avro
 from mainstem.registry.client import Registry
 from tests.support.live import running_registry
@@ -99,10 +100,10 @@ class Pipeline:
         defaults: dict[str, Any] = {"url": self.source.url, "commit_interval_ms": 20, "heartbeat_ms": 200}
         return PostgresSource(self.name, PostgresSourceConfig(**defaults | settings), self.connection, self.registry)
 
-    def make_replica(self, **settings: Any) -> PostgresReplica:
+    def make_replica(self, clock: Clock | None = None, **settings: Any) -> PostgresReplica:
         defaults: dict[str, Any] = {"url": self.target.url, "source": self.name, "commit_interval_ms": 20}
         config = PostgresReplicaConfig(**defaults | settings)
-        return PostgresReplica(f"{self.name}-replica", config, self.connection, self.registry)
+        return PostgresReplica(f"{self.name}-replica", config, self.connection, self.registry, clock)
 
     def topic(self, table: str) -> str:
         return f"{self.name}.{table}"

@@ -24,6 +24,7 @@ from mainstem.connect.sinks.postgres import (
 )
 from mainstem.connect.sinks.postgres_target import NotEmpty
 from mainstem.connect.worker import Worker
+from mainstem.core import ManualClock
 from mainstem.registry import avro
 from tests.support.postgres import ALL_TYPES, EXTREMES, Pipeline, Running, run_until_it_fails, running, wait_until
 from tests.support.records import committed
@@ -197,7 +198,8 @@ def test_what_a_crash_left_untold_is_told_at_the_next_start(pipeline):
     with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
         pipeline.wait_until_equal("a", running=sink)
     pipeline.target.run("UPDATE mainstem_offsets SET rows = rows + 6, hash = 1")
-    with running(pipeline.make_replica(report_interval_ms=3_600_000)) as sink:
+    machine_just_started = ManualClock()  # on which nothing is an hour ago
+    with running(pipeline.make_replica(machine_just_started, report_interval_ms=3_600_000)) as sink:
         wait_until(lambda: (7, 1) in reported(pipeline).values(), "the audit has it", sink)
 
 

@@ -17,6 +17,7 @@ which topic of that name the offset is of. An earlier version wrote neither.
 """
 
 import json
+import math
 import threading
 import zlib
 from collections.abc import Mapping, Set
@@ -197,7 +198,7 @@ class _Run:
         self._seen: dict[TopicPartition, Seen] = {}
         self._schema_ids: dict[str, int] = {}  # of the tables as the last run left them, by topic
         self._written: set[str] = set()  # topics whose tables an earlier run has written to
-        self._reported_at = 0.0
+        self._reported_at = -math.inf
         self._unreported = False
         self._ends: tuple[str, dict[TopicPartition, int]] | None = None  # of the head that is incomplete
         self._look_at = 0.0
