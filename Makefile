@@ -25,6 +25,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install $$([ -t 1 ] || echo --quiet) --no-input --require-hashes --no-deps --no-build-isolation --no-compile
 COMPILE = $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $(if $(UPGRADE),--upgrade)
 PYTEST := $(PY) -m pytest
+# Where an environment forbids to keep compiled Python, every one of many processes would compile all that it imports: 4 s
+# of the processor for each of Spark's Python workers, of which 1.5 are left. What is kept lies in .venv and __pycache__.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup tools archive check test test-long test-kafka crash demo bench wheel lock clean
 
@@ -71,18 +74,20 @@ check: tools
 	@$(VENV)/bin/lint-imports --no-cache >$(VENV)/imports.txt || { cat $(VENV)/imports.txt; exit 1; }
 	@$(PYTEST) --quiet tests/checks
 
-# Each room in a process of its own: they wait for servers more than they compute, so two run side by side, and a room's
-# Spark with its memory is gone when the next one starts. The tests do not need that: test-long, test-kafka and crash
-# take what they run in one process. The checks come first: with what they find, nothing
-# else is started. Beside the making of the archive runs a room that needs no Spark; then the longest come first.
-ROOMS := tests/broker $(addprefix tests/,crash connect process e2e examples contract cli standalone registry log client wire audit records core test_*.py)
+# The tests wait for servers more than they compute, so rooms run side by side; those that need nothing but a Spark
+# session share one. The tests do not need to be apart: test-long, test-kafka and crash take what they run in one process.
+# The checks come first: with what they find, nothing else is started. Beside the making of the archive runs a
+# room that needs no Spark; then the longest come first.
+rooms = '$(addprefix tests/,$(1))'
+ROOMS := $(call rooms,broker) $(call rooms,process registry contract examples cli) $(call rooms,crash) $(call rooms,connect) \
+    $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire audit records core test_*.py)
 LANES ?= 2
 
 test: tools
-	@printf '%s\n' archive check $(ROOMS) | xargs -P $(LANES) -I {} bash -c 'case {} in \
+	@printf '%s\n' archive check $(ROOMS) | xargs -P $(LANES) -I {} bash -c 'case "{}" in \
 	        archive | check) said=$$(make {} 2>&1) && code=0 || code=255 ;; \
 	        *) said=$$($(PYTEST) --quiet --durations 5 --durations-min 10 {} 2>&1) && code=0 || code=1 ;; \
-	    esac; echo {}; echo "$$said"; exit $$code'
+	    esac; echo "{}"; echo "$$said"; exit $$code'
 
 test-long: setup
 	@$(PYTEST) --long --timeout 3600 -m "long or hypothesis"

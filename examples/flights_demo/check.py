@@ -159,6 +159,11 @@ def delta_table(tables: Path, topic: str) -> pa.Table:
     return DeltaTable(str(tables / topic)).to_pyarrow_table()
 
 
+def has_rows(tables: Path, topic: str) -> bool:
+    """Whether the topic is a Delta table yet, and somebody who reads it sees rows."""
+    return DeltaTable.is_deltatable(str(tables / topic)) and delta_table(tables, topic).num_rows > 0
+
+
 def database_table(dsn: str, table: str) -> pa.Table:
     """A table of a database, in the types that its catalog states."""
     connection = psycopg2.connect(dsn)

@@ -29,7 +29,16 @@ from typing import Any, TypeVar
 import httpx
 import psycopg2
 import stock
-from check import Line, compare, compare_topic_and_table, database_table, delta_table, print_lines, topic_table
+from check import (
+    Line,
+    compare,
+    compare_topic_and_table,
+    database_table,
+    delta_table,
+    has_rows,
+    print_lines,
+    topic_table,
+)
 from faults import Faults, Work
 from stock import ReplicaReader, Transfers
 from truth import (
@@ -335,10 +344,10 @@ class Demo:
     def see_table(self, topic: str) -> None:
         """Take the time until a topic that was made just now is a table, beside all other work."""
         began = time.monotonic()
-        table = self.work / "node" / "tables" / topic / "_delta_log"
-        while self.killing and not table.is_dir():  # no longest wait: each killed Spark begins its batch again
+        tables = self.work / "node" / "tables"
+        while self.killing and not has_rows(tables, topic):  # no longest wait: each killed Spark begins its batch again
             time.sleep(0.05)
-        until(f"{topic} is a table", table.is_dir, self.check)
+        until(f"{topic} is a table", lambda: has_rows(tables, topic), self.check)
         self.new_table_s = time.monotonic() - began
         self.progress(f"the new topic {topic} is a table after {self.new_table_s:.1f} s")
 

@@ -112,7 +112,7 @@ class ReplicaReader(Background):
         connection.autocommit = True
         query = "SELECT " + ", ".join(f"(SELECT sum(quantity) FROM {table})" for table in TABLES)
         with connection.cursor() as cursor:
-            while not self._stop_now.wait(0.005):
+            while not self._stop_now.wait(0.005 if len(self.seen) > 1 else 0.05):  # nothing is transferred yet
                 try:
                     cursor.execute(query)
                 except psycopg2.errors.UndefinedTable:

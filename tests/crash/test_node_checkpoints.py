@@ -2,9 +2,7 @@
 that names the repair, and every row once when that was done.
 """
 
-import os
 import shutil
-import signal
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
@@ -84,12 +82,7 @@ def test_every_row_comes_once_or_the_repair_is_named(tmp_path):
         orders.post(node)
         follow(node)
         assert [group for group in reset_groups(node, "orders") if "doubled" in group]
-        before = node.child("spark")["pid"]
-        os.kill(before, signal.SIGKILL)
-        orders.post(node)
-        wait_for(lambda: node.runs("spark") and node.child("spark")["pid"] != before, 120)
-        follow(node)
-        node.stop()
+        node.stop()  # the next start finds the groups at the beginning
     good = shutil.copytree(checkpoint, tmp_path / "good")
 
     replace(checkpoint, old)

@@ -37,7 +37,7 @@ def idle_hourly(idle_paid):
     totals = idle_paid.groupBy(F.window("at", "1 hour")).agg(F.sum("cents").alias("cents"))
     return totals.select(F.col("window.start").alias("hour"), "cents")
 """
-SETTLED_S, IDLE_S = 5.0, 30.0
+HEARTBEAT_MS, SETTLED_S, IDLE_S = 2_000, 5.0, 8.0
 
 
 def test_an_idle_project_writes_nothing(spark, log_connection, registry_url, live_registry, postgres_server, tmp_path):
@@ -89,7 +89,7 @@ def test_an_idle_project_writes_nothing(spark, log_connection, registry_url, liv
 
     try:
         with ExitStack() as stack:
-            for task in (pipeline.make_source(heartbeat_ms=10_000), lines):
+            for task in (pipeline.make_source(heartbeat_ms=HEARTBEAT_MS), lines):
                 stack.enter_context(running(task))
             rows = [{"id": n, "cents": n % 3, "at": NOON + timedelta(minutes=n)} for n in range(100)]
             put_rows(log_connection, live_registry, "idle.orders", ORDERS, rows, ("id",))
