@@ -33,8 +33,7 @@ from tests.support.records import committed
 
 RECORDS = 240  # of one input partition; 50 per batch: 5 batches
 OUTPUTS = 3
-# kio imports hypothesis where it finds it, to describe its types: 0.3 s in every process.
-ENGINE = "import sys; sys.modules['hypothesis'] = None; from tests.support.sink_engine import main; main()"
+ENGINE = "from tests.support.sink_engine import main; main()"
 ROOT = Path(__file__).parents[2]
 
 

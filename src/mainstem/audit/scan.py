@@ -12,8 +12,6 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from mainstem.audit.books import Count, PartitionBooks
 from mainstem.client import topics
 from mainstem.client.cluster import Api, Cluster, nested
@@ -23,6 +21,7 @@ from mainstem.core import TopicPartition
 from mainstem.records import BatchHeader, Record, decode_header, decode_marker, fingerprint, iter_spans
 from mainstem.records.fingerprint import MODULUS
 from mainstem.records.record import decode_record, iter_record_spans, record_bytes
+from mainstem.wire.kafka import ErrorCode
 
 FETCH_VERSION = 11
 FETCH_BYTES = 4 << 20

@@ -12,16 +12,13 @@ from functools import cache
 from struct import pack
 from typing import Any, NamedTuple
 
-import kio.index
 from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import KafkaError
-from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
-from kio.static.constants import EntityType
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, UnknownTopic
 from mainstem.core import TopicPartition
+from mainstem.wire.kafka import EntityType, ErrorCode
 
 REQUEST_TIMEOUT_MS = 30_000
 CLIENT_ID = "mainstem"
@@ -195,15 +192,20 @@ class Cluster:
 @cache
 def _schemas(api: int, version: int) -> tuple[type[Any], Any, Any, bool]:
     """The class of a request, its writer, the reader of its answer, and whether both are flexible."""
-    request: Any = kio.index.load_request_schema(api, version)
-    response: Any = kio.index.load_response_schema(api, version)
+    from kio.index import load_request_schema, load_response_schema
+    from kio.serial import entity_reader, entity_writer
+
+    request: Any = load_request_schema(api, version)
+    response: Any = load_response_schema(api, version)
     return request, entity_writer(request), entity_reader(response), request.__flexible__
 
 
 @cache
 def nested(api: int, version: int, name: str) -> Any:
     """A struct inside of a request, e.g. `TopicProduceData`."""
-    return getattr(kio.index.load_payload_module(api, version, EntityType.request), name)
+    from kio.index import load_payload_module
+
+    return getattr(load_payload_module(api, version, EntityType.request), name)
 
 
 class _AnswerHeader(NamedTuple):

@@ -27,8 +27,6 @@ from typing import Any, Literal
 import msgspec
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
-from kio.schema.errors import ErrorCode
-from kio.static.primitive import Records
 
 from mainstem.client.cluster import Api, Cluster, Coordinator, nested
 from mainstem.client.connection import Connection
@@ -45,6 +43,7 @@ from mainstem.client.progress import NextOffsets
 from mainstem.core import TopicPartition
 from mainstem.core.clock import since_boot
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, CRC_FROM, HEADER
+from mainstem.wire.kafka import ErrorCode, Records
 
 BATCH_BYTES = 256 * 1024
 WINDOW = 4  # produce requests in flight per partition: a broker remembers the last 5 batches of a producer

@@ -14,10 +14,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from kio.schema.index import api_key_map, schema_name_map
-from kio.static.constants import EntityType
-
 from mainstem.wire.fields import Buffer, take_apart
+from mainstem.wire.kafka import EntityType, api_key_map, schema_name_map
 from mainstem.wire.reading import Reader, read_request, struct_reader
 from mainstem.wire.writing import Writer, struct_writer
 

@@ -6,9 +6,8 @@ that every name is a type of ours. A subtype without a row of its own has the co
 
 from typing import Final
 
-from kio.schema.errors import ErrorCode as Code
-
 from mainstem.core.errors import CorruptData, MainstemError
+from mainstem.wire.kafka import ErrorCode as Code
 
 __all__ = ["CODES", "Code", "MalformedFrame", "RequestError", "code_of"]
 

@@ -17,11 +17,10 @@ from struct import Struct
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
 from mainstem.wire.errors import MalformedFrame
 from mainstem.wire.fields import INT16, INT32, INT64, NUMBERS, Buffer, take_apart
 from mainstem.wire.frames import read_varint
+from mainstem.wire.kafka import ErrorCode
 
 Reader: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
 """(data, position, end) -> (value, position behind it)."""
