@@ -5,6 +5,7 @@ timeout, a driver that was stopped past the fence of its successor. Leaders and 
 in tests/client/test_transaction.py, and a leader is killed under the whole demo in tests/e2e; both on Apache Kafka.
 """
 
+import asyncio
 import json
 import os
 import shutil
@@ -25,10 +26,12 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client import Connection
 from mainstem.client.append import append
+from mainstem.client.cluster import Cluster
 from mainstem.client.internal import job_group
 from mainstem.client.progress import Marker, read_marker
 from mainstem.client.topics import admin, end_offsets, ensure_internal_topics, ensure_topic
 from tests.support import sink_engine
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.records import committed
 
 RECORDS = 240  # of one input partition; 50 per batch: 5 batches
@@ -37,12 +40,32 @@ ENGINE = "from tests.support.sink_engine import main; main()"
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(scope="module")
+def older_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A broker whose transactions are as before Kafka 4."""
+    with KafkaCluster(1, tmp_path_factory.mktemp("kafka"), features={"transaction.version": 1}) as cluster:
+        yield cluster
+
+
+LOGS = {"embedded": "mainstem_log", "kafka": "kafka_broker", "transactions_v1": "older_kafka"}
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.kafka] * (name != "embedded")) for name in LOGS]
+)
 def connection(request: pytest.FixtureRequest) -> Connection:
-    log = request.getfixturevalue("mainstem_log" if request.param == "embedded" else "kafka_broker")
+    log = request.getfixturevalue(LOGS[request.param])
     connection = Connection(log.bootstrap)
     ensure_internal_topics(connection)
+    assert asyncio.run(transaction_version(connection)) == (1 if request.param == "transactions_v1" else 2)
     return connection
+
+
+async def transaction_version(connection: Connection) -> int:
+    cluster = Cluster(connection)
+    await cluster.open()
+    await cluster.close()
+    return cluster.features["transaction.version"]
 
 
 class Bench:
@@ -76,7 +99,7 @@ class Bench:
             assert fails in err, err
         else:
             assert process.returncode == 0, err
-        return [json.loads(line) for line in out.splitlines()]
+        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]  # others are of its log
 
     def visible(self) -> list[tuple[int, int]]:
         """(input offset, batch) of every record that a read_committed reader sees."""

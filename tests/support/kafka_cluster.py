@@ -28,15 +28,25 @@ class KafkaNotReady(AssertionError):
 
 
 class KafkaCluster:
-    """Brokers 1..n in KRaft's combined mode. Every broker is killed when this process ends, however it ends."""
+    """Brokers 1..n in KRaft's combined mode. Every broker is killed when this process ends, however it ends.
+
+    `features`: levels of Kafka's features, where not the newest; `{"transaction.version": 1}` as before Kafka 4.
+    """
 
     def __init__(
-        self, brokers: int, directory: Path, *, heap_mb: int = 256, overrides: Mapping[str, str] | None = None
+        self,
+        brokers: int,
+        directory: Path,
+        *,
+        heap_mb: int = 256,
+        overrides: Mapping[str, str] | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         assert brokers in (1, 3), "one broker, or three for replication"
         self.directory = Path(directory)
         self.heap_mb = heap_mb
         self.overrides = dict(overrides or {})
+        self.features = dict(features or {})
         ports = free_ports(2 * brokers)
         self.ports = dict(enumerate(ports[:brokers], 1))
         self._controller_ports = dict(enumerate(ports[brokers:], 1))
@@ -156,7 +166,9 @@ class KafkaCluster:
         for broker in self.brokers:
             lines = (f"{name}={value}" for name, value in self._settings(broker).items())
             self._properties(broker).write_text("\n".join(lines) + "\n")
-            tool = command("kafka-storage", "format", "-t", self._cluster_id, "-c", str(self._properties(broker)))
+            levels = [f"--feature={name}={level}" for name, level in self.features.items()]
+            where = ("-t", self._cluster_id, "-c", str(self._properties(broker)))
+            tool = command("kafka-storage", "format", *where, *levels)
             formatting.append(
                 (broker, processes.start(tool, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
             )
