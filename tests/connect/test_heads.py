@@ -1,6 +1,8 @@
 """Clients that send heads without end, against a real server."""
 
+import asyncio
 import socket
+import threading
 from contextlib import contextmanager
 
 import pytest
@@ -99,3 +101,70 @@ def test_bodies_and_further_requests_have_no_such_bounds():
         found = b""
         while not found.endswith(b"\r\n\r\n100000"):
             found += client.recv(1 << 16)
+
+
+class Watched(BoundedProtocol):
+    """Keeps the most requests, and the most of a body, that waited for their turn at once."""
+
+    requests = body = 0
+
+    def on_headers_complete(self):
+        super().on_headers_complete()
+        type(self).requests = max(self.requests, len(self.pipeline))
+
+    def on_body(self, body):
+        super().on_body(body)
+        if self.pipeline:
+            type(self).body = max(self.body, len(self.cycle.body))
+
+
+REQUEST = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+
+
+def test_requests_that_nobody_waits_for_do_not_fill_the_memory():
+    """With the end of each head the count began anew, and with each answer thousands more were read."""
+    with connected(protocol := type("P", (Watched,), {})) as client:
+        flood(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert protocol.requests == protocol.waiting_requests
+
+
+def test_a_body_is_not_read_while_others_are_answered():
+    """With each of their answers one more piece of it was."""
+    with connected(protocol := type("P", (Watched,), {})) as client:
+        client.sendall((REQUEST % 0) * 90 + REQUEST % (40 << 20) + bytes(40 << 20))
+        found = b""
+        while not found.endswith(b"\r\n\r\n%d" % (40 << 20)):
+            found += client.recv(1 << 16)
+    assert found.count(b"HTTP/1.1 200") == 91
+    assert protocol.requests == 90
+    assert protocol.body <= 256 << 10  # one read
+
+
+def test_nothing_is_left_of_a_connection_that_ends_while_requests_wait():
+    """What it was to wait for never came, and it looked again every 30 s for as long as the process ran."""
+    protocols, lost, answered = [], threading.Event(), threading.Event()
+
+    class Ended(Quick):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            protocols.append(self)
+
+        def connection_lost(self, exc):
+            super().connection_lost(exc)
+            lost.set()
+
+    async def endless(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not lost.is_set():
+            await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body"})
+        answered.set()
+
+    with served(endless, http=Ended, lifespan="off") as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + REQUEST % 10 + b"x")
+            assert client.recv(1 << 10)
+        assert answered.wait(60)
+        assert protocols[0]._timer is None

@@ -4,21 +4,37 @@ uvicorn takes headers without end, and waits for the rest of a head for ever; bo
 """
 
 import asyncio
+from collections.abc import Sized
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
+class _OneAfterTheOther(FlowControl):
+    """Reads nothing while requests wait for their turn: uvicorn does, with each answer and each body that it takes."""
+
+    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if not self._waiting:
+            super().resume_reading()
+
+
 class BoundedProtocol(HttpToolsProtocol):
-    """Ends a connection that sends too much beside bodies, or is too slow to begin, or to end, a request.
+    """Ends a connection that sends too much beside bodies, too many requests before it has their answers, or is too slow
+    to begin, or to end, a request.
 
     A read from the socket, of some 256 KiB at most, counts only when a head, a body or a request does not end in it.
     """
 
     head_bytes = 64 << 10
     head_seconds = 30.0
+    waiting_requests = 100  # one read can hold thousands
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -28,6 +44,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _OneAfterTheOther(transport, self.pipeline)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -47,7 +64,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._come()
         self._in_body = True
-        super().on_headers_complete()
+        if len(self.pipeline) < self.waiting_requests:
+            super().on_headers_complete()
+        else:
+            self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         self._beside = 0
@@ -67,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
-        if self._timer is None:
+        if self._timer is None and not self.transport.is_closing():
             self._timer = self.loop.call_later(self.head_seconds, self._late)
 
     def _come(self) -> None:
