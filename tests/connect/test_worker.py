@@ -153,15 +153,15 @@ def test_no_secret_is_in_what_is_told_of_an_error():
 @pytest.mark.parametrize(
     ("url", "quoted"),
     [
-        ("host=db password=my secret user=me", 'missing "=" after "secret"'),
-        ("host=db password=my secret=1", 'invalid connection option "secret"'),
-        ("host=db password='my secret", "unterminated quoted string"),
-        (r"host=db password='my \'secret' user=me", None),
-        ("postgresql://me:my:secret@db/shop", None),
-        ("postgresql://me:my@secret@nowhere/shop", None),  # could not translate host name "secret@nowhere" to address
-        ("postgresql://me:my/secret@db/shop", None),  # invalid integer value "my" for connection option "port"
-        ("postgresql://me:my%zzsecret@db/shop", 'invalid percent-encoded token: "my%zzsecret"'),
-        ("postgresql://db/shop?password=my=secret", 'extra key/value separator "="'),
+        ("host=db password=deep secret user=me", 'missing "=" after "secret"'),
+        ("host=db password=deep secret=1", 'invalid connection option "secret"'),
+        ("host=db password='deep secret", "unterminated quoted string"),
+        (r"host=db password='deep \'secret' user=me", None),
+        ("postgresql://me:deep:secret@db/shop", None),
+        ("postgresql://me:deep@secret@nowhere/shop", None),  # could not translate host name "secret@nowhere" to address
+        ("postgresql://me:deep/secret@db/shop", None),  # invalid integer value "deep" for connection option "port"
+        ("postgresql://me:deep%zzsecret@db/shop", 'invalid percent-encoded token: "deep%zzsecret"'),
+        ("postgresql://db/shop?password=deep=secret", 'extra key/value separator "="'),
     ],
 )
 def test_a_password_is_not_told_where_libpq_takes_it_for_something_else(url, quoted):
@@ -178,8 +178,31 @@ def test_a_password_is_not_told_where_libpq_takes_it_for_something_else(url, quo
     with structlog.testing.capture_logs() as logs:
         run_until(worker, task.working)
     assert "***" in logs[0]["error"]
-    for piece in ("my", "secret"):
+    for piece in ("deep", "secret"):
         assert piece not in str(logs)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "host=db password='' user=me",
+        "host=db password= user=me",
+        "host=db password=a b c=d",
+        "postgresql://me:@db/shop",
+        "postgresql://me:a/b@c@db/shop",
+        "postgresql://me:x@%20@db/shop",
+        "postgresql://db/shop?password=a=b",
+    ],
+)
+def test_no_password_and_single_letters_of_one_leave_a_message_as_it_is(url):
+    """An empty one put *** between all letters of each, and a letter instead of all of its kind."""
+    message = 'connection to server at "db", port 5432 failed: a bad check of x'
+    secrets = secrets_of([PostgresSourceConfig(url=url)])
+    task = Script(Retriable(f"{message}: {url}"))
+    worker = Worker({"source a": task}, secrets=secrets, passing=Backoff(0.001, 30))
+    run_until(worker, task.working)
+    assert worker.states[0].error == f"{message}: {'***' if secrets else url}"
+    assert bool(secrets) == (url not in ("host=db password='' user=me", "postgresql://me:@db/shop"))
 
 
 def test_settings_choose_the_kind():

@@ -52,22 +52,28 @@ def secrets_of(configs: Iterable[SourceConfig | SinkConfig]) -> set[str]:
     for url in (config.url for config in configs if not isinstance(config, FileSourceConfig)):
         found = _passwords(url)
         if found:
-            secrets |= {url, *found, *map(unquote, found)}
+            secrets |= {url, *found}
     return secrets
 
 
 def _passwords(url: str) -> set[str]:
-    """With the pieces that libpq quotes as a host, a port or a word, where a password has letters that end one."""
+    """With the pieces that libpq quotes as a host, a port or a word, where a password has letters that end one; one or
+    two letters are in every message.
+    """
     if "://" in url:
-        found = [*re.findall(r"://[^:@/]*:(.*)@", url), *re.findall(r"password=([^&]+)", url)]
-        return {piece for text in found for piece in (text, *re.split("[@/?,&=]", text)) if piece}
-    import psycopg2
-    from psycopg2.extensions import parse_dsn
+        whole = [*re.findall(r"://[^:@/]*:(.*)@", url), *re.findall(r"password=([^&]+)", url)]
+        pieces = [piece for text in whole for piece in re.split("[@/?,&=]", text)]
+    else:
+        import psycopg2
+        from psycopg2.extensions import parse_dsn
 
-    try:
-        return {value for name, value in parse_dsn(url).items() if name.endswith("password")}
-    except psycopg2.ProgrammingError:  # all that is behind it may belong to it
-        return {word for word in re.split(r"[\s=']+", url.partition("password")[2]) if word}
+        try:
+            whole, pieces = [value for name, value in parse_dsn(url).items() if name.endswith("password")], []
+        except psycopg2.ProgrammingError:  # all that is behind it may belong to it
+            whole = [url.partition("password")[2].strip(" =")]
+            pieces = re.split(r"[\s=']+", whole[0])
+    passwords = {text for each in whole for text in (each, unquote(each)) if text}
+    return passwords | {text for each in pieces for text in (each, unquote(each)) if len(text) > 2}
 
 
 def convert_source(tree: Any, *, where: str) -> SourceConfig:
