@@ -93,7 +93,7 @@ class Gateway:
                 *self._collector.routes(),
                 *registry_routes(self._store),
             ],
-            middleware=[Middleware(OwnOrigins)],
+            middleware=[Middleware(OwnOrigins, listen=config.listen)],
             lifespan=self._lifespan,
         )
 

@@ -26,8 +26,8 @@ class _OneAfterTheOther(FlowControl):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Ends a connection that sends too much beside bodies, too many requests before it has their answers, or is too slow
-    to begin, or to end, a request.
+    """Ends a connection that sends too much beside bodies, or too many requests before it has their answers, or that is
+    too slow to begin, or to end, a request.
 
     A read from the socket, of some 256 KiB at most, counts only when a head, a body or a request does not end in it.
     """
