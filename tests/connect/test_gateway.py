@@ -15,7 +15,8 @@ from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_topic
 from mainstem.client.writer import read_source
-from mainstem.connect.gateway import AddressInUse, GatewayTakenOver, bound
+from mainstem.connect.gateway import AddressInUse, Gateway, GatewayTakenOver, bound
+from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
 from mainstem.core import Superseded
 from mainstem.core.config import BadSetting
@@ -25,6 +26,7 @@ from tests.support import processes
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ports import free_port
 from tests.support.records import committed
+from tests.support.serving import served
 from tests.support.waiting import wait_until
 
 SCHEMA = '{"type":"record","name":"E","fields":[{"name":"n","type":"long"}]}'
@@ -157,6 +159,19 @@ def test_its_health_is_that_of_the_log_also_where_nobody_posts(tmp_path, name):
         log = start_log(tmp_path / "log", address)
         wait_until(lambda: health().status_code == 200, "the log is found again")
     processes.stop(log)
+
+
+def test_a_registry_that_reads_no_more_is_ill(log_connection, name):
+    """What was written since was not seen by anybody, and all was well."""
+    config = GatewayConfig(collector=CollectorConfig(name=name))
+    gateway = Gateway(log_connection, config, on_taken_over=lambda: None)
+    with served(gateway.app) as url:
+        assert httpx.get(f"{url}/health", timeout=60).json()["problems"] == []
+        gateway._store._stopping.set()
+        gateway._store._reader.join(60)
+        answer = httpx.get(f"{url}/health", timeout=60)
+    assert answer.status_code == 503
+    assert answer.json()["problems"] == ["registry: it reads no more of _schemas; start the gateway again"]
 
 
 @pytest.mark.timeout(900)

@@ -2,7 +2,8 @@
 
 /subjects, /schemas, /config, /mode, /compatibility, /contexts   the registry, Confluent's API
 /v1/topics/...                                                   the collector
-/health                                                          200 while both can answer, else 503
+/health                                                          200 while the log answers, the registry follows its topic
+                                                                 and no newer gateway has the collector; else 503
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mainstem.client.connection import Connection
-from mainstem.client.internal import SOURCES
+from mainstem.client.internal import SCHEMAS, SOURCES
 from mainstem.client.topics import end_offsets, ensure_internal_topics
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.connect.heads import BoundedProtocol
@@ -136,6 +137,8 @@ class Gateway:
         problems = []
         if problem := await self._probe.problem():
             problems.append(f"log: {problem}")
+        if not self._store.follows:
+            problems.append(f"registry: it reads no more of {SCHEMAS}; start the gateway again")
         if self._collector.appender.fenced:
             problems.append("collector: a newer gateway took over")
         state = self._store.state

@@ -58,6 +58,11 @@ class Store:
         self._stopping = threading.Event()
         self._reader: threading.Thread | None = None
 
+    @property
+    def follows(self) -> bool:
+        """Whether what is written still comes to `state`; no more once its reader has ended."""
+        return self._reader is not None and self._reader.is_alive()
+
     async def open(self) -> None:
         """Create the topic if it is not there, and read it to its end.
 
