@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from mainstem.standalone.disks import GIB, DiskAlarm
 from mainstem.standalone.state import OtherLog, bind_log, claim_directory, load
 from mainstem.standalone.up import Addresses, child_specs, choose_addresses, up, watch_disk
 from tests.standalone.project import write_project
-from tests.support.commands import mainstem
+from tests.support.commands import mainstem, the_line
 from tests.support.node import Node, wait_for
 
 
@@ -334,16 +335,25 @@ def test_it_goes_on_when_nobody_reads_what_it_says(project, tmp_path):
             process.kill()
 
 
-def test_a_port_in_use_is_one_line_and_exit_2(project, tmp_path):
-    import socket
-
+@pytest.mark.parametrize(
+    ("option", "mended_by"),
+    [
+        ("--listen", ": --listen, or [broker] port"),
+        ("--gateway", ": --gateway, or [gateway] listen"),
+        (None, ": --gateway, or [gateway] listen"),  # it is the setting's
+    ],
+)
+def test_a_port_in_use_is_one_line_and_exit_2(project, tmp_path, option, mended_by):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(tmp_path / "d")]
-        done = subprocess.run(
-            [*command, "--listen", f"127.0.0.1:{port}"], capture_output=True, text=True, check=False, timeout=60
-        )
-    assert done.returncode == 2
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("mainstem:")]
-    assert str(port) in line
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = {"--listen": "127.0.0.1:0"}
+        if option is not None:
+            options[option] = address
+        else:
+            with (project / "mainstem.toml").open("a") as file:
+                file.write(f'[gateway]\nlisten = "{address}"\n')
+        done = mainstem("up", project, "--data", tmp_path / "d", *[text for each in options.items() for text in each])
+    line = the_line(done)
+    assert address in line
     assert "in use" in line
+    assert mended_by in line

@@ -205,7 +205,8 @@ class Broker:
 def _cannot_listen(host: str, port: int, error: OSError) -> AddressInUse:
     if error.errno == errno.EADDRINUSE:
         return AddressInUse(
-            f"{host}:{port} is in use", hint="stop the process that listens there, or choose another port"
+            f"{host}:{port} is in use",
+            hint="stop the process that listens there, or choose another port: --listen, or [broker] port",
         )
     reason = error.strerror or str(error)
     return AddressInUse(

@@ -244,4 +244,5 @@ def bound(address: str) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise AddressInUse(f"{address}: {reason}", hint="stop what listens there, or set [gateway] listen") from None
+        hint = "stop what listens there, or choose another address: --gateway, or [gateway] listen"
+        raise AddressInUse(f"{address}: {reason}", hint=hint) from None
