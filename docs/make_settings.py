@@ -64,7 +64,7 @@ def render() -> str:
         parts[-1] += "".join(f"\n| `{n}` | {t} | {d} | {meanings[n]} |" for n, t, d in rows(kind)) + "\n"
     text = (
         "A topic's own settings, in `[topics.NAME.config]` and for `mainstem topic create --config`, with Kafka's names. The "
-        "defaults are Kafka's, except that `flush.messages` is 1: an acknowledged record is on the disk. They hold for topics that anybody else creates. A topic of a project is kept for ever "
+        "defaults are Kafka's, except that `flush.messages` is 1: an acknowledged record is on the disk; `plan` and `up` name a topic where it is not. They hold for topics that anybody else creates. A topic of a project is kept for ever "
         "(`retention.ms` and `retention.bytes` are -1), since a week's retention would delete last year's events on arrival; one "
         "that is a changelog is compacted instead, seven days later (`min.compaction.lag.ms`)."
     )

@@ -55,13 +55,18 @@ def test_the_graph_is_shown_before_anything_runs(project):
 @pytest.mark.spark
 def test_people_see_columns_and_who_stands_at_both_ends(project):
     """Topics and schemas were promised, and no column was shown; what a source wrote was written by nobody."""
-    (project / "mainstem.toml").write_text('[sinks.lake]\ntype = "delta"\n')
+    loose = '[topics.orders.config]\n"flush.messages" = "1000"\n'
+    (project / "mainstem.toml").write_text(f'[sinks.lake]\ntype = "delta"\n{loose}')
     done = mainstem("plan", project, timeout=240)
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "orders stream 1 no collector big_orders, sink lake" in lines
     assert "big_orders stream number 1 no job big_orders sink lake" in lines
     assert "big_orders number bigint, amount double" in lines
+    (warning,) = [line for line in lines if "flush.messages" in line]
+    assert warning.startswith(
+        "topic orders has flush.messages = 1000: its records are acknowledged before they are on "
+    )
 
 
 @pytest.mark.spark
@@ -93,6 +98,7 @@ def test_a_kafka_is_asked_whether_or_not_up_runs(project, tmp_path, cli_log, giv
         [(key, json.dumps({"subject": "orders-value", "version": 1, "id": 1, "schema": SCHEMA}).encode())],
     )
     (project / "jobs.py").write_text(JOBS.replace(', schema="orders.avsc"', ""))
+    (project / "mainstem.toml").write_text('[topics.orders.config]\n"flush.messages" = "1000"\n')
     if not given:
         data.mkdir()
         options = ["--bootstrap", cli_log]
@@ -102,7 +108,7 @@ def test_a_kafka_is_asked_whether_or_not_up_runs(project, tmp_path, cli_log, giv
     )
     assert done.returncode == 0, done.stderr
     planned = json.loads(done.stdout)
-    assert planned["complete"]
+    assert (planned["complete"], planned["warnings"]) == (True, [])  # a Kafka says by itself what it keeps
     assert [(each["name"], each["exists"], each["partitions"]) for each in planned["topics"]] == [
         ("orders", True, 3), ("big_orders", False, 1),
     ]  # fmt: skip

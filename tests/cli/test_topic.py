@@ -73,6 +73,16 @@ def test_settings_are_altered_and_taken_back(run, cli_log):
     run("topic", "delete", "kept", "--yes")
 
 
+def test_a_topic_whose_records_are_acknowledged_before_they_are_on_the_disk_is_told(run):
+    run("topic", "create", "loose")
+    assert "acknowledged" not in run("topic", "describe", "loose")
+    run("topic", "alter", "loose", "flush.messages=1000")
+    *_, last = run("topic", "describe", "loose").splitlines()
+    assert last.startswith("topic loose has flush.messages = 1000: its records are acknowledged before")
+    json.loads(run("topic", "describe", "loose", "--json"))
+    run("topic", "delete", "loose", "--yes")
+
+
 def test_a_topic_that_exists_otherwise_is_refused(run, cli_log):
     create = ("topic", "create", "kept", "--partitions", "2", "--config", "retention.ms=1000")
     assert run(*create) == run(*create) == "topic kept: 2 partitions, 1 replicas\n"

@@ -23,8 +23,10 @@ from mainstem.client.topics import (
     start_offsets,
     topic_ids,
     topic_settings,
+    what_can_be_lost,
 )
 from mainstem.core import TopicPartition
+from mainstem.log.config import TopicConfig
 
 
 def test_internal_topics_are_made_once(connection):
@@ -180,3 +182,19 @@ def test_topics_are_kept_for_ever_unless_the_project_says_otherwise():
     assert topic_settings("stream", {"retention.ms": "1000"})["retention.ms"] == "1000"
     assert topic_settings("changelog", {})["cleanup.policy"] == "compact"
     assert int(topic_settings("changelog", {})["min.compaction.lag.ms"]) >= 24 * 3600 * 1000
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, False),
+        ({"flush.messages": "1000"}, True),
+        ({"flush.messages": "1000", "flush.ms": "5000"}, True),
+        ({"flush.messages": "1000", "flush.ms": "0"}, False),
+        ({"flush.ms": "5000"}, False),
+    ],
+)
+def test_what_can_be_lost_is_what_the_log_syncs_later(settings, told):
+    line = what_can_be_lost("orders", settings)
+    assert (line is not None) == told == (not TopicConfig.from_kafka(settings).syncs_every_append)
+    assert line is None or "topic orders has flush.messages = 1000: " in line

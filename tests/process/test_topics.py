@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from mainstem.client.errors import TopicMismatch
-from mainstem.client.topics import describe_config, ensure_topic, topic_settings
+from mainstem.client.topics import alter_config, describe_config, ensure_topic, topic_settings
 from mainstem.core.config import BadSetting
 from mainstem.process.project import Project, TopicSpec
-from mainstem.process.topics import create_topic, other_settings, read_schema, register_schema
+from mainstem.process.topics import create_topic, losses, other_settings, read_schema, register_schema
 from mainstem.registry.client import Registry
 
 SPEC = TopicSpec("made.orders", "stream", (), None, None, 2, {"retention.ms": "7000"}, None)
@@ -43,6 +43,18 @@ def test_a_topic_that_a_client_made_first_is_told(log_connection):
     assert "the project would have made it with -1" in line
     told = f"`mainstem topic alter found.orders retention.ms=-1 --bootstrap {log_connection.bootstrap}` changes it"
     assert told in line
+
+
+def test_a_topic_that_a_power_cut_takes_records_from_is_told(log_connection):
+    """Only a list of all its settings said so."""
+    ensure_topic(log_connection, "lost.altered", 1, {"flush.messages": "1"})
+    ensure_topic(log_connection, "lost.mended", 1, {"flush.messages": "1"})
+    alter_config(log_connection, "lost.altered", {"flush.messages": "500"})
+    declared = {"lost.altered": {}, "lost.mended": {"flush.messages": "1000"}, "lost.new": {"flush.messages": "1000"}}
+    specs = {name: msgspec.structs.replace(SPEC, name=name, config=config) for name, config in declared.items()}
+    project = Project("p", Path("/p"), {}, {}, specs, {}, (), (), ())
+    for connection, names in ((None, ["mended", "new"]), (log_connection, ["altered", "new"])):
+        assert [line.split()[1] for line in losses(project, connection)] == [f"lost.{name}" for name in names]
 
 
 @pytest.mark.parametrize("setting", [("retenshun.ms", "1"), ("retention.ms", "soon")])

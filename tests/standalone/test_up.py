@@ -239,11 +239,13 @@ def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_pat
         node.stop()
     with (project / "mainstem.toml").open("a") as file:
         file.write('[topics.orders.config]\n"retention.ms" = "86400000"\n')
+        file.write('[topics.loose.config]\n"flush.messages" = "1000"\n')
     with Node(project, data) as node:
         assert node.lines_of("lines") == wanted
         wait_for(
             lambda: any("topic orders was made with retention.ms = -1, and keeps it" in line for line in node.lines)
         )
+        wait_for(lambda: any("topic loose has flush.messages = 1000: its records" in line for line in node.lines))
         node.stop()
 
 

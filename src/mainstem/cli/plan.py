@@ -69,6 +69,8 @@ def plan(project: Path, data: Path | None, bootstrap: str | None, as_json: bool)
     for job in planned.jobs:
         if job.reason:
             click.echo(": ".join(filter(None, (job.name, job.determinism, job.reason))))
+    for line in planned.warnings:
+        click.echo(line)
     if not planned.complete:
         start = up_command(project, directory, state)
         click.echo(f"the log does not run, so which topics and schemas there are is not known: `{start}`")

@@ -105,6 +105,7 @@ def describe(name: str, as_json: bool, target: Target) -> None:
     ends = topics.end_offsets(connection, name)
     partitions = [PartitionLine(p, starts[p], stable[p], ends[p]) for p in sorted(ends)]
     detail = TopicDetail(name, partitions, topics.describe_config(connection, name))
+    replicas = topics.describe(connection, name).replication_factor
     if as_json:
         click.echo(to_json(detail))
         return
@@ -112,6 +113,8 @@ def describe(name: str, as_json: bool, target: Target) -> None:
     click.echo(to_table(columns, [msgspec.structs.astuple(line) for line in partitions]))
     click.echo()
     click.echo(to_table(["setting", "value"], detail.config.items()))
+    if replicas == 1 and (line := topics.what_can_be_lost(name, detail.config)) is not None:
+        click.echo(f"\n{line}")
 
 
 @topic.command(short_help="Create a topic.")

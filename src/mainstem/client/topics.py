@@ -186,6 +186,19 @@ def topic_settings(kind: str, own: Mapping[str, str]) -> dict[str, str]:
     return (CHANGELOG_SETTINGS if kind == "changelog" else STREAM_SETTINGS) | dict(own)
 
 
+def what_can_be_lost(name: str, settings: Mapping[str, str]) -> str | None:
+    """One line for a topic of our own log with settings by which records are acknowledged before they are on the disk;
+    None: they are there first, as `TopicConfig.syncs_every_append` of the log has it.
+    """
+    messages = settings.get("flush.messages", "1")
+    if messages == "1" or settings.get("flush.ms") == "0":
+        return None
+    return (
+        f"topic {name} has flush.messages = {messages}: its records are acknowledged before they are on the disk, "
+        "and the last ones are lost where the machine loses its power"
+    )
+
+
 def list_topics(connection: Connection) -> dict[str, TopicDescription]:
     """Every topic by name, internal ones included."""
     topics = _metadata(connection).topics

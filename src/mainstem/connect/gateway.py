@@ -2,7 +2,7 @@
 
 /subjects, /schemas, /config, /mode, /compatibility, /contexts   the registry, Confluent's API
 /v1/topics/...                                                   the collector
-/health                                                          200 while the log answers, the registry follows its topic
+/health                                                          200 while the log answers, the registry reads its topic
                                                                  and no newer gateway has the collector; else 503
 """
 

@@ -71,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True):
     jobs: list[PlannedJob]  # each after those it reads from
     changes: list[str]  # what running it now would do, as far as it is known; empty: nothing
     complete: bool = True  # False: the log does not run, and which topics and schemas there are is not known
+    warnings: list[str] = []  # what acknowledged records can be lost by, where the project runs on its own log
 
 
 def plan(

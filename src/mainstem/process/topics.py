@@ -13,6 +13,7 @@ from mainstem.client.topics import (
     ensure_topic,
     list_topics,
     topic_settings,
+    what_can_be_lost,
 )
 from mainstem.core.config import PROJECT_FILE, BadSetting
 from mainstem.process.project import Project, TopicSpec
@@ -53,9 +54,7 @@ def other_settings(connection: Connection, project: Project) -> list[str]:
     A topic keeps the settings it was made with. Where a client was first to ask for it, as Kafka's clients may do by
     themselves, those are the log's defaults: a week's retention, by which last year's events are gone on arrival.
     """
-    declared = {spec.name: topic_settings(spec.kind, spec.config) for spec in project.topics.values()}
-    present = list_topics(connection)
-    found = describe_configs(connection, [name for name in declared if name in present])
+    declared, found = _declared(project), _found(connection, project)
     return [
         f"topic {name} was made with {key} = {has.get(key)}, and keeps it; the project would have made it with {value}: "
         f"`{alter_command(connection, name, key, value)}` changes it, or write it under [topics.{name}.config]"
@@ -63,6 +62,26 @@ def other_settings(connection: Connection, project: Project) -> list[str]:
         for key, value in declared[name].items()
         if has.get(key) != value
     ]
+
+
+def losses(project: Project, connection: Connection | None) -> list[str]:
+    """One line for each topic of `project` whose last records our own log loses with the power of its machine.
+
+    Args:
+        project: says what a topic is made with.
+        connection: of the log, which says what one that exists has by now; None: it does not run.
+    """
+    settings = _declared(project) | (_found(connection, project) if connection is not None else {})
+    return [line for name, each in settings.items() if (line := what_can_be_lost(name, each)) is not None]
+
+
+def _declared(project: Project) -> dict[str, dict[str, str]]:
+    return {spec.name: topic_settings(spec.kind, spec.config) for spec in project.topics.values()}
+
+
+def _found(connection: Connection, project: Project) -> dict[str, dict[str, str]]:
+    present = list_topics(connection)
+    return describe_configs(connection, [name for name in project.topics if name in present])
 
 
 def register_schema(registry: Registry, project: Project, spec: TopicSpec, directory: Path) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from mainstem.process.plan import Plan
 
@@ -29,6 +31,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     from mainstem.process import load_project
     from mainstem.process.plan import plan as make
     from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session
+    from mainstem.process.topics import losses
     from mainstem.registry.client import Registry
     from mainstem.registry.kept import KeptSchemas
     from mainstem.standalone.config import load_config, table_directories
@@ -52,9 +55,14 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
                 kept = KeptSchemas(connection) if SCHEMAS in topics else None
                 return with_ends(make(loaded, spark, registry=kept, topics=topics, data=data), config)
             if state is None or not is_up(data):  # what has never run has no topics yet
-                return with_ends(make(loaded, spark, topics={} if state is None else None, data=data), config)
-            topics = list_topics(Connection(state.bootstrap, security))
-            return with_ends(make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data), config)
+                planned = make(loaded, spark, topics={} if state is None else None, data=data)
+                warnings = losses(loaded, None) if state is None or state.own_log else []
+            else:
+                connection = Connection(state.bootstrap, security)
+                topics = list_topics(connection)
+                planned = make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data)
+                warnings = losses(loaded, connection) if state.own_log else []
+            return with_ends(msgspec.structs.replace(planned, warnings=warnings), config)
         finally:
             stop_session(spark)
 

@@ -27,7 +27,7 @@ from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
 from mainstem.process.jars import absent_jars, spark_jars
-from mainstem.process.topics import other_settings
+from mainstem.process.topics import losses, other_settings
 from mainstem.process.versions import assignments, code_hash, edited, freeze, left_over
 from mainstem.standalone.config import NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
@@ -155,7 +155,7 @@ def up(
         on_change: called with the state of all processes whenever one changes.
         on_news: called with a line when a source or sink waits, has failed, or works again, and when a disk is nearly
             full; at the start for each version of a job that is not of the project as it is now, and
-            each topic that somebody else has made otherwise.
+            each topic that somebody else has made otherwise, or whose last records a power cut would take.
 
     Raises:
         DirectoryInUse: another `up` holds `data`.
@@ -200,7 +200,8 @@ def up(
                     error.hint += f"; {without_up(project.directory, data, at.bootstrap)}"
                 raise
             bind_log(data, found)
-            for line in other_settings(connection, project):
+            own = bootstrap is None
+            for line in (*other_settings(connection, project), *(losses(project, connection) if own else ())):
                 unfailing(on_news)(line)
 
         specs = child_specs(project, config, data, at, own_log=bootstrap is None)
