@@ -217,26 +217,53 @@ def test_a_line_of_megabytes_does_not_stop_it(world):
     assert b"".join(kept) == long
 
 
-def test_a_quarantine_that_was_deleted_is_made_anew_by_the_next_run(world):
-    source, stop = world.source(), threading.Event()
-    quarantine = quarantine_topic(world.topic)
-    for bad in (b"\xff first\n", b"\xff second\n"):
-        stop.clear()
-        world.append(bad)
-        size = world.path.stat().st_size
-        thread = threading.Thread(target=source.run, args=(stop,))
-        thread.start()
-        try:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_quarantine_that_was_deleted_is_made_anew(world, restarted):
+    """The books of the deleted one counted on for it; while the source ran, producing made it, as any topic."""
+    source, quarantine = world.source(), quarantine_topic(world.topic)
+
+    def refuse(*lines):
+        for bad in lines:  # each in a transaction of its own
+            world.append(bad + b"\n")
+            size = world.path.stat().st_size
             world.wait_until(lambda size=size: world.has_read(size))
-        finally:
-            stop.set()
-            thread.join(30)
-        (kept,) = committed(world.connection, quarantine)
-        assert avro.decode(kept.value(), world.registry.schema)["value"] == bad.strip()
+        values = [
+            avro.decode(m.value(), world.registry.schema)["value"] for m in committed(world.connection, quarantine)
+        ]
+        assert values == list(lines)
         assert (
             describe_config(world.connection, quarantine)["retention.ms"] == "-1"
         )  # not as the log makes a missing one
+
+    with world.running(source) as errors:
+        refuse(b"\xff 1", b"\xff 2")
+        if not restarted:
+            delete(world.connection, [quarantine])
+            refuse(b"\xff 3", b"\xff 4")
+        assert not errors
+    if restarted:
         delete(world.connection, [quarantine])
+        with world.running(source):
+            refuse(b"\xff 3", b"\xff 4")
+    assert [line for line in audit(world.connection, [quarantine]) if line.expected != line.found] == []
+    assert read_source(world.connection, source.name).written[quarantine][0].count == 2
+
+
+def test_a_topic_that_is_deleted_while_it_runs_is_not_made_by_producing(world):
+    """It was, with the log's settings, and what was written to it was left out of its books."""
+    with world.running() as errors:
+        world.append(b"one\n")
+        world.wait_until(lambda: world.has_read(4))
+        delete(world.connection, [world.topic])
+        world.append(b"two\n")
+        world.wait_until(lambda: errors)
+    assert isinstance(errors[0], UnknownTopic)
+    ensure_topic(world.connection, world.topic, 1)
+    with world.running():
+        world.wait_for(["two"])
+        world.append(b"three\n")
+        world.wait_for(["two", "three"])
+    assert [line for line in audit(world.connection, [world.topic]) if line.expected != line.found] == []
 
 
 @pytest.mark.parametrize("restarted", [False, True])

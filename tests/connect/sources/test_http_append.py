@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 
 from mainstem.audit.report import audit
 from mainstem.client.connection import Connection
-from mainstem.client.errors import RecordRefused
-from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic
+from mainstem.client.errors import RecordRefused, UnknownTopic
+from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic, topic_ids
 from mainstem.client.transaction import Appended
 from mainstem.client.writer import read_source
 from mainstem.connect.sources import http_append
@@ -302,6 +302,7 @@ def test_an_error_that_nobody_foresaw_stays_with_its_topic(log_connection, topic
         return read_tail(connection, name, size)
 
     monkeypatch.setattr(http_append, "read_tail", broken)
+    ensure_topic(log_connection, f"{topic}-broken", 1)
 
     async def scenario():
         async with running(log_connection, topic) as appender:
@@ -349,8 +350,32 @@ def test_the_books_of_a_topic_that_is_made_anew_begin_anew(log_connection, topic
 
     for texts in [["a", "b"], [None, "c"]] if restarted else [["a", "b", None, "c"]]:
         asyncio.run(post(*texts))
-    assert [(line.kind, line.verdict) for line in audit(log_connection, [topic]) if line.expected != line.found] == []
+    assert [line for line in audit(log_connection, [topic]) if line.expected != line.found] == []
     assert sum(each.count for each in read_source(log_connection, topic).written[topic].values()) == 1
+
+
+def test_the_books_of_a_topic_that_is_made_anew_between_two_questions_are_its_own(log_connection, topic, monkeypatch):
+    """As a quarantine is, by another request: with the books of the old one, those of what was posted went too."""
+
+    def made_meanwhile(connection, names):
+        found = topic_ids(connection, names)
+        if topic not in found:
+            ensure_topic(connection, topic, 1)
+        return found
+
+    async def scenario():
+        async with running(log_connection, topic) as appender:
+            await appender.append([record(topic, "a")])
+            await asyncio.to_thread(delete, log_connection, [topic])
+            monkeypatch.setattr(http_append, "topic_ids", made_meanwhile)
+            with pytest.raises(UnknownTopic):
+                await appender.append([record(topic, "b")])
+            for text in ("b", "c"):
+                await appender.append([record(topic, text)])
+
+    asyncio.run(scenario())
+    assert [line for line in audit(log_connection, [topic]) if line.expected != line.found] == []
+    assert read_source(log_connection, topic).written[topic][0].count == 2
 
 
 def test_books_do_not_grow_with_every_topic_that_ever_was(log_connection, topic, monkeypatch):

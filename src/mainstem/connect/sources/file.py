@@ -286,7 +286,7 @@ class FileSource:
         self, writer: TransactionalWriter, file: BinaryIO, position: FilePosition, chunk: Chunk
     ) -> FilePosition:
         after = moved(file, position, chunk)
-        self._forget_others(writer)
+        self._look(writer)
         writer.begin()
         name = (FILE_HEADER, str(self.path).encode())
         for line in chunk.lines:
@@ -295,13 +295,27 @@ class FileSource:
             if value is not None:
                 writer.send(self.config.topic, self._partition, None, value, headers)
             else:
-                writer.send(quarantine_topic(self.config.topic), 0, None, self._refused(line, *refused), headers)
+                refusal = self._refused(writer, line, *refused)
+                writer.send(quarantine_topic(self.config.topic), 0, None, refusal, headers)
         self._commit_with(writer, after)
         return after
 
-    def _forget_others(self, writer: TransactionalWriter) -> None:
-        """Of a topic that has another id than before, what was written counts no longer."""
-        found = topic_ids(self._connection, [self.config.topic, quarantine_topic(self.config.topic)])
+    def _look(self, writer: TransactionalWriter) -> None:
+        """1. see that the topic is there, else producing would make one, with the log's settings  2. have the
+        quarantine made anew where it is gone  3. forget what was written to others of their names.
+        """
+        topic, kept = self.config.topic, quarantine_topic(self.config.topic)
+        found = topic_ids(self._connection, [topic, kept])
+        if topic not in found:
+            raise self._unknown_topic()
+        if kept not in found:
+            self._quarantine_id = None
+        self._forget_others(writer, found)
+
+    def _forget_others(self, writer: TransactionalWriter, found: dict[str, str]) -> None:
+        """Of a topic that has another id than before, what was written counts no longer. One that is not found may have
+        been deleted, or be unknown yet to the broker that was asked: its next id tells.
+        """
         writer.forget({topic for topic, each in found.items() if each != self._topic_ids.get(topic, each)})
         self._topic_ids |= found
 
@@ -326,11 +340,11 @@ class FileSource:
             )
         return avro.encode(self._schema.id, self._schema.schema, {"line": text}), ("", "")
 
-    def _refused(self, line: Line, code: str, reason: str) -> bytes:
-        if self._quarantine_id is None:
-            self._quarantine_id = quarantine.ensure_quarantine(self._connection, self._registry, self.config.topic)
-            self._topic_ids |= topic_ids(self._connection, [quarantine_topic(self.config.topic)])
+    def _refused(self, writer: TransactionalWriter, line: Line, code: str, reason: str) -> bytes:
         topic, now_ms = self.config.topic, self._clock.now_ms()
+        if self._quarantine_id is None:
+            self._quarantine_id = quarantine.ensure_quarantine(self._connection, self._registry, topic)
+            self._forget_others(writer, topic_ids(self._connection, [quarantine_topic(topic)]))
         refused = Quarantined(topic, STAGE, code, reason, line.data, now_ms, schema_id=self._schema.id)
         return quarantine.encode(self._quarantine_id, refused)
 
@@ -347,13 +361,16 @@ class FileSource:
     # -- what the topic is
 
     def _partitions(self) -> int:
-        topic = self.config.topic
         try:
-            return describe(self._connection, topic).partitions
+            return describe(self._connection, self.config.topic).partitions
         except UnknownTopic:
-            table = f'topics."{topic}"' if "." in topic else f"topics.{topic}"
-            hint = f"add [{table}] to mainstem.toml and start `mainstem up` again, or: mainstem topic create {topic}"
-            raise UnknownTopic(f"source {self.name}: topic {topic}: no such topic", hint=hint) from None
+            raise self._unknown_topic() from None
+
+    def _unknown_topic(self) -> UnknownTopic:
+        topic = self.config.topic
+        table = f'topics."{topic}"' if "." in topic else f"topics.{topic}"
+        hint = f"add [{table}] to mainstem.toml and start `mainstem up` again, or: mainstem topic create {topic}"
+        return UnknownTopic(f"source {self.name}: topic {topic}: no such topic", hint=hint)
 
     def _topic_schema(self) -> RegisteredSchema:
         """The topic's latest schema; it must take `{"line": text}`. Without one, ours is registered."""

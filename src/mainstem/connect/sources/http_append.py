@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, Fenced, IdentityLost, TransactionFailed
+from mainstem.client.errors import BrokerUnavailable, Fenced, IdentityLost, TransactionFailed, UnknownTopic
 from mainstem.client.internal import SOURCES, source_transactional_id
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Written, add_written
@@ -307,7 +307,11 @@ class Appender:
         return answers
 
     def _forget_others(self, topics: set[str]) -> None:
-        """Of a topic that has another id than before, or none, nothing that is known is true any more."""
+        """Of a topic that has another id than before, or none, nothing that is known is true any more.
+
+        Raises:
+            UnknownTopic: one is not there. It may be a moment later, and then its books need the id that it has.
+        """
         found = topic_ids(self._connection, topics)
         for topic in topics:
             if found.get(topic) != self._topic_ids.get(topic):
@@ -315,6 +319,9 @@ class Appender:
                 self._partitions.pop(topic, None)
         self._drop({topic for topic, topic_id in found.items() if topic_id != self._topic_ids.get(topic, topic_id)})
         self._topic_ids |= found
+        gone = sorted(topics - found.keys())
+        if gone:
+            raise UnknownTopic(f"topic {gone[0]}: no such topic", hint="`mainstem topic list` shows the topics")
 
     def _drop_gone(self) -> None:
         """Without the books of topics that are gone; they would grow with every name that was ever posted to."""
