@@ -118,11 +118,11 @@ class Encoder:
             raise Unfit(f"no key can be made of it: {error}") from error
         return Encoded(key, buffer.getvalue(), self._to_ms(row) if self._to_ms else None)
 
-    def event_time_of(self, row: Mapping[str, Any]) -> int | None:
+    def event_time_of(self, row: Any) -> int | None:
         """Of a row that was read from the log, what `encode` said of it; a day is its first moment. None where it has
-        no event time.
+        no event time, as a value of others that is no record.
         """
-        value = row.get(self.entry.event_time or "")
+        value = row.get(self.entry.event_time or "") if isinstance(row, Mapping) else None
         if isinstance(value, datetime):  # one without zone counts as UTC, wherever this machine stands
             return (value.replace(tzinfo=value.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
         if isinstance(value, date):
