@@ -1,5 +1,6 @@
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -54,3 +55,5 @@ def test_a_state_that_somebody_else_wrote_into_is_told_with_topic_and_key(connec
     for bad in (b"", b"[]", b'{"x": "y"}', b'{"x\xff": 1}', b"[" * 5000):
         with pytest.raises(CorruptData, match="t: key b'k': expected JSON"):
             decode_state("t", b"k", bad, dict[str, int])
+    with pytest.raises(CorruptData, match="t: key b'k': expected JSON"):
+        decode_state("t", b"k", b'{"x":' + b"[" * 3000 + b"]" * 3000 + b"}", dict[str, Any])

@@ -16,7 +16,10 @@ def test_a_heartbeat_comes_back_as_what_it_was(heartbeat):
     assert decode(encode(heartbeat)) == heartbeat
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b'{"topic": "t"}', b"\xff"])
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{}", b'{"topic": "t"}', b"\xff", b'{"topic": "\xff"}', b'{"x":' + b"[" * 3000 + b"]" * 3000 + b"}"],
+)
 def test_anything_else_is_corrupt(value):
     with pytest.raises(CorruptData):
         decode(value)

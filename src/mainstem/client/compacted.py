@@ -66,7 +66,7 @@ def decode_state(topic: str, key: bytes, value: bytes, kind: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(value, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptData(
             f"{topic}: key {key!r}: expected JSON as Mainstem writes it: {error}",
             hint=NOT_OURS,

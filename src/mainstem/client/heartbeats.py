@@ -52,7 +52,7 @@ def decode(value: bytes) -> Statement:
     """
     try:
         return msgspec.json.decode(value, type=Statement)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptData(f"{HEARTBEATS}: expected a statement: {error}") from error
 
 
