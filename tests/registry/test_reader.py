@@ -6,7 +6,8 @@ from mainstem import embedded
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS
-from mainstem.client.topics import ensure_internal_topics, ensure_topic
+from mainstem.client.reader import CommittedReader
+from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.core import CorruptData
 from mainstem.registry import avro
 from mainstem.registry import reader as reader_module
@@ -86,6 +87,23 @@ def test_schemas_are_read_again_for_an_unknown_id_where_there_are_others_since(c
         append(connection, "zeros", [(None, avro.encode(256, SCHEMA, {"n": 1}))])
         assert next(records).value == {"n": 1}
     assert len(calls) == 2
+
+
+def test_one_look_for_schemas_tells_of_all_records_that_came_together(connection, monkeypatch):
+    """Each record took two requests to see that there was nothing new."""
+
+    class AllTogether(CommittedReader):
+        def __iter__(self):
+            yield [message for messages in super().__iter__() for message in messages]
+
+    looks = []
+    monkeypatch.setattr(reader_module, "CommittedReader", AllTogether)
+    monkeypatch.setattr(reader_module, "end_offsets", lambda *at: (looks.append(at[1]), end_offsets(*at))[1])
+    ensure_topic(connection, "many", 1)
+    append(connection, "many", [(None, b"\0\0\1" + n.to_bytes(2, "big")) for n in range(1000)])
+    with TypedReader(connection, "many", raw=True) as reader:
+        assert sum(bool(record.undecoded) for record in reader) == 1000
+    assert looks == [SCHEMAS]
 
 
 def test_an_odd_record_does_not_end_a_raw_reader(connection):

@@ -78,6 +78,7 @@ class TypedReader:
         self._raw = raw
         self._schemas: dict[int, str] = {}
         self._schemas_end = -1  # of `_schemas`, when they were read
+        self._looked = False  # for others, since the records in hand came
         self._first = 0 if start in {"earliest", "end"} else int(start)
         if start == "end":
             starts = end_offsets(connection, topic)
@@ -97,6 +98,7 @@ class TypedReader:
 
     def __iter__(self) -> Iterator[TypedRecord]:
         for messages in self._reader:
+            self._looked = False
             for message in messages:
                 if message.offset() >= self._first:
                     yield self._decoded(message)
@@ -136,10 +138,13 @@ class TypedReader:
             return value
 
     def _schema(self, schema_id: int) -> str:
-        if schema_id not in self._schemas:
+        # Every value that begins with a zero, of any format, seems to name an id. A schema is registered before a
+        # record names it, so that one look tells of all records that came together.
+        if schema_id not in self._schemas and not self._looked:
             end = end_offsets(self._connection, SCHEMAS)[0]
-            if end != self._schemas_end:  # every value that begins with a zero, of any format, seems to name an id
+            if end != self._schemas_end:
                 self._schemas, self._schemas_end = read_schemas(self._connection), end
+            self._looked = True
         try:
             return self._schemas[schema_id]
         except KeyError:
