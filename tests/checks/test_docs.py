@@ -12,6 +12,7 @@ from mainstem.cli import COMMANDS
 from mainstem.cli.clean import Cleaned
 from mainstem.cli.job import JobRetired
 from mainstem.cli.log import Repaired
+from mainstem.cli.sink import SinkRetired
 from mainstem.cli.topic import PartitionLine, TopicAltered, TopicDeleted, TopicDetail, TopicLine, TopicMade
 from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.core import TopicPartition
@@ -93,6 +94,7 @@ DOCUMENTS = {
     "status": [Overview, UpState, ChildState, TaskState, SourceLine, ReaderLine],
     "job list": [JobState],
     "job retire": [JobRetired],
+    "sink retire": [SinkRetired],
     "topic list": [TopicLine],
     "topic create": [TopicMade],
     "topic alter": [TopicAltered],

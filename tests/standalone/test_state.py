@@ -97,16 +97,17 @@ def test_a_project_that_was_moved_goes_on_with_its_data(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     claim_directory(data)
-    bind_project(data, a_project(tmp_path / "shop"), "shop")
+    first = bind_project(data, a_project(tmp_path / "shop"), "shop")
     (tmp_path / "shop").rename(tmp_path / "new")
-    assert bind_project(data, tmp_path / "new", "new").project == str(tmp_path / "new")
+    moved = bind_project(data, tmp_path / "new", "new")
+    assert (moved.project, moved.id) == (str(tmp_path / "new"), first.id)
     bind_project(data, tmp_path / "new", "shop")  # its settings name it
     bind_project(data, a_project(tmp_path / "checkout"), "shop")  # of the same project: both are there
 
     inside = tmp_path / "new" / ".mainstem"
     inside.mkdir()
     claim_directory(inside)
-    bind_project(inside, tmp_path / "new", "new")
+    assert bind_project(inside, tmp_path / "new", "new").id not in ("", first.id)
     shutil.copytree(tmp_path / "new", tmp_path / "copy")
     assert bind_project(tmp_path / "copy" / ".mainstem", tmp_path / "copy", "copy").name == "copy"
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "log": "mainstem.cli.log:log",
     "plan": "mainstem.cli.plan:plan",
     "run": "mainstem.cli.run:run",
+    "sink": "mainstem.cli.sink:sink",
     "status": "mainstem.cli.status:status",
     "tail": "mainstem.cli.tail:tail",
     "topic": "mainstem.cli.topic:topic",

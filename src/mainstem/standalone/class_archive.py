@@ -153,7 +153,7 @@ def _run_small_project(scratch: Path, archive: Path) -> None:
     # Writing the archive is the last thing that the JVM does, and takes ten seconds and more.
     specs[-1] = msgspec.structs.replace(specs[-1], stop_within_s=_WITHIN_S)
     after = {
-        "gateway": lambda: declare_topics(loaded, config, Connection(at.bootstrap), at.gateway_url),
+        "gateway": lambda: declare_topics(loaded, config, Connection(at.bootstrap), at.gateway_url, ""),
         "spark": lambda: _visit(at, data / "tables"),
     }
     supervisor = Supervisor(specs, data / "logs", after=after)

@@ -1,9 +1,11 @@
-"""Make the topics that a project declares: their partitions, their schemas, their entries in the catalog.
+"""Make the topics that a project declares: their partitions, their schemas, their entries in the catalog; and retire
+the sinks that it has no more.
 
 Every step can be repeated: what exists and agrees is left alone, what disagrees is refused.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,17 +14,26 @@ from mainstem.client.catalog import RETIRED, TopicEntry, entries, read_catalog, 
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
+from mainstem.core import UserError
+from mainstem.core.config import PROJECT_FILE
 from mainstem.process import Project
 from mainstem.process.topics import create_topic, register_schema
 from mainstem.registry.client import Registry
-from mainstem.standalone.config import NodeConfig
+from mainstem.standalone.config import NodeConfig, load_config
 from mainstem.standalone.ends import COLLECTOR, source_of
 
 
-def declare_topics(project: Project, config: NodeConfig, connection: Connection, registry_url: str) -> None:
+def declare_topics(project: Project, config: NodeConfig, connection: Connection, registry_url: str, owner: str) -> None:
     """Create the input topics of `project`, register their schemas, tell the catalog, also which source writes one: the
     collector takes no events for that. Outputs are made by their jobs. A sink that the project has no more is retired:
     the audit expects nothing of it until it comes back.
+
+    Args:
+        project: as `load_project` gave it.
+        config: its settings.
+        connection: the log.
+        registry_url: where its schemas are registered.
+        owner: of its sinks, the id of its data directory: another project on this log may have the same name.
 
     Raises:
         BadSetting: the log refuses what the project says of a topic, or a schema file is wrong or does not fit what is
@@ -46,23 +57,55 @@ def declare_topics(project: Project, config: NodeConfig, connection: Connection,
         key, value = f"topic:{topic.name}", msgspec.to_builtins(entry)
         if subject is not None and known.get(key) != msgspec.json.decode(msgspec.json.encode(value)):
             changes[key] = value
-    changes |= _sinks(project.name, config, known)
+    changes |= _sinks(project.name, owner, config, known)
     if changes:
         write_catalog(connection, changes)
 
 
-def _sinks(project: str, config: NodeConfig, known: Mapping[str, dict[str, Any]]) -> dict[str, object]:
+def _sinks(project: str, owner: str, config: NodeConfig, known: Mapping[str, dict[str, Any]]) -> dict[str, object]:
     """What the catalog has to learn of the sinks that the project has, and of those that it had."""
-    key, now = f"project:{project}", sorted([*config.connect_sinks, *config.lakehouses])
-    before = known.get(key, {}).get("sinks", [])
-    others = {name for each in entries(known, "project").items() if each[0] != project for name in each[1]["sinks"]}
-    gone = set(before) - set(now) - others
+    key, now = f"project:{project}", {*config.connect_sinks, *config.lakehouses}
+    projects = {name: _owners(each) for name, each in entries(known, "project").items()}
+    before = projects.pop(project, {})
+    others = {name for each in projects.values() for name, whose in each.items() if whose != owner}
+    had = {name for name, whose in before.items() if whose == owner}
     changes: dict[str, object] = {
-        f"sink:{name}": sink | {RETIRED: True} for name, sink in sinks_of(known).items() if name in gone
+        f"sink:{name}": sink | {RETIRED: True} for name, sink in sinks_of(known).items() if name in had - now - others
     }
-    if before != now:
-        changes[key] = {"sinks": now}
+    after = {name: whose for name, whose in before.items() if name not in had} | dict.fromkeys(sorted(now), owner)
+    if after != before:
+        changes[key] = {"sinks": after}
     return changes
+
+
+def _owners(project: Mapping[str, Any]) -> dict[str, str]:
+    """Whose each sink is that the entry of a project names; one of an earlier version did not say: nobody's."""
+    sinks = project.get("sinks", {})
+    return dict.fromkeys(sinks, "") if isinstance(sinks, list) else sinks
+
+
+def retire_sink(connection: Connection, name: str, directory: Path) -> None:
+    """Tell the catalog that no project has sink `name` any more, where none says so itself: it ran before projects
+    listed their sinks, or its project is gone. The audit expects nothing of it until it comes back.
+
+    Args:
+        connection: the log that it ran on.
+        name: of the sink.
+        directory: of the project. Where there is none any more, it has no sinks.
+
+    Raises:
+        UserError: there is no such sink, or the project has it.
+    """
+    sinks = entries(read_catalog(connection), "sink")
+    if name not in sinks:
+        raise UserError(f"sink {name}: no such sink", hint=f"there are: {', '.join(sorted(sinks)) or 'none yet'}")
+    settings = directory / PROJECT_FILE
+    if settings.exists():
+        config = load_config(directory)
+        if name in config.connect_sinks or name in config.lakehouses:
+            hint = f"take [sinks.{name}] out of it; the next `mainstem up` does the rest"
+            raise UserError(f"sink {name} is what {settings} asks for", hint=hint)
+    write_catalog(connection, {f"sink:{name}": sinks[name] | {RETIRED: True}})
 
 
 def _producer(topic: str, config: NodeConfig, before: str | None) -> str | None:

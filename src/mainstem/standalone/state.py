@@ -2,11 +2,12 @@
 
 `mainstem.json` says that it is one, of which format, and since the first start of which project and with which log:
 
-    {"format":1,"project":"/srv/shop","name":"shop","log":"5L6g3nShT-eMCtK--X86sw"}
+    {"format":1,"project":"/srv/shop","name":"shop","log":"5L6g3nShT-eMCtK--X86sw","id":"1f0c..."}
 
 What jobs, sources and sinks keep there is true of that project and that log alone, so others are refused. `log` is the
-cluster id. A program refuses a larger format than its own. `{"format":0}` stands in one that is being deleted, to the
-last: `up` refuses what a crash has left of it.
+cluster id; `id` tells this directory from others, where two projects of one name share a log. A program refuses a
+larger format than its own. `{"format":0}` stands in one that is being deleted, to the last: `up` refuses what a crash
+has left of it.
 
 `up.json` is what a running `mainstem up` says of itself, for the other commands:
 
@@ -21,6 +22,7 @@ they were given, so that others can say how the same node is started again.
 import contextlib
 import errno
 import os
+import uuid
 from pathlib import Path
 
 import msgspec
@@ -61,6 +63,7 @@ class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     project: str = ""  # its directory when it was last started
     name: str = ""
     log: str = ""  # cluster id
+    id: str = ""
 
 
 def marker_file(data: Path) -> Path:
@@ -133,13 +136,14 @@ def check_project(data: Path, project: Path, name: str) -> Marker:
 
 
 def bind_project(data: Path, project: Path, name: str) -> Marker:
-    """Write down that `data` belongs to this project, unless that is known. Call it under its lock.
+    """Write down that `data` belongs to this project, and give it an id, unless that is known. Call it under its lock.
 
     Raises:
         OtherProject: it belongs to another.
     """
     marker = check_project(data, project, name)
-    return _write(data, marker, msgspec.structs.replace(marker, project=str(project.resolve()), name=name))
+    bound = msgspec.structs.replace(marker, project=str(project.resolve()), name=name, id=marker.id or uuid.uuid4().hex)
+    return _write(data, marker, bound)
 
 
 def check_log(data: Path, found: str, place: str, hint: str) -> None:

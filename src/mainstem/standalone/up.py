@@ -172,7 +172,7 @@ def up(
     project = load_project(path)
     with DirectoryLock(data):
         claim_directory(data)
-        bind_project(data, project.directory, project.name)
+        owner = bind_project(data, project.directory, project.name).id
         if bootstrap is not None:  # before anything there is changed
             check_same_log(data, bootstrap, cluster_id(Connection(bootstrap, config.security)))
         elif not (data / LAYOUT["log"]).is_dir():
@@ -194,7 +194,7 @@ def up(
             found = cluster_id(connection)
             check_same_log(data, bootstrap, found)
             try:
-                declare_topics(project, config, connection, at.gateway_url)
+                declare_topics(project, config, connection, at.gateway_url, owner)
             except TopicMismatch as error:
                 if bootstrap is None:
                     error.hint += f"; {without_up(project.directory, data, at.bootstrap)}"
