@@ -17,6 +17,8 @@ from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sinks import delta_small
 from mainstem.connect.sinks.delta import reports_of
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit
+from mainstem.connect.sinks.delta_small import SmallWriter
+from mainstem.connect.sinks.delta_spark import SparkWriter
 from mainstem.records.fingerprint import fingerprint
 from mainstem.registry import avro
 from tests.support.lakehouse import FLIGHT, HIGH, flight, plane
@@ -305,6 +307,48 @@ def test_a_table_that_is_removed_is_filled_anew_and_what_is_no_table_is_left_alo
     lake.wait_for("flights", [(1,), (2,), (3,)], "number")
     lake.wait(lambda: ("lakehouse", "flights", 3) in lake.said())
     assert lake.statements()["flights", 0].rows == 3
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("writer", "steps"), [(SmallWriter, ["write"]), (SparkWriter, ["_append", "_merge"])])
+def test_a_table_that_is_removed_while_it_is_written_is_filled_anew(lake, monkeypatch, writer, steps):
+    """It was begun anew with this batch only, and with the metadata of all that had been."""
+    if writer is SparkWriter:
+        monkeypatch.setattr(delta_small, "COLLECTED_BYTES", 0)
+    for topic in ("flights", "planes"):
+        ensure_topic(lake.connection, topic, 1)
+    lake.send("flights", [(b"a", flight(1)), (b"b", flight(2))])
+    lake.send("planes", [plane("c", "N1"), plane("c", "N2")], 3)
+    lake.run()
+    lake.wait(lambda: {("lakehouse", "flights", 2), ("lakehouse", "planes", 2)} <= lake.said())
+    removed = []
+
+    def removing(write):
+        def remove_and_write(self, rows, topic, *args, **options):
+            if topic not in removed:
+                removed.append(topic)
+                shutil.rmtree(lake.tables / topic)
+            return write(self, rows, topic, *args, **options)
+
+        return remove_and_write
+
+    for step in steps:
+        monkeypatch.setattr(writer, step, removing(getattr(writer, step)))
+    lake.send("flights", [(b"c", flight(3))])
+    lake.send("planes", [plane("c", "N3")], 3)
+    lake.wait(
+        lambda: {("lakehouse", "flights", 3), ("lakehouse", "planes", 3)} <= lake.said() and not lake.lakehouse.held
+    )
+    lake.lakehouse.stop()
+    assert sorted(removed) == ["flights", "planes"]
+    assert lake.rows("flights", "number") == [(1,), (2,), (3,)]
+    assert lake.rows("planes", "tailnum") == [("N1",), ("N2",), ("N3",)]
+
+    # as half of a removal leaves it, which a person has to finish: the newest metadata still claim everything
+    log = lake.tables / "flights" / "_delta_log"
+    (log / f"{0:020}.json").rename(log / f"{1:020}.json")
+    lake.run()
+    assert "what came before is missing" in lake.lakehouse.held["flights"]
 
 
 @pytest.mark.spark

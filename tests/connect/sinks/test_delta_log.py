@@ -3,7 +3,7 @@ import json
 import msgspec
 import pytest
 
-from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
+from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, check_whole, is_table, last_commit
 from mainstem.core import CorruptData, TopicPartition
 
 COMMIT = TableCommit("flights", {0: PartitionBooks(next=41, rows=40, hash=2**63)}, "cluster", "id")
@@ -64,6 +64,28 @@ def test_a_damaged_commit_is_corrupt_data(tmp_path, damage):
     with pytest.raises(CorruptData, match=r"00\.json: expected a commit of a Delta table, found damaged") as error:
         last_commit(tmp_path)
     assert "filled anew" in error.value.hint
+
+
+def test_a_table_that_does_not_go_back_to_its_first_commit_is_not_whole(tmp_path):
+    """Its metadata claim everything: it was removed between two commits, and the second made it anew."""
+    write(tmp_path, 0, encoded(TableCommit("flights", number=2)))
+    with pytest.raises(CorruptData, match=r"found commit 2: what came before is missing") as error:
+        check_whole(tmp_path)
+    assert "filled anew" in error.value.hint
+    write(tmp_path, 1, encoded(TableCommit("flights", number=3)))
+    first = tmp_path / "_delta_log" / f"{0:020}.json"
+    first.unlink()  # half of a removal
+    with pytest.raises(CorruptData, match="neither it nor a checkpoint"):
+        check_whole(tmp_path)
+    (tmp_path / "_delta_log" / f"{1:020}.checkpoint.parquet").touch()  # in time Delta removes what that has
+    check_whole(tmp_path)
+
+
+@pytest.mark.parametrize("metadata", [None, encoded(TableCommit("flights")), encoded(TableCommit("flights", number=1))])
+def test_a_table_is_whole_from_its_topics_first_commit_on(tmp_path, metadata):
+    """Also from somebody else's, and from one of a release that did not count them."""
+    write(tmp_path, 0, metadata)
+    check_whole(tmp_path)
 
 
 def test_the_metadata_of_a_commit_say_whose_they_are():

@@ -1,6 +1,7 @@
 """Small batches committed without Spark's writer: what they make of tables, and what they leave to Spark."""
 
 import itertools
+import shutil
 
 import deltalake
 import msgspec
@@ -10,7 +11,7 @@ from deltalake import DeltaTable
 from mainstem.client.catalog import write_catalog
 from mainstem.client.topics import ensure_topic
 from mainstem.connect.sinks import delta_small
-from mainstem.connect.sinks.delta_log import TableCommit
+from mainstem.connect.sinks.delta_log import TableCommit, TableGone, is_table
 from mainstem.connect.sinks.delta_rows import Columns, NotPlain, typed_small
 from mainstem.connect.sinks.delta_small import commit_small
 from mainstem.connect.sinks.delta_spark import SparkWriter
@@ -21,7 +22,7 @@ from tests.support.lakehouse import ALL, AT, CHANGE, KINDS, NUMBER, change, coll
 def test_a_stream_is_appended_with_our_metadata(tmp_path):
     for n in range(2):
         rows = typed_small(collected((b"k", number(n))), {1: Columns(NUMBER)}, merged=False)
-        commit_small(tmp_path / "t", rows, f"commit {n}", merged=False)
+        commit_small(tmp_path / "t", rows, f"commit {n}", merged=False, begun=False)
     table = DeltaTable(str(tmp_path / "t"))
     assert sorted(table.to_pyarrow_table()["number"].to_pylist()) == [0, 1]
     assert [each["userMetadata"] for each in table.history()] == ["commit 1", "commit 0"]
@@ -29,7 +30,7 @@ def test_a_stream_is_appended_with_our_metadata(tmp_path):
         collected((b"k", avro.encode(1, ALL, {n: v for n, (_, v) in KINDS.items()}))), {1: Columns(ALL)}, merged=False
     )
     with pytest.raises(NotPlain, match="other columns"):
-        commit_small(tmp_path / "t", wider, "commit 2", merged=False)
+        commit_small(tmp_path / "t", wider, "commit 2", merged=False, begun=False)
     assert DeltaTable(str(tmp_path / "t")).version() == 1
 
 
@@ -39,7 +40,7 @@ def test_a_changelog_is_merged_by_its_key(tmp_path):
 
     def send(*sent):
         rows = typed_small(collected(*sent), {1: Columns(CHANGE)} if any(v for _, v in sent) else {}, merged=True)
-        commit_small(tmp_path / "t", rows, f"m{next(commits)}", merged=True)
+        commit_small(tmp_path / "t", rows, f"m{next(commits)}", merged=True, begun=False)
         table = DeltaTable(str(tmp_path / "t"))
         assert table.history(1)[0]["userMetadata"] == f"m{table.version()}"
         return sorted((row["_key"], row["seats"]) for row in table.to_pyarrow_table().to_pylist())
@@ -58,13 +59,13 @@ def test_rows_without_columns_are_no_tombstones(tmp_path):
     for metadata, pair in (("m0", b"ab"), ("m1", b"cd")):
         rows = collected(*((bytes([key]), avro.encode(1, keys, {})) for key in pair))
         typed = typed_small(rows, {1: Columns(keys)}, merged=True)
-        commit_small(tmp_path / "t", typed, metadata, merged=True)
+        commit_small(tmp_path / "t", typed, metadata, merged=True, begun=False)
     assert sorted(DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["_key"].to_pylist()) == ["a", "b", "c", "d"]
 
 
 def test_a_table_whose_rows_are_all_deleted_is_empty(tmp_path):
     rows = typed_small(collected((b"a", change("d"))), {1: Columns(CHANGE)}, merged=True)
-    commit_small(tmp_path / "t", rows, "m", merged=True)
+    commit_small(tmp_path / "t", rows, "m", merged=True, begun=False)
     table = DeltaTable(str(tmp_path / "t"))
     assert table.history()[0]["userMetadata"] == "m"
     assert "seats" in table.to_pyarrow_table().column_names
@@ -75,9 +76,9 @@ def test_a_large_table_is_merged_by_spark(tmp_path, monkeypatch):
     """delta-rs holds all of it in memory."""
     monkeypatch.setattr(delta_small, "MERGED_BYTES", 1000)
     rows = typed_small(collected((b"a", change("c", 1))), {1: Columns(CHANGE)}, merged=True)
-    commit_small(tmp_path / "t", rows, "m", merged=True)
+    commit_small(tmp_path / "t", rows, "m", merged=True, begun=False)
     with pytest.raises(NotPlain, match="large"):
-        commit_small(tmp_path / "t", rows, "m", merged=True)
+        commit_small(tmp_path / "t", rows, "m", merged=True, begun=False)
 
 
 def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch):
@@ -91,7 +92,7 @@ def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch)
         raise Exception("External error")  # noqa: TRY002  as delta-rs does
 
     monkeypatch.setattr(deltalake, "write_deltalake", write_and_fail)
-    commit_small(tmp_path / "t", rows, first, merged=False)
+    commit_small(tmp_path / "t", rows, first, merged=False, begun=False)
     assert DeltaTable(str(tmp_path / "t")).version() == 0
 
     def fail(*args, **options):
@@ -99,7 +100,29 @@ def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch)
 
     monkeypatch.setattr(deltalake, "write_deltalake", fail)
     with pytest.raises(NotPlain, match="External error"):
-        commit_small(tmp_path / "t", rows, second, merged=False)
+        commit_small(tmp_path / "t", rows, second, merged=False, begun=False)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_table_that_is_gone_is_not_begun_with_a_later_commit(tmp_path, monkeypatch, merged):
+    """Which says that the table has all that came before it. Removed before it is opened, and after."""
+    table = tmp_path / "t"
+    rows = typed_small(collected((b"k", change("c", 1))), {1: Columns(CHANGE)}, merged=merged)
+    first, second = (msgspec.json.encode(TableCommit("t", {}, number=n)).decode() for n in (1, 2))
+    commit_small(table, rows, first, merged=merged, begun=False)
+    check = delta_small._check_columns
+
+    def check_and_remove(*args):
+        check(*args)
+        shutil.rmtree(table)
+
+    monkeypatch.setattr(delta_small, "_check_columns", check_and_remove)
+    with pytest.raises(NotPlain):
+        commit_small(table, rows, second, merged=merged, begun=True)
+    assert not is_table(table)
+    with pytest.raises(TableGone, match="the table is gone"):
+        commit_small(table, rows, second, merged=merged, begun=True)
+    assert not is_table(table)
 
 
 @pytest.mark.spark

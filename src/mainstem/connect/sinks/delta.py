@@ -31,7 +31,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import bounds, cluster_id, list_topics, topic_ids
 from mainstem.connect.sinks.delta_held import HeldTables
-from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, is_table, last_commit
+from mainstem.connect.sinks.delta_log import REPAIR, PartitionBooks, TableCommit, check_whole, is_table, last_commit
 from mainstem.connect.sinks.delta_small import SmallWriter
 from mainstem.connect.sinks.delta_spark import (
     QUARANTINE,
@@ -87,10 +87,6 @@ class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class TopicChanged(Retriable):
     """A topic was deleted and made anew while the query ran: the query starts again."""
-
-
-class TableGone(Retriable):
-    """A table's directory was removed while the query ran."""
 
 
 class Lakehouse:
@@ -238,6 +234,7 @@ class Lakehouse:
         try:
             if not is_table(path):
                 return
+            check_whole(path)
             commit = self._commits[topic] = last_commit(path) or TableCommit(topic)
             if commit.cluster and topic in self._ids:
                 expected, here = (commit.cluster, commit.topic_id), (self._cluster, self._ids[topic])
@@ -246,7 +243,7 @@ class Lakehouse:
                     raise TableHeld(
                         f"{path}: the table is of topic {commit.topic_id} of log {commit.cluster}, found topic "
                         f"{here[1]} of log {here[0]}" + (f", which ends before {', '.join(beyond)}" if beyond else ""),
-                        hint="remove or move the directory: the table is filled anew from the log",
+                        hint=REPAIR,
                     )
             for place, offset in commit.positions.items():
                 if place in places and offset < places[place][0]:
@@ -349,11 +346,10 @@ class Lakehouse:
     def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice], small: "pa.Table | None") -> bool:
         """Write one table; what goes wrong holds up this one only."""
         topic, metadata = commit.topic, msgspec.json.encode(commit).decode()
+        begun = bool(self._commit_of(topic).partitions)  # people remove tables, also while they are written to
         try:
-            if self._commit_of(topic).partitions and not is_table(self._directory / topic):
-                raise TableGone(f"{self._directory / topic}: the table is gone: it is filled anew from the log")
-            if small is None or not self._small_writer.write(small, topic, slices, metadata):
-                self._spark_writer.write(rows, topic, slices, metadata)
+            if small is None or not self._small_writer.write(small, topic, slices, metadata, begun=begun):
+                self._spark_writer.write(rows, topic, slices, metadata, begun=begun)
             log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
             self._spark_writer.care(topic, commit.number)
         except failures() as error:

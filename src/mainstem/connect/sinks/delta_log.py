@@ -9,7 +9,16 @@ from pathlib import Path
 
 import msgspec
 
-from mainstem.core import CorruptData, TopicPartition
+from mainstem.core import CorruptData, Retriable, TopicPartition
+
+REPAIR = "remove or move the directory: the table is filled anew from the log"
+
+
+class TableGone(Retriable):
+    """A table's directory was removed while the query ran."""
+
+    def __init__(self, table: Path) -> None:
+        super().__init__(f"{table}: the table is gone: it is filled anew from the log")
 
 
 class PartitionBooks(msgspec.Struct):
@@ -47,7 +56,7 @@ class _Action(msgspec.Struct):
 
 def is_table(directory: Path) -> bool:
     """Whether `directory` holds a table: its first commit is there. A crash may leave a log without any."""
-    return any(_names(directory))  # up to the first: there are many, and every batch asks
+    return any(_names(directory))  # up to the first: there are many
 
 
 def _versions(table: Path) -> list[str]:
@@ -78,24 +87,37 @@ def last_commit(table: Path) -> TableCommit | None:
     """
     versions = _versions(table)
     for name in reversed(versions):
-        path = table / "_delta_log" / name
-        with path.open("rb") as lines:
-            for line in lines:
-                try:
-                    metadata = _metadata(line) if line.startswith(b'{"commitInfo"') else None
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:  # the second for bytes that are no UTF-8
-                    raise CorruptData(
-                        f"{path}: expected a commit of a Delta table, found damaged bytes: {error}",
-                        hint=f"restore the file, or remove or move {table}: the table is filled anew from the log",
-                    ) from error
-                if metadata is not None:
-                    return metadata
+        if (commit := _commit_in(table, name)) is not None:
+            return commit
     if versions and int(versions[0].removesuffix(".json")) > 0:
         raise CorruptData(
             f"{table}: expected a commit that says up to where the table has its topic, found none since {versions[0]}",
-            hint="remove or move the directory: the table is filled anew from the log",
+            hint=REPAIR,
         )
     return None
+
+
+def check_whole(table: Path) -> None:
+    """Check that the log of `table` goes back to the table's beginning, and that this was the topic's.
+
+    Delta removes the first commits in time, those that a checkpoint has.
+
+    Raises:
+        CorruptData: it does not: the directory was removed, or parts of it, while it was written to.
+    """
+    log, first = table / "_delta_log", f"{0:020}.json"
+    if not (log / first).exists():
+        if any("checkpoint" in file.name for file in log.iterdir()):
+            return
+        found = "neither it nor a checkpoint"
+    elif (commit := _commit_in(table, first)) is not None and commit.number > 1:
+        found = f"commit {commit.number}"
+    else:
+        return
+    raise CorruptData(
+        f"{table}: expected the first commit of its topic in {first}, found {found}: what came before is missing",
+        hint=REPAIR,
+    )
 
 
 def has_commit(table: Path, metadata: str) -> bool:
@@ -105,6 +127,23 @@ def has_commit(table: Path, metadata: str) -> bool:
         CorruptData: nobody can tell.
     """
     return last_commit(table) == msgspec.json.decode(metadata, type=TableCommit)
+
+
+def _commit_in(table: Path, name: str) -> TableCommit | None:
+    """What a commit says, if it is ours."""
+    path = table / "_delta_log" / name
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                metadata = _metadata(line) if line.startswith(b'{"commitInfo"') else None
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:  # the second for bytes that are no UTF-8
+                raise CorruptData(
+                    f"{path}: expected a commit of a Delta table, found damaged bytes: {error}",
+                    hint=f"restore the file, or remove or move {table}: the table is filled anew from the log",
+                ) from error
+            if metadata is not None:
+                return metadata
+    return None
 
 
 def _metadata(line: bytes) -> TableCommit | None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mainstem.connect.sinks.delta_log import has_commit
+from mainstem.connect.sinks.delta_log import TableGone, has_commit
 from mainstem.connect.sinks.delta_rows import PLACE, Columns, NotPlain, fitted, typed_small
 from mainstem.connect.sinks.delta_spark import failures, one_line
 from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
@@ -107,11 +107,16 @@ class SmallWriter:
             log.debug("left_to_spark", topic=topic, reason=one_line(error))
         return None
 
-    def write(self, rows: "pa.Table", topic: str, slices: list[Slice], metadata: str) -> bool:
-        """Bring one topic's table up to the batch; False where Spark has to."""
+    def write(self, rows: "pa.Table", topic: str, slices: list[Slice], metadata: str, *, begun: bool) -> bool:
+        """Bring one topic's table up to the batch; False where Spark has to. Only a table that is not `begun`, that has
+        no commit of ours, is made if it is missing.
+
+        Raises:
+            TableGone: the table is begun, and missing.
+        """
         try:
             merged = self._topics.is_changelog(topic, slices)
-            commit_small(self._directory / topic, rows, metadata, merged=merged)
+            commit_small(self._directory / topic, rows, metadata, merged=merged, begun=begun)
         except NotPlain as reason:
             log.debug("left_to_spark", topic=topic, reason=str(reason))
             return False
@@ -151,15 +156,16 @@ class SmallWriter:
         return self._columns.get(schema_id)
 
 
-def commit_small(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -> None:
-    """One commit to the table at `path`, which is made where it is missing, with our user metadata.
+def commit_small(path: Path, rows: "pa.Table", metadata: str, *, merged: bool, begun: bool) -> None:
+    """One commit to the table at `path`, with our user metadata; one that is not `begun` is made if it is missing.
 
     Raises:
         NotPlain: the table's columns are others, it is large, or delta-rs does not write such a table.
+        TableGone: the table is begun, and missing.
     """
     try:
-        _commit(path, rows, metadata, merged=merged)
-    except NotPlain:
+        _commit(path, rows, metadata, merged=merged, begun=begun)
+    except (NotPlain, TableGone):
         raise
     except Exception as error:  # delta-rs raises plain ones too
         if has_commit(path, metadata):
@@ -168,7 +174,7 @@ def commit_small(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -
         raise NotPlain(f"{path}: {error}") from error
 
 
-def _commit(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -> None:
+def _commit(path: Path, rows: "pa.Table", metadata: str, *, merged: bool, begun: bool) -> None:
     from deltalake import CommitProperties, DeltaTable, write_deltalake
     from deltalake.exceptions import TableNotFoundError
 
@@ -176,6 +182,8 @@ def _commit(path: Path, rows: "pa.Table", metadata: str, *, merged: bool) -> Non
     try:
         table = DeltaTable(str(path))
     except TableNotFoundError:
+        if begun:
+            raise TableGone(path) from None
         table = None
     if merged and table is None:
         rows = rows.filter(_not_deleted(rows)).drop_columns(["_deleted"])
