@@ -3,6 +3,7 @@ that both ways are one, Spark reads too.
 """
 
 import shutil
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -352,11 +353,18 @@ def test_a_table_that_is_removed_while_it_is_written_is_filled_anew(lake, monkey
 
 
 @pytest.mark.spark
-def test_a_batch_is_not_cut_off_for_a_table_that_is_due_and_none_begins_before_it_is_tried(lake):
+def test_no_batch_is_cut_off_for_a_table_that_is_due_nor_waits_for_long_until_it_is_tried(lake):
+    """A step that did not come, from the loop that also steps the jobs, was waited for: no table was written."""
     lake.lakehouse = sink = lake.make()
-    did = []
-    sink.query, sink.start = SimpleNamespace(isActive=True), lambda: did.append("start")
-    sink._held.hold("flights", OSError("full"))
+    did, steps_come = [], False
+
+    class Stopping(threading.Event):
+        def wait(self, timeout=None):
+            if timeout and not self.is_set():
+                did.append("gap")
+                if steps_come:
+                    sink.step()
+            return self.is_set()
 
     def write(batch, _):
         did.append(batch)
@@ -364,11 +372,19 @@ def test_a_batch_is_not_cut_off_for_a_table_that_is_due_and_none_begins_before_i
         sink.step()
         did.append("written")
 
-    sink._write = write
+    def start():
+        sink.stop()
+        did.append("start")
+
+    sink._stopping, sink._write, sink.start = Stopping(), write, start
+    sink.query = SimpleNamespace(isActive=True, stop=lambda: sink._batch("while it is stopped", 2))
+    sink._held.hold("flights", OSError("full"))
     (lake.checkpoint / "offsets").mkdir(parents=True)
-    (lake.checkpoint / "offsets" / "0").write_text("v1\n{}\n{}\n")
+    for number in range(2):
+        (lake.checkpoint / "offsets" / f"{number}").write_text("v1\n{}\n{}\n")
     sink._batch("first", 0)
     sink._batch("second", 1)
-    sink.step()
-    assert did == ["first", "written", "start"]
-    sink.query = None
+    assert did == ["first", "written", "gap", "second", "written"]
+    steps_come = True
+    sink._batch("third", 2)
+    assert did[5:] == ["gap", "start"]

@@ -18,6 +18,7 @@ a table's small files become few, and what no version of the last week has is re
 
 import re
 import shutil
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,6 +60,7 @@ log = get_logger()
 USER_TOPICS = r"^[^_].*"  # internal topics start with an underscore, in Kafka and here
 EARLIEST, LATEST = -2, -1  # Spark's names for offsets
 KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
+GAP_SECONDS = 2.0  # between batches: `step` comes every 0.25 s, unless what else its thread does takes longer
 WRITERS = 4  # tables written at the same time: a commit is mostly waiting
 
 
@@ -135,7 +137,7 @@ class Lakehouse:
         self._held = HeldTables(name, self._clock)
         self._error: BaseException | None = None  # of the last batch, as it was: Spark has only its text
         self._in_batch = False
-        self._skips = False  # until the query is started again: a table that was held is due
+        self._stopping = threading.Event()  # the query: its batches are read again by the next one
 
     @property
     def states(self) -> list[TaskState]:
@@ -167,6 +169,7 @@ class Lakehouse:
 
     def stop(self) -> None:
         """Return when the batch under way is done."""
+        self._stopping.set()
         if self.query is not None:
             self.query.stop()
             self.query = None
@@ -180,7 +183,8 @@ class Lakehouse:
         announce(self._connection, self._config, self._name)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._held.try_again()
-        self._error, self._skips = None, False
+        self._error = None
+        self._stopping.clear()
         starts = self._starts()
         self._report(self._commits[topic] for topic in self._commits.keys() - self.held.keys())
         shutil.rmtree(self._checkpoint, ignore_errors=True)
@@ -257,11 +261,12 @@ class Lakehouse:
             self._held.hold(topic, error, unopened=True)
 
     def _batch(self, batch: "DataFrame", number: int) -> None:
-        """Under load one batch follows the other, so none is begun while a table waits to be tried again: the query
-        starts again from where the tables are.
+        """Under load one batch follows the other, so while a table waits to be tried again there is a gap before each,
+        in which `step` can start the query again from where the tables are.
+
+        Only then is a batch left out: the positions that a later one of the query writes are past it.
         """
-        self._skips = self._skips or self._held.is_due
-        if self._skips:
+        if self._stopping.wait(GAP_SECONDS if self._held.is_due else 0):
             return
         self._in_batch = True
         try:
