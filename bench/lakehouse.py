@@ -72,9 +72,9 @@ def main() -> None:
         started, cpu = time.monotonic(), sum(jvm.cpu_times()[:2])
         lake.start()
         for turn in range(ROUNDS):
-            while sum(p.rows for c in list(lake._commits.values()) for p in c.partitions.values()) < (turn + 1) * (
-                RECORDS * (STREAMS + TABLES)
-            ):
+            while sum(p.rows for c in list(lake._positions.commits.values()) for p in c.partitions.values()) < (
+                turn + 1
+            ) * (RECORDS * (STREAMS + TABLES)):
                 lake.step()
                 time.sleep(0.05)
             passed, used = time.monotonic() - started, sum(jvm.cpu_times()[:2]) - cpu

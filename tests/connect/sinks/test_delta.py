@@ -10,11 +10,9 @@ import pytest
 
 from mainstem.audit.books import Verdict
 from mainstem.audit.report import audit
-from mainstem.client.append import append
 from mainstem.client.catalog import entries, read_catalog, write_catalog
 from mainstem.client.reports import Report
 from mainstem.client.topics import delete, ensure_topic
-from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sinks import delta_small
 from mainstem.connect.sinks.delta import reports_of
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit
@@ -142,7 +140,7 @@ def test_the_books_of_a_batch_that_changes_no_row_are_kept(lake):
     before = lake.statements()
 
     lake.run()
-    commits = lake.lakehouse._commits.values()
+    commits = lake.lakehouse._positions.commits.values()
     assert {said.topic: said for commit in commits for said in reports_of(commit, "lakehouse")} == {
         topic: statement for (topic, _), statement in before.items()
     }
@@ -246,47 +244,6 @@ def test_two_sinks_and_topics_of_nearly_one_name_do_not_meet(lake):
         (topic, reader) for topic in topics for reader in ("lakehouse", "copy")
     }
     assert {line.verdict for line in lines} == {Verdict.BALANCED}
-
-
-@pytest.mark.spark
-def test_a_table_that_misses_what_the_log_no_longer_has_is_held(lake):
-    ensure_topic(lake.connection, "flights", 2)
-    ensure_topic(lake.connection, "quiet", 1)
-    lake.send("flights", [(None, flight(1)), (None, flight(2))])  # to partition 0
-    writer = TransactionalWriter(lake.connection, "planner")
-    writer.open()
-    writer.begin()
-    writer.send("quiet", 0, b"a", avro.encode(1, FLIGHT, flight(1)))
-    writer.commit({})
-    writer.close()
-    lake.run()
-    lake.wait_for("flights", [(1,), (2,)], "number")
-    lake.wait_for("quiet", [(1,)], "number")
-    lake.wait(lambda: ("lakehouse", "quiet", 2) in lake.said())
-    lake.lakehouse.stop()
-
-    # the lakehouse is down; what it had not read is removed, and of the quiet topic all that it had, the marker too
-    lake.send("flights", [(None, flight(3)), (None, flight(4))])
-    lake.send("flights", [(None, flight(5))])
-    lake.delete_before("flights", 4)
-    lake.delete_before("quiet", 2)
-    lake.run()
-    path = lake.tables / "flights"
-    assert lake.lakehouse.held == {
-        "flights": f"{path}: the table has flights-0 up to offset 2, and the log starts at offset 4: what lay between was "
-        "removed before the table had it"
-    }
-    append(lake.connection, "quiet", [(b"b", avro.encode(1, FLIGHT, flight(2)))])
-    lake.wait_for("quiet", [(1,), (2,)], "number")
-    assert lake.rows("flights", "number") == [(1,), (2,)]
-    (line,) = [line for line in audit(lake.connection, ["flights"]) if line.name == "lakehouse" and line.missing]
-    assert (line.verdict, line.detail) == (Verdict.WRONG, "offsets 2 to 4 were deleted before it read them")
-
-    # a person moves it away, and goes on with what there is
-    path.rename(lake.directory / "moved")
-    lake.wait_for("flights", [(5,)], "number")
-    lake.wait(lambda: ("lakehouse", "flights", 5) in lake.said())
-    assert [line for line in audit(lake.connection, ["flights"]) if line.verdict is Verdict.WRONG] == []
 
 
 @pytest.mark.spark

@@ -82,7 +82,7 @@ def test_files_are_few_however_many_commits_there_were(lake, monkeypatch):
 
     # OPTIMIZE and VACUUM have committed since: the positions are still found, and nothing is read twice
     lake.run()
-    assert {topic: commit.positions for topic, commit in lake.lakehouse._commits.items()} == {
+    assert {topic: commit.positions for topic, commit in lake.lakehouse._positions.commits.items()} == {
         topic: {TopicPartition(topic, 0): before[topic, 0].end} for topic in ("flights.all", "planes.eu")
     }
     lake.send("flights.all", [(b"a", flight(5))])

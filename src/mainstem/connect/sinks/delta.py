@@ -19,7 +19,7 @@ a table's small files become few, and what no version of the last week has is re
 import re
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,22 +30,20 @@ from msgspec import Meta
 from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.reports import Report, write_reports
-from mainstem.client.topics import bounds, cluster_id, list_topics, topic_ids
 from mainstem.connect.sinks.delta_held import HeldTables
-from mainstem.connect.sinks.delta_log import REPAIR, PartitionBooks, TableCommit, check_whole, is_table, last_commit
+from mainstem.connect.sinks.delta_log import TableCommit
+from mainstem.connect.sinks.delta_positions import Positions
 from mainstem.connect.sinks.delta_small import SmallWriter
 from mainstem.connect.sinks.delta_spark import (
-    QUARANTINE,
     SMALL_BATCH,
     SparkWriter,
-    TableHeld,
     count_records,
     failures,
     one_line,
     with_schema_ids,
 )
 from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends
-from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPartition, is_topic_name
+from mainstem.core import Clock, SystemClock
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
 from mainstem.core.task import Attempts, TaskState
@@ -58,8 +56,6 @@ if TYPE_CHECKING:
 log = get_logger()
 
 USER_TOPICS = r"^[^_].*"  # internal topics start with an underscore, in Kafka and here
-EARLIEST, LATEST = -2, -1  # Spark's names for offsets
-KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
 GAP_SECONDS = 2.0  # between batches: `step` comes every 0.25 s, unless what else its thread does takes longer
 WRITERS = 4  # tables written at the same time: a commit is mostly waiting
 
@@ -85,10 +81,6 @@ class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             re.compile(self.topics)
         except re.error as error:
             raise ValueError(f"topics = {self.topics!r}: no regular expression: {error}") from None
-
-
-class TopicChanged(Retriable):
-    """A topic was deleted and made anew while the query ran: the query starts again."""
 
 
 class Lakehouse:
@@ -128,13 +120,10 @@ class Lakehouse:
         self._topics = Topics(connection)
         self._spark_writer = SparkWriter(spark, directory, self._topics)
         self._small_writer = SmallWriter(directory, self._topics, self._spark_writer.typed)
-        self._cluster = ""
-        self._ids: dict[str, str] = {}
-        self._commits: dict[str, TableCommit] = {}
-        self._read: dict[TopicPartition, int] = {}  # where the last batch ended
         self._told: dict[str, TableCommit] = {}  # to the audit
         self._attempts = Attempts(f"sink {name}", self._clock)
         self._held = HeldTables(name, self._clock)
+        self._positions = Positions(connection, directory, self._held)
         self._error: BaseException | None = None  # of the last batch, as it was: Spark has only its text
         self._in_batch = False
         self._stopping = threading.Event()  # the query: its batches are read again by the next one
@@ -185,8 +174,10 @@ class Lakehouse:
         self._held.try_again()
         self._error = None
         self._stopping.clear()
-        starts = self._starts()
-        self._report(self._commits[topic] for topic in self._commits.keys() - self.held.keys())
+        self._spark_writer.forget_shapes()
+        matches = self._spark._jvm.java.util.regex.Pattern.matches  # type: ignore[union-attr]
+        starts = self._positions.open(lambda topic: matches(self._config.topics, topic))
+        self._report(commit for topic, commit in self._positions.commits.items() if topic not in self.held)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         source = self._spark.readStream.format("kafka").options(**self._connection.spark())
         source = source.option("kafka.isolation.level", "read_committed").option("includeHeaders", "false")
@@ -200,65 +191,6 @@ class Lakehouse:
         writer = writer.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=self._config.every)
         self.query = writer.start()
         self._attempts.start()
-
-    def _starts(self) -> dict[str, dict[str, int]]:
-        """Where the tables are, for every partition of every topic that is there now;
-        later ones start at their first.
-        """
-        matches = self._spark._jvm.java.util.regex.Pattern.matches  # type: ignore[union-attr]
-        found = list_topics(self._connection)
-        topics = {
-            name: topic.partitions
-            for name, topic in found.items()
-            if name not in KAFKA_INTERNAL and matches(self._config.topics, name)
-        }
-        self._cluster = cluster_id(self._connection)
-        self._ids = topic_ids(self._connection, topics)
-        places = bounds(self._connection, topics)
-        self._commits = {}
-        self._spark_writer.forget_shapes()
-        for table in sorted(self._directory.iterdir()):
-            # Other directories are not ours: `lost+found` of a disk.
-            if is_topic_name(table.name) and table.name != QUARANTINE:
-                self._open(table.name, places)
-        starts: dict[str, dict[str, int]] = {}
-        for topic, partitions in topics.items():
-            positions = self._commit_of(topic).positions
-            for number in range(partitions):
-                place = TopicPartition(topic, number)
-                start = LATEST if topic in self.held else positions.get(place, EARLIEST)
-                starts.setdefault(topic, {})[str(number)] = start
-                self._read[place] = start if start >= 0 else places.get(place, (0, 0))[start == LATEST]
-        self._held.opened(topics)
-        return starts
-
-    def _open(self, topic: str, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Know the position of a table, if there is one and it is of this log's topic."""
-        path = self._directory / topic
-        try:
-            if not is_table(path):
-                return
-            check_whole(path)
-            commit = self._commits[topic] = last_commit(path) or TableCommit(topic)
-            if commit.cluster and topic in self._ids:
-                expected, here = (commit.cluster, commit.topic_id), (self._cluster, self._ids[topic])
-                beyond = [str(p) for p, offset in commit.positions.items() if offset > places.get(p, (0, 0))[1]]
-                if expected != here or beyond:
-                    raise TableHeld(
-                        f"{path}: the table is of topic {commit.topic_id} of log {commit.cluster}, found topic "
-                        f"{here[1]} of log {here[0]}" + (f", which ends before {', '.join(beyond)}" if beyond else ""),
-                        hint=REPAIR,
-                    )
-            for place, offset in commit.positions.items():
-                if place in places and offset < places[place][0]:
-                    raise TableHeld(
-                        f"{path}: the table has {place} up to offset {offset}, and the log starts at offset "
-                        f"{places[place][0]}: what lay between was removed before the table had it",
-                        hint="to go on without, remove or move the directory: the table is filled anew with what the log "
-                        "has; a larger retention.ms of the topic gives the lakehouse more time",
-                    )
-        except (MainstemError, OSError) as error:
-            self._held.hold(topic, error, unopened=True)
 
     def _batch(self, batch: "DataFrame", number: int) -> None:
         """Under load one batch follows the other, so while a table waits to be tried again there is a gap before each,
@@ -286,20 +218,23 @@ class Lakehouse:
         rows = with_schema_ids(batch)
         if self.held:
             rows = rows.filter(~F.col("topic").isin(*self.held))
-        if self._offsets_up_to(ends) <= SMALL_BATCH:  # a task for each partition would be most of the work
+        if self._positions.offsets_up_to(ends) <= SMALL_BATCH:  # a task for each partition would be most of the work
             rows = rows.coalesce(self._spark.sparkContext.defaultParallelism)
         rows = rows.persist()
         try:
             slices = count_records(rows)
-            self._recognise(slices)
+            self._positions.recognise(slices)
             self._topics.learn(slices)
             self._spark_writer.prepare(
                 batch.sparkSession, sum(each.records for mine in slices.values() for each in mine)
             )
-            few = self._small_writer.few(slices)
-            for turn in (few, slices.keys() - few):
-                if turn:
-                    self._write_tables(rows, {topic: slices[topic] for topic in sorted(turn)}, few, ends)
+            few, many = self._small_writer.choose(slices)
+            if few:
+                small = self._small_writer.collect_few(rows, few, slices)
+                self._write_tables(rows, {topic: slices[topic] for topic in sorted(few)}, small, ends)
+            if rest := slices.keys() - few.keys():
+                small = self._small_writer.collect_many(rows, many, slices)
+                self._write_tables(rows, {topic: slices[topic] for topic in sorted(rest)}, small, ends)
         finally:
             rows.unpersist()
 
@@ -307,17 +242,18 @@ class Lakehouse:
         self,
         rows: "DataFrame",
         slices: Mapping[str, list[Slice]],
-        few: Collection[str],
+        small: "Mapping[str, pa.Table]",
         ends: Mapping[str, Mapping[int, int]],
     ) -> None:
-        """The tables of these topics: 1. collect what is small, 2. set aside what is wrong, 3. write, 4. report."""
+        """The tables of these topics, with the rows of those that are `small`: 1. set aside what is wrong elsewhere,
+        2. write, 3. report.
+        """
         from pyspark.sql import functions as F
 
-        small = self._small_writer.collect(rows, slices, few)
         large = {topic: mine for topic, mine in slices.items() if topic not in small}
         wrong = self._set_aside(rows.filter(F.col("topic").isin(*large)), large) if large else {}
         commits = [
-            self._next_commit(topic, slices[topic], wrong, ends[topic])
+            self._positions.next_commit(topic, slices[topic], wrong, ends[topic])
             for topic in [*small, *large]  # what is quickly written does not wait for what is not
             if topic not in self.held
         ]
@@ -329,17 +265,8 @@ class Lakehouse:
                 )
             )
         written = [commit for commit, success in zip(commits, done, strict=True) if success]
-        self._commits |= {commit.topic: commit for commit in written}
+        self._positions.written(written)
         self._report(written)
-
-    def _offsets_up_to(self, ends: Mapping[str, Mapping[int, int]]) -> int:
-        """How many the batch has that ends there: at least as many as records.
-        A topic that has come since begins at 0.
-        """
-        places = {TopicPartition(topic, number): end for topic, mine in ends.items() for number, end in mine.items()}
-        offsets = sum(max(0, end - self._read.get(place, 0)) for place, end in places.items())
-        self._read |= places
-        return offsets
 
     def _set_aside(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> dict[tuple[str, int], int]:
         """Put what does not decode into quarantine; returns how many by topic and partition."""
@@ -351,7 +278,7 @@ class Lakehouse:
     def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice], small: "pa.Table | None") -> bool:
         """Write one table; what goes wrong holds up this one only."""
         topic, metadata = commit.topic, msgspec.json.encode(commit).decode()
-        begun = bool(self._commit_of(topic).partitions)  # people remove tables, also while they are written to
+        begun = self._positions.is_begun(topic)  # people remove tables, also while they are written to
         try:
             if small is None or not self._small_writer.write(small, topic, slices, metadata, begun=begun):
                 self._spark_writer.write(rows, topic, slices, metadata, begun=begun)
@@ -362,50 +289,6 @@ class Lakehouse:
             return False
         self._held.written(topic)
         return True
-
-    def _recognise(self, topics: Iterable[str]) -> None:
-        """Know the ids of this batch's topics.
-
-        Raises:
-            TopicChanged: one is no longer the topic that it was when the query started.
-        """
-        now = topic_ids(self._connection, topics)
-        for topic in topics:
-            found = now.get(topic, "")
-            known = self._ids.get(topic) or self._commit_of(topic).topic_id  # it may have come since the query started
-            if known not in ("", found):
-                raise TopicChanged(f"topic {topic} was deleted or made anew since")
-            self._ids[topic] = found
-
-    def _next_commit(
-        self, topic: str, slices: Iterable[Slice], wrong: Mapping[tuple[str, int], int], ends: Mapping[int, int]
-    ) -> TableCommit:
-        """The books of the table after this batch.
-
-        The position is the batch's end, not the last record's: where retention takes the marker behind that too,
-        nothing is missing. It is known of partitions without records too: what they get and lose later is missing.
-        """
-        partitions = {p: msgspec.structs.replace(books) for p, books in self._commit_of(topic).partitions.items()}
-        for number, end in ends.items():
-            books = partitions.setdefault(number, PartitionBooks())
-            books.next = max(books.next, end)
-        for each in slices:
-            books = partitions[each.partition]
-            books.hash = (books.hash + each.hash) % 2**64
-            if each.schema_id is None:
-                books.tombstones += each.records
-            else:
-                books.rows += each.records
-        for (of, partition), count in wrong.items():
-            if of == topic:
-                partitions[partition].rows -= count
-                partitions[partition].quarantined += count
-        number = self._commit_of(topic).number + 1
-        return TableCommit(topic, partitions, self._cluster, self._ids[topic], number)
-
-    def _commit_of(self, topic: str) -> TableCommit:
-        """Our last commit to the topic's table; nothing where there is no table."""
-        return self._commits.get(topic) or TableCommit(topic)
 
     def _report(self, commits: Iterable[TableCommit]) -> None:
         """Tell the audit what the tables hold, from offset 0 on."""

@@ -6,7 +6,8 @@ plain (a type that Avro and Delta call differently, a record that does not decod
 `NotPlain`, and Spark writes that table. All ways give the same tables.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,9 @@ MERGED_BYTES = 32 << 20
 """Files of a table that is merged here: delta-rs holds all of it in memory meanwhile, and Spark does not."""
 READERS = 4  # topics that Spark decodes at the same time
 
+BySchema = Mapping[int, Columns]
+"""The columns of each schema in use, by its id."""
+
 
 class SmallWriter:
     """Writes the topics of a sink's batches that are small and plain;
@@ -51,34 +55,31 @@ class SmallWriter:
         self._typed = typed
         self._columns: dict[int, Columns | None] = {}  # by schema id; None of those that need Spark
 
-    def few(self, slices: Mapping[str, list[Slice]]) -> set[str]:
-        """The topics whose records are decoded here: those with the fewest, which are in their tables in a moment."""
-        few: set[str] = set()
-        records = 0
-        for topic in self._choose(slices):
-            records += sum(each.records for each in slices[topic])
-            if records > DECODED_RECORDS:
-                break
-            few.add(topic)
-        return few
+    def choose(self, slices: Mapping[str, list[Slice]]) -> tuple[dict[str, BySchema], dict[str, BySchema]]:
+        """The topics that are written here, the smallest of those that are plain, from the fewest records on.
 
-    def collect(
-        self, rows: "DataFrame", slices: Mapping[str, list[Slice]], few: Collection[str]
-    ) -> "dict[str, pa.Table]":
-        """The typed rows of the topics that are written here: the smallest of those that are plain. Those of `few` are
-        decoded here, the others by Spark.
+        Returns:
+            Those for `collect_few`, which are in their tables in a moment; those for `collect_many`.
         """
-        chosen = self._choose(slices)
-        here = {topic: columns for topic, columns in chosen.items() if topic in few}
-        small = self._decode_here(rows, here, slices) if here else {}
-        many = [topic for topic in chosen if topic not in few]
-        with ThreadPoolExecutor(READERS) as pool:
-            decoded = pool.map(lambda topic: self._decode_by_spark(rows, topic, chosen[topic], slices[topic]), many)
-            return small | {topic: table for topic, table in zip(many, decoded, strict=True) if table is not None}
+        chosen: dict[str, BySchema] = {}
+        sizes = {topic: sum(part.size for part in mine) for topic, mine in slices.items()}
+        size = 0
+        for topic in sorted(slices, key=sizes.__getitem__):
+            size += sizes[topic]
+            if size > COLLECTED_BYTES:
+                break
+            columns = self._columns_of(topic, slices[topic])
+            if columns is not None:
+                chosen[topic] = columns
+        counts = {topic: sum(part.records for part in slices[topic]) for topic in chosen}
+        order = sorted(chosen, key=counts.__getitem__)
+        few = sum(total <= DECODED_RECORDS for total in itertools.accumulate(counts[topic] for topic in order))
+        return {topic: chosen[topic] for topic in order[:few]}, {topic: chosen[topic] for topic in order[few:]}
 
-    def _decode_here(
-        self, rows: "DataFrame", chosen: Mapping[str, Mapping[int, Columns]], slices: Mapping[str, list[Slice]]
+    def collect_few(
+        self, rows: "DataFrame", chosen: Mapping[str, BySchema], slices: Mapping[str, list[Slice]]
     ) -> "dict[str, pa.Table]":
+        """The typed rows of these topics, decoded here; without those that turn out not to be plain."""
         import pyarrow.compute as pc
         from pyspark.sql import functions as F
 
@@ -94,8 +95,16 @@ class SmallWriter:
                 log.debug("left_to_spark", topic=topic, reason=str(reason))
         return small
 
+    def collect_many(
+        self, rows: "DataFrame", chosen: Mapping[str, BySchema], slices: Mapping[str, list[Slice]]
+    ) -> "dict[str, pa.Table]":
+        """The same, decoded by Spark."""
+        with ThreadPoolExecutor(READERS) as pool:
+            decoded = pool.map(lambda topic: self._decode_by_spark(rows, topic, chosen[topic], slices[topic]), chosen)
+            return {topic: table for topic, table in zip(chosen, decoded, strict=True) if table is not None}
+
     def _decode_by_spark(
-        self, rows: "DataFrame", topic: str, columns: Mapping[int, Columns], slices: list[Slice]
+        self, rows: "DataFrame", topic: str, columns: BySchema, slices: list[Slice]
     ) -> "pa.Table | None":
         try:
             decoded = self._typed(rows, topic, slices).toArrow()
@@ -122,22 +131,8 @@ class SmallWriter:
             return False
         return True
 
-    def _choose(self, slices: Mapping[str, list[Slice]]) -> "dict[str, dict[int, Columns]]":
-        """The columns of each schema, by topic, from the topic with the fewest records on."""
-        chosen: dict[str, dict[int, Columns]] = {}
-        sizes = {topic: sum(part.size for part in mine) for topic, mine in slices.items()}
-        size = 0
-        for topic in sorted(slices, key=sizes.__getitem__):
-            size += sizes[topic]
-            if size > COLLECTED_BYTES:
-                break
-            columns = self._columns_of(topic, slices[topic])
-            if columns is not None:
-                chosen[topic] = columns
-        return dict(sorted(chosen.items(), key=lambda each: sum(part.records for part in slices[each[0]])))
-
-    def _columns_of(self, topic: str, slices: list[Slice]) -> "dict[int, Columns] | None":
-        """The columns of each schema in use, which null values have none of; None where one needs Spark."""
+    def _columns_of(self, topic: str, slices: list[Slice]) -> BySchema | None:
+        """The columns of a topic's records, which null values have none of; None where a schema needs Spark."""
         if any(each.schema_id == NO_SCHEMA for each in slices):
             return None if self._topics.is_typed(topic, slices) else {NO_SCHEMA: Columns(None)}
         columns = {number: self._plain(number) for number in ids_of(slices)}

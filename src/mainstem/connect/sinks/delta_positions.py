@@ -1,0 +1,157 @@
+"""Up to where each table of a lakehouse has its topic: what its newest commit says, whether the table can go on from
+there with the topic as it is now, and what its next commit says.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from mainstem.client.connection import Connection
+from mainstem.client.topics import bounds, cluster_id, list_topics, topic_ids
+from mainstem.connect.sinks.delta_held import HeldTables
+from mainstem.connect.sinks.delta_log import REPAIR, PartitionBooks, TableCommit, check_whole, is_table, last_commit
+from mainstem.connect.sinks.delta_spark import QUARANTINE, TableHeld
+from mainstem.connect.sinks.delta_topics import Slice
+from mainstem.core import MainstemError, Retriable, TopicPartition, is_topic_name
+
+EARLIEST, LATEST = -2, -1  # Spark's names for offsets
+KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
+
+
+class TopicChanged(Retriable):
+    """A topic was deleted and made anew while the query ran: the query starts again."""
+
+
+class Positions:
+    """Of one sink's tables, each in the directory of its topic's name below `directory`. Tables that cannot go on are
+    held.
+
+    Attributes:
+        commits: our last commit to each table.
+    """
+
+    def __init__(self, connection: Connection, directory: Path, held: HeldTables) -> None:
+        self.commits: dict[str, TableCommit] = {}
+        self._connection = connection
+        self._directory = directory
+        self._held = held
+        self._cluster = ""
+        self._ids: dict[str, str] = {}
+        self._read: dict[TopicPartition, int] = {}  # where the last batch ended
+
+    def open(self, matches: Callable[[str], bool]) -> dict[str, dict[str, int]]:
+        """Where the tables are, for every partition of every topic that `matches` and is there now;
+        later ones start at their first.
+        """
+        found = list_topics(self._connection)
+        topics = {
+            name: topic.partitions for name, topic in found.items() if name not in KAFKA_INTERNAL and matches(name)
+        }
+        self._cluster = cluster_id(self._connection)
+        self._ids = topic_ids(self._connection, topics)
+        places = bounds(self._connection, topics)
+        self.commits = {}
+        for table in sorted(self._directory.iterdir()):
+            # Other directories are not ours: `lost+found` of a disk.
+            if is_topic_name(table.name) and table.name != QUARANTINE:
+                self._open(table.name, places)
+        starts: dict[str, dict[str, int]] = {}
+        for topic, partitions in topics.items():
+            positions = self._commit_of(topic).positions
+            for number in range(partitions):
+                place = TopicPartition(topic, number)
+                start = LATEST if topic in self._held.reasons else positions.get(place, EARLIEST)
+                starts.setdefault(topic, {})[str(number)] = start
+                self._read[place] = start if start >= 0 else places.get(place, (0, 0))[start == LATEST]
+        self._held.opened(topics)
+        return starts
+
+    def _open(self, topic: str, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Know the position of a table, if there is one and it is of this log's topic."""
+        path = self._directory / topic
+        try:
+            if not is_table(path):
+                return
+            check_whole(path)
+            commit = self.commits[topic] = last_commit(path) or TableCommit(topic)
+            if commit.cluster and topic in self._ids:
+                expected, here = (commit.cluster, commit.topic_id), (self._cluster, self._ids[topic])
+                beyond = [str(p) for p, offset in commit.positions.items() if offset > places.get(p, (0, 0))[1]]
+                if expected != here or beyond:
+                    raise TableHeld(
+                        f"{path}: the table is of topic {commit.topic_id} of log {commit.cluster}, found topic "
+                        f"{here[1]} of log {here[0]}" + (f", which ends before {', '.join(beyond)}" if beyond else ""),
+                        hint=REPAIR,
+                    )
+            for place, offset in commit.positions.items():
+                if place in places and offset < places[place][0]:
+                    raise TableHeld(
+                        f"{path}: the table has {place} up to offset {offset}, and the log starts at offset "
+                        f"{places[place][0]}: what lay between was removed before the table had it",
+                        hint="to go on without, remove or move the directory: the table is filled anew with what the log "
+                        "has; a larger retention.ms of the topic gives the lakehouse more time",
+                    )
+        except (MainstemError, OSError) as error:
+            self._held.hold(topic, error, unopened=True)
+
+    def offsets_up_to(self, ends: Mapping[str, Mapping[int, int]]) -> int:
+        """How many the batch has that ends there: at least as many as records.
+        A topic that has come since begins at 0.
+        """
+        places = {TopicPartition(topic, number): end for topic, mine in ends.items() for number, end in mine.items()}
+        offsets = sum(max(0, end - self._read.get(place, 0)) for place, end in places.items())
+        self._read |= places
+        return offsets
+
+    def recognise(self, topics: Iterable[str]) -> None:
+        """Know the ids of this batch's topics.
+
+        Raises:
+            TopicChanged: one is no longer the topic that it was when the query started.
+        """
+        now = topic_ids(self._connection, topics)
+        for topic in topics:
+            found = now.get(topic, "")
+            known = self._ids.get(topic) or self._commit_of(topic).topic_id  # it may have come since the query started
+            if known not in ("", found):
+                raise TopicChanged(f"topic {topic} was deleted or made anew since")
+            self._ids[topic] = found
+
+    def next_commit(
+        self, topic: str, slices: Iterable[Slice], wrong: Mapping[tuple[str, int], int], ends: Mapping[int, int]
+    ) -> TableCommit:
+        """The books of the table after this batch.
+
+        The position is the batch's end, not the last record's: where retention takes the marker behind that too,
+        nothing is missing. It is known of partitions without records too: what they get and lose later is missing.
+        """
+        partitions = {p: msgspec.structs.replace(books) for p, books in self._commit_of(topic).partitions.items()}
+        for number, end in ends.items():
+            books = partitions.setdefault(number, PartitionBooks())
+            books.next = max(books.next, end)
+        for each in slices:
+            books = partitions[each.partition]
+            books.hash = (books.hash + each.hash) % 2**64
+            if each.schema_id is None:
+                books.tombstones += each.records
+            else:
+                books.rows += each.records
+        for (of, partition), count in wrong.items():
+            if of == topic:
+                partitions[partition].rows -= count
+                partitions[partition].quarantined += count
+        number = self._commit_of(topic).number + 1
+        return TableCommit(topic, partitions, self._cluster, self._ids[topic], number)
+
+    def is_begun(self, topic: str) -> bool:
+        """Whether the topic's table has a commit of ours."""
+        return bool(self._commit_of(topic).partitions)
+
+    def written(self, commits: Iterable[TableCommit]) -> None:
+        """These are in their tables."""
+        self.commits |= {commit.topic: commit for commit in commits}
+
+    def _commit_of(self, topic: str) -> TableCommit:
+        """Our last commit to the topic's table; nothing where there is no table."""
+        return self.commits.get(topic) or TableCommit(topic)

@@ -1,0 +1,115 @@
+"""Where tables go on, which are held instead, and what their next commit says."""
+
+import msgspec
+import pytest
+
+from mainstem.audit.books import Verdict
+from mainstem.audit.report import audit
+from mainstem.client.append import append
+from mainstem.client.topics import delete, ensure_topic
+from mainstem.client.writer import TransactionalWriter
+from mainstem.connect.sinks.delta_held import HeldTables
+from mainstem.connect.sinks.delta_log import PartitionBooks
+from mainstem.connect.sinks.delta_positions import EARLIEST, LATEST, Positions, TopicChanged
+from mainstem.connect.sinks.delta_topics import Slice
+from mainstem.core.clock import ManualClock
+from mainstem.registry import avro
+from tests.support.lakehouse import FLIGHT, flight
+
+
+def write(directory, commit):
+    log = directory / commit.topic / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    info = {"commitInfo": {"userMetadata": msgspec.json.encode(commit).decode()}}
+    (log / f"{commit.number - 1:020}.json").write_bytes(msgspec.json.encode(info))
+
+
+@pytest.fixture
+def held():
+    return HeldTables("lake", ManualClock())
+
+
+@pytest.fixture
+def positions(log_connection, tmp_path, held):
+    ensure_topic(log_connection, "flights", 2)
+    return Positions(log_connection, tmp_path, held)
+
+
+def test_a_table_goes_on_where_it_is_and_is_held_where_its_topic_is_another(log_connection, tmp_path, held, positions):
+    assert positions.open("flights".__eq__) == {"flights": {"0": EARLIEST, "1": EARLIEST}}
+    assert not positions.is_begun("flights")
+    append(log_connection, "flights", [(None, b"x")] * 3)
+    positions.recognise(["flights"])
+    commit = positions.next_commit("flights", [Slice(0, None, 3, 7)], {}, {0: 3})
+    write(tmp_path, commit)
+    assert positions.open("flights".__eq__) == {"flights": {"0": 3, "1": EARLIEST}}
+    assert positions.is_begun("flights")
+    assert positions.offsets_up_to({"flights": {0: 5, 1: 1}, "new": {0: 4}}) == 2 + 1 + 4
+    write(tmp_path, msgspec.structs.replace(commit, number=2, topic_id="another"))
+    assert positions.open("flights".__eq__) == {"flights": {"0": LATEST, "1": LATEST}}
+    assert "the table is of topic another" in held.reasons["flights"]
+
+
+def test_the_books_go_on_from_those_of_the_last_commit(positions):
+    """What is wrong is no row; null values are counted by themselves."""
+    positions.open("flights".__eq__)
+    positions.recognise(["flights"])
+    slices = [Slice(0, 1, 5, 2**64 - 1), Slice(0, None, 2, 3)]
+    positions.written([positions.next_commit("flights", slices, {("flights", 0): 1, ("planes", 0): 9}, {0: 8, 1: 1})])
+    commit = positions.next_commit("flights", [Slice(0, 1, 1, 1)], {}, {0: 9})
+    assert commit.number == 2
+    assert commit.partitions == {
+        0: PartitionBooks(next=9, rows=5, tombstones=2, quarantined=1, hash=3),
+        1: PartitionBooks(next=1),
+    }
+    assert positions.commits["flights"].number == 1
+
+
+def test_a_topic_that_is_made_anew_while_it_is_read_is_another_topic(log_connection, positions):
+    positions.open("flights".__eq__)
+    positions.recognise(["flights"])
+    delete(log_connection, ["flights"])
+    ensure_topic(log_connection, "flights", 2)
+    with pytest.raises(TopicChanged, match="topic flights was deleted or made anew"):
+        positions.recognise(["flights"])
+
+
+@pytest.mark.spark
+def test_a_table_that_misses_what_the_log_no_longer_has_is_held(lake):
+    ensure_topic(lake.connection, "flights", 2)
+    ensure_topic(lake.connection, "quiet", 1)
+    lake.send("flights", [(None, flight(1)), (None, flight(2))])  # to partition 0
+    writer = TransactionalWriter(lake.connection, "planner")
+    writer.open()
+    writer.begin()
+    writer.send("quiet", 0, b"a", avro.encode(1, FLIGHT, flight(1)))
+    writer.commit({})
+    writer.close()
+    lake.run()
+    lake.wait_for("flights", [(1,), (2,)], "number")
+    lake.wait_for("quiet", [(1,)], "number")
+    lake.wait(lambda: ("lakehouse", "quiet", 2) in lake.said())
+    lake.lakehouse.stop()
+
+    # the lakehouse is down; what it had not read is removed, and of the quiet topic all that it had, the marker too
+    lake.send("flights", [(None, flight(3)), (None, flight(4))])
+    lake.send("flights", [(None, flight(5))])
+    lake.delete_before("flights", 4)
+    lake.delete_before("quiet", 2)
+    lake.run()
+    path = lake.tables / "flights"
+    assert lake.lakehouse.held == {
+        "flights": f"{path}: the table has flights-0 up to offset 2, and the log starts at offset 4: what lay between was "
+        "removed before the table had it"
+    }
+    append(lake.connection, "quiet", [(b"b", avro.encode(1, FLIGHT, flight(2)))])
+    lake.wait_for("quiet", [(1,), (2,)], "number")
+    assert lake.rows("flights", "number") == [(1,), (2,)]
+    (line,) = [line for line in audit(lake.connection, ["flights"]) if line.name == "lakehouse" and line.missing]
+    assert (line.verdict, line.detail) == (Verdict.WRONG, "offsets 2 to 4 were deleted before it read them")
+
+    # a person moves it away, and goes on with what there is
+    path.rename(lake.directory / "moved")
+    lake.wait_for("flights", [(5,)], "number")
+    lake.wait(lambda: ("lakehouse", "flights", 5) in lake.said())
+    assert [line for line in audit(lake.connection, ["flights"]) if line.verdict is Verdict.WRONG] == []
