@@ -103,7 +103,7 @@ class Pipeline:
     def make_replica(self, clock: Clock | None = None, **settings: Any) -> PostgresReplica:
         defaults: dict[str, Any] = {"url": self.target.url, "source": self.name, "commit_interval_ms": 20}
         config = PostgresReplicaConfig(**defaults | settings)
-        return PostgresReplica(f"{self.name}-replica", config, self.connection, self.registry, clock)
+        return PostgresReplica(f"{self.name}-replica", config, self.connection, self.registry, clock=clock)
 
     def topic(self, table: str) -> str:
         return f"{self.name}.{table}"
