@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from mainstem.process.declare import BadDeclaration
 from mainstem.process.offsets import read_plan
 from mainstem.process.project import Input, JobConfig, load_job_configs
 from mainstem.process.run import InputMissing, _check_sources, _config, output_topic
+from mainstem.process.sink_decision import SinkRefused
 from mainstem.process.versions import Fixed, assignments, retire, write_fixed
 from mainstem.registry.reader import TypedReader
 from tests.support.jobs import change_schema, driver_of, put_changes, put_rows, read_rows, run_until, say_end
@@ -343,6 +345,92 @@ def test_a_damaged_checkpoint_is_refused_with_its_repair_or_does_no_harm(
     run_until(driver, lambda: ended(driver, f"{shop}.visits"))
     assert sorted(row["since"] for row in read_rows(log_connection, f"{shop}.visits")) == [
         NOON + timedelta(minutes=minutes) for minutes in (0, 200, 400, 600)
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_whatever_file_of_a_checkpoint_is_cut_or_gone_it_is_refused_with_its_repair_or_does_no_harm(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """Every file, old ones too: what Spark reads, and how it says that it cannot, is its own affair."""
+    settings = "[jobs.cut]\nstate_partitions = 1\nspark.'spark.sql.streaming.stateStore.minDeltasForSnapshot' = '1'\n"
+    project = write_project(tmp_path / "project", shop, sessions_job("cut"), settings)
+    data, topic = tmp_path / "data", f"{shop}.orders"
+    checkpoint, good, tried, posted = data / "jobs" / "cut@1" / "checkpoint", tmp_path / "good", set(), 0
+
+    def go_on():
+        """Start with one more row; whether it was processed. If not, it is refused, and the refusal names a repair."""
+        nonlocal posted
+        rows = [order(posted, "ann", 200 * posted)]
+        put_rows(log_connection, live_registry, topic, ORDERS, rows, ("customer",))
+        posted += 1
+        driver = driver_of(spark, project, log_connection, registry_url, data, settings=load_job_configs(project))
+        drivers.append(driver)
+
+        def processed():
+            job = driver.running.get("cut@1")
+            return job is not None and sum(job.processed.get(topic, {}).values()) >= posted
+
+        def refused():
+            failure = driver.retries.failed.get("cut@1")
+            return failure is not None and failure.needs_a_person
+
+        try:
+            driver.start()
+            run_until(driver, lambda: processed() or refused(), refused={"cut@1"})
+        except SinkRefused as error:
+            return "bring back" in error.hint or "remove " in error.hint
+        finally:
+            drivers.remove(driver)
+            driver.stop()
+        if refused():
+            failure = driver.retries.failed["cut@1"]
+            assert re.search("bring back|remove ", failure.hint), failure
+            return False
+        shutil.rmtree(good, ignore_errors=True)
+        shutil.copytree(checkpoint, good, ignore=shutil.ignore_patterns(".*.tmp*"))  # what is being written
+        return True
+
+    def kind(file):
+        """What the file is, whatever batch it is of: of the newest (0), of the one before it, or of an older one."""
+        found = {int(each.name.split(".")[0]) for each in file.parent.iterdir() if re.match(r"\d+(\.|$)", each.name)}
+        age = {str(number): f"<{min(place, 2)}>" for place, number in enumerate(sorted(found, reverse=True))}
+        number, _, kind = file.name.partition(".")
+        return f"{file.parent.relative_to(good)}/{age.get(number, '' if '-' in number else number)}.{kind}"
+
+    ensure_topic(log_connection, topic, 2)
+    for _ in range(4):
+        assert go_on()
+    harmless = Counter()
+    while True:
+        files = sorted(file for file in good.rglob("*") if file.is_file() and not file.name.startswith("."))
+        left = [(file, how) for file in files for how in ("cut", "gone") if (kind(file), how) not in tried]
+        if not left:
+            break
+        file, how = left[0]
+        tried.add((kind(file), how))
+        victim = checkpoint / file.relative_to(good)
+        if how == "cut":
+            victim.write_bytes(victim.read_bytes()[: victim.stat().st_size // 2])
+        else:
+            victim.unlink()
+        went_on = go_on()
+        harmless[went_on] += 1
+        print(kind(file), how, "no harm" if went_on else "refused")
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        shutil.copytree(good, checkpoint, dirs_exist_ok=True)  # Spark may still write a snapshot of the state
+    assert harmless[True] > 0
+    assert harmless[False] > 0
+
+    assert go_on()
+    driver = driver_of(spark, project, log_connection, registry_url, data, settings=load_job_configs(project))
+    drivers.append(driver)
+    driver.start()
+    say_end(log_connection, topic, int((NOON + timedelta(minutes=200 * posted)).timestamp() * 1000))
+    run_until(driver, lambda: ended(driver, f"{shop}.visits"))
+    assert sorted(row["since"] for row in read_rows(log_connection, f"{shop}.visits")) == [
+        NOON + timedelta(minutes=200 * number) for number in range(posted)
     ]
 
 

@@ -212,6 +212,9 @@ def test_a_failure_of_spark_names_the_file_that_is_damaged(directory):
     assert checkpoint.damaged(f"FSError: Checksum error: file:{state} at 0 exp: 1 got: 2") == state
     state_store = "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred during loading state."
     assert checkpoint.damaged(f"{state_store} Caused by: java.io.EOFException: ended") == directory / "state"
+    schema = "java.io.EOFException at org.apache.spark.sql.execution.streaming.state.SchemaHelper$SchemaV2Reader.read"
+    assert checkpoint.damaged(schema) == directory / "state"
+    assert checkpoint.damaged("java.io.EOFException at org.apache.kafka.clients.NetworkClient.poll") is None
     assert checkpoint.damaged(f"{state_store} Caused by: java.io.IOException: No space left on device") is None
     assert checkpoint.damaged(f"no space left on device: {state}") is None
     for reason in ("Too many open files", "No space left on device", "Read-only file system", "Permission denied"):

@@ -39,6 +39,8 @@ _DAMAGE = (
     "ZipException",
 )
 """How Spark 4.2 and what it reads files with say that one is not as it was written."""
+_OF_STATE = ("LOAD_STATE_STORE", "org.apache.spark.sql.execution.streaming.state.")
+"""What a failure has in it that came from reading the state, where no file is named."""
 _NO_DAMAGE = (
     "Too many open files",
     "No space left on device",
@@ -175,7 +177,8 @@ class Checkpoint:
         if any(reason in failure for reason in _NO_DAMAGE):
             return None
         named = re.search(re.escape(str(self.directory)) + r"/[\w./-]*[\w-]", failure)
-        path = Path(named.group()) if named else self.directory / "state" if "LOAD_STATE_STORE" in failure else None
+        of_state = any(sign in failure for sign in _OF_STATE)
+        path = Path(named.group()) if named else self.directory / "state" if of_state else None
         return path if any(sign in failure for sign in _DAMAGE) else None
 
     def repair(self, path: Path, committed: int) -> str:
