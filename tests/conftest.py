@@ -97,3 +97,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     session = start_session("tests", SparkConfig(), directory=tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark_runs_already(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> "SparkSession":
+    """What would start a Spark of its own in this process is given the run's, and what would stop it does not."""
+    monkeypatch.setattr("mainstem.process.session.start_session", lambda *_, **__: spark)
+    monkeypatch.setattr("mainstem.process.session.stop_session", lambda _: 0)
+    return spark

@@ -38,6 +38,18 @@ def project(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def planned(spark_runs_already):
+    """What `mainstem plan` with these arguments prints: all of it but the start and the end of a Spark."""
+
+    def run(*arguments):
+        done = CliRunner().invoke(group, ["plan", *map(str, arguments)], catch_exceptions=False)
+        assert (done.exit_code, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
+
+
 @pytest.mark.spark
 def test_the_graph_is_shown_before_anything_runs(project):
     command = [sys.executable, "-m", "mainstem", "plan", str(project), "--json"]
@@ -45,21 +57,18 @@ def test_the_graph_is_shown_before_anything_runs(project):
     here.mkdir()
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, cwd=here)
     assert (done.returncode, done.stderr, list(here.iterdir())) == (0, "", [])
-    planned = json.loads(done.stdout)
-    (job,) = planned["jobs"]
+    (job,) = json.loads(done.stdout)["jobs"]
     assert (job["inputs"], job["output"], job["keeps_order"]) == ({"orders": "orders"}, "big_orders", True)
     assert [column["name"] for column in job["columns"]] == ["number", "amount"]
     assert not (project / ".mainstem").exists()
 
 
 @pytest.mark.spark
-def test_people_see_columns_and_who_stands_at_both_ends(project):
+def test_people_see_columns_and_who_stands_at_both_ends(project, planned):
     """Topics and schemas were promised, and no column was shown; what a source wrote was written by nobody."""
     loose = '[topics.orders.config]\n"flush.messages" = "1000"\n'
     (project / "mainstem.toml").write_text(f'[sinks.lake]\ntype = "delta"\n{loose}')
-    done = mainstem("plan", project, timeout=240)
-    assert done.returncode == 0, done.stderr
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    lines = [" ".join(line.split()) for line in planned(project).splitlines()]
     assert "orders stream 1 no collector big_orders, sink lake" in lines
     assert "big_orders stream number 1 no job big_orders sink lake" in lines
     assert "big_orders number bigint, amount double" in lines
@@ -70,23 +79,22 @@ def test_people_see_columns_and_who_stands_at_both_ends(project):
 
 
 @pytest.mark.spark
-def test_what_a_log_that_does_not_run_knows_is_not_made_up(project, tmp_path):
+def test_what_a_log_that_does_not_run_knows_is_not_made_up(project, tmp_path, planned):
     """All topics were there, and the plan was to create them."""
     data = tmp_path / "data"
     data.mkdir()
     save(data, UpState(1, str(project), "127.0.0.1:1", "http://127.0.0.1:1", 0.0))
     (project / "jobs.py").write_text(JOBS.replace(', schema="orders.avsc"', ""))
-    done = mainstem("plan", project, "--data", data, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert "big_orders: orders: no schema yet; known once topic orders has a schema\n" in done.stdout
+    said = planned(project, "--data", data)
+    assert "big_orders: orders: no schema yet; known once topic orders has a schema\n" in said
     unknown = "the log does not run, so which topics and schemas there are is not known"
-    assert f"{unknown}: `mainstem up {project} --data {data}`" in done.stdout  # it left out --data
-    assert "create topic" not in done.stdout
+    assert f"{unknown}: `mainstem up {project} --data {data}`" in said  # it left out --data
+    assert "create topic" not in said
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("given", [False, True])
-def test_a_kafka_is_asked_whether_or_not_up_runs(project, tmp_path, cli_log, given):
+def test_a_kafka_is_asked_whether_or_not_up_runs(project, tmp_path, planned, cli_log, given):
     """ "The log does not run", and there was no way to say where it does."""
     connection, data = Connection(cli_log), tmp_path / "data"
     ensure_internal_topics(connection)
@@ -103,16 +111,12 @@ def test_a_kafka_is_asked_whether_or_not_up_runs(project, tmp_path, cli_log, giv
         data.mkdir()
         options = ["--bootstrap", cli_log]
         save(data, UpState(1, str(project), cli_log, "http://127.0.0.1:1", 0.0, options=options))
-    done = mainstem(
-        "plan", project, "--data", data, "--json", *(["--bootstrap", cli_log] if given else []), timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    planned = json.loads(done.stdout)
-    assert (planned["complete"], planned["warnings"]) == (True, [])  # a Kafka says by itself what it keeps
-    assert [(each["name"], each["exists"], each["partitions"]) for each in planned["topics"]] == [
+    found = json.loads(planned(project, "--data", data, "--json", *(["--bootstrap", cli_log] if given else [])))
+    assert (found["complete"], found["warnings"]) == (True, [])  # a Kafka says by itself what it keeps
+    assert [(each["name"], each["exists"], each["partitions"]) for each in found["topics"]] == [
         ("orders", True, 3), ("big_orders", False, 1),
     ]  # fmt: skip
-    assert [column["name"] for column in planned["topics"][1]["columns"]] == ["number", "amount"]
+    assert [column["name"] for column in found["topics"][1]["columns"]] == ["number", "amount"]
 
 
 def test_a_kafka_that_is_not_there_is_told_before_anything_is_loaded(project):

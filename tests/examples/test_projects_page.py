@@ -4,9 +4,9 @@ import inspect
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -15,11 +15,15 @@ from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sinks.delta_rows import place_fields
 from mainstem.process import changelog, stream, table, topic
 from mainstem.process.analysis import POSITION_TYPE
+from mainstem.process.session import SparkConfig
 from mainstem.standalone.config import load_config
-from tests.support.commands import mainstem
+from mainstem.standalone.planned import planned_now
 from tests.support.node import Node, wait_for
 from tests.support.postgres import Database
 from tests.support.repository import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PAGE = (ROOT / "docs" / "projects.md").read_text()
 
@@ -38,11 +42,10 @@ def blocks(tmp_path: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.spark
-def test_the_project_means_what_the_page_says(blocks: dict[str, list[str]], tmp_path: Path) -> None:
-    done = mainstem("plan", tmp_path, "--json", timeout=240)
-    assert done.returncode == 0, done.stderr
-    jobs = json.loads(done.stdout)["jobs"]
-    assert {job["name"]: (job["determinism"], job["keeps_order"]) for job in jobs} == {
+@pytest.mark.usefixtures("blocks", "spark_runs_already")
+def test_the_project_means_what_the_page_says(tmp_path: Path) -> None:
+    jobs = planned_now(tmp_path, tmp_path / ".mainstem", None).jobs
+    assert {job.name: (job.determinism, job.keeps_order) for job in jobs} == {
         "large_orders": ("prefix-deterministic", True),
         "orders_enriched": ("batch-dependent", True),
         "revenue_hourly": ("batch-dependent", False),
@@ -50,10 +53,18 @@ def test_the_project_means_what_the_page_says(blocks: dict[str, list[str]], tmp_
 
 
 @pytest.mark.spark
-def test_a_job_is_called_with_rows_as_the_page_does_it(blocks: dict[str, list[str]], tmp_path: Path) -> None:
-    command = [sys.executable, "-c", blocks["python"][1]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+def test_a_job_is_called_with_rows_as_the_page_does_it(
+    spark: "SparkSession", blocks: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's own session is one of the Spark that runs: what it sets is set for no other test."""
+    monkeypatch.setattr(type(spark), "_instantiatedSession", spark.newSession())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("jobs", None)  # of another project
+    try:
+        exec(blocks["python"][1], {})
+    finally:
+        assert Path(str(sys.modules.pop("jobs").__file__)) == tmp_path / "jobs.py"
+    assert spark.conf.get("spark.master") == SparkConfig().master
 
 
 def test_the_sources_and_destinations_run(
