@@ -96,7 +96,8 @@ def test_settings_are_changed_by_our_own_command_too(log: Log, topic: str) -> No
 
 def test_settings_are_shown_changed_and_taken_back_by_the_tool(log: Log, topic: str) -> None:
     where = ("--entity-type", "topics", "--entity-name", topic)
-    run(log, "kafka-configs", *where, "--alter", "--add-config", "retention.ms=7200000,max.message.bytes=2000000")
+    settings = "retention.ms=7200000,max.message.bytes=2000000,cleanup.policy=[compact,delete]"
+    assert "Completed updating config" in run(log, "kafka-configs", *where, "--alter", "--add-config", settings)
     shown = run(log, "kafka-configs", *where, "--describe")
     assert re.search(
         r"retention\.ms=7200000 sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:retention\.ms=7200000", shown
@@ -108,6 +109,7 @@ def test_settings_are_shown_changed_and_taken_back_by_the_tool(log: Log, topic: 
     )
     assert "retention.ms" not in shown
     assert "max.message.bytes=2000000" in shown
+    assert "cleanup.policy=compact,delete" in shown
     assert {"retention.ms", "segment.bytes", "cleanup.policy"} <= set(
         re.findall(r"^  ([a-z.]+)=", everything, re.MULTILINE)
     )
@@ -136,18 +138,19 @@ def test_the_brokers_own_settings_are_shown(log: Log) -> None:
 
 
 def test_records_before_an_offset_are_deleted_by_the_tool(log: Log, topic: str, tmp_path: Path) -> None:
-    produce("confluent", log, topic, [Sent(str(number)) for number in range(10)])
+    produce("confluent", log, topic, [Sent(str(number)) for number in range(9)])
+    produce("confluent", log, topic, [Sent("later than all others")])
     plan = tmp_path / "plan.json"
     plan.write_text(
         json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 4}], "version": 1}), encoding="utf-8"
     )
     assert "low_watermark: 4" in run(log, "kafka-delete-records", "--offset-json-file", str(plan))
     assert [one.offset for one in consume("aiokafka", log, topic, 6)] == [4, 5, 6, 7, 8, 9]
-    earliest, latest = kafka_tools.run_together(
-        ("kafka-get-offsets", "--bootstrap-server", log.bootstrap, "--topic", topic, "--time", "earliest"),
-        ("kafka-get-offsets", "--bootstrap-server", log.bootstrap, "--topic", topic, "--time", "latest"),
+    times = ("earliest", "latest", "max-timestamp")
+    found = kafka_tools.run_together(
+        *(("kafka-get-offsets", "--bootstrap-server", log.bootstrap, "--topic", topic, "--time", at) for at in times)
     )
-    assert (earliest.strip(), latest.strip()) == (f"{topic}:0:4", f"{topic}:0:10")
+    assert [said.strip() for said in found] == [f"{topic}:0:4", f"{topic}:0:10", f"{topic}:0:9"]
 
 
 def test_offsets_are_listed_by_the_admin_client(log: Log, topic: str) -> None:
@@ -169,6 +172,7 @@ def test_the_cluster_describes_itself(log: Log) -> None:
     assert described.cluster_id in identity
     for api in ("Produce", "Fetch", "Metadata", "InitProducerId", "TxnOffsetCommit", "DescribeTopicPartitions"):
         assert re.search(rf"{api}\(\d+\): .*\[usable: \d+\]", versions), api
+    assert "Produce(0): 0 to 13 [usable: 13]" in versions
 
 
 def test_the_size_on_disk_is_described(log: Log, topic: str) -> None:

@@ -81,6 +81,8 @@ def test_what_one_client_commits_another_goes_on_from(log: Log, topic: str, name
         *("--max-messages", "2", "--timeout-ms", "60000"),
     )
     assert java.stdout.split() == ["4", "5"]
+    [row] = [line.split() for line in tool(log, "--describe", "--group", name).splitlines() if topic in line]
+    assert row[:6] == [name, topic, "0", "6", "6", "0"]  # it commits when it ends
 
 
 def test_two_members_share_the_partitions_and_one_that_leaves_gives_its_own_back(log: Log, name: str) -> None:
