@@ -17,6 +17,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, write_heartbeats
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.core import MainstemError, UserError
+from mainstem.core.locks import DirectoryLock
 from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildState
 from tests.support.demo import DEMO
@@ -31,18 +32,24 @@ TRANSACTION = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def modules(monkeypatch):
-    """The demo's own modules, which lie beside it; nothing is waited for longer than half a second."""
-    monkeypatch.syspath_prepend(str(DEMO.parent))
+@pytest.fixture(scope="module")
+def imported():
+    """The demo's own modules, which lie beside it."""
     names = ("waiting", "truth", "check", "stock", "watch", "faults", "demo")
-    loaded = SimpleNamespace(**{name: importlib.import_module(name) for name in names})
-    for name in ("waiting", "watch", "demo"):
-        monkeypatch.setattr(getattr(loaded, name), "LONGEST_WAIT_S", 0.5)
-    yield loaded
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.syspath_prepend(str(DEMO.parent))
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
     for name in list(sys.modules):
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(DEMO.parent)):
             del sys.modules[name]
+
+
+@pytest.fixture
+def modules(imported, monkeypatch):
+    """The demo's own modules; nothing is waited for longer than half a second."""
+    for name in ("waiting", "watch", "demo"):
+        monkeypatch.setattr(getattr(imported, name), "LONGEST_WAIT_S", 0.5)
+    return imported
 
 
 @pytest.fixture
@@ -52,9 +59,11 @@ def handlers():
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.fixture
-def truth(modules, tmp_path):
-    return modules.truth.Truth(modules.truth.data_files(tmp_path), flights=50, before_changes=20)
+@pytest.fixture(scope="module")
+def truth(imported, tmp_path_factory):
+    """It is asked only: reading a year's flights takes as long as all tests with it."""
+    data = imported.truth.data_files(tmp_path_factory.mktemp("truth"))
+    return imported.truth.Truth(data, flights=50, before_changes=20)
 
 
 def fine():
@@ -188,6 +197,28 @@ def test_the_demo_ends_with_one_line_that_says_what_to_do(
     assert modules.demo.main() == code
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith(line)
+
+
+def test_a_directory_with_something_else_is_left_alone(modules, tmp_path, monkeypatch, capsys, handlers):
+    """The demo empties its directory at the start; the second time, what the first has left there is no mark of it."""
+    (tmp_path / "precious").touch()
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--work", str(tmp_path)])
+    for _ in range(2):
+        assert modules.demo.main() == 2
+        (told,) = capsys.readouterr().err.splitlines()
+        assert "expected a directory for the demo, found precious there; give another --work" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_demo_that_is_kept_running_keeps_its_data(tmp_path):
+    with DirectoryLock(tmp_path, ".flights_demo"):
+        (tmp_path / "node").mkdir()
+        command = [sys.executable, DEMO, "--work", tmp_path]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        (told,) = done.stderr.splitlines()
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "a demo still runs there; end it, or give another --work" in told
+    assert (tmp_path / "node").is_dir()
 
 
 def test_a_transfer_that_fails_ends_the_demo(modules, tmp_path):
