@@ -243,8 +243,7 @@ def test_the_group_shows_the_lag(bench: Bench) -> None:
 
 def test_a_batch_longer_than_the_transaction_timeout_fails_whole(bench: Bench) -> None:
     bench.run(batches=1)
-    # The broker looks for expired transactions every 10 s unless it is told otherwise.
-    bench.run(batches=1, timeout_ms=1000, pause_before_commit=12, fails="more than its timeout")
+    bench.run(batches=1, timeout_ms=1000, outlast=True, fails="more than its timeout")
     assert len(bench.visible()) == 50
     bench.run()
     bench.check()

@@ -35,6 +35,7 @@ from mainstem.process.sink_claims import Claim, send_claim
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput
 from mainstem.process.sink_decision import Decision
 from mainstem.records.fingerprint import fingerprint_sum
+from tests.support.waiting import wait_until
 
 Range = dict[int, int]
 
@@ -52,7 +53,7 @@ class Config(msgspec.Struct, frozen=True):
     timeout_ms: int = 60_000
     pause_in_task: float = 0.0  # seconds between a task's claim and its rows, in the first batch that runs
     twice: bool = False  # every task is attempted twice, with other rows the second time
-    pause_before_commit: float = 0.0
+    outlast: bool = False  # commit each batch only when the log has aborted its transaction for its age
     output_partitions: int = 3
 
 
@@ -112,13 +113,18 @@ class Engine:
             try:
                 outputs = self._run_tasks(plan, batch, self._read(start, end))
                 self.trace("task_produced")
-                time.sleep(self.config.pause_before_commit)
+                if self.config.outlast:
+                    wait_until(self._nothing_open, "the transaction is aborted")
                 sink.commit(batch, positions(end), outputs)
             except BaseException:
                 sink.abort()
                 raise
         _rename_into_place(self.checkpoint / "commits" / str(batch), {})
         self.trace("written_down")
+
+    def _nothing_open(self) -> bool:
+        stable = end_offsets(self.connection, self.config.output, committed=True)
+        return stable == end_offsets(self.connection, self.config.output)
 
     def _run_tasks(self, plan: Any, batch: int, rows: list[tuple[bytes, bytes]]) -> list[TaskOutput]:
         shares: dict[int, list[tuple[bytes, bytes]]] = {}
