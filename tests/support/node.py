@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 
 from mainstem.client.connection import Connection
 from mainstem.registry.reader import TypedReader
 from tests.support.processes import start
+from tests.support.waiting import wait_until
 
 
 class Node:
@@ -84,7 +84,4 @@ class Node:
 
 
 def wait_for(done, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.05)
+    wait_until(done, "what is waited for", seconds=seconds)

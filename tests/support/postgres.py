@@ -24,6 +24,7 @@ from mainstem.registry import avro
 from mainstem.registry.client import Registry
 from tests.support.live import running_registry
 from tests.support.records import committed
+from tests.support.waiting import pause
 
 WAIT_SECONDS = 120.0  # only a hang takes so long, or a machine that many share
 
@@ -219,12 +220,12 @@ def wait_until(
     seconds: float = WAIT_SECONDS,
     describe: Callable[[], str] = lambda: "",
 ) -> None:
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not reached():
         if running is not None and running.error is not None:
             raise running.error
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{describe()}"
-        time.sleep(0.02)
+        assert time.monotonic() < began + seconds, f"not within {seconds:.0f} s: {what}\n{describe()}"
+        pause(began)
 
 
 def read_topic(connection: Connection, topic: str, registry: Registry) -> list[Any]:
