@@ -14,8 +14,9 @@ from mainstem.client.catalog import entries, read_catalog, write_catalog
 from mainstem.client.reports import Report
 from mainstem.client.topics import delete, ensure_topic
 from mainstem.connect.sinks import delta_small
-from mainstem.connect.sinks.delta import reports_of
+from mainstem.connect.sinks.delta import Lakehouse, reports_of
 from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit
+from mainstem.connect.sinks.delta_positions import Positions
 from mainstem.connect.sinks.delta_small import SmallWriter
 from mainstem.connect.sinks.delta_spark import SparkWriter
 from mainstem.records.fingerprint import fingerprint
@@ -29,6 +30,28 @@ def test_a_tables_statement_covers_all_from_offset_0():
     assert reports_of(TableCommit("t", {0: PartitionBooks(), 1: books}), "lake") == [
         Report(reader="lake", topic="t", partition=1, end=7, rows=4, tombstones=1, quarantined=1, hash=5)
     ]
+
+
+@pytest.mark.spark
+def test_a_topic_that_comes_while_the_query_is_started_does_not_fail_it(lake, monkeypatch):
+    """Spark's `startingOffsets` has to name every topic that is there: it failed, and all tables began again."""
+    ensure_topic(lake.connection, "flights", 1)
+    lake.send("flights", [(b"a", {"number": 1, "origin": "JFK", "at": 0})])
+    opened, failures = Positions.open, []
+
+    def open_and_more(self, matches):
+        starts = opened(self, matches)
+        ensure_topic(lake.connection, "late", 2)
+        lake.send("late", [(b"b", {"number": 2, "origin": "LGA", "at": 0})])
+        return starts
+
+    monkeypatch.setattr(Positions, "open", open_and_more)
+    monkeypatch.setattr(Lakehouse, "_failed", lambda self, error: failures.append(error))
+    query = lake.run()
+    lake.wait_for("flights", [(1,)], "number")
+    lake.wait_for("late", [(2,)], "number")
+    query.stop()
+    assert failures == []
 
 
 @pytest.mark.spark

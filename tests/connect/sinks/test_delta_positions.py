@@ -6,11 +6,11 @@ import pytest
 from mainstem.audit.books import Verdict
 from mainstem.audit.report import audit
 from mainstem.client.append import append
-from mainstem.client.topics import delete, ensure_topic
+from mainstem.client.topics import delete, end_offsets, ensure_topic
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sinks.delta_held import HeldTables
 from mainstem.connect.sinks.delta_log import PartitionBooks
-from mainstem.connect.sinks.delta_positions import EARLIEST, LATEST, Positions, TopicChanged
+from mainstem.connect.sinks.delta_positions import Positions, TopicChanged
 from mainstem.connect.sinks.delta_topics import Slice
 from mainstem.core.clock import ManualClock
 from mainstem.registry import avro
@@ -36,17 +36,18 @@ def positions(log_connection, tmp_path, held):
 
 
 def test_a_table_goes_on_where_it_is_and_is_held_where_its_topic_is_another(log_connection, tmp_path, held, positions):
-    assert positions.open("flights".__eq__) == {"flights": {"0": EARLIEST, "1": EARLIEST}}
+    assert positions.open("flights".__eq__) == {"flights": {"0": 0, "1": 0}}
     assert not positions.is_begun("flights")
     append(log_connection, "flights", [(None, b"x")] * 3)
     positions.recognise(["flights"])
     commit = positions.next_commit("flights", [Slice(0, None, 3, 7)], {}, {0: 3})
     write(tmp_path, commit)
-    assert positions.open("flights".__eq__) == {"flights": {"0": 3, "1": EARLIEST}}
+    assert positions.open("flights".__eq__) == {"flights": {"0": 3, "1": 0}}
     assert positions.is_begun("flights")
     assert positions.offsets_up_to({"flights": {0: 5, 1: 1}, "new": {0: 4}}) == 2 + 1 + 4
     write(tmp_path, msgspec.structs.replace(commit, number=2, topic_id="another"))
-    assert positions.open("flights".__eq__) == {"flights": {"0": LATEST, "1": LATEST}}
+    ends = {str(number): end for number, end in end_offsets(log_connection, "flights").items()}
+    assert positions.open("flights".__eq__) == {"flights": ends}
     assert "the table is of topic another" in held.reasons["flights"]
 
 

@@ -17,7 +17,6 @@ a table's small files become few, and what no version of the last week has is re
 """
 
 import re
-import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +41,7 @@ from mainstem.connect.sinks.delta_spark import (
     one_line,
     with_schema_ids,
 )
-from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends
+from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends, begin_at
 from mainstem.core import Clock, SystemClock
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
@@ -178,14 +177,10 @@ class Lakehouse:
         matches = self._spark._jvm.java.util.regex.Pattern.matches  # type: ignore[union-attr]
         starts = self._positions.open(lambda topic: matches(self._config.topics, topic))
         self._report(commit for topic, commit in self._positions.commits.items() if topic not in self.held)
-        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        begin_at(self._checkpoint, starts)
         source = self._spark.readStream.format("kafka").options(**self._connection.spark())
         source = source.option("kafka.isolation.level", "read_committed").option("includeHeaders", "false")
         source = source.option("subscribePattern", self._config.topics)
-        if starts:
-            source = source.option("startingOffsets", msgspec.json.encode(starts).decode())
-        else:
-            source = source.option("startingOffsets", "earliest")
         source = source.option("maxOffsetsPerTrigger", str(self._config.max_records))
         writer = source.load().writeStream.foreachBatch(self._batch).queryName(self._name)
         writer = writer.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=self._config.every)

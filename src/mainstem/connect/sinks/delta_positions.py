@@ -15,7 +15,6 @@ from mainstem.connect.sinks.delta_spark import QUARANTINE, TableHeld
 from mainstem.connect.sinks.delta_topics import Slice
 from mainstem.core import MainstemError, Retriable, TopicPartition, is_topic_name
 
-EARLIEST, LATEST = -2, -1  # Spark's names for offsets
 KAFKA_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}  # no pattern finds them
 
 
@@ -41,8 +40,8 @@ class Positions:
         self._read: dict[TopicPartition, int] = {}  # where the last batch ended
 
     def open(self, matches: Callable[[str], bool]) -> dict[str, dict[str, int]]:
-        """Where the tables are, for every partition of every topic that `matches` and is there now;
-        later ones start at their first.
+        """From where each is to be read: every partition (as text) of every topic that `matches` and is there now.
+        Held tables are left alone until they are opened again, so theirs is the end.
         """
         found = list_topics(self._connection)
         topics = {
@@ -61,9 +60,9 @@ class Positions:
             positions = self._commit_of(topic).positions
             for number in range(partitions):
                 place = TopicPartition(topic, number)
-                start = LATEST if topic in self._held.reasons else positions.get(place, EARLIEST)
-                starts.setdefault(topic, {})[str(number)] = start
-                self._read[place] = start if start >= 0 else places.get(place, (0, 0))[start == LATEST]
+                first, end = places.get(place, (0, 0))
+                start = end if topic in self._held.reasons else positions.get(place, first)
+                starts.setdefault(topic, {})[str(number)] = self._read[place] = start
         self._held.opened(topics)
         return starts
 
