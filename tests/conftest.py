@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from mainstem.core.logging import configure
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.properties import MUCH, USUAL
 
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JAVA_TOOL_OPTIONS", ONE_COMPILER)
     # A shell has what it runs in the background ignore Ctrl-C, and children inherit that; tests interrupt theirs.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As every program does: else a test that looks at what is logged leaves structlog printing all of it, on stdout.
+    configure("tests", level="warning")
     if config.getoption("--long"):
         settings.load_profile("long")
 
