@@ -237,12 +237,14 @@ def _import(directory: Path, files: Sequence[Path]) -> list[ModuleType]:
     for name in _brought:
         sys.modules.pop(name, None)
     importlib.invalidate_caches()
-    before = set(sys.modules)
+    before, without_bytecode = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(directory))
+    sys.dont_write_bytecode = True  # of two edits within one second the first would be kept
     try:
         for path in files:
             _import_file(path)
     finally:
+        sys.dont_write_bytecode = without_bytecode
         sys.path.remove(str(directory))
         new = {name: module for name, module in list(sys.modules.items()) if name not in before}
         ours = {name: module for name, module in new.items() if _is_below(module, directory)}
