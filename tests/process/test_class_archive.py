@@ -1,9 +1,10 @@
 """The archive of classes fits one Java and one class path, and is named by them."""
 
 import os
+import subprocess
 from pathlib import Path
 
-from mainstem.process.class_archive import archive_path, make_archive, use_archive
+from mainstem.process.class_archive import archive_path, base_archive, make_archive, use_archive
 from mainstem.process.jars import spark_jars
 from mainstem.process.java import Java, find_java
 
@@ -30,6 +31,26 @@ def test_a_session_takes_its_classes_from_the_archive(spark):
     archive = archive_path(find_java(), spark_jars())
     options = list(bean.getInputArguments())
     assert (f"-XX:SharedArchiveFile={archive}" in options) == archive.is_file()
+
+
+def test_a_java_without_an_archive_of_its_own_classes_gets_one_to_build_on(tmp_path):
+    """The one in the wheel has none, and wrote no archive: drivers on a machine without Java started slowly for ever."""
+    real, home = find_java(), tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    wrapper = home / "bin" / "java"
+    own = 'case "$*" in *SharedArchiveFile*) ;; *) set -- -XX:SharedArchiveFile=/nowhere "$@" ;; esac'
+    wrapper.write_text(f'#!/bin/sh\n{own}\nexec {real.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    java, archive = Java(home, real.version, "PATH"), tmp_path / "a.jsa"
+    assert base_archive(real, archive) is None
+    base = base_archive(java, archive)
+    assert base == tmp_path / "a.base"
+    made = base.stat().st_mtime_ns
+    assert base_archive(java, archive) == base
+    assert base.stat().st_mtime_ns == made
+    subprocess.run([java.executable, *make_archive(archive, base), "-version"], check=True)
+    subprocess.run([java.executable, "-Xshare:on", *use_archive(archive), "-version"], check=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"java", "a.jsa", "a.base"}
 
 
 def test_options():

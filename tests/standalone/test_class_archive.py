@@ -33,12 +33,12 @@ def test_the_small_project_uses_every_part_of_a_driver(tmp_path):
 def test_an_archive_that_is_there_is_left_alone_and_a_failed_run_says_so(tmp_path, monkeypatch, capsys):
     path = tmp_path / "classes" / "x.jsa"
     monkeypatch.setattr(class_archive, "archive_path", lambda *_: path)
-    monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written: None)
+    monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written, base: None)
     with pytest.raises(class_archive.NotMade, match="wrote no class archive"):
         class_archive.ensure_archive()
     assert class_archive.main() == 1
     assert "wrote no class archive" in capsys.readouterr().err
-    monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written: written.write_bytes(b"x"))
+    monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written, base: written.write_bytes(b"x"))
     assert class_archive.ensure_archive()
     assert not class_archive.ensure_archive()
     assert path.read_bytes() == b"x"
@@ -50,14 +50,14 @@ def test_two_that_make_the_same_archive_are_not_in_each_others_way(tmp_path, mon
     monkeypatch.setattr(class_archive, "archive_path", lambda *_: path)
     at_the_same_time = []
 
-    def first(scratch, written):
+    def first(scratch, written, base):
         written.write_bytes(b"first")
         monkeypatch.setattr(class_archive, "_run_small_project", second)
         class_archive.ensure_archive()
         assert path.read_bytes() == b"second"
         assert written.read_bytes() == b"first"
 
-    def second(scratch, written):
+    def second(scratch, written, base):
         at_the_same_time.extend(path.parent.glob("*/*.jsa"))
         written.write_bytes(b"second")
 
@@ -120,7 +120,7 @@ def test_archives_that_nothing_can_use_any_more_are_removed(tmp_path, monkeypatc
     os.utime(classes / "unfinished-killed", (1, 1))
     (classes / "unfinished-of-now").mkdir()
     monkeypatch.setattr(class_archive, "archive_path", lambda *_: classes / "new.jsa")
-    monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written: written.write_bytes(b"x"))
+    monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written, base: written.write_bytes(b"x"))
     assert class_archive.ensure_archive()
     assert {path.name for path in classes.iterdir()} == {
         "elsewhere.jsa", "elsewhere.txt", "new.jsa", "new.txt", "unfinished-of-now"

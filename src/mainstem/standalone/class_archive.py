@@ -26,7 +26,7 @@ from mainstem.core import MainstemError
 from mainstem.core.config import PREFIX, PROJECT_FILE
 from mainstem.core.http import open_request
 from mainstem.process import load_project
-from mainstem.process.class_archive import archive_path, make_archive
+from mainstem.process.class_archive import BASE, UNFINISHED, archive_path, base_archive, make_archive
 from mainstem.process.jars import spark_jars
 from mainstem.process.java import cache_directory, find_java
 from mainstem.process.shared_files import remove_unused
@@ -73,7 +73,6 @@ def hourly(pages):
 """
 
 _WITHIN_S = 300.0
-_UNFINISHED = "unfinished-"
 _UNFINISHED_FOR_S = 24 * 3600.0  # older ones are of killed processes
 
 
@@ -88,7 +87,8 @@ def ensure_archive(on_start: Callable[[], None] = lambda: None) -> bool:
         NoJava: no Java that can run Spark.
         NotMade: the run failed; everything works without the archive, only slower.
     """
-    path = archive_path(find_java(), spark_jars())
+    java = find_java()
+    path = archive_path(java, spark_jars())
     if path.is_file():
         return False
     on_start()
@@ -96,10 +96,10 @@ def ensure_archive(on_start: Callable[[], None] = lambda: None) -> bool:
     with (
         tempfile.TemporaryDirectory(prefix="mainstem-classes-") as scratch,
         # Beside its place, and another one for each process: two may make the same archive.
-        tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=path.parent) as beside,
+        tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=path.parent) as beside,
     ):
         written = Path(beside) / path.name
-        _run_small_project(Path(scratch), written)
+        _run_small_project(Path(scratch), written, base_archive(java, path))
         if not written.is_file():
             raise NotMade(f"{written}: the JVM wrote no class archive")
         _owner(path).write_text(str(spark_home()))
@@ -122,7 +122,8 @@ def _remove_useless(kept: Path) -> None:
         if archive != kept and (owner is None or owner == spark_home() or not owner.is_dir()):
             archive.unlink(missing_ok=True)
             _owner(archive).unlink(missing_ok=True)
-    for unfinished in kept.parent.glob(f"{_UNFINISHED}*"):
+            archive.with_suffix(BASE).unlink(missing_ok=True)
+    for unfinished in kept.parent.glob(f"{UNFINISHED}*"):
         with contextlib.suppress(FileNotFoundError):  # its process has finished it just now
             if time.time() - unfinished.stat().st_mtime > _UNFINISHED_FOR_S:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -141,10 +142,11 @@ def _without_settings() -> Iterator[None]:
 
 
 @_without_settings()
-def _run_small_project(scratch: Path, archive: Path) -> None:
+def _run_small_project(scratch: Path, archive: Path, base: Path | None) -> None:
     project, data = scratch / "project", scratch / "data"
     project.mkdir()
-    (project / PROJECT_FILE).write_text(_SETTINGS.format(options=json.dumps(shlex.join(make_archive(archive)))))
+    options = shlex.join(make_archive(archive, base))
+    (project / PROJECT_FILE).write_text(_SETTINGS.format(options=json.dumps(options)))
     (project / "visits.avsc").write_text(_SCHEMA)
     (project / "jobs.py").write_text(_JOBS)
     config, loaded = load_config(project), load_project(project)
