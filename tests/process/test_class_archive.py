@@ -34,7 +34,7 @@ def test_a_session_takes_its_classes_from_the_archive(spark):
 
 
 def test_a_java_without_an_archive_of_its_own_classes_gets_one_to_build_on(tmp_path):
-    """The one in the wheel has none, and wrote no archive: drivers on a machine without Java started slowly for ever."""
+    """The one in the wheel has none, and wrote no archive: where no other Java is, drivers started slowly."""
     real, home = find_java(), tmp_path / "java"
     (home / "bin").mkdir(parents=True)
     wrapper = home / "bin" / "java"
