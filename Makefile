@@ -106,6 +106,7 @@ bench: setup
 	@$(PY) -m bench.sink_vs_spark
 	@$(PY) -m bench.sink_vs_spark --kafka
 	@$(PY) -m bench.collector
+	@$(PY) -m bench.second_up
 
 wheel: $(VENV)/installed
 	@rm -rf dist && $(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -41,3 +41,11 @@ def test_no_property_has_the_same_number_of_examples_in_a_long_run() -> None:
     """A number in the test itself would hold there too: `tests.support.properties.examples` gives one for each run."""
     fixed = [path.name for path in (ROOT / "tests").rglob("*.py") if re.search(r"max_examples=\d", path.read_text())]
     assert fixed == []
+
+
+def test_each_target_has_its_last_figures() -> None:
+    page = (ROOT / "docs" / "long-runs.md").read_text()
+    targets, figures = (re.findall(r"^\| (.*?) \|", part, re.MULTILINE) for part in page.split("## Last figures"))
+    named = {target for cell in targets for target in re.findall(r"`(make [\w-]+)`", cell)}
+    assert len(named) == 3
+    assert named - {target for cell in figures for target in re.findall(r"`(make [\w-]+)`", cell)} == set()

@@ -1,7 +1,8 @@
 import re
+from concurrent.futures import Future
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mainstem import embedded
 from mainstem.client import BrokerUnavailable, Connection, TopicMismatch, UnknownTopic, topics
@@ -142,6 +143,29 @@ def test_offsets_of_every_partition(connection, topic):
     append(connection, topic, [(None, b"x")] * 5)
     assert end_offsets(connection, topic) == end_offsets(connection, topic, committed=True) == {0: 5, 1: 0, 2: 0}
     assert start_offsets(connection, topic) == {0: 0, 1: 0, 2: 0}
+
+
+@pytest.mark.parametrize("code", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE])
+def test_a_leader_that_does_not_know_it_yet_is_asked_again(connection, topic, monkeypatch, code):
+    """Apache Kafka names a new topic's leaders a moment before they know of it."""
+    append(connection, topic, [(None, b"x")] * 5)
+    client, refusals = topics.admin(connection), []
+
+    class Election:
+        def list_offsets(self, wanted, **options):
+            answers = client.list_offsets(wanted, **options)
+            if len(refusals) < 2:
+                refusals.append(Future())
+                refusals[-1].set_exception(KafkaException(KafkaError(code)))
+                answers |= {next(iter(answers)): refusals[-1]}
+            return answers
+
+        def __getattr__(self, name):
+            return getattr(client, name)
+
+    monkeypatch.setattr(topics, "admin", lambda _: Election())
+    assert end_offsets(connection, topic) == {0: 5, 1: 0, 2: 0}
+    assert len(refusals) == 2
 
 
 def test_offsets_since_a_time(connection, topic):

@@ -27,6 +27,7 @@ from mainstem.core.config import suggestion
 
 TIMEOUT_SECONDS = 30.0
 _ATTEMPT_SECONDS = 5.0
+_ELECTION = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 _REFUSALS = (
     KafkaError.INVALID_CONFIG,
     KafkaError.INVALID_PARTITIONS,
@@ -294,32 +295,39 @@ def topic_ids(connection: Connection, names: Iterable[str]) -> dict[str, str]:
 
 def bounds(connection: Connection, topics: Mapping[str, int]) -> dict[TopicPartition, tuple[int, int]]:
     """Log start offset and high watermark of every partition: `topics` has their number. Two requests for all."""
-    client = admin(connection)
     places = [ConfluentPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-    try:
-        start, end = (
-            {
-                TopicPartition(place.topic, place.partition): future.result().offset
-                for place, future in client.list_offsets(
-                    dict.fromkeys(places, spec), request_timeout=TIMEOUT_SECONDS
-                ).items()
-            }
-            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        )
-    except KafkaException as error:
-        raise _translated(error, "offsets of all topics") from error
+    start, end = (
+        _list_offsets(connection, dict.fromkeys(places, spec), "offsets of all topics")
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    )
     return {place: (start[place], end[place]) for place in start}
 
 
 def _offsets(connection: Connection, topic: str, spec: Any, level: IsolationLevel) -> dict[int, int]:
-    client = admin(connection)
     partitions = describe(connection, topic).partitions  # which also tells the client who leads them now
     wanted = {ConfluentPartition(topic, number): spec for number in range(partitions)}
-    futures = client.list_offsets(wanted, isolation_level=level, request_timeout=TIMEOUT_SECONDS)
-    try:
-        return {partition.partition: future.result().offset for partition, future in futures.items()}
-    except KafkaException as error:
-        raise _translated(error, f"offsets of topic {topic}") from error
+    found = _list_offsets(connection, wanted, f"offsets of topic {topic}", isolation_level=level)
+    return {place.partition: offset for place, offset in found.items()}
+
+
+def _list_offsets(
+    connection: Connection, wanted: dict[ConfluentPartition, Any], doing: str, **options: Any
+) -> dict[TopicPartition, int]:
+    """Offsets by partition; while leaders are elected, or do not know yet that they are, asked again."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        client = admin(connection)
+        futures = client.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS, **options)
+        try:
+            return {
+                TopicPartition(place.topic, place.partition): future.result().offset
+                for place, future in futures.items()
+            }
+        except KafkaException as error:
+            if error.args[0].code() not in _ELECTION or time.monotonic() > deadline:
+                raise _translated(error, doing) from error
+        time.sleep(0.1)
+        _metadata(connection)  # the client learns who leads them now
 
 
 def _wait_for_leaders(connection: Connection, name: str) -> TopicDescription:
