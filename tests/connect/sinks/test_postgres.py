@@ -8,6 +8,7 @@ import msgspec
 import psycopg2
 import pytest
 
+from mainstem.client.append import append
 from mainstem.client.catalog import write_catalog
 from mainstem.client.compacted import read_compacted
 from mainstem.client.reports import read_reports
@@ -23,8 +24,9 @@ from mainstem.connect.sinks.postgres import (
     TopicsLost,
 )
 from mainstem.connect.sinks.postgres_target import NotEmpty
+from mainstem.connect.sources.postgres import transactions_topic
 from mainstem.connect.worker import Worker
-from mainstem.core import ManualClock
+from mainstem.core import CorruptData, ManualClock
 from mainstem.registry import avro
 from tests.support.postgres import ALL_TYPES, EXTREMES, Pipeline, Running, run_until_it_fails, running, wait_until
 from tests.support.records import committed
@@ -329,6 +331,20 @@ def test_a_tombstone_that_is_read_after_the_key_has_changed(pipeline):
         with running(pipeline.make_replica()) as sink:
             pipeline.source.run("INSERT INTO f VALUES (11, 11)")
             pipeline.wait_until_equal("f", running=sink)
+
+
+@pytest.mark.parametrize("foreign", [None, b"{}", b"\0\0\0\0\1\0"], ids=["no value", "JSON", "another schema"])
+def test_what_is_no_transaction_of_the_source_is_told_with_its_place(pipeline, foreign):
+    """It was an error that nobody foresaw."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    topic = transactions_topic(pipeline.name)
+    append(pipeline.connection, topic, [(b"k", foreign)])
+    error = run_until_it_fails(pipeline.make_replica())
+    assert isinstance(error, CorruptData)
+    assert f"{topic}-0 offset " in str(error)
+    assert "look for who else writes to this topic" in error.hint
 
 
 def test_a_second_process_of_the_same_sink_is_kept_out(pipeline):

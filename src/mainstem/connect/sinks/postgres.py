@@ -30,6 +30,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from psycopg2.extras import execute_values
 
 from mainstem.client.catalog import entries, read_catalog, write_catalog
+from mainstem.client.compacted import NOT_OURS
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.client.reader import committed_consumer, headers_of, is_record
@@ -303,8 +304,8 @@ class _Run:
             self._paused.add(partition)
             self._consumer.pause([ConfluentPartition(partition.topic, partition.partition)])
 
-    def _take_transaction(self, value: bytes, offset: int, mark: int) -> None:
-        record = avro.decode(value, self._sink.registry.schema)
+    def _take_transaction(self, value: bytes | None, offset: int, mark: int) -> None:
+        record = self._transaction(value, offset)
         new = offset >= self._counted_from[self._transactions]
         if record["status"] == "BEGIN":
             self._order.begin(record["id"], record["position"], offset, mark, new=new)
@@ -314,6 +315,24 @@ class _Run:
             # A new snapshot may have brought back what the source had lost.
             self._see_topics(unknown if record["id"].startswith(SNAPSHOT_ID) else unknown - self._others)
             self._order.end(record["id"], counts, offset, mark, new=new)
+
+    def _transaction(self, value: bytes | None, offset: int) -> dict[str, Any]:
+        """The beginning or the end of a transaction, as the source writes it.
+
+        Raises:
+            CorruptData: it is something else. Which transaction it belongs to is not known, so nothing goes on past it.
+        """
+        try:
+            found: object = avro.decode(value or b"", self._sink.registry.schema)
+        except (CorruptData, NotFound) as error:
+            found = error
+        if isinstance(found, dict) and "status" in found:
+            return found
+        raise CorruptData(
+            f"sink {self._sink.name}: {self._transactions} offset {offset}: expected the beginning or the end of a "
+            f"transaction, found {found!r:.200}",
+            hint=NOT_OURS,
+        )
 
     def _see_topics(self, unknown: Set[str]) -> None:
         """Topics of a transaction that are not followed: a snapshot has brought them, unless they are of a former one.
