@@ -56,19 +56,12 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=RESULTS, help="directory for what is printed")
     options = parser.parse_args()
     sys.path.insert(0, str(DEMO))
-    from demo import Demo
+    from demo import Demo, arguments
 
     report = Report("second_up", options.keep)
     with tempfile.TemporaryDirectory() as directory, LocalPostgres(Path(directory) / "postgres") as postgres:
-        chosen = argparse.Namespace(
-            flights=options.flights,
-            work=Path(directory),
-            bootstrap=None,
-            kill=False,
-            keep=False,
-            new_table_seconds=3600.0,
-            listen="127.0.0.1:0",
-            gateway="127.0.0.1:0",
+        chosen = arguments().parse_args(
+            ["--flights", str(options.flights), "--work", directory, "--new-table-seconds", "3600"]
         )
         demo = Demo(chosen, postgres)
         try:

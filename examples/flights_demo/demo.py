@@ -79,8 +79,7 @@ SPOILED = {b"{not json": "not_json", b'{"year": "MMXIII"}': "unfit"}  # what a b
 Thread = TypeVar("Thread", bound=Background)
 
 
-def main() -> int:
-    """Run the demo; the exit code."""
+def arguments() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--flights", type=int, default=ALL_FLIGHTS, help="how many flights, in scheduled order")
     options.add_argument("--work", type=Path, default=Path(".demo"), help="where all state goes; removed first")
@@ -92,7 +91,12 @@ def main() -> int:
     options.add_argument("--keep", action="store_true", help="keep everything running at the end")
     options.add_argument("--listen", default="127.0.0.1:0", help="address of the log")
     options.add_argument("--gateway", default="127.0.0.1:0", help="address of registry and collector")
-    chosen = options.parse_args()
+    return options
+
+
+def main() -> int:
+    """Run the demo; the exit code."""
+    chosen = arguments().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: what was started is stopped
     try:
         ours = (chosen.work / OURS).exists()

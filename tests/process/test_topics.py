@@ -7,7 +7,14 @@ from mainstem.client.errors import TopicMismatch
 from mainstem.client.topics import alter_config, describe_config, ensure_topic, topic_settings
 from mainstem.core.config import BadSetting
 from mainstem.process.project import Project, TopicSpec
-from mainstem.process.topics import create_topic, losses, other_settings, read_schema, register_schema
+from mainstem.process.topics import (
+    create_topic,
+    losses,
+    other_settings,
+    read_schema,
+    register_schema,
+    settings_of_topics,
+)
 from mainstem.registry.client import Registry
 
 SPEC = TopicSpec("made.orders", "stream", (), None, None, 2, {"retention.ms": "7000"}, None)
@@ -38,7 +45,7 @@ def test_a_topic_that_a_client_made_first_is_told(log_connection):
         msgspec.structs.replace(SPEC, name="found.absent"),
     ]
     project = Project("p", Path("/p"), {}, {}, {spec.name: spec for spec in specs}, {}, (), (), ())
-    [line] = other_settings(log_connection, project)
+    [line] = other_settings(log_connection, project, settings_of_topics(log_connection, project))
     assert line.startswith("topic found.orders was made with retention.ms = 604800000, and keeps it")
     assert "the project would have made it with -1" in line
     told = f"`mainstem topic alter found.orders retention.ms=-1 --bootstrap {log_connection.bootstrap}` changes it"
@@ -54,7 +61,9 @@ def test_a_topic_that_a_power_cut_takes_records_from_is_told(log_connection):
     specs = {name: msgspec.structs.replace(SPEC, name=name, config=config) for name, config in declared.items()}
     project = Project("p", Path("/p"), {}, {}, specs, {}, (), (), ())
     for connection, names in ((None, ["mended", "new"]), (log_connection, ["altered", "new"])):
-        assert [line.split()[1] for line in losses(project, connection)] == [f"lost.{name}" for name in names]
+        assert [
+            line.split()[1] for line in losses(project, settings_of_topics(connection, project) if connection else {})
+        ] == [f"lost.{name}" for name in names]
 
 
 @pytest.mark.parametrize("setting", [("retenshun.ms", "1"), ("retention.ms", "soon")])

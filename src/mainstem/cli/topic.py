@@ -105,10 +105,10 @@ def describe(name: str, as_json: bool, target: Target) -> None:
     ends = topics.end_offsets(connection, name)
     partitions = [PartitionLine(p, starts[p], stable[p], ends[p]) for p in sorted(ends)]
     detail = TopicDetail(name, partitions, topics.describe_config(connection, name))
-    replicas = topics.describe(connection, name).replication_factor
     if as_json:
         click.echo(to_json(detail))
         return
+    replicas = topics.describe(connection, name).replication_factor
     columns = ["partition", "log start", "last stable", "high watermark"]
     click.echo(to_table(columns, [msgspec.structs.astuple(line) for line in partitions]))
     click.echo()

@@ -2,7 +2,9 @@
 
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch, TopicRefused
@@ -21,6 +23,8 @@ from mainstem.registry.client import Registry
 from mainstem.registry.errors import RegistryError
 from mainstem.registry.schema import canonical, parse
 from mainstem.registry.spark import subject_of
+
+SettingsByTopic: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
 def create_topic(connection: Connection, spec: TopicSpec, directory: Path, name: str | None = None) -> TopicDescription:
@@ -48,13 +52,13 @@ def create_topic(connection: Connection, spec: TopicSpec, directory: Path, name:
         raise
 
 
-def other_settings(connection: Connection, project: Project) -> list[str]:
+def other_settings(connection: Connection, project: Project, found: SettingsByTopic) -> list[str]:
     """One line for each setting that a topic of `project` has otherwise than the project would have made it.
 
     A topic keeps the settings it was made with. Where a client was first to ask for it, as Kafka's clients may do by
     themselves, those are the log's defaults: a week's retention, by which last year's events are gone on arrival.
     """
-    declared, found = _declared(project), _found(connection, project)
+    declared = _declared(project)
     return [
         f"topic {name} was made with {key} = {has.get(key)}, and keeps it; the project would have made it with {value}: "
         f"`{alter_command(connection, name, key, value)}` changes it, or write it under [topics.{name}.config]"
@@ -64,14 +68,14 @@ def other_settings(connection: Connection, project: Project) -> list[str]:
     ]
 
 
-def losses(project: Project, connection: Connection | None) -> list[str]:
+def losses(project: Project, found: SettingsByTopic) -> list[str]:
     """One line for each topic of `project` whose last records our own log loses with the power of its machine.
 
     Args:
         project: says what a topic is made with.
-        connection: of the log, which says what one that exists has by now; None: it does not run.
+        found: what those that exist have by now (`settings_of_topics`).
     """
-    settings = _declared(project) | (_found(connection, project) if connection is not None else {})
+    settings = _declared(project) | dict(found)
     return [line for name, each in settings.items() if (line := what_can_be_lost(name, each)) is not None]
 
 
@@ -79,7 +83,8 @@ def _declared(project: Project) -> dict[str, dict[str, str]]:
     return {spec.name: topic_settings(spec.kind, spec.config) for spec in project.topics.values()}
 
 
-def _found(connection: Connection, project: Project) -> dict[str, dict[str, str]]:
+def settings_of_topics(connection: Connection, project: Project) -> dict[str, dict[str, str]]:
+    """All settings of each topic of `project` that the log has."""
     present = list_topics(connection)
     return describe_configs(connection, [name for name in project.topics if name in present])
 

@@ -31,7 +31,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     from mainstem.process import load_project
     from mainstem.process.plan import plan as make
     from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session
-    from mainstem.process.topics import losses
+    from mainstem.process.topics import losses, settings_of_topics
     from mainstem.registry.client import Registry
     from mainstem.registry.kept import KeptSchemas
     from mainstem.standalone.config import load_config, table_directories
@@ -56,12 +56,12 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
                 return with_ends(make(loaded, spark, registry=kept, topics=topics, data=data), config)
             if state is None or not is_up(data):  # what has never run has no topics yet
                 planned = make(loaded, spark, topics={} if state is None else None, data=data)
-                warnings = losses(loaded, None) if state is None or state.own_log else []
+                warnings = losses(loaded, {}) if state is None or state.own_log else []
             else:
                 connection = Connection(state.bootstrap, security)
                 topics = list_topics(connection)
                 planned = make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data)
-                warnings = losses(loaded, connection) if state.own_log else []
+                warnings = losses(loaded, settings_of_topics(connection, loaded)) if state.own_log else []
             return with_ends(msgspec.structs.replace(planned, warnings=warnings), config)
         finally:
             stop_session(spark)

@@ -27,7 +27,7 @@ from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
 from mainstem.process.jars import absent_jars, spark_jars
-from mainstem.process.topics import losses, other_settings
+from mainstem.process.topics import losses, other_settings, settings_of_topics
 from mainstem.process.versions import assignments, code_hash, edited, freeze, left_over
 from mainstem.standalone.config import NodeConfig, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
@@ -200,8 +200,9 @@ def up(
                     error.hint += f"; {without_up(project.directory, data, at.bootstrap)}"
                 raise
             bind_log(data, found)
-            own = bootstrap is None
-            for line in (*other_settings(connection, project), *(losses(project, connection) if own else ())):
+            found_settings = settings_of_topics(connection, project)
+            told = other_settings(connection, project, found_settings)
+            for line in (*told, *(losses(project, found_settings) if bootstrap is None else ())):
                 unfailing(on_news)(line)
 
         specs = child_specs(project, config, data, at, own_log=bootstrap is None)
