@@ -262,6 +262,35 @@ def test_a_power_cut_after_records_were_deleted_that_no_sync_had_reached(tmp_pat
     run(test())
 
 
+@pytest.mark.parametrize("checkpoint", ["kept", "lost"])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("before", [1, 3, 4, 8])
+def test_a_power_cut_after_records_were_deleted_loses_nothing_that_is_left(tmp_path, before, seed, checkpoint):
+    """The segment's name was not on the disk yet, and was taken for one that was deleted: what counts behind the
+    deleted records had no file, and where nothing did no start succeeded.
+    """
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(segment_bytes=1_000))
+        for n in range(8):  # three in a segment
+            await partition.append(batch(b"%d" % n + b"v" * 250))
+        await housekeeping.delete_records(partition, before)
+        abandon(log)
+        lost = disk.after_power_cut(adversary(seed) if seed else lambda most: 0)
+        if checkpoint == "lost":
+            lost.unlink(tmp_path / "checkpoint")
+        for _ in range(2):
+            log = await open_log(tmp_path, disk=lost)
+            partition = log.partitions[TP]
+            assert (partition.log_start_offset, partition.log_end_offset) == (before, 8)
+            assert [value[:1] for value in await values(partition)] == [b"%d" % n for n in range(before, 8)]
+            await log.close()
+
+    run(test())
+
+
 @pytest.mark.parametrize("before", [2, 3, 5, 8])
 def test_a_kill_after_records_were_deleted_that_the_checkpoint_has_not_seen(tmp_path, before):
     """Nothing led to the segment that the log now begins in, and it was taken for a leftover."""

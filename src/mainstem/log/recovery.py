@@ -298,13 +298,21 @@ class _Recovery:
         key = (entry.topic_id, entry.partition)
         data = memoryview(entry.payload[0])
         last = max(header.last_offset for header in iter_headers(data))
-        gone = last < self.log_starts.get(key, 0) and not self.disk.exists(path)
-        if gone or entry.number in self.replaced.get(key, ()):
+        log_start = self.log_starts.get(key, 0)
+        if self.gone_with(log_start, path, entry.position, last + 1) or entry.number in self.replaced.get(key, ()):
             return
         file = self.redone.get(path) or self.disk.open(path, create=True)
         if file.read(len(data), entry.position) != data:
             file.write([data], entry.position)
             self.redone[path] = file
+
+    def gone_with(self, log_start: int, path: Path, position: int, next_offset: int) -> bool:
+        """A batch's file was deleted with all before the log start offset, or is to be deleted again.
+
+        A segment that the journal has from its first batch on is written as a whole: its file may be missing because
+        its name was not durable when the power went, and behind these batches others count.
+        """
+        return position > 0 and next_offset <= log_start and not self.disk.exists(path)
 
     def create(self, key: Key, topic: str) -> None:
         topic_partition = TopicPartition(topic, key[1])
@@ -352,7 +360,7 @@ class _Recovery:
             if segment.size != entry.position:
                 raise CorruptSegment(f"{segment.path}: {segment.size} bytes, the journal goes on at {entry.position}")
             headers = list(iter_headers(data))
-            gone = headers[-1].next_offset <= self.log_start_of(partition) and not self.disk.exists(segment.path)
+            gone = self.gone_with(self.log_start_of(partition), segment.path, entry.position, headers[-1].next_offset)
             if not gone and segment.file_to_write(entry.position).read(len(data), entry.position) != data:
                 segment.file.write([data], entry.position)
                 self.touched[segment] = None
