@@ -16,6 +16,7 @@ from tests.support.raw import RawClient
 
 def committed(connection: Connection, topic: str) -> list[Any]:
     """Every committed record of `topic`, partition by partition, as confluent-kafka messages."""
+    wait_for_markers(connection)
     settings = connection.confluent(
         isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True
     )
@@ -36,6 +37,22 @@ def committed(connection: Connection, topic: str) -> list[Any]:
     finally:
         consumer.close()
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+
+def wait_for_markers(connection: Connection) -> None:
+    """Until every transaction that was ended has its markers in its partitions: readers see no more than those do, and
+    Apache Kafka answers before it writes them.
+    """
+    until = time.monotonic() + 30
+    for address in connection.bootstrap.split(","):
+        try:
+            raw = RawClient(address)
+        except ConnectionRefusedError:  # a test took the broker down: another one has its transactions
+            continue
+        with raw:
+            while (found := raw.call(66, 0, state_filters=["PrepareCommit", "PrepareAbort"])).transaction_states:
+                assert time.monotonic() < until, found
+                time.sleep(0.01)
 
 
 def delete_before(connection: Connection, topic: str, offset: int) -> None:
