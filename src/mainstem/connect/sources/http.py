@@ -322,6 +322,8 @@ class Collector:
                 return _error(503, "taken_over", error)
             except (LogUnavailable, BrokerUnavailable, StoreUnavailable) as error:
                 return _error(503, "log_unavailable", error)
+            except TopicGone as error:
+                return _error(503, "log_unavailable", _not_known_yet(error))
             except Unfit as error:
                 return _error(400, "unfit", error)
             except UserError as error:
@@ -398,6 +400,14 @@ def _answer(encoder: Encoder, results: list[Result], placed: list[Placed], *, wh
         status = 400 if whole_body and results[0].code == "not_json" else 422
     answer = {"topic": encoder.topic, "schema_id": encoder.schema_id, **counts, "basis": {encoder.topic: basis}}
     return _json(status, answer | {"results": results})
+
+
+def _not_known_yet(error: TopicGone) -> LogUnavailable:
+    """`Topics` has seen the topic: it is new and one of several brokers has not heard of it, or it is gone since."""
+    return LogUnavailable(
+        f"{error}, says a broker that may not know it yet",
+        hint="send it again; of a topic that was deleted the answer is 404 within seconds",
+    )
 
 
 def _json(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
