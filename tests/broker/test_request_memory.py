@@ -21,7 +21,8 @@ class Connection:
         return bool(self.pieces) and self.received > 0
 
     def look_again(self):
-        self.reading = self.memory.admits(self, unfinished=self.unfinished)
+        holds = 0 if self.answered else self.received
+        self.reading = self.memory.admits(self, unfinished=self.unfinished, holds=holds)
 
     def receive(self):
         piece = self.pieces.pop(0)
@@ -32,6 +33,7 @@ class Connection:
     def answer(self):
         self.answered = True
         self.memory.give(self.received)
+        self.look_again()
 
 
 def test_whoever_waits_is_told_when_there_is_room():
@@ -59,6 +61,22 @@ def test_one_unfinished_request_goes_on_although_the_budget_is_used_up():
     memory.leave(first)
     second.look_again()
     assert second.reading, "the one that went on is gone"
+
+
+def test_the_next_goes_on_when_the_one_before_it_is_answered():
+    """As soon as one had arrived the next went on: all of them were held at once."""
+    memory = RequestMemory(10, lambda call: call())
+    connections = [Connection(memory, [6, 6]) for _ in range(3)]
+    for each in connections:
+        each.receive()
+    first, second, third = connections
+    first.look_again()
+    assert [each.reading for each in connections] == [False, True, False]
+    second.receive()
+    third.look_again()
+    assert [each.reading for each in connections] == [False, False, False]
+    second.answer()
+    assert [first.reading, third.reading].count(True) == 1
 
 
 @given(

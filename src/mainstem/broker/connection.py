@@ -327,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         busy = self._writing_paused or len(self._requests) + len(self._unanswered) >= config.queued_max_requests
         if busy:
             self._memory.leave(self)  # others may have the room meanwhile
-        full = busy or not self._memory.admits(self, unfinished=self._frame is not None)
+        full = busy or not self._memory.admits(self, unfinished=self._frame is not None, holds=self._held_bytes)
         if full is not self._reading_paused and not self._transport.is_closing():
             self._reading_paused = full
             if full:
