@@ -128,12 +128,15 @@ def test_what_would_change_against_what_runs(spark, project, tmp_path):
     ]
 
     (project / "jobs.py").write_text(JOBS.replace("1000", "2000"))
-    edited = plan(load_project(project), spark, topics=topics, data=data)
+    edited = plan(load_project(project), spark, registry=registry, topics=topics, data=data)
     told = [change for change in edited.changes if change.startswith("job ")]
-    assert len(told) == len(edited.changes) == 3
+    assert len(told) == len(edited.changes) == 3  # the frozen code registers no schema of the edited one
     assert told[0] == (
-        f'job big@1 goes on with its frozen code {version.sha}; [jobs.big] version = "2" runs the edited code beside it'
+        f"job big@1 goes on with its frozen code {version.sha} (changed since: jobs.py); "
+        '[jobs.big] version = "2" runs the edited code beside it'
     )
+    (big,) = [topic for topic in edited.topics if topic.name == "big"]
+    assert [column.name for column in big.columns] == ["id", "cents"]
 
     renamed = JOBS.replace("def hourly", "def by_hour")
     (project / "jobs.py").write_text(renamed)

@@ -59,8 +59,13 @@ def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(pr
     (project / "helper.py").write_text("LIMIT = 2\n")
     (line,) = map(str, edited(load_project(project), data, code_hash(project)))
     assert line == (
-        f'job job@1 goes on with its frozen code {first.sha}; [jobs.job] version = "3" runs the edited code beside it'
+        f"job job@1 goes on with its frozen code {first.sha} (changed since: helper.py); "
+        '[jobs.job] version = "3" runs the edited code beside it'
     )
+    with (project / "mainstem.toml").open("a") as file:
+        file.write("[topics.other]\npartitions = 1\n")
+    (line,) = map(str, edited(load_project(project), data, code_hash(project)))
+    assert "(changed since: helper.py, [topics] of mainstem.toml);" in line
     with (project / "mainstem.toml").open("a") as file:
         file.write('[jobs.job]\nversion = "3"\n')
     assert edited(load_project(project), data, code_hash(project)) == []

@@ -1,11 +1,13 @@
 """What a project means and what running it would change, as data: `mainstem plan` prints it as tables or as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainstem.client.internal import job_key
 from mainstem.client.topics import TopicDescription
 from mainstem.core import UserError
 from mainstem.process.analysis import analyse
@@ -95,15 +97,21 @@ def plan(
         BadDeclaration: a job cannot run; with the user's file and line.
         BadSetting: a schema file is wrong.
     """
+    sha = code_hash(project.directory)
+    goes_on: dict[str, str] = {}
+    if data is not None:
+        others = edited(project, data, sha)
+        goes_on = {each.job: str(each) for each in others if not is_retired(data, each.job, each.version)}
     schemas = _known_schemas(project, registry)
     jobs = [_job(project, name, spark, schemas) for name in project.order]
+    if registry is not None:  # what the frozen code writes, and not the edited one
+        schemas |= _registered(registry, [job.output for job in jobs if job.name in goes_on])
     planned = [
         _topic(project, spec, name, spark, schemas, topics)
         for spec in project.topics.values()
         for name in _names(project, spec, topics, data)
     ]
-    sha = code_hash(project.directory)
-    changes = _changes(project, sha, schemas, registry, topics, data)
+    changes = _changes(project, goes_on, schemas, registry, topics, data)
     return Plan(project.name, sha, planned, jobs, changes, complete=topics is not None)
 
 
@@ -140,11 +148,17 @@ def _known_schemas(project: Project, registry: SchemaSource | None) -> dict[str,
         if spec.schema_file is not None:
             known[spec.name] = TopicSchema(spec.name, read_schema(project, spec, project.directory), 0, {})
         elif (spec.producer is None or version != "1") and registry is not None:
-            try:
-                known[spec.name] = topic_schema(registry, spec.name)
-            except UserError:
-                continue
+            known |= _registered(registry, [spec.name])
     return known
+
+
+def _registered(registry: SchemaSource, topics: Iterable[str]) -> dict[str, TopicSchema]:
+    """The schemas of those topics that have one."""
+    found = {}
+    for topic in topics:
+        with suppress(UserError):
+            found[topic] = topic_schema(registry, topic)
+    return found
 
 
 def _job(project: Project, name: str, spark: "SparkSession", schemas: dict[str, TopicSchema]) -> PlannedJob:
@@ -208,15 +222,16 @@ def _columns(struct: Any) -> list[Column]:
 
 def _changes(
     project: Project,
-    sha: str,
+    goes_on: Mapping[str, str],
     schemas: Mapping[str, TopicSchema],
     registry: SchemaSource | None,
     topics: Mapping[str, TopicDescription] | None,
     data: Path | None,
 ) -> list[str]:
-    """What running the project would do that has not been done, one line each."""
+    """What running the project would do that has not been done, one line each; `goes_on` are those of the jobs that
+    run code of before.
+    """
     changes = []
-    goes_on = {each.job: str(each) for each in edited(project, data, sha)} if data is not None else {}
     for spec in project.topics.values():
         if topics is None:
             break
@@ -233,26 +248,36 @@ def _changes(
                 f"REFUSED: topic {name} has {found.partitions} partitions, the project says {spec.partitions}"
             )
     for name in project.order:
-        config, job = project.job_config(name), project.jobs[name]
-        output = output_topic(job.to, config.version)
-        fixed = read_fixed(data / "jobs" / f"{name}@{config.version}") if data is not None else None
-        if data is not None and is_retired(data, name, config.version):
-            changes.append(f"REFUSED: job {name}@{config.version} was retired; set another version under [jobs.{name}]")
-        elif data is not None and fixed is None and (other := writer_of(data, output)) is not None:
-            changes.append(
-                f"REFUSED: job {name}@{config.version} writes topic {output}, as job {other.job}@{other.version} does; "
-                f"`mainstem job retire {other.job} {other.version}` stops that one for good"
-            )
-        elif fixed is None:
-            changes.append(f"start job {name}@{config.version} from the beginning of its inputs")
-        elif name in goes_on:
-            changes.append(goes_on[name])
-        changes += _schema_change(output, schemas.get(output), registry)
+        changes += [goes_on[name]] if name in goes_on else _job_changes(project, name, schemas, registry, data)
         if data is not None:
             changes += _unwritten(project, name, data)
     if data is not None:
         changes += map(str, left_over(project, data))
     return changes
+
+
+def _job_changes(
+    project: Project,
+    name: str,
+    schemas: Mapping[str, TopicSchema],
+    registry: SchemaSource | None,
+    data: Path | None,
+) -> list[str]:
+    """Of a job that does not go on with code of before."""
+    version = project.job_config(name).version
+    output = output_topic(project.jobs[name].to, version)
+    changes = []
+    fixed = read_fixed(data / "jobs" / job_key(name, version)) if data is not None else None
+    if data is not None and is_retired(data, name, version):
+        changes.append(f"REFUSED: job {name}@{version} was retired; set another version under [jobs.{name}]")
+    elif data is not None and fixed is None and (other := writer_of(data, output)) is not None:
+        changes.append(
+            f"REFUSED: job {name}@{version} writes topic {output}, as job {other.job}@{other.version} does; "
+            f"`mainstem job retire {other.job} {other.version}` stops that one for good"
+        )
+    elif fixed is None:
+        changes.append(f"start job {name}@{version} from the beginning of its inputs")
+    return changes + _schema_change(output, schemas.get(output), registry)
 
 
 def _unwritten(project: Project, name: str, data: Path) -> list[str]:

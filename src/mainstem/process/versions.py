@@ -74,11 +74,15 @@ class Version(msgspec.Struct, frozen=True):
 def code_hash(directory: Path) -> str:
     """The hash of everything in `directory` that can change what its jobs compute."""
     digest = hashlib.sha256()
-    parts = [(name, path.read_bytes()) for name, path in _sources(directory)]
-    parts.append((PROJECT_FILE, _toml(_settings(directory).get("topics", {})).encode()))
-    for name, content in sorted(parts):
+    for name, content in sorted(_contents(directory).items()):
         digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
     return digest.hexdigest()[:_DIGITS]
+
+
+def _contents(directory: Path) -> dict[str, bytes]:
+    """What is hashed, by the file's name."""
+    contents = {name: path.read_bytes() for name, path in _sources(directory)}
+    return contents | {PROJECT_FILE: _toml(_settings(directory).get("topics", {})).encode()}
 
 
 def freeze(directory: Path, data: Path, clock: Clock) -> Version:
@@ -302,11 +306,13 @@ class Edited(msgspec.Struct, frozen=True):
     job: str
     version: str
     sha: str
+    changed: list[str]  # what differs: files, and [topics] of the project's settings
     next_version: str  # the first that is free
 
     def __str__(self) -> str:
+        since = f" (changed since: {', '.join(self.changed)})" if self.changed else ""
         return (
-            f"job {job_key(self.job, self.version)} goes on with its frozen code {self.sha}; "
+            f"job {job_key(self.job, self.version)} goes on with its frozen code {self.sha}{since}; "
             f'[jobs.{self.job}] version = "{self.next_version}" runs the edited code beside it'
         )
 
@@ -319,8 +325,17 @@ def edited(project: Project, data: Path, sha: str) -> list[Edited]:
         fixed = read_fixed(data / "jobs" / job_key(name, version))
         if fixed is not None and fixed.sha != sha:
             free = next(n for n in map(str, itertools.count(2)) if not (data / "jobs" / job_key(name, n)).exists())
-            found.append(Edited(name, version, fixed.sha, free))
+            changed = _changed(version_directory(data, fixed.sha), project.directory)
+            found.append(Edited(name, version, fixed.sha, changed, free))
     return found
+
+
+def _changed(frozen: Path, now: Path) -> list[str]:
+    if not frozen.is_dir():  # whoever runs it says so
+        return []
+    before, after = _contents(frozen), _contents(now)
+    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    return [f"[topics] of {name}" if name == PROJECT_FILE else name for name in names]
 
 
 class LeftOver(msgspec.Struct, frozen=True):
