@@ -28,7 +28,7 @@ from mainstem.registry.errors import InvalidSchema
 HEADER = Struct(">bI")
 MAGIC = 0
 # What reading ends in; fastavro's own error for a schema that cannot be resolved is a ValueError.
-_UNREADABLE = (ValueError, TypeError, EOFError, LookupError, ArithmeticError, RecursionError, MemoryError)
+UNREADABLE = (ValueError, TypeError, EOFError, LookupError, ArithmeticError, RecursionError, MemoryError)
 _EXACT = Context(prec=MAX_PREC)
 _TIMES = (("int", "time-millis"), ("long", "time-micros"))
 
@@ -137,7 +137,7 @@ def decode(value: bytes, schema_of: Callable[[int], str], *, reader: str | None 
         if unbounded:
             bounds.walk(writer, names, payload)
         row = fastavro.schemaless_reader(stream, writer, compiled(reader) if reader is not None else None)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise BadValue(f"schema {schema_id} does not fit the bytes: {type(error).__name__}: {error}") from error
     if stream.tell() != len(payload):
         raise BadValue(f"schema {schema_id}: {len(payload) - stream.tell()} bytes are left over")

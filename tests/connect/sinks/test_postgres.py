@@ -347,6 +347,20 @@ def test_what_is_no_transaction_of_the_source_is_told_with_its_place(pipeline, f
     assert "look for who else writes to this topic" in error.hint
 
 
+@pytest.mark.parametrize("foreign", [b"{}", b"\0\0\0\0\0\1\0", None], ids=["JSON", "another schema", "cut short"])
+def test_what_is_no_change_of_the_table_is_told_with_its_place(pipeline, foreign):
+    """It was told without one, or as an error that nobody foresaw, and tried again as if that would pass."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    (first,) = committed(pipeline.connection, pipeline.topic("a"))
+    append(pipeline.connection, pipeline.topic("a"), [(b"k", first.value()[:7] if foreign is None else foreign)])
+    error = run_until_it_fails(pipeline.make_replica())
+    assert isinstance(error, CorruptData)
+    assert f"{pipeline.topic('a')}-0 offset " in str(error)
+    assert "look for who else writes to this topic" in error.hint
+
+
 def test_a_second_process_of_the_same_sink_is_kept_out(pipeline):
     pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")
     with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:

@@ -334,8 +334,18 @@ def test_a_line_is_read_as_it_was_written(row):
 def test_keys():
     assert key_texts(b"a,b", 1) == ["a,b"]
     assert key_texts('["a",1,true,"ü"]'.encode(), 4) == ["a", "1", "t", "ü"]
-    with pytest.raises(CorruptData):
-        key_texts(b'["a"]', 2)
+
+
+@pytest.mark.parametrize(("key", "columns"), [(b'["a"]', 2), (b"{}", 2), (b"k", 2), (b"[" * 100_000, 2), (b"\xff", 1)])
+def test_a_tombstone_with_a_key_of_somebody_else_is_told_with_its_table(target, key, columns):
+    """A rebuild ended with an error that nobody foresaw."""
+    shape = shape_of(schema(("id", "int", {}), ("a", "string", {}), key=("id", "a")[:columns]))
+    table = TargetTable("public", "t")
+    with target.cursor() as cursor:
+        table.prepare(cursor, 1, shape, may_have_rows=False)
+        table.apply(cursor, Change(0, "t", 1, 1, "", key, None, -1, 0, size=1))
+        with pytest.raises(CorruptData, match=rf"^table public\.t of the replica: expected a key of {columns} columns"):
+            table.flush(cursor)
 
 
 def test_a_schema_that_is_not_of_changes_is_corrupt():

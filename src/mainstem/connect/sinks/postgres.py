@@ -16,7 +16,6 @@ tables and reads the topics from their start, in one target transaction: its rea
 which topic of that name the offset is of. An earlier version wrote neither.
 """
 
-import json
 import math
 import threading
 import zlib
@@ -30,7 +29,6 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from psycopg2.extras import execute_values
 
 from mainstem.client.catalog import entries, read_catalog, write_catalog
-from mainstem.client.compacted import NOT_OURS
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.client.reader import committed_consumer, headers_of, is_record
@@ -38,18 +36,17 @@ from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics, start_offsets, topic_ids
 from mainstem.client.writer import read_source
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
-from mainstem.connect.sinks.postgres_order import Batch, Change, TransactionOrder
-from mainstem.connect.sinks.postgres_target import TargetShape, TargetTable, shape_of
+from mainstem.connect.sinks.postgres_order import Batch, TransactionOrder
+from mainstem.connect.sinks.postgres_records import Records
+from mainstem.connect.sinks.postgres_target import TargetTable
 from mainstem.connect.sources.postgres import transactions_topic
 from mainstem.connect.sources.postgres_catalog import connect, translate
-from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
 from mainstem.connect.sources.postgres_position import decode_position
 from mainstem.connect.sources.postgres_table import SNAPSHOT_ID
-from mainstem.core import Clock, CorruptData, Retriable, SystemClock, TopicPartition, UserError
+from mainstem.core import Clock, Retriable, SystemClock, TopicPartition, UserError
 from mainstem.core.config import suggestion
 from mainstem.core.logging import get_logger
 from mainstem.records.fingerprint import MODULUS, fingerprint
-from mainstem.registry import avro
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
 
@@ -121,7 +118,7 @@ class PostgresReplica:
         self.connection = connection
         self.registry = registry
         self.clock = clock or SystemClock()
-        self._shapes: dict[int, TargetShape] = {}
+        self.records = Records(name, registry.schema)  # what never changes, its schemas, stays from run to run
 
     def run(self, stop: threading.Event) -> None:
         """1. lock the target, 2. read its offsets, 3. apply what follows them."""
@@ -147,12 +144,6 @@ class PostgresReplica:
             raise BrokerUnavailable(f"sink {self.name}: {error.args[0].str()}") from error
         finally:
             target.close()
-
-    def shape(self, schema_id: int) -> TargetShape:
-        found = self._shapes.get(schema_id)
-        if found is None:
-            found = self._shapes[schema_id] = shape_of(self.registry.schema(schema_id))
-        return found
 
     def _read_topics(self) -> list[str]:
         catalog = read_catalog(self.connection)
@@ -182,6 +173,7 @@ class _Run:
     def __init__(self, sink: PostgresReplica, target: Any, topics: list[str], *, rebuild: bool) -> None:
         self._sink = sink
         self._config = sink.config
+        self._records = sink.records
         self._clock = sink.clock
         self._connection = sink.connection
         self._target = target
@@ -295,44 +287,27 @@ class _Run:
         if partition == self._transactions:
             self._take_transaction(value, offset, mark)
         elif value is None:
-            transaction, position, order = self._last.get(partition, ("", 0, 0))
-            change = Change(offset, transaction, position, order, "", key, None, -1, mark, size=len(key))
-            self._order.add(partition, change)
+            last = self._last.get(partition, ("", 0, 0))
+            self._order.add(partition, self._records.tombstone(partition, offset, key, last, mark))
         else:
-            self._take_change(partition, offset, key, value, headers_of(message), mark)
+            change = self._records.change(partition, offset, key, value, headers_of(message), mark)
+            self._last[partition] = change.transaction, change.position, change.order
+            self._order.add(partition, change)
         if partition not in self._paused and self._is_full(partition, 1):
             self._paused.add(partition)
             self._consumer.pause([ConfluentPartition(partition.topic, partition.partition)])
 
     def _take_transaction(self, value: bytes | None, offset: int, mark: int) -> None:
-        record = self._transaction(value, offset)
+        record = self._records.transaction(self._transactions, offset, value)
         new = offset >= self._counted_from[self._transactions]
-        if record["status"] == "BEGIN":
-            self._order.begin(record["id"], record["position"], offset, mark, new=new)
+        if record.status == "BEGIN":
+            self._order.begin(record.id, record.position, offset, mark, new=new)
         else:
-            counts = {table["topic"]: table["event_count"] for table in record["tables"]}
+            counts = {table.topic: table.event_count for table in record.tables}
             unknown = counts.keys() - self._tables.keys()
             # A new snapshot may have brought back what the source had lost.
-            self._see_topics(unknown if record["id"].startswith(SNAPSHOT_ID) else unknown - self._others)
-            self._order.end(record["id"], counts, offset, mark, new=new)
-
-    def _transaction(self, value: bytes | None, offset: int) -> dict[str, Any]:
-        """The beginning or the end of a transaction, as the source writes it.
-
-        Raises:
-            CorruptData: it is something else. Which transaction it belongs to is not known, so nothing goes on past it.
-        """
-        try:
-            found: object = avro.decode(value or b"", self._sink.registry.schema)
-        except (CorruptData, NotFound) as error:
-            found = error
-        if isinstance(found, dict) and "status" in found:
-            return found
-        raise CorruptData(
-            f"sink {self._sink.name}: {self._transactions} offset {offset}: expected the beginning or the end of a "
-            f"transaction, found {found!r:.200}",
-            hint=NOT_OURS,
-        )
+            self._see_topics(unknown if record.id.startswith(SNAPSHOT_ID) else unknown - self._others)
+            self._order.end(record.id, counts, offset, mark, new=new)
 
     def _see_topics(self, unknown: Set[str]) -> None:
         """Topics of a transaction that are not followed: a snapshot has brought them, unless they are of a former one.
@@ -347,27 +322,6 @@ class _Run:
         if joined:
             raise Rebuild(f"sink {self._sink.name}: {', '.join(joined)} joined the source")
         self._others |= unknown
-
-    def _take_change(
-        self,
-        partition: TopicPartition,
-        offset: int,
-        key: bytes,
-        value: bytes,
-        headers: dict[str, bytes | None],
-        mark: int,
-    ) -> None:
-        schema_id, payload = avro.split(value)
-        shape = self._sink.shape(schema_id)
-        record = shape.decode(payload)
-        source = record["transaction"]
-        if source is None:
-            raise CorruptData(f"{partition} offset {offset}: a change without its transaction")
-        row = None if record["after"] is None else shape.texts(record["after"])
-        unchanged = tuple(json.loads(headers.get(UNCHANGED_HEADER) or b"[]"))
-        last = self._last[partition] = source["id"], record["position"], source["total_order"]
-        size = len(key) + len(value)
-        self._order.add(partition, Change(offset, *last, record["op"], key, row, schema_id, mark, unchanged, size))
 
     def _is_full(self, partition: TopicPartition, share: float) -> bool:
         """So much of the partition waits, as a share of what may, that no more of it is read for now."""
@@ -516,7 +470,7 @@ class _Run:
                 table.clear(cursor)
             try:
                 schema_id = self._schema_ids.get(topic) or self._sink.registry.version(f"{topic}-value", 1).id
-                shape = self._sink.shape(schema_id)
+                shape = self._records.shape(schema_id)
             except NotFound:
                 continue
             if self._new:
@@ -543,7 +497,9 @@ class _Run:
                 else:
                     seen.tombstones += 1
             if change.operation:
-                table.prepare(cursor, change.schema_id, self._sink.shape(change.schema_id), may_have_rows=not self._new)
+                table.prepare(
+                    cursor, change.schema_id, self._records.shape(change.schema_id), may_have_rows=not self._new
+                )
             # A tombstone says what its delete record has said, which only a rebuild may not have found; and one that
             # is read late, after changes of other partitions, is not of the table's key where they have another.
             if change.operation or self._rebuild:

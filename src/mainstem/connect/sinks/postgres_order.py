@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
+from mainstem.client.compacted import NOT_OURS
 from mainstem.core import CorruptData, TopicPartition
 
 PIECE_ROWS = 20_000  # from so many on, a transaction is handed out in pieces
@@ -126,7 +127,8 @@ class TransactionOrder:
         """END was read, as BEGIN. Topics that the replica does not follow are left out."""
         self._reached[self._transactions_partition] = offset + 1
         if not self._announced or self._announced[-1].id != identity:
-            raise CorruptData(f"transaction {identity} ends, but has not begun")
+            place = f"{self._transactions_partition} offset {offset}"
+            raise CorruptData(f"{place}: transaction {identity} ends, but has not begun", hint=NOT_OURS)
         last = self._announced[-1]
         last.counts = {topic: count for topic, count in counts.items() if topic in self._partitions}
         last.next_offset = offset + 1

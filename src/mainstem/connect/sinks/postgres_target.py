@@ -17,6 +17,7 @@ from typing import Any
 import fastavro
 import msgspec
 
+from mainstem.client.compacted import NOT_OURS
 from mainstem.connect.sinks.postgres_order import Change
 from mainstem.connect.sources.postgres_catalog import quoted
 from mainstem.connect.sources.postgres_types import decoder
@@ -122,13 +123,14 @@ def key_texts(key: bytes, columns: int) -> list[str]:
     """The texts of the key's columns, from a record's key.
 
     Raises:
-        CorruptData: it has another number of columns.
+        CorruptData: it is no such key: a tombstone of somebody else may have any.
     """
-    if columns == 1:
-        return [key.decode()]
-    values = json.loads(key)
+    try:
+        values = json.loads(key) if columns > 1 else [key.decode()]
+    except (ValueError, RecursionError):
+        values = None
     if not isinstance(values, list) or len(values) != columns:
-        raise CorruptData(f"expected a key of {columns} columns, found {key!r}")
+        raise CorruptData(f"expected a key of {columns} columns, found {key!r:.200}", hint=NOT_OURS)
     return [_BOOLEANS[value] if isinstance(value, bool) else str(value) for value in values]
 
 
@@ -250,7 +252,7 @@ class TargetTable:
         gone = [key for key, row in self._pending.items() if row is None]
         rows = [row for row in self._pending.values() if row is not None]
         if gone:
-            self._delete(cursor, [key_texts(key, len(self._shape.key)) for key in gone])
+            self._delete(cursor, self._key_texts(gone, len(self._shape.key)))
         if rows:
             self._upsert(cursor, rows)
         for row, unchanged in self._partial.values():
@@ -258,6 +260,12 @@ class TargetTable:
         self._pending.clear()
         self._partial.clear()
         self._taken_bytes = 0
+
+    def _key_texts(self, keys: Iterable[bytes], columns: int) -> list[list[str]]:
+        try:
+            return [key_texts(key, columns) for key in keys]
+        except CorruptData as error:
+            raise CorruptData(f"table {self.schema}.{self.name} of the replica: {error}", hint=error.hint) from error
 
     def committed(self) -> None:
         """The transaction has ended: whether the table is empty is no longer known."""
