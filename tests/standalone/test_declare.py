@@ -10,7 +10,7 @@ from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.registry.client import Registry
 from mainstem.standalone.config import load_config
-from mainstem.standalone.declare import declare_topics
+from mainstem.standalone.declare import declare_topics, retire_sink
 from tests.standalone.project import ORDERS, write_project
 from tests.support.gateway_process import GatewayProcess
 
@@ -134,33 +134,61 @@ def test_a_sink_that_the_project_has_no_more_is_retired(at, tmp_path):
 def test_projects_of_one_name_retire_only_sinks_of_their_own(at, tmp_path):
     """A project is called as its directory, and each of a/shop and b/shop retired those of the other at its start."""
     connection, _ = at
-    sinks = {f"sink:{name}": {"type": "delta", "pattern": "x"} for name in ("a-1", "a-2", "b-1", "b-2", "early")}
-    # As an earlier version wrote it: whose they are is not known.
-    write_catalog(connection, sinks | {"project:shop": {"sinks": ["a-1", "b-1", "early"]}})
+    sinks = {f"sink:{name}": {"type": "delta", "pattern": "x"} for name in ("a-1", "a-2", "b-1", "shared")}
+    # As an earlier version wrote it.
+    write_catalog(connection, sinks | {"project:shop": {"sinks": {"a-1": "b", "a-2": "b", "shared": "b"}}})
     before = retired_readers(read_catalog(connection))
     first, second = tmp_path / "a" / "shop", tmp_path / "b" / "shop"
     for directory in (first, second):
         directory.mkdir(parents=True)
     for _ in range(2):
-        for directory, names in ((first, ["a-1", "a-2"]), (second, ["b-1", "b-2"])):
+        for directory, names in ((first, ["a-1", "a-2", "shared"]), (second, ["b-1", "shared"])):
             add_sinks(directory, names)
             declared(directory, at)
             assert retired_readers(read_catalog(connection)) == before
-    add_sinks(first, ["a-1"])
-    declared(second, at)
+    add_sinks(first, ["a-1", "shared"])
+    add_sinks(second, ["b-1"])
+    declared(second, at)  # it was retired here, although the first one has it
     declared(first, at)
     assert retired_readers(read_catalog(connection)) == before | {"a-2"}
-    assert read_catalog(connection)["project:shop"]["sinks"] == {
-        "a-1": str(first),
-        "b-1": str(second),
-        "b-2": str(second),
-        "early": "",
-    }
-    renamed = first.rename(tmp_path / "a" / "store")
-    for names in (["a-1"], []):
-        add_sinks(renamed, names)
-        declared(renamed, at, str(first))
-    assert retired_readers(read_catalog(connection)) == before | {"a-1", "a-2"}
+    catalog = read_catalog(connection)
+    assert catalog[f"project:{first}"] == {"name": "shop", "sinks": ["a-1", "shared"]}
+    assert catalog[f"project:{second}"] == {"name": "shop", "sinks": ["b-1"]}
+
+
+def test_a_project_that_is_renamed_while_it_loses_its_sinks_retires_them(at, tmp_path):
+    """Under its new name it was another one, that had never had any; the old one had them for ever."""
+    connection, _ = at
+    write_catalog(connection, {"sink:once": {"type": "delta", "pattern": "x"}})
+    directory = write_project(tmp_path / "here")
+    add_sinks(directory, ["once"])
+    declared(directory, at, "an id")
+    renamed = directory.rename(tmp_path / "there")
+    add_sinks(renamed, [])
+    declared(renamed, at, "an id")
+    assert "once" in retired_readers(read_catalog(connection))
+    assert "project:an id" not in read_catalog(connection)
+
+
+def test_a_sink_of_a_project_that_is_gone_is_retired_by_hand_once(at, tmp_path):
+    """What is left of that project in the log keeps no other one from retiring a sink of the same name."""
+    connection, _ = at
+    write_catalog(connection, {"sink:left": {"type": "delta", "pattern": "x"}})
+    directory = write_project(tmp_path / "project")
+    for owner in ("gone", "here"):
+        add_sinks(directory, ["left"])
+        declared(directory, at, owner)
+    add_sinks(directory, [])
+    declared(directory, at, "here")
+    assert "left" not in retired_readers(read_catalog(connection))
+    retire_sink(connection, "left", directory)
+    assert "left" in retired_readers(read_catalog(connection))
+    add_sinks(directory, ["left"])
+    declared(directory, at, "here")
+    write_catalog(connection, {"sink:left": {"type": "delta", "pattern": "x"}})  # as it does when it starts
+    add_sinks(directory, [])
+    declared(directory, at, "here")
+    assert "left" in retired_readers(read_catalog(connection))
 
 
 def add_sinks(directory, names):

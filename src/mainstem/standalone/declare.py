@@ -25,15 +25,15 @@ from mainstem.standalone.ends import COLLECTOR, source_of
 
 def declare_topics(project: Project, config: NodeConfig, connection: Connection, registry_url: str, owner: str) -> None:
     """Create the input topics of `project`, register their schemas, tell the catalog, also which source writes one: the
-    collector takes no events for that. Outputs are made by their jobs. A sink that the project has no more is retired:
-    the audit expects nothing of it until it comes back.
+    collector takes no events for that. Outputs are made by their jobs. A sink that the project has no more, and that no
+    other has, is retired: the audit expects nothing of it until it comes back.
 
     Args:
         project: as `load_project` gave it.
         config: its settings.
         connection: the log.
         registry_url: where its schemas are registered.
-        owner: of its sinks, the id of its data directory: another project on this log may have the same name.
+        owner: of its sinks, the id of its data directory: other projects on this log may have the same name.
 
     Raises:
         BadSetting: the log refuses what the project says of a topic, or a schema file is wrong or does not fit what is
@@ -63,25 +63,23 @@ def declare_topics(project: Project, config: NodeConfig, connection: Connection,
 
 
 def _sinks(project: str, owner: str, config: NodeConfig, known: Mapping[str, dict[str, Any]]) -> dict[str, object]:
-    """What the catalog has to learn of the sinks that the project has, and of those that it had."""
-    key, now = f"project:{project}", {*config.connect_sinks, *config.lakehouses}
-    projects = {name: _owners(each) for name, each in entries(known, "project").items()}
-    before = projects.pop(project, {})
-    others = {name for each in projects.values() for name, whose in each.items() if whose != owner}
-    had = {name for name, whose in before.items() if whose == owner}
+    """What the catalog has to learn of the sinks that the project has, and of those that it had and nobody else has."""
+    key, now = f"project:{owner}", {*config.connect_sinks, *config.lakehouses}
+    projects = _sinks_by_owner(known)
+    had = projects.pop(owner, set())
+    others = set().union(*projects.values())
     changes: dict[str, object] = {
         f"sink:{name}": sink | {RETIRED: True} for name, sink in sinks_of(known).items() if name in had - now - others
     }
-    after = {name: whose for name, whose in before.items() if name not in had} | dict.fromkeys(sorted(now), owner)
-    if after != before:
-        changes[key] = {"sinks": after}
+    entry = {"name": project, "sinks": sorted(now)} if now else None
+    if entry != known.get(key):
+        changes[key] = entry
     return changes
 
 
-def _owners(project: Mapping[str, Any]) -> dict[str, str]:
-    """Whose each sink is that the entry of a project names; one of an earlier version did not say: nobody's."""
-    sinks = project.get("sinks", {})
-    return dict.fromkeys(sinks, "") if isinstance(sinks, list) else sinks
+def _sinks_by_owner(known: Mapping[str, dict[str, Any]]) -> dict[str, set[str]]:
+    """The sinks of each project. An entry without a name is of an earlier version, and is not kept up."""
+    return {owner: set(each["sinks"]) for owner, each in entries(known, "project").items() if "name" in each}
 
 
 def retire_sink(connection: Connection, name: str, directory: Path) -> None:
@@ -96,7 +94,8 @@ def retire_sink(connection: Connection, name: str, directory: Path) -> None:
     Raises:
         UserError: there is no such sink, or the project has it.
     """
-    sinks = entries(read_catalog(connection), "sink")
+    known = read_catalog(connection)
+    sinks = entries(known, "sink")
     if name not in sinks:
         raise UserError(f"sink {name}: no such sink", hint=f"there are: {', '.join(sorted(sinks)) or 'none yet'}")
     settings = directory / PROJECT_FILE
@@ -105,7 +104,10 @@ def retire_sink(connection: Connection, name: str, directory: Path) -> None:
         if name in config.connect_sinks or name in config.lakehouses:
             hint = f"take [sinks.{name}] out of it; the next `mainstem up` does the rest"
             raise UserError(f"sink {name} is what {settings} asks for", hint=hint)
-    write_catalog(connection, {f"sink:{name}": sinks[name] | {RETIRED: True}})
+    # A project that is gone would say for ever that it has the sink, and no other could retire it at its start.
+    listed = {f"project:{owner}": left - {name} for owner, left in _sinks_by_owner(known).items() if name in left}
+    changes = {key: known[key] | {"sinks": sorted(left)} for key, left in listed.items()}
+    write_catalog(connection, {f"sink:{name}": sinks[name] | {RETIRED: True}, **changes})
 
 
 def _producer(topic: str, config: NodeConfig, before: str | None) -> str | None:
