@@ -270,7 +270,7 @@ def test_two_sinks_and_topics_of_nearly_one_name_do_not_meet(lake):
 
 
 @pytest.mark.spark
-def test_a_table_that_is_removed_is_filled_anew_and_what_is_no_table_is_left_alone(lake):
+def test_a_table_that_is_removed_or_replaced_is_filled_anew_and_what_is_no_table_is_left_alone(lake):
     """While the sink runs: it began anew where the old one had been, and its books said that it had everything."""
     for topic in ("flights", "other"):
         ensure_topic(lake.connection, topic, 1)
@@ -289,6 +289,17 @@ def test_a_table_that_is_removed_is_filled_anew_and_what_is_no_table_is_left_alo
     lake.wait(lambda: ("lakehouse", "flights", 3) in lake.said())
     assert lake.statements()["flights", 0].rows == 3
 
+    # by an older copy of itself: its next commit claimed what that lacks
+    table, copy = lake.tables / "other", lake.directory / "copy"
+    shutil.copytree(table, copy)
+    lake.send("other", [(b"c", flight(3))])
+    lake.wait_for("other", [(1,), (2,), (3,)], "number")
+    lake.wait(lambda: ("lakehouse", "other", 3) in lake.said())
+    shutil.rmtree(table)
+    shutil.copytree(copy, table)
+    lake.send("other", [(b"d", flight(4))])
+    lake.wait_for("other", [(1,), (2,), (3,), (4,)], "number")
+
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("writer", "steps"), [(SmallWriter, ["write"]), (SparkWriter, ["_append", "_merge"])])
@@ -305,11 +316,11 @@ def test_a_table_that_is_removed_while_it_is_written_is_filled_anew(lake, monkey
     removed = []
 
     def removing(write):
-        def remove_and_write(self, rows, topic, *args, **options):
-            if topic not in removed:
-                removed.append(topic)
-                shutil.rmtree(lake.tables / topic)
-            return write(self, rows, topic, *args, **options)
+        def remove_and_write(self, rows, commit, *args):
+            if commit.topic not in removed:
+                removed.append(commit.topic)
+                shutil.rmtree(lake.tables / commit.topic)
+            return write(self, rows, commit, *args)
 
         return remove_and_write
 

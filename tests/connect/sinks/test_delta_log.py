@@ -1,9 +1,16 @@
 import json
 
-import msgspec
 import pytest
 
-from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit, check_whole, is_table, last_commit
+from mainstem.connect.sinks.delta_log import (
+    Found,
+    PartitionBooks,
+    TableCommit,
+    check_whole,
+    is_table,
+    last_commit,
+    newest_since,
+)
 from mainstem.core import CorruptData, TopicPartition
 
 COMMIT = TableCommit("flights", {0: PartitionBooks(next=41, rows=40, hash=2**63)}, "cluster", "id")
@@ -18,19 +25,41 @@ def write(table, version, metadata=None, *, rows=3):
     (directory / f"{version:020}.json").write_text(lines + "\n")
 
 
-def encoded(commit):
-    return msgspec.json.encode(commit).decode()
-
-
 def test_our_newest_commit_is_found_below_those_of_others(tmp_path):
     write(tmp_path, 0)
-    write(tmp_path, 1, encoded(TableCommit("flights", {0: PartitionBooks(next=7)})))
-    write(tmp_path, 2, encoded(COMMIT))
+    write(tmp_path, 1, TableCommit("flights", {0: PartitionBooks(next=7)}).metadata)
+    write(tmp_path, 2, COMMIT.metadata)
     write(tmp_path, 3)
     write(tmp_path, 4, "somebody's own words")
     assert is_table(tmp_path)
-    assert last_commit(tmp_path) == COMMIT
+    assert last_commit(tmp_path) == Found(2, COMMIT)
     assert COMMIT.positions == {TopicPartition("flights", 0): 41}
+
+
+def numbered(number):
+    return TableCommit("flights", {0: PartitionBooks(next=number)}, number=number)
+
+
+def test_our_newest_commit_is_found_from_an_earlier_one_on(tmp_path):
+    """Without a list of all that there are."""
+    for version, metadata in enumerate([None, numbered(1).metadata, numbered(2).metadata, None]):
+        write(tmp_path, version, metadata)
+    assert newest_since(tmp_path, 1) == newest_since(tmp_path, 2) == Found(2, numbered(2))
+    assert newest_since(tmp_path, 4) is None
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_commit_that_does_not_go_on_from_the_one_before_is_told(tmp_path, number):
+    """It claims what the table does not have, or it is there twice."""
+    write(tmp_path, 0, numbered(2).metadata)
+    write(tmp_path, 1)
+    write(tmp_path, 2, numbered(number).metadata)
+    with pytest.raises(
+        CorruptData, match=f"expected commit {number - 1} of its topic before commit {number}, found co"
+    ):
+        last_commit(tmp_path)
+    (tmp_path / "_delta_log" / f"{0:020}.json").unlink()  # Delta has cleaned it up
+    assert last_commit(tmp_path) == Found(2, numbered(number))
 
 
 def test_a_table_without_a_commit_of_ours_has_nothing(tmp_path):
@@ -58,7 +87,7 @@ def test_a_position_that_was_cleaned_up_is_told_not_guessed(tmp_path):
 @pytest.mark.parametrize("damage", [lambda b: b.replace(b"mainstem", b"main\xff\xfetem"), lambda b: b[: len(b) // 2]])
 def test_a_damaged_commit_is_corrupt_data(tmp_path, damage):
     """Bytes that are no UTF-8 are not msgspec's DecodeError: they ended the driver at every start."""
-    write(tmp_path, 0, encoded(COMMIT), rows=0)
+    write(tmp_path, 0, COMMIT.metadata, rows=0)
     (path,) = (tmp_path / "_delta_log").iterdir()
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CorruptData, match=r"00\.json: expected a commit of a Delta table, found damaged") as error:
@@ -68,11 +97,11 @@ def test_a_damaged_commit_is_corrupt_data(tmp_path, damage):
 
 def test_a_table_that_does_not_go_back_to_its_first_commit_is_not_whole(tmp_path):
     """Its metadata claim everything: it was removed between two commits, and the second made it anew."""
-    write(tmp_path, 0, encoded(TableCommit("flights", number=2)))
+    write(tmp_path, 0, TableCommit("flights", number=2).metadata)
     with pytest.raises(CorruptData, match=r"found commit 2: what came before is missing") as error:
         check_whole(tmp_path)
     assert "filled anew" in error.value.hint
-    write(tmp_path, 1, encoded(TableCommit("flights", number=3)))
+    write(tmp_path, 1, TableCommit("flights", number=3).metadata)
     first = tmp_path / "_delta_log" / f"{0:020}.json"
     first.unlink()  # half of a removal
     with pytest.raises(CorruptData, match="neither it nor a checkpoint"):
@@ -81,7 +110,7 @@ def test_a_table_that_does_not_go_back_to_its_first_commit_is_not_whole(tmp_path
     check_whole(tmp_path)
 
 
-@pytest.mark.parametrize("metadata", [None, encoded(TableCommit("flights")), encoded(TableCommit("flights", number=1))])
+@pytest.mark.parametrize("metadata", [None, TableCommit("flights").metadata, TableCommit("flights", number=1).metadata])
 def test_a_table_is_whole_from_its_topics_first_commit_on(tmp_path, metadata):
     """Also from somebody else's, and from one of a release that did not count them."""
     write(tmp_path, 0, metadata)
@@ -89,4 +118,4 @@ def test_a_table_is_whole_from_its_topics_first_commit_on(tmp_path, metadata):
 
 
 def test_the_metadata_of_a_commit_say_whose_they_are():
-    assert '"mainstem":1' in encoded(TableCommit("flights"))
+    assert '"mainstem":1' in TableCommit("flights").metadata

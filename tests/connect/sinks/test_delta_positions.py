@@ -1,27 +1,32 @@
 """Where tables go on, which are held instead, and what their next commit says."""
 
+import shutil
+
 import msgspec
 import pytest
+from deltalake import DeltaTable
 
 from mainstem.audit.books import Verdict
 from mainstem.audit.report import audit
 from mainstem.client.append import append
-from mainstem.client.topics import delete, end_offsets, ensure_topic
+from mainstem.client.topics import cluster_id, delete, end_offsets, ensure_topic
 from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sinks.delta_held import HeldTables
-from mainstem.connect.sinks.delta_log import PartitionBooks
+from mainstem.connect.sinks.delta_log import PartitionBooks, TableChanged, TableCommit, TableGone
 from mainstem.connect.sinks.delta_positions import Positions, TopicChanged
+from mainstem.connect.sinks.delta_rows import Columns, typed_small
+from mainstem.connect.sinks.delta_small import commit_small
 from mainstem.connect.sinks.delta_topics import Slice
 from mainstem.core.clock import ManualClock
 from mainstem.registry import avro
-from tests.support.lakehouse import FLIGHT, flight
+from tests.support.lakehouse import FLIGHT, NUMBER, collected, flight, number
 
 
-def write(directory, commit):
+def write(directory, commit, version=None):
     log = directory / commit.topic / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
-    info = {"commitInfo": {"userMetadata": msgspec.json.encode(commit).decode()}}
-    (log / f"{commit.number - 1:020}.json").write_bytes(msgspec.json.encode(info))
+    info = {"commitInfo": {"userMetadata": commit.metadata}}
+    (log / f"{commit.number - 1 if version is None else version:020}.json").write_bytes(msgspec.json.encode(info))
 
 
 @pytest.fixture
@@ -37,13 +42,12 @@ def positions(log_connection, tmp_path, held):
 
 def test_a_table_goes_on_where_it_is_and_is_held_where_its_topic_is_another(log_connection, tmp_path, held, positions):
     assert positions.open("flights".__eq__) == {"flights": {"0": 0, "1": 0}}
-    assert not positions.is_begun("flights")
     append(log_connection, "flights", [(None, b"x")] * 3)
     positions.recognise(["flights"])
     commit = positions.next_commit("flights", [Slice(0, None, 3, 7)], {}, {0: 3})
+    assert commit.is_first
     write(tmp_path, commit)
     assert positions.open("flights".__eq__) == {"flights": {"0": 3, "1": 0}}
-    assert positions.is_begun("flights")
     assert positions.offsets_up_to({"flights": {0: 5, 1: 1}, "new": {0: 4}}) == 2 + 1 + 4
     write(tmp_path, msgspec.structs.replace(commit, number=2, topic_id="another"))
     ends = {str(number): end for number, end in end_offsets(log_connection, "flights").items()}
@@ -73,6 +77,64 @@ def test_a_topic_that_is_made_anew_while_it_is_read_is_another_topic(log_connect
     ensure_topic(log_connection, "flights", 2)
     with pytest.raises(TopicChanged, match="topic flights was deleted or made anew"):
         positions.recognise(["flights"])
+
+
+def test_a_table_that_has_books_gets_no_first_commit(log_connection, tmp_path, positions):
+    """A release before this one did not count; the first commit may make a table."""
+    books = {0: PartitionBooks(next=3)}
+    write(tmp_path, TableCommit("flights", books, cluster_id(log_connection), number=0), 0)
+    positions.open("flights".__eq__)
+    positions.recognise(["flights"])
+    assert positions.next_commit("flights", [], {}, {0: 4}).number == 2
+
+
+def commit_three(positions, tables, first):
+    """The next three records, as the sink writes them."""
+    positions.recognise(["numbers"])
+    commit = positions.next_commit("numbers", [Slice(0, 1, 3, 7)], {}, {0: first + 3})
+    positions.check_unchanged("numbers")
+    rows = typed_small(
+        collected(*((b"k", number(n)) for n in range(first, first + 3))), {1: Columns(NUMBER)}, merged=False
+    )
+    commit_small(tables / "numbers", rows, commit, merged=False)
+    positions.written([commit])
+
+
+@pytest.fixture
+def numbers(log_connection):
+    ensure_topic(log_connection, "numbers", 1)
+    append(log_connection, "numbers", [(b"k", number(n)) for n in range(9)])
+
+
+def found_in(table):
+    return sorted(DeltaTable(str(table)).to_pyarrow_table()["number"].to_pylist())
+
+
+def test_a_table_that_is_replaced_by_an_older_copy_is_filled_from_there(numbers, tmp_path, held, positions):
+    """While the sink runs: its next commit claimed what the copy lacked, and the audit balanced."""
+    positions.open("numbers".__eq__)
+    table, copy = tmp_path / "numbers", tmp_path / "_copy"
+    commit_three(positions, tmp_path, 0)
+    shutil.copytree(table, copy)
+    commit_three(positions, tmp_path, 3)
+    shutil.rmtree(table)
+    shutil.copytree(copy, table)
+    with pytest.raises(TableChanged, match="expected commit 2 as our newest one, found 1"):
+        commit_three(positions, tmp_path, 6)
+    assert positions.open("numbers".__eq__) == {"numbers": {"0": 3}}
+    commit_three(positions, tmp_path, 3)
+    commit_three(positions, tmp_path, 6)
+    assert found_in(table) == list(range(9))
+
+    shutil.rmtree(table)
+    with pytest.raises(TableGone):
+        positions.check_unchanged("numbers")
+    positions.open("numbers".__eq__)
+    positions.check_unchanged("numbers")
+    shutil.copytree(copy, table)  # where nothing was
+    with pytest.raises(TableChanged, match="expected commit 0 as our newest one, found 1"):
+        positions.check_unchanged("numbers")
+    assert not held.reasons
 
 
 @pytest.mark.spark

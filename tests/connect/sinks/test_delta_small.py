@@ -4,7 +4,6 @@ import itertools
 import shutil
 
 import deltalake
-import msgspec
 import pytest
 from deltalake import DeltaTable
 
@@ -19,30 +18,34 @@ from mainstem.registry import avro
 from tests.support.lakehouse import ALL, AT, CHANGE, KINDS, NUMBER, change, collected, number, plane, record
 
 
+def said(number):
+    return TableCommit("t", {}, number=number)
+
+
 def test_a_stream_is_appended_with_our_metadata(tmp_path):
     for n in range(2):
         rows = typed_small(collected((b"k", number(n))), {1: Columns(NUMBER)}, merged=False)
-        commit_small(tmp_path / "t", rows, f"commit {n}", merged=False, begun=False)
+        commit_small(tmp_path / "t", rows, said(n + 1), merged=False)
     table = DeltaTable(str(tmp_path / "t"))
     assert sorted(table.to_pyarrow_table()["number"].to_pylist()) == [0, 1]
-    assert [each["userMetadata"] for each in table.history()] == ["commit 1", "commit 0"]
+    assert [each["userMetadata"] for each in table.history()] == [said(2).metadata, said(1).metadata]
     wider = typed_small(
         collected((b"k", avro.encode(1, ALL, {n: v for n, (_, v) in KINDS.items()}))), {1: Columns(ALL)}, merged=False
     )
     with pytest.raises(NotPlain, match="other columns"):
-        commit_small(tmp_path / "t", wider, "commit 2", merged=False, begun=False)
+        commit_small(tmp_path / "t", wider, said(3), merged=False)
     assert DeltaTable(str(tmp_path / "t")).version() == 1
 
 
 def test_a_changelog_is_merged_by_its_key(tmp_path):
     """Also with tombstones only, whose columns are not known, and where a merge changes nothing."""
-    commits = itertools.count()
+    numbers = itertools.count(1)
 
     def send(*sent):
         rows = typed_small(collected(*sent), {1: Columns(CHANGE)} if any(v for _, v in sent) else {}, merged=True)
-        commit_small(tmp_path / "t", rows, f"m{next(commits)}", merged=True, begun=False)
+        commit_small(tmp_path / "t", rows, said(next(numbers)), merged=True)
         table = DeltaTable(str(tmp_path / "t"))
-        assert table.history(1)[0]["userMetadata"] == f"m{table.version()}"
+        assert table.history(1)[0]["userMetadata"] == said(table.version() + 1).metadata
         return sorted((row["_key"], row["seats"]) for row in table.to_pyarrow_table().to_pylist())
 
     send((b"a", change("c", 1)), (b"b", change("c", 2)), (b"gone", change("d")))
@@ -56,18 +59,18 @@ def test_a_changelog_is_merged_by_its_key(tmp_path):
 def test_rows_without_columns_are_no_tombstones(tmp_path):
     """A set of keys: of its schema there is no column."""
     keys = record()
-    for metadata, pair in (("m0", b"ab"), ("m1", b"cd")):
+    for turn, pair in ((1, b"ab"), (2, b"cd")):
         rows = collected(*((bytes([key]), avro.encode(1, keys, {})) for key in pair))
         typed = typed_small(rows, {1: Columns(keys)}, merged=True)
-        commit_small(tmp_path / "t", typed, metadata, merged=True, begun=False)
+        commit_small(tmp_path / "t", typed, said(turn), merged=True)
     assert sorted(DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["_key"].to_pylist()) == ["a", "b", "c", "d"]
 
 
 def test_a_table_whose_rows_are_all_deleted_is_empty(tmp_path):
     rows = typed_small(collected((b"a", change("d"))), {1: Columns(CHANGE)}, merged=True)
-    commit_small(tmp_path / "t", rows, "m", merged=True, begun=False)
+    commit_small(tmp_path / "t", rows, said(1), merged=True)
     table = DeltaTable(str(tmp_path / "t"))
-    assert table.history()[0]["userMetadata"] == "m"
+    assert table.history()[0]["userMetadata"] == said(1).metadata
     assert "seats" in table.to_pyarrow_table().column_names
     assert not table.to_pyarrow_table().num_rows
 
@@ -76,15 +79,14 @@ def test_a_large_table_is_merged_by_spark(tmp_path, monkeypatch):
     """delta-rs holds all of it in memory."""
     monkeypatch.setattr(delta_small, "MERGED_BYTES", 1000)
     rows = typed_small(collected((b"a", change("c", 1))), {1: Columns(CHANGE)}, merged=True)
-    commit_small(tmp_path / "t", rows, "m", merged=True, begun=False)
+    commit_small(tmp_path / "t", rows, said(1), merged=True)
     with pytest.raises(NotPlain, match="large"):
-        commit_small(tmp_path / "t", rows, "m", merged=True, begun=False)
+        commit_small(tmp_path / "t", rows, said(2), merged=True)
 
 
 def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch):
     """Whatever it is: delta-rs raises plain exceptions too."""
     rows = typed_small(collected((b"k", number(1))), {1: Columns(NUMBER)}, merged=False)
-    first, second = (msgspec.json.encode(TableCommit("t", {}, number=n)).decode() for n in (1, 2))
     write = deltalake.write_deltalake
 
     def write_and_fail(*args, **options):
@@ -92,7 +94,7 @@ def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch)
         raise Exception("External error")  # noqa: TRY002  as delta-rs does
 
     monkeypatch.setattr(deltalake, "write_deltalake", write_and_fail)
-    commit_small(tmp_path / "t", rows, first, merged=False, begun=False)
+    commit_small(tmp_path / "t", rows, said(1), merged=False)
     assert DeltaTable(str(tmp_path / "t")).version() == 0
 
     def fail(*args, **options):
@@ -100,7 +102,7 @@ def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch)
 
     monkeypatch.setattr(deltalake, "write_deltalake", fail)
     with pytest.raises(NotPlain, match="External error"):
-        commit_small(tmp_path / "t", rows, second, merged=False, begun=False)
+        commit_small(tmp_path / "t", rows, said(2), merged=False)
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -108,8 +110,7 @@ def test_a_table_that_is_gone_is_not_begun_with_a_later_commit(tmp_path, monkeyp
     """Which says that the table has all that came before it. Removed before it is opened, and after."""
     table = tmp_path / "t"
     rows = typed_small(collected((b"k", change("c", 1))), {1: Columns(CHANGE)}, merged=merged)
-    first, second = (msgspec.json.encode(TableCommit("t", {}, number=n)).decode() for n in (1, 2))
-    commit_small(table, rows, first, merged=merged, begun=False)
+    commit_small(table, rows, said(1), merged=merged)
     check = delta_small._check_columns
 
     def check_and_remove(*args):
@@ -118,10 +119,10 @@ def test_a_table_that_is_gone_is_not_begun_with_a_later_commit(tmp_path, monkeyp
 
     monkeypatch.setattr(delta_small, "_check_columns", check_and_remove)
     with pytest.raises(NotPlain):
-        commit_small(table, rows, second, merged=merged, begun=True)
+        commit_small(table, rows, said(2), merged=merged)
     assert not is_table(table)
     with pytest.raises(TableGone, match="the table is gone"):
-        commit_small(table, rows, second, merged=merged, begun=True)
+        commit_small(table, rows, said(2), merged=merged)
     assert not is_table(table)
 
 

@@ -1,10 +1,13 @@
 """What is known of the topics of a batch."""
 
 import json
+import os
+
+import pytest
 
 from mainstem.client.catalog import write_catalog
 from mainstem.client.topics import ensure_internal_topics
-from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, batch_ends, ids_of
+from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, batch_ends, begin_at, ids_of
 from tests.support.lakehouse import FLIGHT, PLANE, register
 
 
@@ -12,6 +15,24 @@ def test_a_batch_ends_where_spark_planned_it(tmp_path):
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"flights":{"0":5,"11":7}}')
     assert batch_ends(tmp_path, 3) == {"flights": {0: 5, 11: 7}}
+
+
+def test_a_query_begins_where_it_is_told_and_nowhere_else(tmp_path, monkeypatch):
+    """What could not be removed was left: the query went on from there, past the tables."""
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0").write_text('v1\n{}\n{"flights":{"0":7}}')
+
+    def fail(*args, **options):
+        raise PermissionError("busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(PermissionError):
+            begin_at(checkpoint, {"flights": {"0": 5}})
+    begin_at(checkpoint, {"flights": {"0": 5}})
+    assert not (checkpoint / "offsets").exists()
+    assert (checkpoint / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"flights":{"0":5}}'
 
 
 def test_ids_are_those_of_values_that_have_one():

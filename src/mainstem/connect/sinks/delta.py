@@ -272,11 +272,11 @@ class Lakehouse:
 
     def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice], small: "pa.Table | None") -> bool:
         """Write one table; what goes wrong holds up this one only."""
-        topic, metadata = commit.topic, msgspec.json.encode(commit).decode()
-        begun = self._positions.is_begun(topic)  # people remove tables, also while they are written to
+        topic = commit.topic
         try:
-            if small is None or not self._small_writer.write(small, topic, slices, metadata, begun=begun):
-                self._spark_writer.write(rows, topic, slices, metadata, begun=begun)
+            self._positions.check_unchanged(topic)
+            if small is None or not self._small_writer.write(small, commit, slices):
+                self._spark_writer.write(rows, commit, slices)
             log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
             self._spark_writer.care(topic, commit.number)
         except failures() as error:

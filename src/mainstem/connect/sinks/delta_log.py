@@ -21,6 +21,10 @@ class TableGone(Retriable):
         super().__init__(f"{table}: the table is gone: it is filled anew from the log")
 
 
+class TableChanged(Retriable):
+    """A table is not where our last commit left it: the query starts again from where it is now."""
+
+
 class PartitionBooks(msgspec.Struct):
     """What a table holds of one partition: everything below offset `next`."""
 
@@ -45,6 +49,22 @@ class TableCommit(msgspec.Struct):
     def positions(self) -> dict[TopicPartition, int]:
         return {TopicPartition(self.topic, number): books.next for number, books in self.partitions.items()}
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it may make the table: every later one claims what the table has had before."""
+        return self.number == 1
+
+    @property
+    def metadata(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A commit of ours, and the version of the table that it made."""
+
+    version: int
+    commit: TableCommit
+
 
 class _CommitInfo(msgspec.Struct):
     userMetadata: str | None = None  # noqa: N815  Delta's name
@@ -59,11 +79,6 @@ def is_table(directory: Path) -> bool:
     return any(_names(directory))  # up to the first: there are many
 
 
-def _versions(table: Path) -> list[str]:
-    """Names of the commits that are there, the oldest first."""
-    return sorted(_names(table))
-
-
 def _names(table: Path) -> Iterator[str]:
     """Names of the commits that are there, in no order."""
     try:
@@ -75,26 +90,60 @@ def _names(table: Path) -> Iterator[str]:
         return
 
 
-def last_commit(table: Path) -> TableCommit | None:
+def last_commit(table: Path) -> Found | None:
     """Our newest commit in the log of `table`; None where the table has none yet.
 
     Others may have committed since (OPTIMIZE, VACUUM), so the files are read from the newest one backwards. Delta keeps
     them for 30 days at least, and always those since its last checkpoint.
 
     Raises:
-        CorruptData: a commit is damaged, or Delta has cleaned up our last one. Its history would not have it either: it
-            reads the same files.
+        CorruptData: a commit is damaged, one before our last is missing, or Delta has cleaned up our last one. Its
+            history would not have it either: it reads the same files.
     """
-    versions = _versions(table)
-    for name in reversed(versions):
-        if (commit := _commit_in(table, name)) is not None:
-            return commit
-    if versions and int(versions[0].removesuffix(".json")) > 0:
+    newest = max(_names(table), default=None)
+    if newest is None:
+        return None
+    commits = _commits(table, int(newest.removesuffix(".json")))
+    found = next(commits, None)
+    if found is not None:
+        _check_goes_on(table, found.commit, commits)
+    return found
+
+
+def _check_goes_on(table: Path, commit: TableCommit, earlier: Iterator[Found]) -> None:
+    """Check that a commit goes on from the one before it, where that is still there.
+
+    Raises:
+        CorruptData: it does not. The table was replaced at the moment when it was written to, or two sinks write it.
+    """
+    try:
+        before = next(earlier, None)
+    except _CleanedUp:
+        return
+    # A release before this one did not count its commits.
+    if before is not None and before.commit.number and before.commit.number + 1 != commit.number:
         raise CorruptData(
-            f"{table}: expected a commit that says up to where the table has its topic, found none since {versions[0]}",
+            f"{table}: expected commit {commit.number - 1} of its topic before commit {commit.number}, found commit "
+            f"{before.commit.number}: nobody can tell what the table has",
             hint=REPAIR,
         )
-    return None
+
+
+def newest_since(table: Path, version: int) -> Found | None:
+    """Our newest commit in `version` of the table, which one of ours made, and in those after it; None where that is
+    not there any more.
+
+    Nothing is listed: a table has more than a million versions in time.
+    """
+    found = None
+    while True:
+        try:
+            commit = _commit_in(table, version)
+        except FileNotFoundError:
+            return found
+        if commit is not None:
+            found = Found(version, commit)
+        version += 1
 
 
 def check_whole(table: Path) -> None:
@@ -105,12 +154,12 @@ def check_whole(table: Path) -> None:
     Raises:
         CorruptData: it does not: the directory was removed, or parts of it, while it was written to.
     """
-    log, first = table / "_delta_log", f"{0:020}.json"
+    log, first = table / "_delta_log", _name(0)
     if not (log / first).exists():
         if any("checkpoint" in file.name for file in log.iterdir()):
             return
         found = "neither it nor a checkpoint"
-    elif (commit := _commit_in(table, first)) is not None and commit.number > 1:
+    elif (commit := _commit_in(table, 0)) is not None and commit.number > 1:
         found = f"commit {commit.number}"
     else:
         return
@@ -120,18 +169,47 @@ def check_whole(table: Path) -> None:
     )
 
 
-def has_commit(table: Path, metadata: str) -> bool:
-    """Whether our newest commit is the one with this metadata: a writer that fails may have committed before.
+def has_commit(table: Path, commit: TableCommit) -> bool:
+    """Whether our newest commit is this one: a writer that fails may have committed before.
 
     Raises:
         CorruptData: nobody can tell.
     """
-    return last_commit(table) == msgspec.json.decode(metadata, type=TableCommit)
+    found = last_commit(table)
+    return found is not None and found.commit == commit
 
 
-def _commit_in(table: Path, name: str) -> TableCommit | None:
-    """What a commit says, if it is ours."""
-    path = table / "_delta_log" / name
+class _CleanedUp(CorruptData):
+    """A commit is not there any more."""
+
+
+def _commits(table: Path, version: int) -> Iterator[Found]:
+    """Our commits that `version` of the table is made of, the newest first."""
+    for number in range(version, -1, -1):
+        try:
+            commit = _commit_in(table, number)
+        except FileNotFoundError as error:
+            raise _CleanedUp(
+                f"{table}: expected a commit that says up to where the table has its topic, found none since "
+                f"{_name(number + 1)}",
+                hint=REPAIR,
+            ) from error
+        if commit is not None:
+            yield Found(number, commit)
+
+
+def _name(version: int) -> str:
+    return f"{version:020}.json"
+
+
+def _commit_in(table: Path, version: int) -> TableCommit | None:
+    """What a commit says, if it is ours.
+
+    Raises:
+        FileNotFoundError: the table has no such version, or Delta has cleaned it up.
+        CorruptData: it is damaged.
+    """
+    path = table / "_delta_log" / _name(version)
     with path.open("rb") as lines:
         for line in lines:
             try:

@@ -10,7 +10,17 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.client.topics import bounds, cluster_id, list_topics, topic_ids
 from mainstem.connect.sinks.delta_held import HeldTables
-from mainstem.connect.sinks.delta_log import REPAIR, PartitionBooks, TableCommit, check_whole, is_table, last_commit
+from mainstem.connect.sinks.delta_log import (
+    REPAIR,
+    PartitionBooks,
+    TableChanged,
+    TableCommit,
+    TableGone,
+    check_whole,
+    is_table,
+    last_commit,
+    newest_since,
+)
 from mainstem.connect.sinks.delta_spark import QUARANTINE, TableHeld
 from mainstem.connect.sinks.delta_topics import Slice
 from mainstem.core import MainstemError, Retriable, TopicPartition, is_topic_name
@@ -37,6 +47,7 @@ class Positions:
         self._held = held
         self._cluster = ""
         self._ids: dict[str, str] = {}
+        self._versions: dict[str, int] = {}  # of the tables, at or before our last commits
         self._read: dict[TopicPartition, int] = {}  # where the last batch ended
 
     def open(self, matches: Callable[[str], bool]) -> dict[str, dict[str, int]]:
@@ -51,6 +62,7 @@ class Positions:
         self._ids = topic_ids(self._connection, topics)
         places = bounds(self._connection, topics)
         self.commits = {}
+        self._versions = {}
         for table in sorted(self._directory.iterdir()):
             # Other directories are not ours: `lost+found` of a disk.
             if is_topic_name(table.name) and table.name != QUARANTINE:
@@ -73,7 +85,10 @@ class Positions:
             if not is_table(path):
                 return
             check_whole(path)
-            commit = self.commits[topic] = last_commit(path) or TableCommit(topic)
+            found = last_commit(path)
+            commit = self.commits[topic] = found.commit if found is not None else TableCommit(topic)
+            if found is not None:
+                self._versions[topic] = found.version
             if commit.cluster and topic in self._ids:
                 expected, here = (commit.cluster, commit.topic_id), (self._cluster, self._ids[topic])
                 beyond = [str(p) for p, offset in commit.positions.items() if offset > places.get(p, (0, 0))[1]]
@@ -140,12 +155,32 @@ class Positions:
             if of == topic:
                 partitions[partition].rows -= count
                 partitions[partition].quarantined += count
-        number = self._commit_of(topic).number + 1
+        last = self._commit_of(topic)
+        # One that has books is not the first, also where a release before this one did not count.
+        number = max(last.number, int(bool(last.partitions))) + 1
         return TableCommit(topic, partitions, self._cluster, self._ids[topic], number)
 
-    def is_begun(self, topic: str) -> bool:
-        """Whether the topic's table has a commit of ours."""
-        return bool(self._commit_of(topic).partitions)
+    def check_unchanged(self, topic: str) -> None:
+        """Check that the topic's table is where our last commit left it: the next one claims all that it brought.
+
+        Raises:
+            TableGone: people remove tables, also while they are written to,
+            TableChanged: and put others there.
+            CorruptData: nobody can tell what is there now.
+        """
+        path, version = self._directory / topic, self._versions.get(topic)
+        expected = self._commit_of(topic)
+        # Of a table that was made since they were opened no version is known: it has few.
+        found = newest_since(path, version) if version is not None else last_commit(path)
+        if found is None and expected.partitions and not is_table(path):
+            raise TableGone(path)
+        if (found.commit if found is not None else TableCommit(topic)) != expected:
+            number = found.commit.number if found is not None else "none"
+            raise TableChanged(
+                f"{path}: expected commit {expected.number} as our newest one, found {number}: the table was replaced"
+            )
+        if found is not None:
+            self._versions[topic] = found.version
 
     def written(self, commits: Iterable[TableCommit]) -> None:
         """These are in their tables."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mainstem.connect.sinks.delta_log import TableGone, has_commit
+from mainstem.connect.sinks.delta_log import TableCommit, TableGone, has_commit
 from mainstem.connect.sinks.delta_rows import PLACE, Columns, NotPlain, fitted, typed_small
 from mainstem.connect.sinks.delta_spark import failures, one_line
 from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
@@ -116,18 +116,17 @@ class SmallWriter:
             log.debug("left_to_spark", topic=topic, reason=one_line(error))
         return None
 
-    def write(self, rows: "pa.Table", topic: str, slices: list[Slice], metadata: str, *, begun: bool) -> bool:
-        """Bring one topic's table up to the batch; False where Spark has to. Only a table that is not `begun`, that has
-        no commit of ours, is made if it is missing.
+    def write(self, rows: "pa.Table", commit: TableCommit, slices: list[Slice]) -> bool:
+        """Bring the table of the commit's topic up to the batch; False where Spark has to. Its first commit makes it.
 
         Raises:
-            TableGone: the table is begun, and missing.
+            TableGone: the table is missing, and the commit is not its first.
         """
         try:
-            merged = self._topics.is_changelog(topic, slices)
-            commit_small(self._directory / topic, rows, metadata, merged=merged, begun=begun)
+            merged = self._topics.is_changelog(commit.topic, slices)
+            commit_small(self._directory / commit.topic, rows, commit, merged=merged)
         except NotPlain as reason:
-            log.debug("left_to_spark", topic=topic, reason=str(reason))
+            log.debug("left_to_spark", topic=commit.topic, reason=str(reason))
             return False
         return True
 
@@ -151,33 +150,33 @@ class SmallWriter:
         return self._columns.get(schema_id)
 
 
-def commit_small(path: Path, rows: "pa.Table", metadata: str, *, merged: bool, begun: bool) -> None:
-    """One commit to the table at `path`, with our user metadata; one that is not `begun` is made if it is missing.
+def commit_small(path: Path, rows: "pa.Table", commit: TableCommit, *, merged: bool) -> None:
+    """One commit to the table at `path`, with our user metadata; the first makes it.
 
     Raises:
         NotPlain: the table's columns are others, it is large, or delta-rs does not write such a table.
-        TableGone: the table is begun, and missing.
+        TableGone: the table is missing, and the commit is not its first.
     """
     try:
-        _commit(path, rows, metadata, merged=merged, begun=begun)
+        _commit(path, rows, commit, merged=merged)
     except (NotPlain, TableGone):
         raise
     except Exception as error:  # delta-rs raises plain ones too
-        if has_commit(path, metadata):
+        if has_commit(path, commit):
             return  # what failed came after it
         log.warning("left_to_spark", table=str(path), reason=one_line(error))
         raise NotPlain(f"{path}: {error}") from error
 
 
-def _commit(path: Path, rows: "pa.Table", metadata: str, *, merged: bool, begun: bool) -> None:
+def _commit(path: Path, rows: "pa.Table", commit: TableCommit, *, merged: bool) -> None:
     from deltalake import CommitProperties, DeltaTable, write_deltalake
     from deltalake.exceptions import TableNotFoundError
 
-    said = CommitProperties(custom_metadata={"userMetadata": metadata})
+    said = CommitProperties(custom_metadata={"userMetadata": commit.metadata})
     try:
         table = DeltaTable(str(path))
     except TableNotFoundError:
-        if begun:
+        if not commit.is_first:
             raise TableGone(path) from None
         table = None
     if merged and table is None:

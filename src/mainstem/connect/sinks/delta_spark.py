@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mainstem.connect.sinks.delta_log import TableGone, is_table
+from mainstem.connect.sinks.delta_log import TableCommit, TableGone, is_table
 from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
 from mainstem.core import MainstemError, UserError
 from mainstem.core.logging import get_logger
@@ -163,19 +163,19 @@ class SparkWriter:
         rows = from_avro(F.expr("substring(value, 6)"), schema, options)
         return if_within(self._spark, rows, schema)
 
-    def write(self, batch: "DataFrame", topic: str, slices: list[Slice], metadata: str, *, begun: bool) -> None:
-        """Bring one topic's table up to this batch, in one commit with our user metadata. Only a table that is not
-        `begun`, that has no commit of ours, is made if it is missing.
+    def write(self, batch: "DataFrame", commit: TableCommit, slices: list[Slice]) -> None:
+        """Bring the table of the commit's topic up to this batch, in one commit with our user metadata. Its first makes
+        it.
 
         Raises:
             TableHeld: a column has another type now.
-            TableGone: the table is begun, and missing.
+            TableGone: the table is missing, and the commit is not its first.
         """
-        typed = self._fit(topic, self.typed(batch, topic, slices), begun=begun)
-        if self._topics.is_changelog(topic, slices):
-            self._merge(typed, topic, slices, metadata, begun=begun)
+        typed = self._fit(self.typed(batch, commit.topic, slices), commit)
+        if self._topics.is_changelog(commit.topic, slices):
+            self._merge(typed, commit, slices)
         else:
-            self._append(typed, topic, metadata, begun=begun)
+            self._append(typed, commit)
 
     def care(self, topic: str, commits: int) -> None:
         """Keep the number of a table's files small: of the newest version, and of what the older ones have left.
@@ -225,7 +225,7 @@ class SparkWriter:
             typed = typed.unionByName(part, allowMissingColumns=True)
         return typed
 
-    def _fit(self, topic: str, typed: "DataFrame", *, begun: bool) -> "DataFrame":
+    def _fit(self, typed: "DataFrame", commit: TableCommit) -> "DataFrame":
         """Rows as the table can take them, with all of its columns.
 
         A column keeps its type, or becomes wider where a schema now says so; one that the batch's schemas lack is null:
@@ -233,13 +233,13 @@ class SparkWriter:
 
         Raises:
             TableHeld: a column has another type now.
-            TableGone: the table is begun, and missing.
+            TableGone: the table is missing, and the commit is not its first.
         """
         from pyspark.sql import functions as F
 
-        path = self._directory / topic
+        topic, path = commit.topic, self._directory / commit.topic
         if not is_table(path):
-            if begun:
+            if not commit.is_first:
                 raise TableGone(path)
             return typed
         table = self._shapes.get(topic) or self._spark.read.format("delta").load(str(path)).schema
@@ -266,19 +266,19 @@ class SparkWriter:
         lacking = [field for field in table if field.name.lower() not in given]
         return typed.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in lacking))
 
-    def _append(self, rows: "DataFrame", topic: str, metadata: str, *, begun: bool) -> None:
-        path, options = str(self._directory / topic), {"mergeSchema": "true", "userMetadata": metadata}
+    def _append(self, rows: "DataFrame", commit: TableCommit) -> None:
+        path, options = str(self._directory / commit.topic), {"mergeSchema": "true", "userMetadata": commit.metadata}
         rows = rows.drop("_op", "_deleted")
-        if begun:  # `save` makes a table that is gone anew, with metadata that claim what it had
-            rows.writeTo(f"delta.`{path}`").options(**options).append()
-        else:
+        if commit.is_first:
             rows.write.format("delta").mode("append").options(**options).save(path)
+        else:  # `save` makes a table that is gone anew, with metadata that claim what it had
+            rows.writeTo(f"delta.`{path}`").options(**options).append()
 
-    def _merge(self, typed: "DataFrame", topic: str, slices: list[Slice], metadata: str, *, begun: bool) -> None:
+    def _merge(self, typed: "DataFrame", commit: TableCommit, slices: list[Slice]) -> None:
         """Apply the last record of every key: 1. truncations, 2. the rows."""
         from pyspark.sql import functions as F
 
-        path = str(self._directory / topic)
+        path = self._directory / commit.topic
         columns = [name for name in typed.columns if name not in ("_op", "_deleted")]
         cuts: dict[int, int] = {}
         if self._topics.has_changes(slices):
@@ -288,10 +288,12 @@ class SparkWriter:
             typed = typed.filter((F.col("_partition") != partition) | (F.col("_offset") > offset))
         last = typed.groupBy("_key").agg(F.max_by(F.struct(*columns, "_deleted"), "_offset").alias("last"))
         source = last.select("last.*")
-        if not begun and not is_table(self._directory / topic):  # nothing to merge with
-            self._append(source.filter("NOT _deleted"), topic, metadata, begun=False)
+        if commit.is_first and not is_table(path):  # nothing to merge with
+            self._append(source.filter("NOT _deleted"), commit)
             return
-        own = SETTINGS | self._compile | {METADATA_CONF: metadata}  # the commit's metadata is a setting of the session
+        own = (
+            SETTINGS | self._compile | {METADATA_CONF: commit.metadata}
+        )  # the commit's metadata is a setting of the session
         session = with_settings(typed.sparkSession.newSession(), own)
         view = f"merge_{next(_views)}"  # global: the source is another session's. Other topics and sinks have theirs
         source.createOrReplaceGlobalTempView(view)

@@ -72,7 +72,8 @@ def begin_at(checkpoint: Path, starts: Mapping[str, Mapping[str, int]]) -> None:
     With the option `startingOffsets` instead, a query fails where a topic has come since they were asked for. The file
     of Spark 4.2 is a zero byte, a line with the version, and the offsets.
     """
-    shutil.rmtree(checkpoint, ignore_errors=True)
+    if checkpoint.exists():
+        shutil.rmtree(checkpoint)  # or fail: with old offsets left, the query would go on from those, past the tables
     file = checkpoint / "sources" / "0" / "0"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"\x00v1\n" + msgspec.json.encode(starts))
