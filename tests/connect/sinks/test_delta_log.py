@@ -119,3 +119,40 @@ def test_a_table_is_whole_from_its_topics_first_commit_on(tmp_path, metadata):
 
 def test_the_metadata_of_a_commit_say_whose_they_are():
     assert '"mainstem":1' in TableCommit("flights").metadata
+
+
+def restore(table, version, parameters):
+    info = {"operation": "RESTORE", "operationParameters": parameters}
+    (table / "_delta_log" / f"{version:020}.json").write_text(json.dumps({"commitInfo": info}, separators=(",", ":")))
+
+
+@pytest.mark.parametrize("to", [2, "2"])  # Spark says a number, delta-rs a text
+def test_a_table_that_was_restored_goes_on_from_what_it_was_restored_to(tmp_path, to):
+    """Its rows went back, and its position did not: they never came again, and the audit balanced."""
+    for version, metadata in enumerate([numbered(1).metadata, numbered(2).metadata, None, numbered(3).metadata]):
+        write(tmp_path, version, metadata)
+    restore(tmp_path, 4, {"version": to, "timestamp": None})
+    assert last_commit(tmp_path) == newest_since(tmp_path, 3) == Found(1, numbered(2))
+    write(tmp_path, 5, numbered(3).metadata)
+    assert last_commit(tmp_path) == newest_since(tmp_path, 1) == Found(5, numbered(3))
+    restore(tmp_path, 6, {"version": 4})  # which was restored itself
+    assert last_commit(tmp_path) == Found(1, numbered(2))
+    restore(tmp_path, 7, {"version": 5})
+    write(tmp_path, 8)
+    assert last_commit(tmp_path) == Found(5, numbered(3))
+
+
+@pytest.mark.parametrize("parameters", [{"version": None, "timestamp": "2026-01-01"}, {"datetime": 7}, {"version": 2}])
+def test_a_table_that_was_restored_to_nobody_knows_what_is_told(tmp_path, parameters):
+    for number in (1, 2):
+        write(tmp_path, number - 1, numbered(number).metadata)
+    restore(tmp_path, 2, parameters)
+    for look in (lambda: last_commit(tmp_path), lambda: newest_since(tmp_path, 1)):
+        with pytest.raises(CorruptData, match=r"expected that 00000000000000000002\.json says which version") as error:
+            look()
+        assert "filled anew" in error.value.hint
+    restore(tmp_path, 3, {"version": 0})
+    assert last_commit(tmp_path) == Found(0, numbered(1))
+    (tmp_path / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(CorruptData, match=r"none since 00000000000000000001\.json"):
+        last_commit(tmp_path)

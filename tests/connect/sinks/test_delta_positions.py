@@ -137,6 +137,22 @@ def test_a_table_that_is_replaced_by_an_older_copy_is_filled_from_there(numbers,
     assert not held.reasons
 
 
+def test_a_table_that_is_restored_is_filled_from_there(numbers, tmp_path, held, positions):
+    """While the sink runs, and while it does not."""
+    positions.open("numbers".__eq__)
+    for first in (0, 3):
+        commit_three(positions, tmp_path, first)
+    DeltaTable(str(tmp_path / "numbers")).restore(0)
+    with pytest.raises(TableChanged, match="expected commit 2 as our newest one, found 1"):
+        commit_three(positions, tmp_path, 6)
+    assert positions.open("numbers".__eq__) == {"numbers": {"0": 3}}
+    for first in (3, 6):
+        commit_three(positions, tmp_path, first)
+    assert found_in(tmp_path / "numbers") == list(range(9))
+    assert positions.open("numbers".__eq__) == {"numbers": {"0": 9}}
+    assert not held.reasons
+
+
 @pytest.mark.spark
 def test_a_table_that_misses_what_the_log_no_longer_has_is_held(lake):
     ensure_topic(lake.connection, "flights", 2)

@@ -68,6 +68,14 @@ class Found(msgspec.Struct, frozen=True):
 
 class _CommitInfo(msgspec.Struct):
     userMetadata: str | None = None  # noqa: N815  Delta's name
+    operation: str | None = None
+    operationParameters: msgspec.Raw = msgspec.Raw(b"{}")  # noqa: N815  Delta's name; each operation has others
+
+
+class _Restore(msgspec.Struct):
+    """What a RESTORE was told; the version is not said where that was a time."""
+
+    version: int | None = None
 
 
 class _Action(msgspec.Struct):
@@ -94,11 +102,11 @@ def last_commit(table: Path) -> Found | None:
     """Our newest commit in the log of `table`; None where the table has none yet.
 
     Others may have committed since (OPTIMIZE, VACUUM), so the files are read from the newest one backwards. Delta keeps
-    them for 30 days at least, and always those since its last checkpoint.
+    them for 30 days at least, and always those since its last checkpoint. What a RESTORE has undone is not looked at.
 
     Raises:
-        CorruptData: a commit is damaged, one before our last is missing, or Delta has cleaned up our last one. Its
-            history would not have it either: it reads the same files.
+        CorruptData: a commit is damaged, one before our last is missing, the table was restored to a time, or Delta has
+            cleaned up our last one. Its history would not have it either: it reads the same files.
     """
     newest = max(_names(table), default=None)
     if newest is None:
@@ -141,6 +149,8 @@ def newest_since(table: Path, version: int) -> Found | None:
             commit = _commit_in(table, version)
         except FileNotFoundError:
             return found
+        if isinstance(commit, _Restore):  # it may be older than `version` now
+            return last_commit(table)
         if commit is not None:
             found = Found(version, commit)
         version += 1
@@ -159,7 +169,7 @@ def check_whole(table: Path) -> None:
         if any("checkpoint" in file.name for file in log.iterdir()):
             return
         found = "neither it nor a checkpoint"
-    elif (commit := _commit_in(table, 0)) is not None and commit.number > 1:
+    elif isinstance(commit := _commit_in(table, 0), TableCommit) and commit.number > 1:
         found = f"commit {commit.number}"
     else:
         return
@@ -185,25 +195,37 @@ class _CleanedUp(CorruptData):
 
 def _commits(table: Path, version: int) -> Iterator[Found]:
     """Our commits that `version` of the table is made of, the newest first."""
-    for number in range(version, -1, -1):
+    while version >= 0:
         try:
-            commit = _commit_in(table, number)
+            commit = _commit_in(table, version)
         except FileNotFoundError as error:
             raise _CleanedUp(
                 f"{table}: expected a commit that says up to where the table has its topic, found none since "
-                f"{_name(number + 1)}",
+                f"{_name(version + 1)}",
                 hint=REPAIR,
             ) from error
-        if commit is not None:
-            yield Found(number, commit)
+        if isinstance(commit, TableCommit):
+            yield Found(version, commit)
+        version = version - 1 if not isinstance(commit, _Restore) else _restored(table, version, commit)
+
+
+def _restored(table: Path, version: int, restore: _Restore) -> int:
+    """The version that version `version` is a copy of."""
+    if restore.version is None or not 0 <= restore.version < version:
+        raise CorruptData(
+            f"{table}: expected that {_name(version)} says which version the table was restored to, found a time: nobody "
+            "can tell what the table has",
+            hint=f"restore it to a version (TO VERSION AS OF), or {REPAIR}",
+        )
+    return restore.version
 
 
 def _name(version: int) -> str:
     return f"{version:020}.json"
 
 
-def _commit_in(table: Path, version: int) -> TableCommit | None:
-    """What a commit says, if it is ours.
+def _commit_in(table: Path, version: int) -> TableCommit | _Restore | None:
+    """What a commit says, if it is ours or a RESTORE.
 
     Raises:
         FileNotFoundError: the table has no such version, or Delta has cleaned it up.
@@ -224,8 +246,10 @@ def _commit_in(table: Path, version: int) -> TableCommit | None:
     return None
 
 
-def _metadata(line: bytes) -> TableCommit | None:
+def _metadata(line: bytes) -> TableCommit | _Restore | None:
     info = msgspec.json.decode(line, type=_Action).commitInfo
+    if info is not None and info.operation == "RESTORE":
+        return msgspec.json.decode(info.operationParameters, type=_Restore, strict=False)
     text = info.userMetadata if info is not None else None
     if text is None or '"mainstem"' not in text:
         return None
