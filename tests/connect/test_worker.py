@@ -81,6 +81,27 @@ def test_what_may_pass_is_tried_again_with_growing_pauses_and_one_line_each():
     assert worker.states[0].failures == 3
 
 
+def test_a_task_that_finds_nothing_to_read_is_idle_until_it_does():
+    class Idle(Script):
+        on_idle = None
+
+        def run(self, stop):
+            self.on_idle("/var/acess.log is not there yet", "see whether its `path` is right")
+            self.on_idle("", "")
+            super().run(stop)
+
+    task, seen = Idle(), []
+    with structlog.testing.capture_logs() as logs:
+        run_until(Worker({"source site": task}, on_change=seen.extend), task.working)
+    assert [(state.state, state.error, state.needs_a_person) for state in seen] == [
+        ("running", "", False),
+        ("idle", "/var/acess.log is not there yet", True),
+        ("running", "", False),
+        ("stopped", "", False),
+    ]
+    assert [line["event"] for line in logs] == ["task_idle"]
+
+
 def test_the_name_of_a_task_is_told_once():
     task = Script(Retriable("sink copy: no answer"))
     worker = Worker({"sink copy": task}, passing=Backoff(0.001, 30))

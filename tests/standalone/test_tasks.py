@@ -3,7 +3,7 @@ import msgspec
 from mainstem.core.task import TaskState
 from mainstem.standalone.tasks import News, TasksWriter, is_failing, load_tasks, tasks_file
 
-WAITS = TaskState("source fleet", "waiting", 1, "no answer", since_ms=1_000, retry_seconds=8.0)
+WAITS = TaskState("source fleet", "waiting", 2, "no answer", since_ms=1_000, retry_seconds=8.0)
 JOB = TaskState("job enriched@1", "failed", 1, "rolled back", "bring it back")
 
 
@@ -47,3 +47,12 @@ def test_what_waits_for_its_input_or_was_down_once_is_not_failing():
     again = msgspec.structs.replace(WAITS, failures=3)
     assert [is_failing(each) for each in (TaskState("a"), idle, WAITS, again, JOB)] == [False, False, False, True, True]
     assert list(News().of([idle])) == []
+    assert list(News().of([msgspec.structs.replace(WAITS, failures=1)])) == []
+
+
+def test_a_source_that_finds_nothing_is_told():
+    news = News()
+    idle = TaskState("source site", "idle", error="/var/acess.log is not there yet", needs_a_person=True)
+    assert list(news.of([idle])) == ["source site waits: /var/acess.log is not there yet"]
+    assert list(news.of([TaskState("source site")])) == ["source site goes on"]
+    assert not is_failing(idle)

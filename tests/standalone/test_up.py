@@ -304,7 +304,7 @@ def test_a_source_that_waits_and_one_that_failed_are_seen(project, tmp_path):
         tasks = {task["name"]: task["state"] for task in json.loads(done.stdout)["tasks"]}
         people = mainstem(*shlex.split(shown))
         node.stop()
-    assert tasks == {"source access": "running", "source lost": "failed", "source shop": "waiting"}
+    assert tasks == {"source access": "idle", "source lost": "failed", "source shop": "waiting"}
     assert re.fullmatch(
         r" +[\d.]+ s  source shop waits: connect to PostgreSQL: connection to server at \"127\.0\.0\.1\", port 1 failed: "
         r"Connection refused \(start the database, or correct `url` in the settings\)(; retry in [\d.]+ s)?\n",

@@ -16,7 +16,8 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import unquote
 
 from mainstem.client.connection import Connection
@@ -109,6 +110,14 @@ def make_sink(name: str, config: SinkConfig, connection: Connection, registry: R
     return PostgresReplica(name, config, connection, registry)
 
 
+@runtime_checkable
+class IdleTask(Task, Protocol):
+    """A task that may find nothing to read yet."""
+
+    on_idle: Callable[[str, str], None]
+    """Called with what it waits for and what a person can do; with "" once it goes on."""
+
+
 class Worker:
     """Keeps `tasks` running until it is stopped.
 
@@ -159,6 +168,8 @@ class Worker:
 
     def _keep(self, name: str, task: Task, stop: threading.Event) -> None:
         attempts = self._attempts[name]
+        if isinstance(task, IdleTask):
+            task.on_idle = partial(self._idle, name)
         while not stop.is_set():
             attempts.start()
             self._on_change(self.states)
@@ -182,6 +193,14 @@ class Worker:
                     self._tell(name, error, delay)
                     stop.wait(delay)
         attempts.stop()
+        self._on_change(self.states)
+
+    def _idle(self, name: str, what: str, hint: str) -> None:
+        if what:
+            self._attempts[name].idle(what, hint)
+            log.warning("task_idle", task=name, reason=what, hint=hint)
+        else:
+            self._attempts[name].go_on()
         self._on_change(self.states)
 
     def _tell_failed(self, name: str, error: MainstemError, **more: float) -> None:

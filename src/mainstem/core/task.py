@@ -10,12 +10,12 @@ from mainstem.core.clock import Clock
 
 
 class TaskState(msgspec.Struct, frozen=True):
-    """What people see of a task. `state`: running, idle (a job whose input is not there yet), waiting (for the next try
+    """What people see of a task. `state`: running, idle (what it reads is not there yet), waiting (for the next try
     after a failure), failed, stopped.
 
     `error` is the last one, on one line, or what an idle one waits for; `retry_seconds` is the pause before the next
     try of a task that waits or has failed, 0 where there is none. `needs_a_person`: a person has to mend what the error
-    says.
+    says, or what an idle one waits for.
     """
 
     name: str
@@ -77,6 +77,16 @@ class Attempts:
         """It runs; its last error stays until it has run for a while (`TaskState.seen_at`)."""
         self._started = self._clock.monotonic()
         self._change("running")
+
+    def idle(self, what: str, hint: str) -> None:
+        """It runs, and what it reads is not there yet; perhaps a person named the wrong thing."""
+        self.state = TaskState(
+            self.state.name, "idle", error=what, hint=hint, since_ms=self._clock.now_ms(), needs_a_person=True
+        )
+
+    def go_on(self) -> None:
+        """What it was idle for has come."""
+        self.state = TaskState(self.state.name, since_ms=self._clock.now_ms())
 
     def fail(self, error: str, hint: str = "", *, needs_a_person: bool = False) -> TaskState:
         """It has failed, or could not be started; `retry_seconds` of the answer is the pause before the next try."""

@@ -66,7 +66,10 @@ def is_failing(task: TaskState) -> bool:
 
 
 class News:
-    """Turns states into lines: one when a task begins to wait, when it fails, and when it works again."""
+    """Turns states into lines: one when a task waits, when it fails, and when it works again.
+
+    Jobs that are idle wait for what others bring, and what has failed once may have started before what it needs.
+    """
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[str, str]] = {}
@@ -76,10 +79,13 @@ class News:
         for task in tasks:
             before = self._told.get(task.name, ("running", ""))
             now = (task.state, task.error)
-            if task.state not in ("running", "waiting", "failed") or now == before:
+            quiet = (task.state == "idle" and not task.needs_a_person) or (
+                task.state == "waiting" and task.failures == 1
+            )
+            if quiet or task.state == "stopped" or now == before:
                 continue
             self._told[task.name] = now
             if task.state == "running":
-                yield f"{task.name} works again"
+                yield f"{task.name} works again" if before[0] != "idle" else f"{task.name} goes on"
             else:
-                yield f"{task.name} {'waits' if task.state == 'waiting' else 'failed'}: {task.told}"
+                yield f"{task.name} {'failed' if task.state == 'failed' else 'waits'}: {task.told}"

@@ -488,6 +488,19 @@ def test_what_lies_beside_the_file_and_is_no_part_of_it_is_not_read(world):
         world.wait_for([*numbered(0, 300), "rest", "new"])
 
 
+def test_a_file_that_has_not_come_yet_is_told_once(world):
+    """Nothing told that a `path` was mistyped: the source ran, and read nothing."""
+    source, told = world.source(), []
+    source.on_idle = lambda what, hint: told.append(what)
+    with world.running(source):
+        world.wait_until(lambda: told)
+        world.append(b"one\n")
+        world.wait_for(["one"])
+        world.path.rename(world.path.with_name("elsewhere"))
+        time.sleep(0.1)
+    assert told == [f"{world.path} is not there yet", ""]
+
+
 def test_a_file_that_is_gone_is_waited_for(world):
     with world.running():
         world.append(b"one\n")

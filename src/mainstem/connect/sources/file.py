@@ -13,6 +13,7 @@ has seen a truncation: the next file may have got the inode of one that is gone.
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -104,6 +105,7 @@ class FileSource:
         self._clock = clock or SystemClock()
         self._quarantine_id: int | None = None
         self._topic_ids: dict[str, str] = {}  # of the topics in the books
+        self.on_idle: Callable[[str, str], None] = lambda what, hint: None
         self._begun: tuple[FilePosition, FilePosition] | None = None  # a file read to its end, and where it went on
 
     def run(self, stop: threading.Event) -> None:
@@ -133,6 +135,7 @@ class FileSource:
 
     def _follow(self, writer: TransactionalWriter, position: FilePosition | None, stop: threading.Event) -> None:
         left: Left = "open"
+        told = False
         while not stop.is_set():
             try:
                 opened = self._open(position, left)
@@ -141,8 +144,14 @@ class FileSource:
                     raise
                 opened = None
             if opened is None:
+                if position is None and not told:  # a file that was followed comes back by itself
+                    self.on_idle(f"{self.path} is not there yet", "see whether its `path` is right")
+                    told = True
                 stop.wait(self.config.poll_ms / 1000)
                 continue
+            if told:
+                self.on_idle("", "")
+                told = False
             file, begin = opened
             with file:
                 if position is not None and begin != position:
