@@ -1,13 +1,19 @@
+import os
 import signal
 import threading
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
+from mainstem.connect.sinks import delta
+from mainstem.core.locks import DirectoryLock
 from mainstem.process import session
 from mainstem.process.declare import BadDeclaration, Location
 from mainstem.standalone import frozen_jobs
+from mainstem.standalone.lakehouses import LOCK
 from mainstem.standalone.processes import JavaEnded, run_spark, stop_on_signals
+from mainstem.standalone.tasks import TasksFile, tasks_file
 from tests.standalone.project import write_project
 
 
@@ -52,3 +58,20 @@ def test_what_failed_first_is_told_unless_java_ended(tmp_path, monkeypatch, java
     with pytest.raises(JavaEnded if java_ended else BadDeclaration, match="has ended" if java_ended else "jobs.py:12"):
         run_spark(write_project(tmp_path / "project"), "127.0.0.1:1", "127.0.0.1:2", tmp_path, "0", (), tables=False)
     assert stopped == ([] if java_ended else ["jobs", "session"])
+
+
+def test_tables_that_another_process_writes_are_left_to_it(tmp_path, monkeypatch):
+    """`mainstem run spark --tables` beside `mainstem up` doubled the rows of all tables."""
+    project = write_project(tmp_path / "project")
+    with (project / "mainstem.toml").open("a") as settings:
+        settings.write('[sinks.lake]\ntype = "delta"\npath = "lake"\n')
+    jobs = SimpleNamespace(name="small", load=lambda: None, start=lambda _: None, states=[])
+    monkeypatch.setattr(frozen_jobs, "FrozenJobs", lambda *_: jobs)
+    monkeypatch.setattr(session, "start_session", lambda *_, **__: SimpleNamespace(newSession=lambda: None))
+    monkeypatch.setattr(delta, "Lakehouse", lambda *_, **__: SimpleNamespace())  # it cannot be started
+    monkeypatch.setattr(session, "has_ended", lambda _: True)
+    with DirectoryLock(project / "lake", LOCK), pytest.raises(JavaEnded):
+        run_spark(project, "127.0.0.1:1", "127.0.0.1:2", tmp_path, "0", (), tables=True)
+    (state,) = msgspec.json.decode(tasks_file(tmp_path, "spark-0").read_bytes(), type=TasksFile).tasks
+    assert (state.name, state.state) == ("sink lake", "failed")
+    assert f"{project}/lake: in use by process {os.getpid()}" in state.error

@@ -15,6 +15,7 @@ from mainstem.core.logging import get_logger
 from mainstem.core.process import say_ready, wait_for_go
 from mainstem.core.task import TaskState
 from mainstem.standalone.config import load_config, table_directories
+from mainstem.standalone.lakehouses import LockedLakehouse
 from mainstem.standalone.supervisor import unfailing
 
 log = get_logger()
@@ -114,7 +115,7 @@ def run_spark(
 
     tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{code}").save)
     # A bad destination lags only itself: it is started again by itself, and the jobs go on.
-    lakehouses: list[Lakehouse] = []
+    lakehouses: list[LockedLakehouse] = []
 
     def states() -> list[TaskState]:
         return running.states + [state for each in lakehouses for state in each.states]
@@ -122,8 +123,9 @@ def run_spark(
     try:
         running.start(driver)
         for name, place in table_directories(config, data).items() if tables else ():
-            lakehouse, checkpoint = config.lakehouses[name], data / "lakehouse" / name
-            lakehouses.append(Lakehouse(spark.newSession(), connection, place, checkpoint, lakehouse, name=name))
+            checkpoint, sink = data / "lakehouse" / name, config.lakehouses[name]
+            lakehouse = Lakehouse(spark.newSession(), connection, place, checkpoint, sink, name=name)
+            lakehouses.append(LockedLakehouse(name, place, lakehouse))
             lakehouses[-1].start()
         told = states()
         tell(told)
