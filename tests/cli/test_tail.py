@@ -7,10 +7,11 @@ from confluent_kafka import Producer, TopicPartition
 from mainstem.cli import group
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
-from mainstem.client.topics import admin, ensure_internal_topics, ensure_topic
+from mainstem.client.topics import admin, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.core import CorruptData, UserError
 from mainstem.registry.reader import TypedReader
 from tests.support.commands import mainstem
+from tests.support.undecided import VISIBLE, undecided
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,22 @@ def test_an_offset_before_the_start_of_the_log_means_what_is_left(log):
         command = ["tail", "cut", "--from", start, "--no-follow", "--json", "--bootstrap", log]
         done = mainstem(*command)
         assert (start, [json.loads(line)["value"] for line in done.stdout.splitlines()]) == (start, expected)
+
+
+def test_without_follow_it_ends_where_a_transaction_is_open_and_says_so(log):
+    """It waited for as long as the transaction was open, and said nothing."""
+    connection = Connection(log)
+    ensure_topic(connection, "open", 1)
+    command = ["tail", "open", "--from", "earliest", "--no-follow", "--bootstrap", log]
+    with undecided(connection, "open", lambda word: [("open", None, word.encode())]):
+        first = end_offsets(connection, "open", committed=True)[0]
+        done, bounded = mainstem(*command), mainstem(*command, "-n", "2")
+    for each in (done, bounded):
+        assert [json.loads(line.split()[2]) for line in each.stdout.splitlines()] == list(VISIBLE)
+    assert done.stderr == (
+        f"topic open, partition 0: a transaction is open from offset {first}: what follows is not shown\n"
+    )
+    assert (done.returncode, bounded.returncode, bounded.stderr) == (0, 0, "")
 
 
 def test_a_value_that_cannot_be_decoded_is_printed_with_the_reason_and_the_rest_follows(log):

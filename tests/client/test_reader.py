@@ -3,8 +3,11 @@
 import pytest
 from confluent_kafka import Producer
 
+from mainstem import embedded
+from mainstem.client import topics
 from mainstem.client.append import append
 from mainstem.client.compacted import read_compacted
+from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted, UnknownTopic
 from mainstem.client.partitioner import partition_for
 from mainstem.client.reader import CommittedReader, RangeReader, headers_of
@@ -46,6 +49,44 @@ def test_nothing_of_an_aborted_or_open_transaction_is_read(connection, name):
         assert found == decided
     assert keys(connection, name, 0, deleted="error") == decided
     assert set(read_compacted(connection, name)) == set(decided)
+
+
+def test_a_reader_of_what_is_decided_says_where_it_stops(connection, name):
+    ensure_topic(connection, name, 2)
+    with undecided(connection, name, lambda word: [(name, word.encode(), b"v")]):
+        first = end_offsets(connection, name, committed=True)[0]
+        for options, starts, expected in [
+            ({"decided": True}, {0: 0, 1: 0}, {0: first}),
+            ({"decided": True}, {0: first + 1}, {0: first}),
+            ({"decided": True}, end_offsets(connection, name), {}),
+            ({}, {0: 0, 1: 0}, {}),
+        ]:
+            with CommittedReader(connection, name, starts, deleted="error", **options) as reader:
+                assert (options, reader.undecided) == (options, expected)
+
+
+def test_a_reader_of_what_is_decided_waits_for_it_only_so_long(connection, name):
+    """It waited for ever, as `mainstem plan` did for a log that was killed meanwhile."""
+    ensure_topic(connection, name, 1)
+    append(connection, name, [(b"k", b"v")])
+    with CommittedReader(connection, name, {0: 0}, deleted="error", decided=True, patience_seconds=0.1) as reader:
+        reader.missing[0] = 5
+        with pytest.raises(BrokerUnavailable, match=rf"{name}: nothing came for 0 s before the ends {{0: 5}}"):
+            list(reader)
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_log_that_is_gone_is_an_error_for_those_who_wait(name, follow, monkeypatch):
+    """`mainstem tail` was silent for ever."""
+    monkeypatch.setattr(topics, "TIMEOUT_SECONDS", 0.5)
+    with embedded() as log:
+        connection = Connection(log.bootstrap)
+        ensure_topic(connection, name, 1)
+        append(connection, name, [(b"k", b"v")])
+        reader = CommittedReader(connection, name, {0: 0}, deleted="error", follow=follow, patience_seconds=0.1)
+        reader.missing[0] = 5
+    with reader, pytest.raises(BrokerUnavailable, match=connection.bootstrap):
+        list(reader)
 
 
 def test_what_is_there_is_read_to_the_end_of_now(connection, shortened):

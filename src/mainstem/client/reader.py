@@ -21,7 +21,7 @@ from mainstem.core.clock import Clock, SystemClock
 Deleted: TypeAlias = Literal["earliest", "error"]
 """Where a record that comes next was deleted: go on from the `earliest` that is there, or raise an `error`."""
 
-_PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 60.0
 # `message.headers()` raises SystemError for a name that is not UTF-8, but not once Python has made the line that calls
 # it faster: then nobody looks whether there was an error.
 _headers = methodcaller("headers")
@@ -85,6 +85,7 @@ class CommittedReader:
             raise an `error`.
         follow: go on for ever; otherwise stop at the ends of now, open transactions included once they are decided.
         decided: stop where the first transaction is open, instead of waiting for it.
+        patience_seconds: of silence, then the log is asked whether it is still there.
 
     Raises:
         UnknownTopic: there is no such topic.
@@ -99,12 +100,18 @@ class CommittedReader:
         deleted: Deleted,
         follow: bool = False,
         decided: bool = False,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        ends = end_offsets(connection, topic, committed=decided)
-        self._topic = topic
-        self._follow = follow
+        ends = highest = end_offsets(connection, topic)
+        if decided:  # asked after the others: what comes in between is not taken for undecided
+            ends = end_offsets(connection, topic, committed=True)
+        self._connection, self._topic = connection, topic
+        self._follow, self._decided = follow, decided
+        self._patience_seconds, self._clock = patience_seconds, SystemClock()
         self.missing = {partition: ends[partition] for partition, start in starts.items() if start < ends[partition]}
         """Partition to its end, of those that are not read so far."""
+        self.undecided = {p: ends[p] for p, start in starts.items() if max(start, ends[p]) < highest[p]}
+        """Partition to the first offset of an open transaction that a `decided` reader stops at."""
         read = starts if follow else self.missing
         # An offset beyond the end is not there yet: its records are those that come.
         places = [ConfluentPartition(topic, each, min(starts[each], ends[each])) for each in read]
@@ -127,16 +134,33 @@ class CommittedReader:
 
         Raises:
             RecordsDeleted: what comes next was deleted before it was read, and `deleted` is `error`.
-            BrokerUnavailable: the broker refuses.
+            BrokerUnavailable: the broker refuses, or nothing came for too long and it does not answer.
+            UnknownTopic: nothing came for too long, and there is no such topic any more.
         """
+        heard = self._clock.monotonic()
         while self._follow or self.missing:
+            messages = arrived(self._consumer, 0.2)
             records = []
-            for message in arrived(self._consumer, 0.2):
+            for message in messages:
                 if is_record(message, self._topic):
                     records.append(message)
                 else:
                     self._reached(message)
             yield records
+            if not messages:
+                if self._clock.monotonic() <= heard + self._patience_seconds:
+                    continue
+                self._ask_after_silence()
+            heard = self._clock.monotonic()
+
+    def _ask_after_silence(self) -> None:
+        """The consumer connects again for ever and says nothing of it: of a log that is gone nobody was told."""
+        end_offsets(self._connection, self._topic)
+        if self._decided and not self._follow:
+            raise BrokerUnavailable(
+                f"{self._topic}: nothing came for {self._patience_seconds:.0f} s before the ends {self.missing} "
+                "(partition: offset)"
+            )
 
     def _reached(self, end: Any) -> None:
         if end.offset() >= self.missing.get(end.partition(), end.offset() + 1):
@@ -161,7 +185,7 @@ class RangeReader:
         *,
         deleted: Deleted,
         name: str = "mainstem.ranges",
-        patience_seconds: float = _PATIENCE_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
         clock: Clock | None = None,
     ) -> None:
         self._connection, self._topic, self._deleted, self._name = connection, topic, deleted, name
@@ -178,12 +202,12 @@ class RangeReader:
         """
         consumer = self._connected()
         try:
-            found = consumer.list_topics(self._topic, timeout=_PATIENCE_SECONDS).topics[self._topic]
+            found = consumer.list_topics(self._topic, timeout=PATIENCE_SECONDS).topics[self._topic]
             if found.error is not None:
                 raise _refused(self._topic, found.error)
             return {
                 number: consumer.get_watermark_offsets(
-                    ConfluentPartition(self._topic, number), timeout=_PATIENCE_SECONDS, cached=False
+                    ConfluentPartition(self._topic, number), timeout=PATIENCE_SECONDS, cached=False
                 )[1]
                 for number in sorted(found.partitions)
             }

@@ -13,13 +13,15 @@ import msgspec
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS
-from mainstem.client.reader import CommittedReader, headers_of
+from mainstem.client.reader import PATIENCE_SECONDS, CommittedReader, headers_of
 from mainstem.client.topics import end_offsets, start_offsets
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 from mainstem.registry import records
 
 log = get_logger()
+
+_FOLLOWERS_PATIENCE_SECONDS = 15.0  # somebody sits before it
 
 SHORTEST_AVRO = 5
 """Bytes before the value in Confluent's wire format: a record without fields has no more."""
@@ -64,14 +66,23 @@ class TypedReader:
         follow: go on for ever; otherwise stop at the ends of now,
             open transactions included only once they are decided.
         raw: give a value that cannot be decoded as its bytes, with the reason, instead of raising it.
+        decided: stop where the first transaction is open, instead of waiting for it.
 
     Raises:
         UnknownTopic: there is no such topic.
+        BrokerUnavailable: the log is gone; also from the iterator.
         CorruptData: a value does not fit its schema; from the iterator, unless `raw`.
     """
 
     def __init__(
-        self, connection: Connection, topic: str, *, start: str = "earliest", follow: bool = False, raw: bool = False
+        self,
+        connection: Connection,
+        topic: str,
+        *,
+        start: str = "earliest",
+        follow: bool = False,
+        raw: bool = False,
+        decided: bool = False,
     ) -> None:
         self._connection = connection
         self._topic = topic
@@ -85,7 +96,17 @@ class TypedReader:
         else:
             starts = {each: max(first, self._first) for each, first in start_offsets(connection, topic).items()}
         # What was deleted between our look and our read is left out like what was deleted before.
-        self._reader = CommittedReader(connection, topic, starts, deleted="earliest", follow=follow)
+        self._reader = CommittedReader(
+            connection,
+            topic,
+            starts,
+            deleted="earliest",
+            follow=follow,
+            decided=decided,
+            patience_seconds=_FOLLOWERS_PATIENCE_SECONDS if follow else PATIENCE_SECONDS,
+        )
+        self.undecided = self._reader.undecided
+        """Partition to the first offset of an open transaction that a `decided` reader stops at."""
 
     def __enter__(self) -> "TypedReader":
         return self
