@@ -85,10 +85,10 @@ def test_a_value_that_cannot_be_decoded_is_printed_with_the_reason_and_the_rest_
     append(connection, "odd", [(b"a", b"\0\0\0\0\x63odd"), (b"b", b"1")])
     command = ["tail", "odd", "--from", "earliest", "--no-follow", "--bootstrap", log]
     odd, good = mainstem(*command).stdout.splitlines()
-    assert odd.startswith('0:0  a  "AAAAAGNvZGQ="  (not decoded: odd: expected schema 99 in _schemas, found none')
+    assert odd.startswith('0:0  a  "AAAAAGNvZGQ="  (not decoded: expected schema 99 in _schemas, found none')
     assert good == "0:1  b  1"
     record = json.loads(mainstem(*command, "--json").stdout.splitlines()[0])
-    assert record["undecoded"].startswith("odd: expected schema 99")
+    assert record["undecoded"].startswith("expected schema 99")
     with pytest.raises(CorruptData), TypedReader(connection, "odd") as reader:
         list(reader)
 

@@ -15,7 +15,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS
 from mainstem.client.reader import PATIENCE_SECONDS, CommittedReader, headers_of
 from mainstem.client.topics import end_offsets, start_offsets
-from mainstem.core import CorruptData
+from mainstem.core import CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.registry import records
 
@@ -132,7 +132,8 @@ class TypedReader:
             decoded = None if value is None else self._value(value)
         except CorruptData as error:
             if not self._raw:
-                raise
+                place = f"{TopicPartition(self._topic, message.partition())} offset {message.offset()}"
+                raise CorruptData(f"{place}: {error}", hint=error.hint) from error
             decoded, undecoded = value, str(error)
         return TypedRecord(
             message.partition(),
@@ -169,4 +170,4 @@ class TypedReader:
         try:
             return self._schemas[schema_id]
         except KeyError:
-            raise CorruptData(f"{self._topic}: expected schema {schema_id} in {SCHEMAS}, found none") from None
+            raise CorruptData(f"expected schema {schema_id} in {SCHEMAS}, found none") from None

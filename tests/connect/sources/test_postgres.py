@@ -377,6 +377,20 @@ def test_a_dropped_table_or_key_with_its_old_rows_in_the_stream_keeps_its_key(pi
     assert len(pipeline.read(pipeline.topic("a"))) == 1
 
 
+def test_a_schema_of_somebody_else_under_the_name_of_a_table_is_passed_over_where_its_key_is_looked_for(pipeline):
+    """It ended the source with an error that nobody foresaw, again and again."""
+    pipeline.source.run("CREATE TABLE f (x int, y int, PRIMARY KEY (y, x))", "CREATE TABLE a (id int PRIMARY KEY)")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    subject = f"{pipeline.topic('f')}-value"
+    take_any_schema(pipeline.registry, subject)
+    pipeline.registry.register(subject, '{"type": "record", "name": "Other", "fields": []}')
+    pipeline.source.run("INSERT INTO f VALUES (1, 2)", "DROP TABLE f")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    assert [key for key, *_ in pipeline.read(pipeline.topic("f"))] == [b"[2,1]"]
+
+
 def test_a_key_that_is_renamed_while_the_source_is_away(pipeline):
     """A renamed key is a new required field, which the registry refuses unless told otherwise;
     what is older goes on.

@@ -63,6 +63,7 @@ from mainstem.core import Clock, MainstemError, SystemClock, UserError, is_topic
 from mainstem.core.logging import get_logger
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
+from mainstem.registry.schema import is_change
 
 log = get_logger()
 
@@ -407,7 +408,9 @@ class PostgresSource:
         subject = f"{table_topic(self.name, relation.namespace, relation.name)}-value"
         for number in range(self._registry.latest(subject).version, 0, -1):
             with contextlib.suppress(NotFound):  # somebody has deleted this version
-                yield key_of(self._registry.version(subject, number).schema)
+                schema = self._registry.version(subject, number).schema
+                if is_change(schema):  # or somebody else has registered it
+                    yield key_of(schema)
 
 
 class _Stream:
