@@ -67,7 +67,7 @@ def test_values_are_decoded_by_what_they_are(connection):
 def test_a_schema_that_nobody_registered_is_corrupt_data(connection):
     ensure_topic(connection, "u", 1)
     append(connection, "u", [(None, b"\0\0\0\0\x63\x02")])
-    with pytest.raises(CorruptData, match="^u-0 offset 0: expected schema 99"):
+    with pytest.raises(CorruptData, match=r"^u-0 offset 0: expected schema 99"):
         read(connection, "u")
 
 
@@ -123,7 +123,7 @@ def test_an_odd_record_does_not_end_a_raw_reader(connection):
         *(f"schema {n} cannot be read with" for n in (8, 9)),
         "",
     ]
-    with pytest.raises(CorruptData, match="^odd-0 offset 1: schema 8 cannot be read with: InvalidSchema: /: not JSON"):
+    with pytest.raises(CorruptData, match=r"^odd-0 offset 1: schema 8 cannot be read with: InvalidSchema: /: not JSON"):
         read(connection, "odd", start="1")
 
 
