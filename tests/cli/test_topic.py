@@ -4,10 +4,12 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem.cli import group
+from mainstem.client import topics
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.topics import ensure_internal_topics, list_topics
+from mainstem.client.topics import TopicDescription, ensure_internal_topics, ensure_topic, list_topics
 from tests.support.commands import mainstem, the_line
+from tests.support.counting import counted
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,28 @@ def test_a_topic_of_the_users_own_with_an_underscore_is_left_out_as_the_help_say
     (line,) = json.loads(run("audit", "_events", "--json"))
     assert line["partition"] == {"topic": "_events", "partition": 0}
     run("topic", "delete", "_events", "--yes")
+
+
+def test_topics_are_listed_with_as_many_requests_however_many_there_are(run, cli_log, monkeypatch):
+    """2,001 topics took three minutes: each cost four requests, two of them for all topics."""
+    calls = counted(monkeypatch)
+    for number in range(20):
+        ensure_topic(Connection(cli_log), f"many-{number}", 2)
+        if number in (1, 19):
+            calls.clear()
+            assert len(json.loads(run("topic", "list", "--json"))) == number + 1
+            assert calls == ["list_topics", "list_offsets", "list_offsets"]
+    for number in range(20):
+        run("topic", "delete", f"many-{number}", "--yes")
+
+
+def test_a_topic_that_is_deleted_while_topics_are_listed_is_left_out(run, cli_log, monkeypatch):
+    there = topics.list_topics(Connection(cli_log)) | {"gone": TopicDescription("gone", 2, 1)}
+    run("topic", "create", "stays")
+    monkeypatch.setattr(topics, "list_topics", lambda _: there | {"stays": TopicDescription("stays", 1, 1)})
+    assert [each["name"] for each in json.loads(run("topic", "list", "--json"))] == ["stays"]
+    monkeypatch.undo()
+    run("topic", "delete", "stays", "--yes")
 
 
 def test_what_is_made_and_deleted_is_told_to_programs_too(run):

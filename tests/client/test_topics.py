@@ -21,6 +21,8 @@ from mainstem.client.topics import (
     ensure_topic,
     list_topics,
     offsets_since,
+    spans,
+    stable_offsets,
     start_offsets,
     topic_ids,
     topic_settings,
@@ -28,6 +30,8 @@ from mainstem.client.topics import (
 )
 from mainstem.core import TopicPartition
 from mainstem.log.config import TopicConfig
+from tests.support.counting import counted
+from tests.support.undecided import undecided
 
 
 def test_internal_topics_are_made_once(connection):
@@ -183,6 +187,29 @@ def test_the_bounds_of_every_partition(connection, topic):
         TopicPartition(topic, 0): (0, 5), TopicPartition(topic, 1): (0, 0), TopicPartition(topic, 2): (0, 0)
     }  # fmt: skip
     assert bounds(connection, {}) == {}
+
+
+def test_the_offsets_of_many_topics_are_asked_for_together(connection, name, monkeypatch):
+    monkeypatch.setattr(topics, "_MOST_PLACES", 4)
+    names = {f"{name}.{number}": 2 for number in range(5)}
+    for each in names:
+        ensure_topic(connection, each, 2)
+    append(connection, f"{name}.4", [(None, b"x")] * 5)
+    calls = counted(monkeypatch)
+    assert spans(connection, names) == {each: 5 * each.endswith(".4") for each in names}
+    assert calls == ["list_offsets"] * 6
+    delete(connection, [f"{name}.0"])
+    gone = names | {f"{name}.1": 3}  # it was made anew, with fewer partitions
+    assert list(spans(connection, gone)) == list(stable_offsets(connection, gone)) == list(names)[2:]
+    assert spans(connection, {}) == stable_offsets(connection, {}) == {}
+
+
+def test_what_is_undecided_is_not_stable(connection, name):
+    ensure_topic(connection, name, 1)
+    with undecided(connection, name, lambda word: [(name, None, word.encode())]):
+        expected = end_offsets(connection, name, committed=True)
+        assert stable_offsets(connection, {name: 1}) == {name: expected}
+        assert spans(connection, {name: 1})[name] == end_offsets(connection, name)[0] > expected[0]
 
 
 def test_a_topic_that_is_made_anew_has_another_id(connection, topic):

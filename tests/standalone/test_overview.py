@@ -15,6 +15,7 @@ from mainstem.core import UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.standalone.overview import job_state, job_states, lag_of, overview
 from mainstem.standalone.state import UpState, save
+from tests.support.counting import counted
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,29 @@ def test_a_topic_that_was_deleted_is_left_out(connection, tmp_path):
     seen = overview(tmp_path, connection)
     assert ([j.lag for j in seen.jobs], seen.readers) == ([0], [])
     write_catalog(connection, {"job:left": None})
+
+
+def test_what_all_jobs_and_readers_read_is_asked_for_together(connection, tmp_path, monkeypatch):
+    """With 2,000 topics `mainstem status` took minutes: each cost two requests, one of them for all topics."""
+    calls = counted(monkeypatch)
+    asked = []
+    for count in (1, 8):
+        names = [f"read-{number}" for number in range(count)]
+        for name in names:
+            ensure_topic(connection, name, 1)
+        inputs = {f"i{number}": name for number, name in enumerate(names)}
+        about = {"code": "c0de", "output": "all", "inputs": inputs, "determinism": "exact", "reason": ""}
+        write_catalog(connection, {"job:all": {"versions": {"1": about}, "current": "1"}})
+        write_reports(
+            connection, [Report(reader="lake-of-many", topic=name, partition=0, end=0, rows=0) for name in names]
+        )
+        calls.clear()
+        seen = overview(tmp_path, connection)
+        assert sum(reader.reader == "lake-of-many" for reader in seen.readers) == count
+        asked.append(sorted(calls))
+    assert asked[0] == asked[1]
+    delete(connection, [f"read-{number}" for number in range(8)])
+    write_catalog(connection, {"job:all": None})
 
 
 def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path):

@@ -1,6 +1,5 @@
 """`mainstem topic list|describe|create|alter|delete`."""
 
-import contextlib
 from collections.abc import Iterable
 
 import click
@@ -8,8 +7,6 @@ import msgspec
 
 from mainstem.cli.output import confirm, json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
-from mainstem.client.connection import Connection
-from mainstem.client.errors import UnknownTopic
 from mainstem.client.internal import CATALOG, SCHEMAS
 from mainstem.core import UserError
 
@@ -82,11 +79,15 @@ def list_command(internal: bool, as_json: bool, target: Target) -> None:
     from mainstem.client import topics
 
     connection = target.connect()
-    lines = []
-    for name, each in topics.list_topics(connection).items():
-        if internal or not name.startswith("_"):
-            with contextlib.suppress(UnknownTopic):  # deleted meanwhile
-                lines.append(TopicLine(name, each.partitions, each.replication_factor, _span(connection, name)))
+    shown = {
+        name: each for name, each in topics.list_topics(connection).items() if internal or not name.startswith("_")
+    }
+    spans = topics.spans(connection, {name: each.partitions for name, each in shown.items()})
+    lines = [
+        TopicLine(name, each.partitions, each.replication_factor, spans[name])
+        for name, each in shown.items()
+        if name in spans
+    ]
     rows = [msgspec.structs.astuple(line) for line in lines]
     click.echo(to_json(lines) if as_json else to_table(["topic", "partitions", "replicas", "offsets"], rows))
 
@@ -168,7 +169,7 @@ def delete(name: str, yes: bool, as_json: bool, target: Target) -> None:
     if name == SCHEMAS or name.startswith("__"):
         raise UserError(f"topic {name}: kept by Mainstem or Kafka for itself, and needed: not deleted")
     connection = target.connect()
-    offsets = _span(connection, name)
+    offsets = topics.spans(connection, {name: topics.describe(connection, name).partitions}).get(name, 0)
     catalog = read_catalog(connection) if CATALOG in topics.list_topics(connection) else {}
     writers, readers = users_of(catalog, name)
     if writers or readers:
@@ -194,10 +195,3 @@ def named_values(settings: Iterable[str], what: str) -> dict[str, str]:
             raise UserError(f"{what}: expected NAME=VALUE, found {setting!r}")
         values[key] = value
     return values
-
-
-def _span(connection: Connection, name: str) -> int:
-    from mainstem.client import topics
-
-    starts, ends = topics.start_offsets(connection, name), topics.end_offsets(connection, name)
-    return sum(ends[p] - starts[p] for p in ends)

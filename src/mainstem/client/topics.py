@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +28,7 @@ from mainstem.core.config import suggestion
 
 TIMEOUT_SECONDS = 30.0
 _ATTEMPT_SECONDS = 5.0
+_ABSENT = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 _ELECTION = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 _REFUSALS = (
     KafkaError.INVALID_CONFIG,
@@ -36,6 +38,7 @@ _REFUSALS = (
     KafkaError.TOPIC_EXCEPTION,  # of its name: a letter that none may have, or one that is another's but for . and _
 )
 """The answers that are the same at every try."""
+_MOST_PLACES = 20_000  # in one request: our log refuses one with more than 100,000 items
 _NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 STREAM_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """A project's topics are kept for ever: a week's retention by event time would delete last year's data on arrival."""
@@ -303,6 +306,36 @@ def bounds(connection: Connection, topics: Mapping[str, int]) -> dict[TopicParti
     return {place: (start[place], end[place]) for place in start}
 
 
+def spans(connection: Connection, topics: Mapping[str, int]) -> dict[str, int]:
+    """How many offsets each topic has, summed over partitions: `topics` has their number. Two requests for all; a topic
+    that was deleted meanwhile is left out.
+    """
+    first, last = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    start, end = (_offsets_of_present(connection, topics, spec) for spec in (first, last))
+    return {topic: sum(end[topic].values()) - sum(starts.values()) for topic, starts in start.items() if topic in end}
+
+
+def stable_offsets(connection: Connection, topics: Mapping[str, int]) -> dict[str, dict[int, int]]:
+    """The last stable offset of every partition, by topic: `topics` has their number. One request for all; a topic that
+    was deleted meanwhile is left out.
+    """
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    return _offsets_of_present(connection, topics, latest, isolation_level=IsolationLevel.READ_COMMITTED)
+
+
+def _offsets_of_present(
+    connection: Connection, topics: Mapping[str, int], spec: Any, **options: Any
+) -> dict[str, dict[int, int]]:
+    places = [ConfluentPartition(topic, number) for topic, count in topics.items() for number in range(count)]
+    found: dict[str, dict[int, int]] = {}
+    for first in range(0, len(places), _MOST_PLACES):
+        wanted = dict.fromkeys(places[first : first + _MOST_PLACES], spec)
+        offsets = _list_offsets(connection, wanted, "offsets of all topics", only_present=True, **options)
+        for place, offset in offsets.items():
+            found.setdefault(place.topic, {})[place.partition] = offset
+    return {topic: offsets for topic, offsets in found.items() if len(offsets) == topics[topic]}
+
+
 def _offsets(connection: Connection, topic: str, spec: Any, level: IsolationLevel) -> dict[int, int]:
     partitions = describe(connection, topic).partitions  # which also tells the client who leads them now
     wanted = {ConfluentPartition(topic, number): spec for number in range(partitions)}
@@ -311,9 +344,17 @@ def _offsets(connection: Connection, topic: str, spec: Any, level: IsolationLeve
 
 
 def _list_offsets(
-    connection: Connection, wanted: dict[ConfluentPartition, Any], doing: str, **options: Any
+    connection: Connection,
+    wanted: dict[ConfluentPartition, Any],
+    doing: str,
+    *,
+    only_present: bool = False,
+    **options: Any,
 ) -> dict[TopicPartition, int]:
-    """Offsets by partition; while leaders are elected, or do not know yet that they are, asked again."""
+    """Offsets by partition; while leaders are elected, or do not know yet that they are, asked again.
+
+    A partition that there is not is an error, or left out where `only_present`.
+    """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         client = admin(connection)
@@ -322,12 +363,18 @@ def _list_offsets(
             return {
                 TopicPartition(place.topic, place.partition): future.result().offset
                 for place, future in futures.items()
+                if not (only_present and _is_absent(future))
             }
         except KafkaException as error:
             if error.args[0].code() not in _ELECTION or time.monotonic() > deadline:
                 raise _translated(error, doing) from error
         time.sleep(0.1)
         _metadata(connection)  # the client learns who leads them now
+
+
+def _is_absent(future: Future[Any]) -> bool:
+    error = future.exception()
+    return isinstance(error, KafkaException) and error.args[0].code() in _ABSENT
 
 
 def _wait_for_leaders(connection: Connection, name: str) -> TopicDescription:

@@ -1,6 +1,6 @@
 """What runs and how far it is: for `mainstem status`, `mainstem job`, and whoever shows it in another way."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, NextOffsets, merge_positions
 from mainstem.client.reports import Report, read_reports
+from mainstem.client.topics import TopicDescription
 from mainstem.client.writer import SourceState
 from mainstem.connect.sources.file_lines import FilePosition
 from mainstem.core import SystemClock, UserError
@@ -129,13 +130,12 @@ def _in_catalog(connection: Connection) -> list[JobState]:
         return []
     markers = read_state(connection, COMMITS, Marker)
     states: list[JobState] = []
-    ends: dict[str, dict[int, int]] = {}
-    for job, entry in sorted(entries(read_catalog(connection), "job").items()):
+    jobs = entries(read_catalog(connection), "job")
+    versions = [about for entry in jobs.values() for about in entry.get("versions", {}).values()]
+    ends = _stable_offsets(connection, existing, {topic for about in versions for topic in about["inputs"].values()})
+    for job, entry in sorted(jobs.items()):
         for version, about in sorted(entry.get("versions", {}).items()):
             marker = markers.get(job_key(job, version))
-            for topic in about["inputs"].values():
-                if topic not in ends and topic in existing:
-                    ends[topic] = topics.end_offsets(connection, topic, committed=True)
             written = marker.written.values() if marker else []
             states.append(
                 JobState(
@@ -209,16 +209,25 @@ def _sources(connection: Connection, files: Mapping[str, Path]) -> list[SourceLi
     return lines
 
 
-def _readers(connection: Connection, existing: Collection[str]) -> list[ReaderLine]:
+def _stable_offsets(
+    connection: Connection, existing: Mapping[str, TopicDescription], wanted: Iterable[str]
+) -> dict[str, dict[int, int]]:
+    there = {topic: existing[topic].partitions for topic in sorted(wanted) if topic in existing}
+    return topics.stable_offsets(connection, there)
+
+
+def _readers(connection: Connection, existing: Mapping[str, TopicDescription]) -> list[ReaderLine]:
     reports: dict[tuple[str, str], list[Report]] = {}
     retired = retired_readers(read_catalog(connection)) if CATALOG in existing else ()
     for report in read_reports(connection, existing):
-        if report.reader not in retired and report.topic in existing:
+        if report.reader not in retired:
             reports.setdefault((report.reader, report.topic), []).append(report)
+    ends = _stable_offsets(connection, existing, {topic for _, topic in reports})
     lines = []
     for (reader, topic), said in sorted(reports.items()):
-        ends = topics.end_offsets(connection, topic, committed=True)
-        lag = lag_of({topic: {each.partition: each.end for each in said}}, {topic: ends})
+        if topic not in ends:  # deleted
+            continue
+        lag = lag_of({topic: {each.partition: each.end for each in said}}, ends)
         rows, quarantined = sum(each.rows for each in said), sum(each.quarantined for each in said)
         lines.append(ReaderLine(reader, topic, lag, rows, quarantined))
     return lines
