@@ -88,6 +88,19 @@ def test_a_table_that_has_books_gets_no_first_commit(log_connection, tmp_path, p
     assert positions.next_commit("flights", [], {}, {0: 4}).number == 2
 
 
+def test_a_table_is_moved_on_where_its_topic_is_not_its_books_alone(positions, held):
+    """Neither one that has not been begun nor one that is held, nor again and again."""
+    positions.open("flights".__eq__)
+    positions.recognise(["flights"])
+    ends = {"flights": {0: 8, 1: 0}, "planes": {0: 7}}
+    assert positions.moved(ends) == set()
+    positions.written([positions.next_commit("flights", [Slice(0, 1, 5, 7)], {}, ends["flights"])])
+    assert positions.moved(ends) == set()
+    assert positions.moved({"flights": {0: 8, 1: 1}}) == positions.moved({"flights": {2: 1}}) == {"flights"}
+    held.hold("flights", OSError("full"))
+    assert positions.moved({"flights": {0: 9}}) == set()
+
+
 def commit_three(positions, tables, first):
     """The next three records, as the sink writes them."""
     positions.recognise(["numbers"])

@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from mainstem.client.catalog import write_catalog
 from mainstem.client.topics import ensure_topic
 from mainstem.connect.sinks import delta_small
-from mainstem.connect.sinks.delta_log import TableCommit, TableGone, is_table
+from mainstem.connect.sinks.delta_log import Found, TableCommit, TableGone, is_table, last_commit
 from mainstem.connect.sinks.delta_rows import Columns, NotPlain, typed_small
-from mainstem.connect.sinks.delta_small import commit_small
+from mainstem.connect.sinks.delta_small import commit_books, commit_small
 from mainstem.connect.sinks.delta_spark import SparkWriter
 from mainstem.registry import avro
 from tests.support.lakehouse import ALL, AT, CHANGE, KINDS, NUMBER, change, collected, number, plane, record
@@ -103,6 +103,17 @@ def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch)
     monkeypatch.setattr(deltalake, "write_deltalake", fail)
     with pytest.raises(NotPlain, match="External error"):
         commit_small(tmp_path / "t", rows, said(2), merged=False)
+
+
+def test_books_alone_are_a_commit_without_rows(tmp_path):
+    table = tmp_path / "t"
+    with pytest.raises(TableGone):
+        commit_books(table, said(2))
+    rows = typed_small(collected((b"k", number(1))), {1: Columns(NUMBER)}, merged=False)
+    commit_small(table, rows, said(1), merged=False)
+    commit_books(table, said(2))
+    assert last_commit(table) == Found(1, said(2))
+    assert DeltaTable(str(table)).to_pyarrow_table().num_rows == 1
 
 
 @pytest.mark.parametrize("merged", [False, True])

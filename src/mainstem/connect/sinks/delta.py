@@ -18,7 +18,7 @@ a table's small files become few, and what no version of the last week has is re
 
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -206,7 +206,7 @@ class Lakehouse:
 
     def _write(self, batch: "DataFrame", ends: Mapping[str, Mapping[int, int]]) -> None:
         """One batch, up to `ends`: 1. leave out what is held, 2. count it, 3. write the tables, those with few records
-        first: a table does not wait for others' rows to be decoded.
+        first: a table does not wait for others' rows to be decoded, 4. those whose topics have moved without records.
         """
         from pyspark.sql import functions as F
 
@@ -218,7 +218,8 @@ class Lakehouse:
         rows = rows.persist()
         try:
             slices = count_records(rows)
-            self._positions.recognise(slices)
+            quiet = self._positions.moved(ends) - slices.keys()
+            self._positions.recognise(slices.keys() | quiet)
             self._topics.learn(slices)
             self._spark_writer.prepare(
                 batch.sparkSession, sum(each.records for mine in slices.values() for each in mine)
@@ -230,6 +231,9 @@ class Lakehouse:
             if rest := slices.keys() - few.keys():
                 small = self._small_writer.collect_many(rows, many, slices)
                 self._write_tables(rows, {topic: slices[topic] for topic in sorted(rest)}, small, ends)
+            if quiet:  # by markers of transactions or aborted records: the log may lose those, and nothing is missing
+                commits = [self._positions.next_commit(topic, [], {}, ends[topic]) for topic in sorted(quiet)]
+                self._commit(commits, self._write_books)
         finally:
             rows.unpersist()
 
@@ -252,13 +256,22 @@ class Lakehouse:
             for topic in [*small, *large]  # what is quickly written does not wait for what is not
             if topic not in self.held
         ]
+
+        def write(commit: TableCommit) -> None:
+            mine, few = slices[commit.topic], small.get(commit.topic)
+            if few is None or not self._small_writer.write(few, commit, mine):
+                self._spark_writer.write(rows, commit, mine)
+
+        self._commit(commits, write)
+
+    def _write_books(self, commit: TableCommit) -> None:
+        if not self._small_writer.write_books(commit):
+            self._spark_writer.write_books(commit)
+
+    def _commit(self, commits: Sequence[TableCommit], write: Callable[[TableCommit], None]) -> None:
+        """Write these tables, several at the same time, and report."""
         with ThreadPoolExecutor(WRITERS) as pool:
-            done = list(
-                pool.map(
-                    lambda commit: self._try_topic(rows, commit, slices[commit.topic], small.get(commit.topic)),
-                    commits,
-                )
-            )
+            done = list(pool.map(lambda commit: self._try_topic(commit, write), commits))
         written = [commit for commit, success in zip(commits, done, strict=True) if success]
         self._positions.written(written)
         self._report(written)
@@ -270,13 +283,12 @@ class Lakehouse:
             self._held.hold(topic, error)
         return wrong
 
-    def _try_topic(self, rows: "DataFrame", commit: TableCommit, slices: list[Slice], small: "pa.Table | None") -> bool:
+    def _try_topic(self, commit: TableCommit, write: Callable[[TableCommit], None]) -> bool:
         """Write one table; what goes wrong holds up this one only."""
         topic = commit.topic
         try:
             self._positions.check_unchanged(topic)
-            if small is None or not self._small_writer.write(small, commit, slices):
-                self._spark_writer.write(rows, commit, slices)
+            write(commit)
             log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
             self._spark_writer.care(topic, commit.number)
         except failures() as error:

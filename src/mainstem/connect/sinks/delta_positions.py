@@ -118,6 +118,16 @@ class Positions:
         self._read |= places
         return offsets
 
+    def moved(self, ends: Mapping[str, Mapping[int, int]]) -> set[str]:
+        """The topics whose tables have been begun, are not held, and end before `ends`."""
+        found = set()
+        for topic, mine in ends.items():
+            books = self._commit_of(topic).partitions
+            has = {number: each.next for number, each in books.items()}
+            if books and topic not in self._held.reasons and any(end > has.get(p, 0) for p, end in mine.items()):
+                found.add(topic)
+        return found
+
     def recognise(self, topics: Iterable[str]) -> None:
         """Know the ids of this batch's topics.
 

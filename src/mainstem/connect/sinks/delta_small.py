@@ -21,6 +21,7 @@ from mainstem.core.logging import get_logger
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from deltalake import CommitProperties
     from pyspark.sql import DataFrame
 
 log = get_logger()
@@ -130,6 +131,19 @@ class SmallWriter:
             return False
         return True
 
+    def write_books(self, commit: TableCommit) -> bool:
+        """Have a table say that it has more offsets of its topic, without rows; False where Spark has to.
+
+        Raises:
+            TableGone: the table is missing.
+        """
+        try:
+            commit_books(self._directory / commit.topic, commit)
+        except NotPlain as reason:
+            log.debug("left_to_spark", topic=commit.topic, reason=str(reason))
+            return False
+        return True
+
     def _columns_of(self, topic: str, slices: list[Slice]) -> BySchema | None:
         """The columns of a topic's records, which null values have none of; None where a schema needs Spark."""
         if any(each.schema_id == NO_SCHEMA for each in slices):
@@ -157,8 +171,22 @@ def commit_small(path: Path, rows: "pa.Table", commit: TableCommit, *, merged: b
         NotPlain: the table's columns are others, it is large, or delta-rs does not write such a table.
         TableGone: the table is missing, and the commit is not its first.
     """
+    _try(path, commit, lambda: _commit(path, rows, commit, merged=merged))
+
+
+def commit_books(path: Path, commit: TableCommit) -> None:
+    """One commit without rows to the table at `path`, for its user metadata.
+
+    Raises:
+        NotPlain: delta-rs does not write such a table.
+        TableGone: the table is missing.
+    """
+    _try(path, commit, lambda: _commit_books(path, commit))
+
+
+def _try(path: Path, commit: TableCommit, write: Callable[[], None]) -> None:
     try:
-        _commit(path, rows, commit, merged=merged)
+        write()
     except (NotPlain, TableGone):
         raise
     except Exception as error:  # delta-rs raises plain ones too
@@ -168,11 +196,28 @@ def commit_small(path: Path, rows: "pa.Table", commit: TableCommit, *, merged: b
         raise NotPlain(f"{path}: {error}") from error
 
 
-def _commit(path: Path, rows: "pa.Table", commit: TableCommit, *, merged: bool) -> None:
-    from deltalake import CommitProperties, DeltaTable, write_deltalake
+def _commit_books(path: Path, commit: TableCommit) -> None:
+    from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
-    said = CommitProperties(custom_metadata={"userMetadata": commit.metadata})
+    try:
+        table = DeltaTable(str(path))
+    except TableNotFoundError:
+        raise TableGone(path) from None
+    table.create_write_transaction([], "append", table.schema(), commit_properties=_said(commit))
+
+
+def _said(commit: TableCommit) -> "CommitProperties":
+    from deltalake import CommitProperties
+
+    return CommitProperties(custom_metadata={"userMetadata": commit.metadata})
+
+
+def _commit(path: Path, rows: "pa.Table", commit: TableCommit, *, merged: bool) -> None:
+    from deltalake import DeltaTable, write_deltalake
+    from deltalake.exceptions import TableNotFoundError
+
+    said = _said(commit)
     try:
         table = DeltaTable(str(path))
     except TableNotFoundError:

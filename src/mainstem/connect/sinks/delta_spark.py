@@ -177,6 +177,12 @@ class SparkWriter:
         else:
             self._append(typed, commit)
 
+    def write_books(self, commit: TableCommit) -> None:
+        """Have a table say that it has more offsets of its topic, in a commit without rows."""
+        path = self._directory / commit.topic
+        nothing = self._spark.read.format("delta").load(str(path)).limit(0)
+        nothing.writeTo(f"delta.`{path}`").option("userMetadata", commit.metadata).append()
+
     def care(self, topic: str, commits: int) -> None:
         """Keep the number of a table's files small: of the newest version, and of what the older ones have left.
 
