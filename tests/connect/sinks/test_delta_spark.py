@@ -1,6 +1,8 @@
 """What only Spark writes, and what it does beside writing."""
 
+import json
 import zlib
+from decimal import Decimal
 
 import pytest
 
@@ -10,7 +12,7 @@ from mainstem.client.topics import ensure_topic
 from mainstem.connect.sinks import delta_spark
 from mainstem.connect.sinks.delta_spark import compile_settings, one_line
 from mainstem.core import TopicPartition
-from tests.support.lakehouse import flight, plane
+from tests.support.lakehouse import PLANE, flight, plane, record, register
 
 
 def test_an_error_of_spark_is_told_in_one_line():
@@ -47,6 +49,90 @@ def test_an_update_by_an_older_schema_has_no_value_of_a_newer_one(lake):
     lake.send("planes", [plane("u", "N2", 4), (b"N3", None)], 3)
     lake.send("planes", [newer("N1", 4, "y")], 6)
     lake.wait_for("planes", [("N1", 4, "y"), ("N2", 4, None)], "tailnum", "seats", "engine")
+
+
+def decimal(precision, scale):
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+def place(kind, **more):
+    fields = [{"name": "x", "type": kind}, *({"name": name, "type": of} for name, of in more.items())]
+    return record(("id", "int"), ("value", {"type": "record", "name": "Place", "fields": fields}))
+
+
+def numbers(kind):
+    return record(("id", "int"), ("value", {"type": "array", "items": kind}))
+
+
+def priced(kind):
+    return PLANE.replace('["null", "int"]', json.dumps(["null", kind]))
+
+
+@pytest.mark.spark
+def test_what_is_within_a_value_is_never_rounded_nor_are_decimals(lake):
+    """A value that did not fit was: the types were compared by their names only, and Spark's insert casts."""
+    kinds = {"places": (place, "int", "double", "string"), "lists": (numbers, "int", "double", "string"),
+             "planes": (priced, decimal(10, 2), decimal(12, 3), decimal(12, 5))}  # fmt: skip
+    schemas = {
+        10 * n + turn: make(kind) for n, (make, *all_) in enumerate(kinds.values(), 1) for turn, kind in enumerate(all_)
+    }
+    lake.schemas |= schemas
+    register(lake.connection, schemas)
+
+    def send(turn, place, numbers, price):
+        key = b"%d" % turn
+        lake.send("places", [(key, {"id": turn, "value": {"x": place}})], 10 + turn % 3)
+        lake.send("lists", [(key, {"id": turn, "value": numbers})], 20 + turn % 3)
+        lake.send("planes", [plane("c", f"N{turn}", price)], 30 + turn % 3)
+
+    for topic in kinds:
+        ensure_topic(lake.connection, topic, 1)
+    send(0, 5, [5], Decimal("1.25"))
+    lake.run()
+    lake.wait(lambda: len(lake.said()) == 3)
+    send(1, 1.5, [1.5, 2.5], Decimal("123456789.346"))
+    lake.wait(lambda: {(name, topic, 2) for name in ["lakehouse"] for topic in kinds} <= lake.said())
+    send(3, 7, [7], Decimal("2.50"))  # the older schema again
+    places, lists = [(0, (5.0,)), (1, (1.5,)), (3, (7.0,))], [(0, [5.0]), (1, [1.5, 2.5]), (3, [7.0])]
+    lake.wait_for("places", places, "id", "value")
+    lake.wait_for("lists", lists, "id", "value")
+    prices = [("N0", Decimal("1.250")), ("N1", Decimal("123456789.346")), ("N3", Decimal("2.500"))]
+    lake.wait_for("planes", prices, "tailnum", "seats")
+    assert lake.lakehouse.held == {}
+
+    send(2, "far", ["far"], Decimal("2.34567"))
+    lake.wait(lambda: lake.lakehouse.held.keys() == kinds.keys())
+    assert "column seats: expected decimal(12,3), found decimal(12,5)" in lake.lakehouse.held["planes"]
+    assert {state.state for state in lake.lakehouse.states[1:] if state.hint.startswith("remove")} == {"failed"}
+    assert lake.rows("places", "id", "value") == places
+
+
+@pytest.mark.spark
+def test_a_field_within_a_value_comes_and_goes_with_its_schema(lake):
+    """Also in the rows of a changelog: what an older schema lacks is null."""
+    row = json.loads(place("int"))
+    schemas = {}
+    for schema_id, make in ((10, place("int")), (11, place("int", y="int")), (12, place("long", y=["null", "string"]))):
+        row = json.loads(make) | {"name": "Row"}
+        schemas[schema_id] = record(("op", "string"), ("after", ["null", row]), mainstem="change")
+    lake.schemas |= schemas
+    register(lake.connection, schemas)
+    ensure_topic(lake.connection, "places", 1)
+    lake.run()
+
+    def send(schema_id, *rows):
+        lake.send(
+            "places", [(b"%d" % id_, {"op": "u", "after": {"id": id_, "value": v}}) for id_, v in rows], schema_id
+        )
+
+    send(10, (0, {"x": 1}))
+    lake.wait(lambda: ("lakehouse", "places", 1) in lake.said())
+    send(11, (1, {"x": 1, "y": 2}), (2, {"x": 1, "y": 2}))
+    lake.wait_for("places", [(0, {"x": 1, "y": None}), (1, {"x": 1, "y": 2}), (2, {"x": 1, "y": 2})], "id", "value")
+    send(10, (1, {"x": 3}))
+    lake.wait_for("places", [(0, {"x": 1, "y": None}), (1, {"x": 3, "y": None}), (2, {"x": 1, "y": 2})], "id", "value")
+    send(12, (2, {"x": 1, "y": "text"}))
+    lake.wait(lambda: "found struct<x:bigint,y:string>" in lake.lakehouse.held.get("places", ""))
 
 
 @pytest.mark.spark

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.connect.sinks.delta_log import TableCommit, TableGone, is_table
 from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
+from mainstem.connect.sinks.delta_types import Fit, fit
 from mainstem.core import MainstemError, UserError
 from mainstem.core.logging import get_logger
 from mainstem.registry.schema import is_change
@@ -39,8 +40,6 @@ SMALL_BATCH = 50_000  # records, or offsets
 """Up to so much, planning and starting tasks are most of the work."""
 CARE = {"OPTIMIZE": 100, "VACUUM": 1_000}
 """After how many commits of a table it is done. VACUUM lists all of its files, so it comes more seldom."""
-WIDENINGS = {("integer", "long"), ("integer", "double"), ("float", "double")}
-"""What a column's type may become while its table stays: those of Avro's promotions that Delta can do."""
 
 
 class TableHeld(UserError):
@@ -234,14 +233,15 @@ class SparkWriter:
     def _fit(self, typed: "DataFrame", commit: TableCommit) -> "DataFrame":
         """Rows as the table can take them, with all of its columns.
 
-        A column keeps its type, or becomes wider where a schema now says so; one that the batch's schemas lack is null:
-        what a merge does not name keeps the value that an earlier schema gave it.
+        A column keeps its type, or becomes wider where a schema now says so, also within it; one that the batch's
+        schemas lack is null: what a merge does not name keeps the value that an earlier schema gave it.
 
         Raises:
             TableHeld: a column has another type now.
             TableGone: the table is missing, and the commit is not its first.
         """
         from pyspark.sql import functions as F
+        from pyspark.sql.types import AtomicType
 
         topic, path = commit.topic, self._directory / commit.topic
         if not is_table(path):
@@ -250,22 +250,23 @@ class SparkWriter:
             return typed
         table = self._shapes.get(topic) or self._spark.read.format("delta").load(str(path)).schema
         has = {field.name.lower(): field.dataType for field in table}
-        wider = False
+        needed = Fit.AS_IS
         for field in typed.schema:
             old, new = has.get(field.name.lower(), field.dataType), field.dataType
-            if (new.typeName(), old.typeName()) in WIDENINGS:  # from a producer that has the older schema
+            needed |= (each := fit(new, old))
+            if (
+                new != old and each == Fit.AS_IS and isinstance(old, AtomicType)
+            ):  # from a producer that has the older schema
                 typed = typed.withColumn(field.name, typed[field.name].cast(old))
-            elif (old.typeName(), new.typeName()) in WIDENINGS:
-                wider = True
-            elif old.typeName() != new.typeName():
+            elif each & Fit.NEVER:
                 raise TableHeld(
                     f"{path}: column {field.name}: expected {old.simpleString()}, found {new.simpleString()}",
                     hint="remove or move the directory: the table is filled anew, with the types of the newest schema",
                 )
-        if wider:
+        if needed & Fit.WIDER:
             self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
         given = {name.lower() for name in typed.columns}
-        if wider or not given - {"_op", "_deleted"} <= has.keys():
+        if needed or not given - {"_op", "_deleted"} <= has.keys():
             self._shapes.pop(topic, None)
         else:
             self._shapes[topic] = table
