@@ -1,6 +1,7 @@
 """The broker starts and stops in order, and says what prevents it."""
 
 import asyncio
+import errno
 import socket
 
 import pytest
@@ -12,6 +13,7 @@ from mainstem.broker.server import Broker
 from mainstem.core import SystemClock
 from mainstem.log import LogConfig, LogDirectory
 from tests.support.broker import Client, running
+from tests.support.ports import free_port
 from tests.support.raw import RawClient
 
 
@@ -57,6 +59,42 @@ def test_g9_localhost_listens_on_both_loopbacks_and_advertises_an_address_that_w
             assert raw.call(3, 9, topics=[]).brokers[0].host == "127.0.0.1"
         if has_ipv6_loopback():
             socket.create_connection(("::1", int(port)), timeout=5).close()
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="needs IPv6")
+def test_a_port_that_is_in_use_on_the_other_loopback_is_in_use(tmp_path):
+    """Clients that try ::1 first talked to a stranger."""
+
+    async def check() -> None:
+        with socket.socket(socket.AF_INET6) as taken:
+            taken.bind(("::1", free_port()))
+            taken.listen()
+            port = taken.getsockname()[1]
+            with pytest.raises(AddressInUse, match=rf"\[::1\]:{port} is in use"):
+                async with running(tmp_path, SystemClock(), BrokerConfig(host="localhost", port=port)):
+                    pass
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("how", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None, "no sockets"])
+def test_localhost_without_ipv6_is_the_other_loopback(tmp_path, monkeypatch, how):
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        create = loop.create_server
+
+        async def without_ipv6(make, host, *arguments, **options):
+            if host != "::1":
+                return await create(make, host, *arguments, **options)
+            if how == "no sockets":
+                return asyncio.Server(loop, [], make, None, 1, None)
+            raise OSError(how, "none here")
+
+        monkeypatch.setattr(loop, "create_server", without_ipv6)
+        async with running(tmp_path, SystemClock(), BrokerConfig(host="localhost", port=0)) as broker:
+            assert [server.sockets[0].getsockname()[0] for server in broker._servers] == ["127.0.0.1"]
+
+    asyncio.run(check())
 
 
 def test_what_is_advertised_can_be_set(tmp_path):

@@ -7,6 +7,7 @@ coordinators and the topics are closed. The `LogDirectory` is the caller's to op
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -29,6 +30,9 @@ from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog
 from mainstem.log.limits import connections_limit
 
+# Of ::1 where there is no IPv6; asyncio of newer Pythons gives no number. A port in use there is a conflict: clients
+# that try ::1 first would talk to a stranger.
+_WITHOUT_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
 _IDLE_CHECK_SECONDS = 10.0
 
 log = get_logger()
@@ -188,12 +192,10 @@ class Broker:
         self.port = config.port
         for host in hosts:
             try:
-                server = await self.loop.create_server(
-                    lambda: Connection(self), host or None, self.port, start_serving=False, backlog=512
-                )
+                server = await self._bound(host)
             except OSError as error:
-                if self._servers:
-                    break  # a machine without IPv6
+                if self._servers and error.errno in _WITHOUT_IPV6:
+                    break
                 raise _cannot_listen(host, self.port, error) from None
             self._servers.append(server)
             self.port = server.sockets[0].getsockname()[1]
@@ -201,14 +203,22 @@ class Broker:
         self.host = config.advertised_host or (socket.gethostname() if anywhere else hosts[0])
         self.port = config.advertised_port or self.port
 
+    async def _bound(self, host: str) -> asyncio.Server:
+        server = await self.loop.create_server(
+            lambda: Connection(self), host or None, self.port, start_serving=False, backlog=512
+        )
+        if not server.sockets:  # so asyncio of Python 3.11 says it
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return server
+
 
 def _cannot_listen(host: str, port: int, error: OSError) -> AddressInUse:
     if error.errno == errno.EADDRINUSE:
         return AddressInUse(
-            f"{host}:{port} is in use",
+            f"{format_address(host, port)} is in use",
             hint="stop the process that listens there, or choose another port: --listen, or [broker] port",
         )
     reason = error.strerror or str(error)
     return AddressInUse(
-        f"cannot listen on {host}:{port}: {reason}", hint="give HOST:PORT of an address of this machine"
+        f"cannot listen on {format_address(host, port)}: {reason}", hint="give HOST:PORT of an address of this machine"
     )
