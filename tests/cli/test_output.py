@@ -1,6 +1,6 @@
 import msgspec
 
-from mainstem.cli.output import to_json, to_table
+from mainstem.cli.output import printable, to_json, to_table
 
 
 class Line(msgspec.Struct):
@@ -19,3 +19,10 @@ def test_an_empty_table_is_its_heading():
 
 def test_json_has_stable_fields():
     assert to_json([Line(1, "x")]) == '[\n  {\n    "a": "x",\n    "b": 1\n  }\n]'
+
+
+def test_what_a_terminal_would_obey_is_shown_and_all_else_is_as_it_was():
+    text = "\x1b[31m\r\n\x7f\x9b\u2028\u202e é 語 👩\u200d💻 \\n"
+    assert printable(text) == r"\u001b[31m\r\n\u007f\u009b\u2028\u202e" + " é 語 👩\u200d💻 \\n"
+    document = msgspec.json.encode(text).decode()
+    assert msgspec.json.decode(printable(document)) == text

@@ -63,6 +63,17 @@ def test_an_offset_before_the_start_of_the_log_means_what_is_left(log):
         assert (start, [json.loads(line)["value"] for line in done.stdout.splitlines()]) == (start, expected)
 
 
+def test_a_record_is_one_line_that_leaves_the_terminal_as_it_is(log):
+    """A key that somebody else chose made two lines, and turned the terminal red."""
+    connection = Connection(log)
+    ensure_topic(connection, "red", 1)
+    append(connection, "red", [(b"k\n\x1b[31mred", '"\x9b31m \u202e\u00e9"'.encode())])
+    command = ["tail", "red", "--from", "earliest", "--no-follow", "--bootstrap", log]
+    assert mainstem(*command).stdout == '0:0  k\\n\\u001b[31mred  "\\u009b31m \\u202e\u00e9"\n'
+    document = json.loads(mainstem(*command, "--json").stdout)
+    assert (document["key"], document["value"]) == ("k\n\x1b[31mred", "\x9b31m \u202e\u00e9")
+
+
 def test_without_follow_it_ends_where_a_transaction_is_open_and_says_so(log):
     """It waited for as long as the transaction was open, and said nothing."""
     connection = Connection(log)

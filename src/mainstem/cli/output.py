@@ -1,6 +1,8 @@
 """What commands print: tables for people, one JSON document for programs; both from the same structs."""
 
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,6 +12,7 @@ import msgspec
 
 from mainstem.core import UserError
 
+_MOVES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document; its fields are stable.")
 
 
@@ -50,6 +53,13 @@ def confirm(question: str) -> None:
 def to_json(value: Any) -> str:
     """One document with sorted, stable field names."""
     return msgspec.json.format(msgspec.json.encode(value, order="sorted")).decode()
+
+
+def printable(text: str) -> str:
+    """`text` for a terminal: what would move its cursor, change its colours or turn the line around is shown as JSON
+    escapes it, so that JSON stays the same JSON.
+    """
+    return _MOVES.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def to_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

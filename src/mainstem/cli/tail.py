@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from mainstem.cli.output import printable
 from mainstem.cli.target import Target, connection_options
 from mainstem.core import UserError
 
@@ -41,4 +42,4 @@ def _line(record: "TypedRecord") -> str:
     key = "-" if record.key is None else record.key
     value = "deleted" if record.value is None else msgspec.json.encode(record.value).decode()
     reason = f"  (not decoded: {record.undecoded})" if record.undecoded else ""
-    return f"{record.partition}:{record.offset}  {key}  {value}{reason}"
+    return printable(f"{record.partition}:{record.offset}  {key}  {value}{reason}")
