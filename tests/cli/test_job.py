@@ -14,7 +14,7 @@ from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.core import UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.task import TaskState
-from mainstem.process.versions import Fixed, write_fixed
+from mainstem.process.versions import Fixed, is_retired, write_fixed
 from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildState
 from mainstem.standalone.tasks import TasksWriter
@@ -66,10 +66,16 @@ def test_a_version_is_retired(log, tmp_path):
     refused = CliRunner().invoke(group, command)
     assert isinstance(refused.exception, UserError)
     assert str(project / "mainstem.toml") in str(refused.exception)  # of the data directory, not of the current one
+    assert refused.output == ""  # and nobody was asked
     (project / "mainstem.toml").write_text('[jobs.sums]\nversion = "2"\n')
-    result = CliRunner().invoke(group, command)
+    for answer, ended in [("n\n", SystemExit), ("", UserError)]:
+        asked = CliRunner().invoke(group, command, input=answer)
+        assert asked.stderr.startswith("stop job sums@1, which writes topic t, for good? [y/N]")
+        assert (asked.exit_code, type(asked.exception)) == (1, ended)
+        assert not is_retired(data, "sums", "1")
+    result = CliRunner().invoke(group, command, input="y\n")
     assert result.stdout == "job sums@1: retired; topic t stays, and gets nothing more from it\n"
-    again = CliRunner().invoke(group, [*command, "--json"])
+    again = CliRunner().invoke(group, [*command, "--yes", "--json"])
     assert json.loads(again.stdout) == {"job": "sums", "version": "1", "output": "t"}
     assert read_catalog(Connection(log))["job:sums"] == {"versions": {}, "current": "", "retired": ["1"]}
     shown = CliRunner().invoke(group, ["job", "show", "sums", "--bootstrap", log])

@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from mainstem.cli.output import json_option, to_json, to_table
+from mainstem.cli.output import confirm, json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 
 
@@ -79,17 +79,21 @@ def show(name: str, as_json: bool, target: Target) -> None:
 @job.command(short_help="Stop a version of a job for good.")
 @click.argument("name")
 @click.argument("version")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @connection_options
-def retire(name: str, version: str, as_json: bool, target: Target) -> None:
+def retire(name: str, version: str, yes: bool, as_json: bool, target: Target) -> None:
     """Stop VERSION of job NAME for good. What it wrote stays; what it has not read it never reads.
 
     The log has to run; `mainstem up` may, and goes on with the others.
     Refused for the version that the project asks for.
     """
-    from mainstem.process.versions import retire
+    from mainstem.process.versions import retirable, retire
 
-    fixed = retire(target.connect(), target.directory, name, version, target.project_of_data)
+    connection, where = target.connect(), (target.directory, name, version, target.project_of_data)
+    if not yes:
+        confirm(f"stop job {name}@{version}, which writes topic {retirable(*where).output}, for good?")
+    fixed = retire(connection, *where)
     if as_json:
         click.echo(to_json(JobRetired(name, version, fixed.output)))
         return

@@ -370,14 +370,10 @@ def is_retired(data: Path, job: str, version: str) -> bool:
     return (data / "jobs" / job_key(job, version) / RETIRED_FILE).exists()
 
 
-def retire(connection: Connection, data: Path, job: str, version: str, directory: Path) -> Fixed:
-    """Never run this version again; returns what it was. Its output stays, and so does its checkpoint.
-
-    1. Mark it: no driver starts it any more, and one that runs it stops it, 2. fence: whatever it has open is aborted,
-    3. tell the catalog. Each step can be repeated.
+def retirable(data: Path, job: str, version: str, directory: Path) -> Fixed:
+    """A version that may be retired.
 
     Args:
-        connection: the log that it ran on.
         data: the data directory that it was started from; `mainstem up` may hold it.
         job: its name.
         version: its version.
@@ -398,6 +394,26 @@ def retire(connection: Connection, data: Path, job: str, version: str, directory
                 f"job {job_key(job, version)} is what {directory / PROJECT_FILE} asks for",
                 hint=f"first set another version under [jobs.{job}], or take the job out of the code",
             )
+    return fixed
+
+
+def retire(connection: Connection, data: Path, job: str, version: str, directory: Path) -> Fixed:
+    """Never run this version again; returns what it was. Its output stays, and so does its checkpoint.
+
+    1. Mark it: no driver starts it any more, and one that runs it stops it, 2. fence: whatever it has open is aborted,
+    3. tell the catalog. Each step can be repeated.
+
+    Args:
+        connection: the log that it ran on.
+        data: the data directory that it was started from; `mainstem up` may hold it.
+        job: its name.
+        version: its version.
+        directory: of the project. Where there is none any more, nothing is current.
+
+    Raises:
+        UserError: it is not `retirable`.
+    """
+    fixed = retirable(data, job, version, directory)
     from mainstem.process.sink_commit import fence_job
 
     write_atomically(data / "jobs" / job_key(job, version) / RETIRED_FILE, b"")
