@@ -20,6 +20,7 @@ from mainstem.connect.sinks.delta_log import PartitionBooks, TableCommit
 from mainstem.connect.sinks.delta_positions import Positions
 from mainstem.connect.sinks.delta_small import SmallWriter
 from mainstem.connect.sinks.delta_spark import SparkWriter
+from mainstem.connect.sinks.delta_topics import begin_at
 from mainstem.records.fingerprint import fingerprint
 from mainstem.registry import avro
 from tests.support.lakehouse import FLIGHT, HIGH, flight, plane
@@ -394,7 +395,7 @@ def test_no_batch_is_cut_off_for_a_table_that_is_due_nor_waits_for_long_until_it
                     sink.step()
             return self.is_set()
 
-    def write(batch, _):
+    def write(batch, *places):
         did.append(batch)
         lake.clock.advance_ms(1_000_000)
         sink.step()
@@ -407,7 +408,8 @@ def test_no_batch_is_cut_off_for_a_table_that_is_due_nor_waits_for_long_until_it
     sink._stopping, sink._write, sink.start = Stopping(), write, start
     sink.query = SimpleNamespace(isActive=True, stop=lambda: sink._batch("while it is stopped", 2))
     sink._held.hold("flights", OSError("full"))
-    (lake.checkpoint / "offsets").mkdir(parents=True)
+    begin_at(lake.checkpoint, {})
+    (lake.checkpoint / "offsets").mkdir()
     for number in range(2):
         (lake.checkpoint / "offsets" / f"{number}").write_text("v1\n{}\n{}\n")
     sink._batch("first", 0)

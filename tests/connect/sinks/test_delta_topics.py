@@ -7,14 +7,30 @@ import pytest
 
 from mainstem.client.catalog import write_catalog
 from mainstem.client.topics import ensure_internal_topics
-from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, batch_ends, begin_at, ids_of
+from mainstem.connect.sinks.delta_topics import (
+    NO_SCHEMA,
+    Slice,
+    Topics,
+    batch_ends,
+    batch_starts,
+    begin_at,
+    ids_of,
+    offsets_between,
+)
 from tests.support.lakehouse import FLIGHT, PLANE, register
 
 
-def test_a_batch_ends_where_spark_planned_it(tmp_path):
+def test_a_batch_begins_and_ends_where_spark_planned_it(tmp_path):
+    begin_at(tmp_path, {"flights": {"0": 2, "11": 4}})
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"flights":{"0":5,"11":7}}')
-    assert batch_ends(tmp_path, 3) == {"flights": {0: 5, 11: 7}}
+    assert batch_ends(tmp_path, 3) == batch_starts(tmp_path, 4) == {"flights": {0: 5, 11: 7}}
+    assert batch_starts(tmp_path, 0) == {"flights": {0: 2, 11: 4}}
+
+
+def test_offsets_are_counted_from_0_where_a_topic_is_new():
+    assert offsets_between({"flights": {0: 3}}, {"flights": {0: 5, 1: 1}, "new": {0: 4}}) == 2 + 1 + 4
+    assert offsets_between({"held": {0: 9}}, {"held": {0: 9}}) == 0
 
 
 def test_a_query_begins_where_it_is_told_and_nowhere_else(tmp_path, monkeypatch):

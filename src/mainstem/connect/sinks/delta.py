@@ -41,7 +41,7 @@ from mainstem.connect.sinks.delta_spark import (
     one_line,
     with_schema_ids,
 )
-from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends, begin_at
+from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends, batch_starts, begin_at, offsets_between
 from mainstem.core import Clock, SystemClock
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
@@ -197,23 +197,25 @@ class Lakehouse:
             return
         self._in_batch = True
         try:
-            self._write(batch, batch_ends(self._checkpoint, number))
+            self._write(batch, batch_starts(self._checkpoint, number), batch_ends(self._checkpoint, number))
         except BaseException as error:
             self._error = error
             raise
         finally:
             self._in_batch = False
 
-    def _write(self, batch: "DataFrame", ends: Mapping[str, Mapping[int, int]]) -> None:
-        """One batch, up to `ends`: 1. leave out what is held, 2. count it, 3. write the tables, those with few records
-        first: a table does not wait for others' rows to be decoded, 4. those whose topics have moved without records.
+    def _write(
+        self, batch: "DataFrame", starts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Mapping[int, int]]
+    ) -> None:
+        """One batch, from `starts` to `ends`: 1. leave out what is held, 2. count it, 3. write the tables, those with
+        few records first: a table does not wait for others' rows to be decoded, 4. move on those without any.
         """
         from pyspark.sql import functions as F
 
         rows = with_schema_ids(batch)
         if self.held:
             rows = rows.filter(~F.col("topic").isin(*self.held))
-        if self._positions.offsets_up_to(ends) <= SMALL_BATCH:  # a task for each partition would be most of the work
+        if offsets_between(starts, ends) <= SMALL_BATCH:  # a task for each partition would be most of the work
             rows = rows.coalesce(self._spark.sparkContext.defaultParallelism)
         rows = rows.persist()
         try:

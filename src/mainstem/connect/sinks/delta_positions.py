@@ -48,7 +48,6 @@ class Positions:
         self._cluster = ""
         self._ids: dict[str, str] = {}
         self._versions: dict[str, int] = {}  # of the tables, at or before our last commits
-        self._read: dict[TopicPartition, int] = {}  # where the last batch ended
 
     def open(self, matches: Callable[[str], bool]) -> dict[str, dict[str, int]]:
         """From where each is to be read: every partition (as text) of every topic that `matches` and is there now.
@@ -74,7 +73,7 @@ class Positions:
                 place = TopicPartition(topic, number)
                 first, end = places.get(place, (0, 0))
                 start = end if topic in self._held.reasons else positions.get(place, first)
-                starts.setdefault(topic, {})[str(number)] = self._read[place] = start
+                starts.setdefault(topic, {})[str(number)] = start
         self._held.opened(topics)
         return starts
 
@@ -108,15 +107,6 @@ class Positions:
                     )
         except (MainstemError, OSError) as error:
             self._held.hold(topic, error, unopened=True)
-
-    def offsets_up_to(self, ends: Mapping[str, Mapping[int, int]]) -> int:
-        """How many the batch has that ends there: at least as many as records.
-        A topic that has come since begins at 0.
-        """
-        places = {TopicPartition(topic, number): end for topic, mine in ends.items() for number, end in mine.items()}
-        offsets = sum(max(0, end - self._read.get(place, 0)) for place, end in places.items())
-        self._read |= places
-        return offsets
 
     def moved(self, ends: Mapping[str, Mapping[int, int]]) -> set[str]:
         """The topics whose tables have been begun, are not held, and end before `ends`."""

@@ -24,6 +24,9 @@ class Slice(msgspec.Struct, frozen=True):
     size: int = 0  # bytes of keys and values
 
 
+STARTS = Path("sources", "0", "0")  # in a query's checkpoint: where it begins
+
+
 def ids_of(slices: Iterable[Slice]) -> set[int]:
     """The schema ids in use; neither null values nor values without an id."""
     return {each.schema_id for each in slices if each.schema_id is not None and each.schema_id != NO_SCHEMA}
@@ -74,9 +77,16 @@ def begin_at(checkpoint: Path, starts: Mapping[str, Mapping[str, int]]) -> None:
     """
     if checkpoint.exists():
         shutil.rmtree(checkpoint)  # or fail: with old offsets left, the query would go on from those, past the tables
-    file = checkpoint / "sources" / "0" / "0"
+    file = checkpoint / STARTS
     file.parent.mkdir(parents=True)
     file.write_bytes(b"\x00v1\n" + msgspec.json.encode(starts))
+
+
+def batch_starts(checkpoint: Path, number: int) -> dict[str, dict[int, int]]:
+    """Where batch `number` begins: where the one before it ends, or the query."""
+    if number > 0:
+        return batch_ends(checkpoint, number - 1)
+    return msgspec.json.decode((checkpoint / STARTS).read_bytes().splitlines()[1], type=dict[str, dict[int, int]])
 
 
 def batch_ends(checkpoint: Path, number: int) -> dict[str, dict[int, int]]:
@@ -86,4 +96,13 @@ def batch_ends(checkpoint: Path, number: int) -> dict[str, dict[int, int]]:
     """
     return msgspec.json.decode(
         (checkpoint / "offsets" / str(number)).read_text().splitlines()[2], type=dict[str, dict[int, int]]
+    )
+
+
+def offsets_between(starts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Mapping[int, int]]) -> int:
+    """How many there are, at least as many as records; what `starts` does not name has come since, and begins at 0."""
+    return sum(
+        max(0, end - starts.get(topic, {}).get(number, 0))
+        for topic, mine in ends.items()
+        for number, end in mine.items()
     )
