@@ -3,11 +3,20 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from mainstem import embedded
 from mainstem.cli import group
 from mainstem.client.catalog import read_catalog, retired_readers, sinks_of, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics
 from mainstem.core import UserError
+from tests.support.commands import mainstem, the_line
+
+
+def test_on_a_log_where_no_project_ran_there_is_no_such_sink():
+    """It was "topic __mainstem.catalog: no such topic"."""
+    with embedded() as log:
+        line = the_line(mainstem("sink", "retire", "nosuch", "--bootstrap", log.bootstrap))
+    assert line == "mainstem: sink nosuch: no such sink (there are: none yet)"
 
 
 def test_a_sink_that_no_project_has_is_retired(cli_log, tmp_path):

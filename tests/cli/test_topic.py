@@ -3,7 +3,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from mainstem.broker.topics import MAX_PARTITIONS
 from mainstem.cli import group
+from mainstem.cli.topic import MOST_PARTITIONS
 from mainstem.client import topics
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
@@ -137,10 +139,12 @@ def test_a_malformed_setting_says_what_is_expected(run):
 
 
 def test_more_partitions_than_anybody_has_are_refused(cli_log):
-    done = mainstem("topic", "create", "huge", "--partitions", "100000000", "--bootstrap", cli_log)
-    assert done.returncode == 2
-    assert "100000000 is not in the range 1<=x<=100000" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert MOST_PARTITIONS == MAX_PARTITIONS
+    for many in ("10001", "100000000"):
+        done = mainstem("topic", "create", "huge", "--partitions", many, "--bootstrap", cli_log)
+        assert done.returncode == 2
+        assert f"{many} is not in the range 1<=x<=10000" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["__mainstem.commits", "_schemas", "__consumer_offsets"])

@@ -105,7 +105,8 @@ def test_a_topic_whose_name_is_refused_is_no_broker_that_does_not_answer(connect
     [
         ("a b", 1, None, {}, "a topic's name is 1 to 249 of the letters"),
         ("{topic}.x", 1, None, {}, "take another name"),
-        ("{topic}.y", 0, None, {}, "give a number of partitions"),
+        ("{topic}.y", 0, None, {}, "give a number of partitions that the log takes"),
+        ("{topic}.y", 10_001, None, {}, "give a number of partitions that the log takes"),  # it was "from 1 on"
         ("{topic}.y", 1, 99, {}, "as many replicas as"),
         ("{topic}.y", 1, None, {"retention.ns": "1"}, "did you mean retention.ms?"),
         ("{topic}.y", 1, None, {"retention.ms": "long"}, "its settings are those of https://kafka.apache.org"),

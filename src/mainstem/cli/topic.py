@@ -10,6 +10,9 @@ from mainstem.cli.target import Target, connection_options
 from mainstem.client.internal import CATALOG, SCHEMAS
 from mainstem.core import UserError
 
+MOST_PARTITIONS = 10_000
+"""Of a topic: our log takes no more, nor does the controller of an Apache Kafka in one request."""
+
 
 class TopicLine(msgspec.Struct, frozen=True):
     """One topic in `topic list`. `offsets` is the sum of the spans of its partitions: records and control records."""
@@ -120,7 +123,9 @@ def describe(name: str, as_json: bool, target: Target) -> None:
 
 @topic.command(short_help="Create a topic.")
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many it has.")
+@click.option(
+    "--partitions", type=click.IntRange(1, MOST_PARTITIONS), default=1, show_default=True, help="How many it has."
+)
 @click.option("--config", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka topic setting; repeatable.")
 @json_option
 @connection_options

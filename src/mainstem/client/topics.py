@@ -125,7 +125,7 @@ def ensure_topic(
 def _mend(connection: Connection, code: int, name: str, config: Mapping[str, str]) -> str:
     """The hint where a new topic is refused."""
     match code:
-        case KafkaError.INVALID_CONFIG | KafkaError.POLICY_VIOLATION:
+        case KafkaError.INVALID_CONFIG | KafkaError.POLICY_VIOLATION if config:
             return _mend_settings(connection, config)
         case KafkaError.TOPIC_EXCEPTION if is_topic_name(name):
             return "take another name: two topics must differ in more than . and _, which Kafka's metrics cannot tell apart"
@@ -133,7 +133,7 @@ def _mend(connection: Connection, code: int, name: str, config: Mapping[str, str
             return "a topic's name is 1 to 249 of the letters a-z A-Z 0-9 . _ -, and not . or .."
         case KafkaError.INVALID_REPLICATION_FACTOR:
             return "give at most as many replicas as the log has brokers"
-    return "give a number of partitions from 1 on"
+    return "give a number of partitions that the log takes"
 
 
 def _mend_settings(connection: Connection, config: Mapping[str, str | None]) -> str:

@@ -12,7 +12,8 @@ import msgspec
 
 from mainstem.client.catalog import RETIRED, TopicEntry, entries, read_catalog, sinks_of, write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.topics import ensure_internal_topics
+from mainstem.client.internal import CATALOG
+from mainstem.client.topics import ensure_internal_topics, list_topics
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.core import UserError
 from mainstem.core.config import PROJECT_FILE
@@ -94,7 +95,7 @@ def retire_sink(connection: Connection, name: str, directory: Path) -> None:
     Raises:
         UserError: there is no such sink, or the project has it.
     """
-    known = read_catalog(connection)
+    known = read_catalog(connection) if CATALOG in list_topics(connection) else {}
     sinks = entries(known, "sink")
     if name not in sinks:
         raise UserError(f"sink {name}: no such sink", hint=f"there are: {', '.join(sorted(sinks)) or 'none yet'}")
