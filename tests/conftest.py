@@ -78,6 +78,14 @@ def no_clients_of_logs_that_are_gone() -> Iterator[None]:
         topics.admin.cache_clear()
 
 
+@pytest.fixture(autouse=True)
+def no_imports_of_projects_that_are_gone() -> Iterator[None]:
+    """A driver goes on to import from its frozen code; here the next test has a `jobs.py` of its own."""
+    yield
+    if imports := sys.modules.get("mainstem.process.imports"):
+        imports.stop_importing()
+
+
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """One real Kafka broker for the whole run; use your own topic names, and do not stop it."""

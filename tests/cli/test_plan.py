@@ -24,7 +24,9 @@ orders = topic("orders", schema="orders.avsc")
 
 @stream(to="big_orders", key="number")
 def big_orders(orders: DataFrame) -> DataFrame:
-    return orders.filter("amount > 100")
+    from limits import LIMIT
+
+    return orders.filter(f"amount > {LIMIT}")
 """
 SCHEMA = """{"type": "record", "name": "Order", "fields": [
   {"name": "number", "type": "long"}, {"name": "amount", "type": "double"}]}"""
@@ -34,6 +36,7 @@ SCHEMA = """{"type": "record", "name": "Order", "fields": [
 def project(tmp_path):
     (tmp_path / "mainstem.toml").write_text("[project]\njobs = 'jobs.py'\n")
     (tmp_path / "jobs.py").write_text(JOBS)
+    (tmp_path / "limits.py").write_text("LIMIT = 100\n")
     (tmp_path / "orders.avsc").write_text(SCHEMA)
     return tmp_path
 

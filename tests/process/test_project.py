@@ -125,6 +125,16 @@ def test_a_project_loaded_again_sees_the_edit_and_two_projects_do_not_mix(tmp_pa
     assert load_project(first).jobs["job"].function(None) == 3
 
 
+def test_a_file_of_jobs_may_have_the_name_of_one_of_pythons_own_modules(tmp_path):
+    """Python's own was replaced by it for all that imported it later, and in a job's worker."""
+    import calendar
+
+    found = load_project(project(tmp_path, JOBS, '[project]\njobs = "calendar.py"\n', calendar=JOBS))
+    assert set(found.jobs) == {"enriched", "revenue_hourly"}
+    assert sys.modules["calendar"] is calendar
+    assert all(sys.modules[module.__name__] is module for module in found.modules)  # as whoever pickles them asks for
+
+
 HEAD = "from mainstem.process import changelog, stream, table, topic\n"
 
 

@@ -51,6 +51,15 @@ def test_a_users_setting_wins_over_a_default(tmp_path):
     assert found.items() >= RULES.items()
 
 
+def test_workers_import_what_they_are_shown_first_and_never_from_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given, path in ({}, f"{tmp_path}/imports"), ({"PYTHONPATH": "/more"}, f"{tmp_path}/imports:/more"):
+        settings = {f"spark.executorEnv.{name}": value for name, value in given.items()}
+        found = session_settings(SparkConfig(settings=settings), Path(), [])
+        assert found["spark.executorEnv.PYTHONPATH"] == path
+        assert found["spark.executorEnv.PYTHONSAFEPATH"] == "1"
+
+
 def test_a_session_started_by_somebody_else_is_checked():
     check_rules(RULES.get)
     with pytest.raises(BadSparkSetting, match=r"expected spark\.task\.maxFailures = 1, found 4"):

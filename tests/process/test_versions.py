@@ -50,6 +50,18 @@ def test_what_was_frozen_runs_as_it_was(project, tmp_path):
     assert first.manifest.packages["msgspec"]
 
 
+def test_a_function_of_frozen_code_imports_what_was_frozen_with_it(project, tmp_path, monkeypatch):
+    """It found nothing, or the module as somebody edited it, where that is on the path."""
+    (project / "jobs.py").write_text(
+        'from mainstem.process import stream, topic\na = topic("a")\n@stream(to="b")\ndef job(a):\n'
+        "    from helper import LIMIT\n    return LIMIT\n"
+    )
+    version = freeze(project, tmp_path / "data", ManualClock())
+    (project / "helper.py").write_text("LIMIT = 2\n")
+    monkeypatch.syspath_prepend(str(project))
+    assert load_version(version).jobs["job"].function(None) == 1
+
+
 def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(project, tmp_path):
     data = tmp_path / "data"
     first = freeze(project, data, ManualClock())

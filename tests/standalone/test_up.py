@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from mainstem.client.connection import Connection
-from mainstem.client.topics import cluster_id
+from mainstem.client.topics import cluster_id, list_topics
 from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.process.jars import FetchFailed
 from mainstem.process.versions import Fixed, code_hash, write_fixed
+from mainstem.registry.client import Registry
 from mainstem.standalone import disks
 from mainstem.standalone.config import load_config
 from mainstem.standalone.disks import GIB, DiskAlarm
@@ -246,6 +247,65 @@ def test_a_project_goes_on_where_it_was_after_every_kind_of_end(project, tmp_pat
             lambda: any("topic orders was made with retention.ms = -1, and keeps it" in line for line in node.lines)
         )
         wait_for(lambda: any("topic loose has flush.messages = 1000: its records" in line for line in node.lines))
+        node.stop()
+
+
+JOBS_THAT_IMPORT_LATE = """
+from mainstem.process import stream, topic
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+orders = topic("orders")
+
+
+@F.udf(StringType())
+def in_worker(number):
+    from of_worker import WHAT
+
+    return WHAT
+
+
+@stream(to="out")
+def out(orders):
+    from of_driver import WHAT, by_name
+
+    said = {"driver": F.lit(WHAT), "worker": in_worker("number"), "by_name": by_name("number")}
+    return orders.select("number", *(column.alias(name) for name, column in said.items()))
+"""
+OF_DRIVER = """
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+WHAT = "frozen"
+
+
+@F.udf(StringType())
+def by_name(number):
+    return WHAT
+"""
+
+
+@pytest.mark.spark
+def test_frozen_code_imports_its_frozen_copy_at_any_time_in_the_driver_and_in_sparks_workers(project, tmp_path):
+    """What a function imported was the project as somebody edited it, where `up` was called in it; else nothing.
+
+    And a `token.py` in it ended every process at its start: Python's own was not found.
+    """
+    settings = (project / "mainstem.toml").read_text()
+    (project / "mainstem.toml").write_text(settings.replace('schema = "orders.avsc"\n', ""))
+    (project / "jobs.py").write_text(JOBS_THAT_IMPORT_LATE)
+    (project / "of_driver.py").write_text(OF_DRIVER)
+    (project / "of_worker.py").write_text('WHAT = "frozen"\n')
+    for name in ("token", "calendar", "queue"):
+        (project / f"{name}.py").write_text("raise RuntimeError('this is no module of Python')\n")
+    with Node(project, tmp_path / "data", directory=project) as node:
+        for name in ("of_driver", "of_worker"):  # the job waits for a schema, and has not called its function
+            path = project / f"{name}.py"
+            path.write_text(path.read_text().replace("frozen", "edited"))
+        Registry(node.state["gateway"]).register("orders-value", (project / "orders.avsc").read_text())
+        assert node.post("orders/events", [{"number": 1, "amount": 2.5}])["results"][0]["status"] == "accepted"
+        wait_for(lambda: "out" in list_topics(Connection(node.state["bootstrap"])) and node.values_of("out"))
+        assert node.values_of("out") == [{"number": 1, **dict.fromkeys(("driver", "worker", "by_name"), "frozen")}]
         node.stop()
 
 

@@ -15,14 +15,15 @@ from tests.support.waiting import wait_until
 
 
 class Node:
-    """A running `mainstem up`; returns when everything runs, or says what it said.
+    """A running `mainstem up`, called in `directory`; returns when everything runs, or says what it said.
 
     Raises:
         AssertionError: it ended before.
     """
 
-    def __init__(self, project, data):
-        command = [sys.executable, "-m", "mainstem", "up", str(project), "--data", str(data)]
+    def __init__(self, project, data, *, directory=None):
+        # -P: like the command, it does not import from the directory where it is called.
+        command = [sys.executable, "-P", "-m", "mainstem", "up", str(project), "--data", str(data)]
         command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
         follows = "[sources.access]" in (project / "mainstem.toml").read_text()
         access = {"MAINSTEM_SOURCES__ACCESS__PATH": str(project / "access.log")} if follows else {}
@@ -32,6 +33,7 @@ class Node:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            cwd=directory,
             env=os.environ | access,
         )
         self.lines = []

@@ -38,6 +38,7 @@ from mainstem.core.config import (
     settings_from,
 )
 from mainstem.process.declare import BadDeclaration, Job, Kind, Location, Topic, collecting
+from mainstem.process.imports import TAKEN, forget_imports, import_from, stop_importing
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,6 +158,8 @@ class _Settings(msgspec.Struct, frozen=True):
 def load_project(path: Path | str, *, environment: Mapping[str, str] = os.environ) -> Project:
     """Read the settings of the project at `path`, import its code, and draw its graph. Nothing runs.
 
+    Who calls its functions first calls `imports.import_from`: they may import more of the project.
+
     Raises:
         BadSetting: `mainstem.toml` is missing or wrong.
         BadDeclaration: the code is; the message starts with its file and line.
@@ -236,16 +239,16 @@ def _import(directory: Path, files: Sequence[Path]) -> list[ModuleType]:
     """
     for name in _brought:
         sys.modules.pop(name, None)
-    importlib.invalidate_caches()
+    forget_imports()
+    import_from(directory)
     before, without_bytecode = set(sys.modules), sys.dont_write_bytecode
-    sys.path.insert(0, str(directory))
     sys.dont_write_bytecode = True  # of two edits within one second the first would be kept
     try:
         for path in files:
             _import_file(path)
     finally:
         sys.dont_write_bytecode = without_bytecode
-        sys.path.remove(str(directory))
+        stop_importing()
         new = {name: module for name, module in list(sys.modules.items()) if name not in before}
         ours = {name: module for name, module in new.items() if _is_below(module, directory)}
         _brought.update(ours)
@@ -266,10 +269,11 @@ def _is_below(module: ModuleType, directory: Path) -> bool:
 
 
 def _import_file(path: Path) -> None:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"project_{path.stem}" if path.stem in TAKEN else path.stem  # Python's own `calendar` stays what it is
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     # Never from a cached .pyc: two edits within one second would have the same time stamp.
     try:
         code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)

@@ -96,6 +96,7 @@ _LATE_C2 = (
 # Spark recognises that a batch was interrupted by a regular expression over the message, which goes a few frames deeper
 # with each letter: with the usual stack of 1 MB every stop of a query wrote a thousand lines of StackOverflowError.
 _DEEP = "-Xss16m"
+_WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -167,7 +168,10 @@ def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path])
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
-    return _DEFAULTS | (_LOCAL if is_local(config.master) else {}) | own | config.settings | RULES
+    found = _DEFAULTS | (_LOCAL if is_local(config.master) else {}) | own | config.settings | RULES
+    # Python workers start in a directory that is anybody's: a project's as it is edited, or one with a `token.py`.
+    paths = filter(None, (str(worker_imports(directory).absolute()), config.settings.get(_WORKERS_PATH)))
+    return found | {"spark.executorEnv.PYTHONSAFEPATH": "1", _WORKERS_PATH: os.pathsep.join(paths)}
 
 
 def check_settings(config: SparkConfig) -> None:
@@ -183,6 +187,11 @@ def check_settings(config: SparkConfig) -> None:
 def scratch_directory(directory: Path) -> Path:
     """Where the blocks and shuffles of a session that was started with `directory` lie."""
     return directory / "scratch"
+
+
+def worker_imports(directory: Path) -> Path:
+    """Where the Python workers of a session that was started with `directory` find modules first."""
+    return directory / "imports"
 
 
 def job_session(spark: "SparkSession", job: str, config: "JobConfig") -> "SparkSession":

@@ -32,6 +32,7 @@ from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PREFIX, PROJECT_FILE, named_tables, read_toml
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.process.declare import Location
+from mainstem.process.imports import import_from
 from mainstem.process.jars import SPARK_LOCK
 from mainstem.process.project import Project, load_project
 
@@ -140,13 +141,16 @@ def version_directory(data: Path, sha: str) -> Path:
 def load_version(version: Version) -> Project:
     """The project that was frozen; settings of its jobs are those of the project as it is now.
 
-    So variables that set some are none of its own: they may name a job that it does not have.
+    So variables that set some are none of its own: they may name a job that it does not have. What its functions import
+    from now on is of the frozen copy.
 
     Raises:
         BadDeclaration, BadSetting: it cannot be loaded any more.
     """
     variables = {name: value for name, value in os.environ.items() if not name.upper().startswith(f"{PREFIX}JOBS__")}
-    return load_project(version.directory, environment=variables)
+    project = load_project(version.directory, environment=variables)
+    import_from(version.directory)
+    return project
 
 
 def _keep(copy: Path, place: Path) -> None:

@@ -29,8 +29,9 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     from mainstem.client.internal import SCHEMAS
     from mainstem.client.topics import list_topics
     from mainstem.process import load_project
+    from mainstem.process.imports import import_from, link_for_workers, stop_importing
     from mainstem.process.plan import plan as make
-    from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session
+    from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session, worker_imports
     from mainstem.process.topics import losses, settings_of_topics
     from mainstem.registry.client import Registry
     from mainstem.registry.kept import KeptSchemas
@@ -45,6 +46,8 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     if marker_file(data).exists():
         check_project(data, project, loaded.name)
     with tempfile.TemporaryDirectory(prefix="mainstem-plan-") as scratch:
+        import_from(loaded.directory)  # its functions may import more of it
+        link_for_workers(loaded.directory, worker_imports(Path(scratch)))
         with _errors_aside(Path(scratch) / "java"):
             spark = start_session("plan", SparkConfig(), directory=Path(scratch))
         try:
@@ -65,6 +68,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
             return with_ends(msgspec.structs.replace(planned, warnings=warnings), config)
         finally:
             stop_session(spark)
+            stop_importing()
 
 
 @contextlib.contextmanager

@@ -90,9 +90,10 @@ def run_spark(
         JavaEnded: Spark's own process ended, or not well when it was stopped.
     """
     from mainstem.connect.sinks.delta import Lakehouse
+    from mainstem.process.imports import link_for_workers
     from mainstem.process.project import Project, load_job_configs
     from mainstem.process.run import JobDriver
-    from mainstem.process.session import has_ended, start_session, stop_session
+    from mainstem.process.session import has_ended, start_session, stop_session, worker_imports
     from mainstem.process.versions import Version
     from mainstem.registry.client import Registry
     from mainstem.standalone.frozen_jobs import FrozenJobs
@@ -104,13 +105,15 @@ def run_spark(
     settings = load_job_configs(project)
     running = FrozenJobs(data, code, jobs)
     running.load()
-    spark = start_session(running.name, config.spark, directory=data / "spark" / code)
+    home = data / "spark" / code
+    spark = start_session(running.name, config.spark, directory=home)
     if not wait_for_go():
         stop_session(spark)
         return
     registry = Registry(f"http://{gateway}")
 
     def driver(version: Version, frozen: Project) -> JobDriver:
+        link_for_workers(version.directory, worker_imports(home))
         return JobDriver(spark, frozen, version, connection, registry, data, jobs=jobs, settings=settings)
 
     tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{code}").save)

@@ -470,5 +470,8 @@ def last_line(path: Path, since: int = 0) -> str:
 
 
 def python(*arguments: str) -> tuple[str, ...]:
-    """The command line of a child that is this same program."""
-    return (sys.executable, "-m", "mainstem", *arguments)
+    """The command line of a child that is this same program.
+
+    With -P it never imports from the working directory, where a `token.py` would be taken for Python's own.
+    """
+    return (sys.executable, "-P", "-m", "mainstem", *arguments)

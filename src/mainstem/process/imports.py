@@ -1,0 +1,82 @@
+"""What a project's code imports, at any time: the project's own modules from its own directory.
+
+    mainstem, Spark's driver    a finder, before all that is on `sys.path`
+    Spark's Python workers      PYTHONPATH: a directory of links into the frozen copy
+
+A job may import within its function, long after the project was loaded, or within a function that a worker of Spark's
+runs. Without this it would find what lies in the working directory or on PYTHONPATH: often the project as somebody
+edits it, where the frozen copy is meant.
+
+A module of the standard library is never looked for in a project: Python itself and Spark import these too, and a
+project may well have a `calendar.py` or `token.py` beside its jobs.
+"""
+
+import importlib
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+TAKEN = sys.stdlib_module_names | {"mainstem", "pyspark"}
+"""Names of modules that are never a project's."""
+
+
+class ProjectFinder:
+    """Finds a project's own modules; one that is installed under the same name is not seen."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As Python asks for a module; those of packages are found by the package's own path."""
+        if path is not None or name in TAKEN:
+            return None
+        spec = PathFinder.find_spec(name, [str(self._directory)])
+        if spec is None:
+            return None
+        if spec.loader is None:  # a directory without __init__.py: as everywhere, it comes after every module
+            elsewhere = PathFinder.find_spec(name)
+            if elsewhere is not None and elsewhere.loader is not None:
+                return None
+            # Python's own kind of list is made anew from `sys.path`, where this directory is not.
+            spec.submodule_search_locations = list(spec.submodule_search_locations or ())
+        _found.add(name)
+        return spec
+
+
+_found: set[str] = set()
+"""Names of the modules that projects brought into this process, without those of packages."""
+
+
+def import_from(directory: Path) -> None:
+    """From now on the modules of the project in `directory` can be imported, and those of no other one."""
+    stop_importing()
+    importlib.invalidate_caches()
+    sys.meta_path.insert(0, ProjectFinder(directory))
+
+
+def stop_importing() -> None:
+    """No project's modules are looked for any more; those that were imported stay."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ProjectFinder)]
+
+
+def forget_imports() -> None:
+    """Whatever was imported from a project is imported anew when somebody asks for it."""
+    for name in [each for each in sys.modules if each.partition(".")[0] in _found]:
+        del sys.modules[name]
+    _found.clear()
+
+
+def link_for_workers(directory: Path, place: Path) -> None:
+    """Make `place` what a Python worker of Spark's may have on its PYTHONPATH, which comes before the standard library:
+    links to all in `directory` but modules with taken names.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    for path in directory.iterdir():
+        if not (path.stem in TAKEN and (path.suffix == ".py" or (path / "__init__.py").exists())):
+            (place / path.name).symlink_to(path.absolute())
