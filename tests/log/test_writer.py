@@ -447,7 +447,7 @@ def test_a_topic_that_trusts_the_page_cache_waits_for_no_sync(tmp_path):
         assert len(disk.syncs) == before
         await partition.append(batch(b"v"))
         await partition.append(batch(b"v"))  # the round with the fourth has ended
-        assert [path.suffix for path in disk.syncs[before:]] == [".log"]
+        assert [path.suffix for path in disk.syncs[before:]] == [".metadata", ".log"]
 
     run(with_partition(tmp_path, test, disk=disk, topic=topic))
 

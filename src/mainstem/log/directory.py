@@ -20,10 +20,10 @@ from mainstem.log.disk import Disk, SystemDisk
 from mainstem.log.errors import LogDirectoryInUse, StorageError
 from mainstem.log.journal import CREATE, DELETE, Entry, Journal
 from mainstem.log.limits import open_files_limit
-from mainstem.log.metadata import DirectoryMetadata, open_directory_metadata
+from mainstem.log.metadata import PARTITION_METADATA, DirectoryMetadata, open_directory_metadata
 from mainstem.log.partition import PartitionLog, Shared
-from mainstem.log.recovery import DELETED, create_files, recover
-from mainstem.log.segment import OpenFiles
+from mainstem.log.recovery import DELETED, create_files, list_files, read_topic_id, recover
+from mainstem.log.segment import LOG, OpenFiles
 from mainstem.log.threads import FileThreads
 from mainstem.log.writer import Writer
 
@@ -108,7 +108,11 @@ class LogDirectory:
     async def create_partition(
         self, topic_partition: TopicPartition, topic_id: UUID, config: TopicConfig
     ) -> PartitionLog:
-        """Make an empty partition; on return it survives a crash of the machine."""
+        """Make an empty partition; on return it survives a crash of the machine.
+
+        Raises:
+            StorageError: the directory is offline or refuses; or there are segments that are nobody's.
+        """
         if self.error is not None:
             raise self.error
         key = (topic_id, topic_partition.partition)
@@ -118,7 +122,7 @@ class LogDirectory:
         partition.config = config
         partition.start()
         try:
-            await self._threads.run(create_files, self._disk, partition)
+            await self._threads.run(self._create_files, partition)
         except OSError as error:
             raise StorageError(f"{partition.directory}: {error}") from error
 
@@ -130,6 +134,15 @@ class LogDirectory:
         entry = Entry(CREATE, topic_id, topic_partition.partition, payload=(topic_partition.topic.encode(),))
         await self._writer.note(entry, apply)
         return partition
+
+    def _create_files(self, partition: PartitionLog) -> None:
+        segments = [path for path in list_files(self._disk, partition.directory) if path.suffix == LOG]
+        if segments and read_topic_id(self._disk, partition.directory) is None:
+            raise StorageError(
+                f"{partition.directory}: expected nothing, found segments, and no {PARTITION_METADATA} that says whose",
+                hint="move the directory away, then create the topic again",
+            )
+        create_files(self._disk, partition)
 
     async def delete_partition(self, topic_partition: TopicPartition) -> None:
         """Remove a partition; on return it stays removed after a crash of the machine."""

@@ -186,7 +186,7 @@ class SystemDisk:
         return path.is_dir()
 
     def remove_tree(self, path: Path) -> None:
-        for entry in path.iterdir():
+        for entry in sorted(path.iterdir()):  # a partition's id goes last: without it, nobody knows whose the rest is
             entry.unlink()
         path.rmdir()
 

@@ -77,8 +77,11 @@ async def _advance_log_start(partition: PartitionLog, target: int) -> int:
 
 async def _create_active(partition: PartitionLog) -> None:
     """Let the active segment's file be there before anything before it goes: its name says where the log ends."""
+    created = None
     try:
-        await partition.shared.threads.run(partition.segments.active.file_to_write, 0)
+        while created is not partition.segments.active:  # it may be rolled meanwhile
+            created = partition.segments.active
+            await partition.shared.threads.run(created.file_to_write, 0)
         partition.segments.changed = True
     except OSError as error:
         raise StorageError(f"{partition.topic_partition}: {error}") from error

@@ -527,9 +527,12 @@ class PartitionLog:
             self.segments.add(self.log_end_offset)
         if not self.segments.active.is_dense:  # nothing is appended to what compaction wrote
             self.roll()
+        active = self.segments.active
+        if active.base_offset and not active.size:  # its name says where the log ends, before others go
+            active.file_to_write(0)
+            self.segments.changed = True
         for dropped in self.drop_segments():
             dropped.unlink()
-        active = self.segments.active
         self.segments.advance(active, active.size, active.latest)
         self.high_watermark = self.log_end_offset
         for segment in self.segments:

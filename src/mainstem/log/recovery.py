@@ -18,7 +18,7 @@ from mainstem.core import CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import checkpoint as checkpoints
 from mainstem.log import replay
-from mainstem.log.checkpoint import Checkpoint, PartitionState
+from mainstem.log.checkpoint import Checkpoint, PartitionState, SegmentState
 from mainstem.log.compaction import CLEANED, Replacement
 from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptFile, CorruptSegment, StorageError
@@ -104,11 +104,14 @@ class _Recovery:
         self.held_in: set[Path] = set()
         """The files that the checkpoint names for that."""
         self.adopted: set[PartitionLog] = set()
-        self.brought: dict[Path, Segment] = {}
+        self.not_brought: dict[Key, list[Entry]] = {}
+        """Batches of partitions that are offline."""
         self.touched: dict[Segment, None] = {}
         self.frames: list[Frame] = []
         self.redone: dict[Path, File] = {}
         self.log_starts: dict[Key, int] = {}
+        self.journaled_to: dict[tuple[Key, int], int] = {}
+        """By base offset: where what the journal has of a segment ends."""
         self.replaced: dict[Key, set[int]] = {}
         self.generation = saved.generation if saved else 1
         self.sequence = saved.sequence if saved else 1
@@ -129,7 +132,10 @@ class _Recovery:
     def foresee(self, frames: list[Frame]) -> None:
         for sequence, entry in [(frame.sequence, entry) for frame in frames for entry in frame.entries]:
             key = (entry.topic_id, entry.partition)
-            if entry.kind == LOG_START:
+            if entry.kind == DATA:
+                end = max(header.next_offset for header in iter_headers(memoryview(entry.payload[0])))
+                self.journaled_to[key, entry.number] = max(self.journaled_to.get((key, entry.number), 0), end)
+            elif entry.kind == LOG_START:
                 self.log_starts[key] = max(self.log_starts.get(key, 0), entry.number)
             elif entry.kind == REPLACE:
                 self.replaced.setdefault(key, set()).update(_replacement(entry).base_offsets)
@@ -151,6 +157,7 @@ class _Recovery:
             replay.restore(partition, state)
             self.guard(partition, partial(self.read_held, state=state))
             self.guard(partition, partial(self.check_files, state=state))
+            self.guard(partition, self.check_interrupted)
 
     def read_held(self, partition: PartitionLog, state: PartitionState) -> None:
         if state.held:
@@ -188,6 +195,15 @@ class _Recovery:
             if segment.base_offset in replaced or segment.size == 0 or segment.next_offset <= log_start:
                 continue
             self.check_size(partition.directory / file_name(segment.base_offset, LOG), segment.size)
+
+    def check_interrupted(self, partition: PartitionLog) -> None:
+        """A start may have found damage, held what the journal says, and been killed while it brought that to the
+        segments: their sizes are right since.
+        """
+        names = [path for path in list_files(self.disk, partition.directory) if path.suffix == HELD]
+        if any(path not in self.held_in for path in names):
+            key = (partition.topic_id, partition.number)
+            self.check_bytes(partition, {base for of, base in self.journaled_to if of == key})
 
     def log_start_of(self, partition: PartitionLog) -> int:
         """Where the partition will begin once the whole journal is replayed."""
@@ -287,32 +303,44 @@ class _Recovery:
             base_offset, *others = _replacement(entry).base_offsets
             path = directory / file_name(base_offset, LOG)
             cleaned = path.with_name(path.name + CLEANED)
-            if self.disk.exists(cleaned):
+            if self.disk.exists(cleaned) and self.is_whole(cleaned, _replacement(entry).state):
                 self.disk.rename(cleaned, path)
             for other in others:
                 self.disk.unlink(directory / file_name(other, LOG))
         elif entry.kind == DATA:
             self.redo_data(directory / file_name(entry.number, LOG), entry)
 
+    def is_whole(self, cleaned: Path, state: SegmentState) -> bool:
+        """It is what the journal speaks of, not what a later compaction had begun."""
+        data = self.disk.read_file(cleaned)
+        found = 0
+        try:
+            position = 0
+            for header in iter_headers(data):
+                found = crc32c(memoryview(data)[position : position + PREFIX.size], found)
+                position += header.size
+        except CorruptBatch:
+            return False
+        return len(data) == state.size and ((found or 1) == state.offsets_crc or not data)
+
     def redo_data(self, path: Path, entry: Entry) -> None:
         key = (entry.topic_id, entry.partition)
         data = memoryview(entry.payload[0])
-        last = max(header.last_offset for header in iter_headers(data))
         log_start = self.log_starts.get(key, 0)
-        if self.gone_with(log_start, path, entry.position, last + 1) or entry.number in self.replaced.get(key, ()):
+        if self.gone_with(log_start, path, entry) or entry.number in self.replaced.get(key, ()):
             return
         file = self.redone.get(path) or self.disk.open(path, create=True)
         if file.read(len(data), entry.position) != data:
             file.write([data], entry.position)
-            self.redone[path] = file
+        self.redone[path] = file  # what is there already may be in the page cache alone
 
-    def gone_with(self, log_start: int, path: Path, position: int, next_offset: int) -> bool:
-        """A batch's file was deleted with all before the log start offset, or is to be deleted again.
+    def gone_with(self, log_start: int, path: Path, entry: Entry) -> bool:
+        """A segment's file was deleted with all before the log start offset, or is to be deleted again.
 
-        A segment that the journal has from its first batch on is written as a whole: its file may be missing because
-        its name was not durable when the power went, and behind these batches others count.
+        Not where the journal has more of it: then its name was not durable when the power went.
         """
-        return position > 0 and next_offset <= log_start and not self.disk.exists(path)
+        key = (entry.topic_id, entry.partition)
+        return self.journaled_to[key, entry.number] <= log_start and not self.disk.exists(path)
 
     def create(self, key: Key, topic: str) -> None:
         topic_partition = TopicPartition(topic, key[1])
@@ -343,27 +371,21 @@ class _Recovery:
         """Bring a round's batches to the segment, where they are not there yet, and count them in."""
         data = memoryview(entry.payload[0])
 
-        def bring(partition: PartitionLog) -> None:
-            path = partition.directory / file_name(entry.number, LOG)
-            segment = self.brought.get(path) or Segment(partition.directory, entry.number, partition.segments.files)
-            self.brought[path] = segment
-            file = segment.file_to_write(0)  # also where the beginning is missing: the file may be restored
-            if file.read(len(data), entry.position) != data:
-                file.write([data], entry.position)
-                self.touched[segment] = None
-
         def write_and_count(partition: PartitionLog) -> None:
-            self.catch_up(partition, entry.number, entry.position)
+            path = partition.directory / file_name(entry.number, LOG)
+            gone = self.gone_with(self.log_start_of(partition), path, entry)
+            if not gone:
+                self.catch_up(partition, entry.number, entry.position)
             segment = replay.active_segment(partition, entry.number)
-            if self.disk.exists(segment.path):  # what its topic trusted the page cache with
-                self.count_batches(partition, segment, entry.position)
-            if segment.size != entry.position:
-                raise CorruptSegment(f"{segment.path}: {segment.size} bytes, the journal goes on at {entry.position}")
+            if not gone:
+                if self.disk.exists(path):  # what its topic trusted the page cache with
+                    self.count_batches(partition, segment, entry.position)
+                if segment.size != entry.position:
+                    raise CorruptSegment(f"{path}: {segment.size} bytes, the journal goes on at {entry.position}")
+                if segment.file_to_write(entry.position).read(len(data), entry.position) != data:
+                    segment.file.write([data], entry.position)
+                    self.touched[segment] = None
             headers = list(iter_headers(data))
-            gone = self.gone_with(self.log_start_of(partition), segment.path, entry.position, headers[-1].next_offset)
-            if not gone and segment.file_to_write(entry.position).read(len(data), entry.position) != data:
-                segment.file.write([data], entry.position)
-                self.touched[segment] = None
             position = 0
             for header in headers:
                 replay.count_in(partition, header, data[position : position + header.size])
@@ -371,22 +393,26 @@ class _Recovery:
 
         if partition.error is None:
             self.guard(partition, write_and_count)
-        if partition.error is not None:  # its state is not known, but a repair looks for it in the segments
-            self.guard(partition, bring)
+        if partition.error is not None:
+            self.not_brought.setdefault((entry.topic_id, entry.partition), []).append(entry)
 
     def catch_up(self, partition: PartitionLog, base_offset: int, position: int) -> None:
         """Count in what lies before `position`: its topic trusted the page cache for a while, then it was synced."""
         replaced = self.replaced.get((partition.topic_id, partition.number), set())
-        while partition.segments:
+        if not partition.segments or partition.segments[-1].base_offset != base_offset:
+            self.skip_deleted(partition, base_offset)
+        if not partition.segments:  # the journal made it, and may speak of a later one first
+            replay.active_segment(partition, partition.log_end_offset)
+        while True:
             segment = partition.segments[-1]
             if segment.base_offset == base_offset:
                 self.count_batches(partition, segment, position)
                 return
+            if partition.log_end_offset == base_offset:
+                return
             # It may have gone with the log start offset, or be the one that compaction wrote: then all of it is known.
             if self.disk.exists(segment.path) and segment.base_offset not in replaced:
                 self.count_batches(partition, segment, self.disk.file_size(segment.path))
-            if base_offset <= self.log_start_of(partition):  # nothing before it counts, whether it is there or not
-                partition.log_end_offset = base_offset
             if partition.log_end_offset == base_offset:
                 return
             following = partition.directory / file_name(partition.log_end_offset, LOG)
@@ -396,6 +422,15 @@ class _Recovery:
                     f" the journal goes on with the segment of {base_offset}"
                 )
             replay.active_segment(partition, partition.log_end_offset)
+
+    def skip_deleted(self, partition: PartitionLog, most: int) -> None:
+        """Go on at the last segment, up to `most`, before which all is deleted: what lies before it is there or not."""
+        until = min(self.log_start_of(partition), most)
+        bases = [int(p.stem) for p in self.disk.list(partition.directory) if p.suffix == LOG and p.stem.isdigit()]
+        found = max((base for base in [*bases, most] if base <= until), default=-1)
+        if partition.log_end_offset < found:
+            partition.log_end_offset = found
+            replay.active_segment(partition, found)
 
     def count_batches(self, partition: PartitionLog, segment: Segment, end: int) -> None:
         """Check and count in what the segment holds up to `end`."""
@@ -519,7 +554,11 @@ class _Recovery:
         So it may be without a checkpoint, and where the page cache was trusted: the deletion is in the journal, and
         what was deleted was not on the disk when the power went.
         """
-        if partition.log_end_offset < partition.log_start_offset:
+        gone = False
+        if partition.segments and partition.log_end_offset == partition.log_start_offset:
+            active = partition.segments.active
+            gone = active.size > 0 and not self.disk.exists(active.path)
+        if gone or partition.log_end_offset < partition.log_start_offset:
             partition.log_end_offset = partition.log_start_offset
             replay.active_segment(partition, partition.log_start_offset)
 
@@ -531,11 +570,12 @@ class _Recovery:
         for segment in self.touched:
             segment.file.sync()
         for key, partition in self.partitions.items():
-            if partition.error is not None:
+            if partition.error is None:
+                partition.start(bump_epoch=not clean)
+            else:
                 self.hold(key, partition)
-                continue
-            partition.start(bump_epoch=not clean)
-            if not clean:
+                self.guard(partition, self.bring)
+            if not clean and self.disk.exists(partition.directory):
                 self.disk.sync_directory(partition.directory)
         if not clean:
             self.disk.sync_directory(self.path)
@@ -562,6 +602,23 @@ class _Recovery:
         state = msgspec.structs.replace(checkpoints.decode_partition(words), held=found[-1].sequence)
         self.kept[partition.topic_partition] = checkpoints.encode_partition(state)
         log.warning("journal_held", partition=str(partition.topic_partition), path=str(path))
+
+    def bring(self, partition: PartitionLog) -> None:
+        """Write what the journal says of a partition that is offline to its segments: a repair looks for it there.
+
+        Only once it is held: where bytes are missing before these, a segment's size does not tell so any more.
+        """
+        segments: dict[Path, Segment] = {}
+        for entry in self.not_brought.get((partition.topic_id, partition.number), []):
+            path, data = partition.directory / file_name(entry.number, LOG), memoryview(entry.payload[0])
+            if self.gone_with(self.log_start_of(partition), path, entry):
+                continue
+            segment = segments.setdefault(path, Segment(partition.directory, entry.number, partition.segments.files))
+            file = segment.file_to_write(0)  # also where the beginning is missing: the file may be restored
+            if file.read(len(data), entry.position) != data:
+                file.write([data], entry.position)
+        for segment in segments.values():
+            segment.file.sync()
 
 
 def _changes(entry: Entry, key: Key) -> bool:
@@ -591,7 +648,10 @@ def _valid_batch_after(segment: Segment, position: int, size: int) -> bool:
 
 def create_files(disk: Disk, partition: PartitionLog) -> None:
     """The partition's directory and its topic id, in Kafka's form (not synced)."""
-    if read_topic_id(disk, partition.directory) not in (None, partition.topic_id):  # a deleted topic's of the same name
+    found = read_topic_id(disk, partition.directory)
+    if found == partition.topic_id:  # not written over: a power cut would leave it empty
+        return
+    if disk.exists(partition.directory):  # a deleted topic's of the same name
         disk.remove_tree(partition.directory)
     disk.make_directory(partition.directory)
     content = f"version: 0\ntopic_id: {encode_topic_id(partition.topic_id)}\n"
@@ -602,6 +662,11 @@ def sync_files(disk: Disk, directory: Path) -> None:
     """Make what `create_files` made durable, except for the directory's own name."""
     disk.open(directory / PARTITION_METADATA).sync()
     disk.sync_directory(directory)
+
+
+def list_files(disk: Disk, directory: Path) -> list[Path]:
+    """What is in a partition's directory; nothing where there is none."""
+    return disk.list(directory) if disk.exists(directory) else []
 
 
 def read_topic_id(disk: Disk, directory: Path) -> UUID | None:

@@ -9,6 +9,7 @@ A segment's numbers (`size`, `next_offset`, indexes) speak of what was *appended
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from mainstem.log.checkpoint import SegmentState
 from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptSegment
 from mainstem.log.index import AbortedTransaction, IndexState, OffsetIndex, TimeIndex, encode_aborted
+from mainstem.log.metadata import PARTITION_METADATA
 from mainstem.records import BatchHeader, CorruptBatch, decode_header
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, HEADER, OFFSET_AND_LENGTH, PREFIX
 
@@ -192,6 +194,8 @@ class Segment:
             OSError: EMFILE or ENFILE where a directory could not be opened for now; else its sync has failed.
         """
         if not self.name_synced:
+            with suppress(FileNotFoundError):  # else a power cut leaves bytes in a directory that is nobody's
+                self._files.disk.open(self.directory / PARTITION_METADATA).sync()
             self._files.disk.sync_directory(self.directory)
             self._files.disk.sync_directory(self.directory.parent)
             self.name_synced = True

@@ -1,0 +1,291 @@
+"""Histories that a start once went wrong after; the models found some of them, reading the recovery the others."""
+
+import asyncio
+import contextlib
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from mainstem.core import ManualClock
+from mainstem.log import StorageError, TopicConfig, housekeeping
+from tests.log.simulated_disk import SimulatedDisk, adversary
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
+
+TOPIC = TopicConfig(segment_bytes=1_000)
+TRUSTING = msgspec.structs.replace(TOPIC, flush_messages=1_000)
+
+
+def left(disk, path, *, checkpoint):
+    """The disk after a kill -9."""
+    after = disk.after_kill()
+    if checkpoint == "lost":
+        after.unlink(path / "checkpoint")
+    return after
+
+
+async def first_letters(path, disk):
+    """Of every record, after a start and after one more."""
+    found = []
+    for _ in range(2):
+        log = await open_log(path, disk=disk)
+        assert log.partitions[TP].error is None, log.partitions[TP].error
+        found.append([value[:1] for value in await values(log.partitions[TP])])
+        await log.close()
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize("checkpoint", ["kept", "lost"])
+def test_segments_between_the_checkpoint_and_the_journal_were_deleted(tmp_path, checkpoint):
+    """Their batches were trusted to the page cache; the partition was offline."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TRUSTING)
+        await partition.append(batch(b"a" * 500))
+        await log.checkpoint()
+        for n in range(1, 6):
+            await partition.append(batch(b"%d" % n + b"b" * 500))
+        partition.config = TOPIC
+        await partition.append(batch(b"l"))
+        await housekeeping.delete_records(partition, 4)
+        abandon(log)
+        assert await first_letters(tmp_path, left(disk, tmp_path, checkpoint=checkpoint)) == [b"4", b"5", b"l"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("checkpoint", ["kept", "lost"])
+@pytest.mark.parametrize("trusted", [0, 1])
+def test_a_deleted_segment_that_the_journal_has_in_part(tmp_path, trusted, checkpoint):
+    """One of its batches was trusted to the page cache; the partition was offline, and the next start found zeros."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await log.checkpoint()
+        for n in range(6):
+            partition.config = TRUSTING if n == trusted else TOPIC
+            await partition.append(batch(b"%d" % n + b"b" * 250))
+        start = partition.segments[1].base_offset
+        await housekeeping.delete_records(partition, start)
+        abandon(log)
+        found = await first_letters(tmp_path, left(disk, tmp_path, checkpoint=checkpoint))
+        assert found == [b"%d" % n for n in range(start, 6)]
+
+    run(test())
+
+
+@pytest.mark.parametrize("how", ["kill", "power cut"])
+def test_segments_before_the_first_that_the_journal_has_are_no_leftovers(tmp_path, how):
+    """Of a partition that is in no checkpoint yet: what was synced and promised was deleted."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TRUSTING)
+        for n in range(4):
+            await partition.append(batch(b"%d" % n * 400))
+        partition.config = TOPIC
+        await partition.append(batch(b"4" * 400))  # syncs all before it
+        abandon(log)
+        after = disk.after_kill() if how == "kill" else disk.after_power_cut(lambda most: 0)
+        assert await first_letters(tmp_path, after) == [b"%d" % n for n in range(5)]
+
+    run(test())
+
+
+def test_a_deleted_topics_records_do_not_come_back_under_its_name(tmp_path):
+    """Its id had not reached the disk, its records had: a new topic of the name took them over."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        old = await log.create_partition(TP, UUID(int=1), TopicConfig(flush_messages=2))
+        for n in range(6):
+            await old.append(batch(b"old%d" % n))  # every second one syncs the segment and its name
+        await log.delete_partition(TP)
+        abandon(log)
+        after = disk.after_power_cut(lambda most: 0)
+        log = await open_log(tmp_path, disk=after)
+        assert not log.partitions
+        new = await log.create_partition(TP, UUID(int=2), TopicConfig())
+        await new.append(batch(b"new0"))  # as long as an old one: what lies behind is whole
+        abandon(log)
+        assert await first_letters(tmp_path, after.after_kill()) == [b"n"]
+
+    run(test())
+
+
+def test_segments_that_are_nobodys_are_not_written_over(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"kept"))
+        await log.close()
+        await (await open_log(tmp_path, disk=disk)).close()  # the journal says nothing of it any more
+        disk.unlink(tmp_path / "checkpoint")
+        disk.unlink(tmp_path / "orders-0" / "partition.metadata")
+        log = await open_log(tmp_path, disk=disk)
+        with pytest.raises(StorageError, match=r"orders-0: expected nothing, found segments") as refused:
+            await log.create_partition(TP, UUID(int=2), TOPIC)
+        assert "move the directory away" in refused.value.hint
+        assert disk.file_size(tmp_path / "orders-0" / "00000000000000000000.log") > 0
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("cut", range(0, 30, 2))
+def test_what_a_later_compaction_had_begun_replaces_nothing(tmp_path, cut):
+    """The journal still had the word of the one before, and the checkpoint was lost: half a file took its place."""
+    topic = TopicConfig(cleanup_policy="compact", segment_bytes=400, min_cleanable_dirty_ratio=0.0)
+
+    async def test():
+        disk, clock = SimulatedDisk(tmp_path), ManualClock()
+        log = await open_log(tmp_path, disk=disk, clock=clock)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+
+        async def put(keys):
+            for key in keys:
+                await partition.append(batch(key * 80, key=key, timestamp=clock.now_ms()))
+            partition.roll()
+
+        await put([b"a", b"b", b"a", b"c", b"d", b"a"])
+        await log.housekeep()
+        await log.checkpoint()
+        await put([b"e", b"c", b"f", b"g"])
+        expected = {record.key: record.value for record in await read_all(partition)}
+        disk.power_off_after(cut)
+        with contextlib.suppress(OSError, StorageError):
+            await log.housekeep()
+        abandon(log)
+        after = disk.after_power_cut(adversary(cut))
+        after.unlink(tmp_path / "checkpoint")
+        log = await open_log(tmp_path, disk=after, clock=clock)
+        assert {record.key: record.value for record in await read_all(log.partitions[TP])} == expected
+        await log.close()
+
+    run(test())
+
+
+def test_offsets_are_not_given_twice_where_a_start_deleted_what_was_left(tmp_path):
+    """No file named the end of the log, and then the checkpoint was lost."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await log.checkpoint()
+        partition.config = TRUSTING
+        for n in range(5):
+            await partition.append(batch(b"%d" % n))
+        await housekeeping.delete_records(partition, 5)
+        abandon(log)
+        after = disk.after_power_cut(lambda most: 0)
+        await (await open_log(tmp_path, disk=after)).close()
+        after.unlink(tmp_path / "checkpoint")
+        log = await open_log(tmp_path, disk=after)
+        assert (await log.partitions[TP].append(batch(b"next"))).base_offset == 5
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("changes", range(14))
+def test_damage_that_a_killed_start_has_found_is_found_again(tmp_path, changes):
+    """It had written the journal's batches behind the bytes that are missing: the file's size was right then."""
+    disk, segment = SimulatedDisk(tmp_path), tmp_path / "orders-0" / "00000000000000000000.log"
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        for n in range(5):
+            await partition.append(batch(b"%d" % n * 200))
+        await log.checkpoint()
+        copy = bytes(disk.file(segment).data)
+        for n in range(5, 8):
+            await partition.append(batch(b"%d" % n * 200))
+        abandon(log)
+        damaged = disk.after_kill()
+        damaged.file(segment).truncate(300)
+        damaged.power_off_after(changes)
+        with contextlib.suppress(OSError, StorageError):
+            abandon(await open_log(tmp_path, disk=damaged))
+        after = damaged.after_kill()
+        log = await open_log(tmp_path, disk=after)
+        assert log.partitions[TP].error is not None
+        await log.close()
+        after.file(segment).data = bytearray(copy)
+        assert await first_letters(tmp_path, after) == [b"%d" % n for n in range(8)]
+
+    run(test())
+
+
+def test_what_a_start_brought_to_a_damaged_partition_without_a_checkpoint_is_durable(tmp_path):
+    """The journal was emptied, and the names of the files that it had led to were not synced."""
+    disk, segment = SimulatedDisk(tmp_path), tmp_path / "orders-0" / "00000000000000000000.log"
+    topic = TopicConfig(segment_bytes=700)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        for n in range(4):
+            await partition.append(batch(b"%d" % n * 250))
+        await log.close()
+        log = await open_log(tmp_path, disk=disk)
+        partition = log.partitions[TP]
+        partition.config = topic
+        for n in range(4, 8):
+            await partition.append(batch(b"%d" % n * 250))
+        abandon(log)
+        after = disk.after_power_cut(lambda most: 0)
+        after.unlink(tmp_path / "checkpoint")
+        after.tree.sync()
+        after.file(segment).data[100] ^= 1
+        after.file(segment).sync()
+        log = await open_log(tmp_path, disk=after)
+        assert log.partitions[TP].error is not None
+        abandon(log)
+        after = after.after_power_cut(lambda most: 0)
+        after.file(segment).data[100] ^= 1
+        assert await first_letters(tmp_path, after) == [b"%d" % n for n in range(8)]
+
+    run(test())
+
+
+def test_a_file_that_names_the_end_is_there_before_others_go_also_where_the_log_rolls_meanwhile(tmp_path, monkeypatch):
+    """Retention rolled while records were deleted: a power cut left no file at all, and the next append had none."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        for n in range(3):
+            await partition.append(batch(b"%d" % n))
+        loop, active = asyncio.get_running_loop(), partition.segments.active
+        create, rolled = active.file_to_write, asyncio.Event()
+
+        def roll():
+            partition.roll()
+            rolled.set()
+
+        def slowly(position):
+            monkeypatch.undo()
+            loop.call_soon_threadsafe(roll)
+            asyncio.run_coroutine_threadsafe(rolled.wait(), loop).result(10)
+            return create(position)
+
+        monkeypatch.setattr(active, "file_to_write", slowly)
+        await housekeeping.delete_records(partition, 3)
+        assert [path.name for path in disk.list(partition.directory) if path.suffix == ".log"] == [
+            "00000000000000000003.log"
+        ]
+        await log.close()
+
+    run(test())
