@@ -120,6 +120,27 @@ def test_a_deleted_topics_records_do_not_come_back_under_its_name(tmp_path):
     run(test())
 
 
+@pytest.mark.parametrize("seed", [0, 1, 94, 109, 120, 159])  # the last four leave a segment's name
+def test_a_deleted_topics_name_is_free_after_a_power_cut(tmp_path, seed):
+    """What its id's file held was not on the disk, and its segment's name was: the directory stayed."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        old = await log.create_partition(TP, UUID(int=1), TOPIC)
+        await old.append(batch(b"old"))
+        await log.delete_partition(TP)
+        abandon(log)
+        after = disk.after_power_cut(adversary(seed))
+        log = await open_log(tmp_path, disk=after)
+        new = await log.create_partition(TP, UUID(int=2), TOPIC)
+        await new.append(batch(b"new"))
+        abandon(log)
+        assert await first_letters(tmp_path, after.after_kill()) == [b"n"]
+
+    run(test())
+
+
 def test_segments_that_are_nobodys_are_not_written_over(tmp_path):
     disk = SimulatedDisk(tmp_path)
 

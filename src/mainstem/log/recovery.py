@@ -246,6 +246,8 @@ class _Recovery:
                 moot = frame.sequence <= self.deleted_by.get((entry.topic_id, entry.partition), 0)
                 if not moot or entry.kind == DELETE:
                     self.replay_entry(entry)
+                elif entry.kind == CREATE:
+                    self.clear_name(entry)
             self.generation = max(self.generation, frame.generation)
             self.sequence = frame.sequence + 1
 
@@ -286,6 +288,8 @@ class _Recovery:
                 key = (entry.topic_id, entry.partition)
                 if frame.sequence > self.deleted_by.get(key, 0):
                     self.redo_entry(entry, directories)
+                elif entry.kind == CREATE:
+                    self.clear_name(entry)
             self.generation = max(self.generation, frame.generation)
             self.sequence = frame.sequence + 1
         for file in self.redone.values():
@@ -354,6 +358,14 @@ class _Recovery:
         self.kept.pop(partition.topic_partition, None)
         if read_topic_id(self.disk, partition.directory) == key[0]:
             self.disk.remove_tree(partition.directory)
+
+    def clear_name(self, entry: Entry) -> None:
+        """Of a partition that was made and deleted since the checkpoint a directory may be left, its id empty."""
+        topic_partition = TopicPartition(bytes(entry.payload[0]).decode(), entry.partition)
+        directory = self.path / str(topic_partition)
+        others = {partition.directory for partition in self.partitions.values()}
+        if directory not in others and self.disk.exists(directory) and read_topic_id(self.disk, directory) is None:
+            self.disk.remove_tree(directory)
 
     def replay_replacement(self, partition: PartitionLog, entry: Entry) -> None:
         replacement = _replacement(entry)
