@@ -16,11 +16,12 @@ from mainstem.audit.books import Count
 from mainstem.audit.scan import EMPTY_ANSWERS, FETCH_VERSION, Tally, scan
 from mainstem.client.cluster import Api, Cluster
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
+from mainstem.client.errors import BrokerUnavailable, RecordsDeleted, UnknownTopic
 from mainstem.client.topics import ensure_topic, list_topics
 from mainstem.core import TopicPartition
 from mainstem.records import Record, build_batch, build_marker, decode_header, fingerprint
 from mainstem.records.record import assemble_batch, iter_record_spans, record_bytes
+from tests.support.counting import counted
 from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 P = TopicPartition("t", 0)
@@ -168,6 +169,20 @@ def test_records_of_an_open_transaction_are_not_counted(connection):
             assert books.aborted == 1
             if visible == VISIBLE:
                 commit()
+
+
+def test_offsets_of_all_topics_are_asked_for_at_once(connection, monkeypatch):
+    """Three times each topic: an audit of a thousand took a minute before it counted."""
+    partitions = {}
+    for number in range(3):
+        name = f"scanned-{number}"
+        ensure_topic(connection, name, 2)
+        partitions |= {TopicPartition(name, each): set() for each in range(2)}
+    calls = counted(monkeypatch)
+    assert [books.accounted for books in scan(connection, partitions)] == [0] * 6
+    assert calls.count("list_offsets") == 3
+    with pytest.raises(UnknownTopic, match="never-there"):
+        scan(connection, {TopicPartition("never-there", 0): set()})
 
 
 def test_a_partition_whose_records_were_deleted_up_to_the_middle_of_a_batch_adds_up(connection):

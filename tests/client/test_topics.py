@@ -1,4 +1,5 @@
 import re
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -128,7 +129,9 @@ def test_settings_of_a_topic_are_changed_and_taken_back(connection, name):
     (command,) = re.findall("`mainstem topic alter (.*)`", mismatch.value.hint)
     assert command == f"{name} retention.ms=2000 --bootstrap {connection.bootstrap}"
     alter_config(connection, name, {"retention.ms": "2000", "max.message.bytes": None})
-    found = describe_config(connection, name)
+    until = time.monotonic() + 10  # Apache Kafka's broker hears of it a moment later
+    while (found := describe_config(connection, name))["retention.ms"] != "2000" and time.monotonic() < until:
+        time.sleep(0.01)
     assert (found["retention.ms"], found["max.message.bytes"]) == ("2000", "1048588")
     with pytest.raises(TopicRefused, match=r"^alter topic .*retenshun\.ms") as refused:
         alter_config(connection, name, {"max.message.bytes": "5", "retenshun.ms": "1"})

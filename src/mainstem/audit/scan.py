@@ -121,11 +121,14 @@ def scan(connection: Connection, wanted: dict[TopicPartition, set[int]]) -> list
         BrokerUnavailable: a leader does not answer, or stays behind.
         RecordsDeleted: retention took records that were still to be counted.
     """
-    starts: dict[TopicPartition, int] = {}
-    ends: dict[TopicPartition, int] = {}
+    there = topics.list_topics(connection)
+    counts = {}
     for topic in {partition.topic for partition in wanted}:
-        starts |= {TopicPartition(topic, p): o for p, o in topics.start_offsets(connection, topic).items()}
-        ends |= {TopicPartition(topic, p): o for p, o in topics.end_offsets(connection, topic, committed=True).items()}
+        known = there.get(topic) or topics.describe(connection, topic)  # which raises where there is none
+        counts[topic] = known.partitions
+    starts = {place: start for place, (start, _) in topics.bounds(connection, counts).items()}
+    stable = topics.stable_offsets(connection, counts)
+    ends = {TopicPartition(topic, p): end for topic, offsets in stable.items() for p, end in offsets.items()}
     return asyncio.run(_scan(connection, wanted, starts, ends))
 
 
