@@ -75,6 +75,33 @@ async def test_the_first_stops_last_where_one_in_between_waits_for_its_next_try(
     assert [each["spark"] for each in changes if each["log"] == "stopping"] == ["stopped"]
 
 
+async def test_children_that_end_while_those_after_them_are_stopped_disturb_no_stop(tmp_path):
+    """A machine that shuts down, or `systemctl stop`, signals all at once: 75 lines of traceback, and Spark was killed."""
+    may_end = tmp_path / "may_end"
+    slow = (
+        "import pathlib, signal, sys, time\ndef end(*_):\n"
+        f"    while not pathlib.Path({str(may_end)!r}).exists(): time.sleep(0.01)\n"
+        "    sys.exit(0)\nsignal.signal(signal.SIGTERM, end)\n" + SERVE
+    )
+    supervisor = Supervisor([child("log", SERVE), child("connect", SERVE), child("spark", slow)], tmp_path)
+
+    async def end_all():
+        await supervisor.ready()
+        pids = [state.pid for state in supervisor.states]
+        supervisor.stop()
+        while supervisor.states[2].state != "stopping":
+            await asyncio.sleep(0.01)
+        for pid in pids[:2]:
+            os.kill(pid, signal.SIGTERM)
+        while any(alive(pid) for pid in pids[:2]):
+            await asyncio.sleep(0.01)
+        may_end.touch()
+
+    await run(supervisor, end_all)
+    assert [state.state for state in supervisor.states] == ["stopped"] * 3
+    assert supervisor.exit_codes == {"log": -signal.SIGTERM, "connect": -signal.SIGTERM, "spark": 0}
+
+
 async def test_a_killed_child_is_started_again(tmp_path):
     supervisor = Supervisor([child("a", SERVE)], tmp_path, passing=Backoff(0.01, 30))
     pids = []

@@ -259,11 +259,11 @@ class Supervisor:
                         await self._let_go(before, process, first, life)
                         await self._watch(spec, state, process, first, unfailing(log_file.write))
                 finally:
-                    if process.returncode is None:
-                        if self._stopping:
-                            # All of them: the next one may be down, and stopped before those after it.
-                            for each in later:
-                                await self._stopped[each].wait()
+                    if process.returncode is None and self._stopping:
+                        # All of them: the next one may be down, and stopped before those after it.
+                        for each in later:
+                            await self._stopped[each].wait()
+                    if process.returncode is None:  # still: somebody may have signalled all of them at once
                         await self._end(spec, state, process)
                     first.cancel()
         code = self.exit_codes[spec.name] = process.returncode if process.returncode is not None else -1
@@ -348,12 +348,14 @@ class Supervisor:
         self._change(state, "stopping", pid=process.pid)
         if process.stdin is not None:
             process.stdin.close()
-        process.terminate()
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself, and asyncio knows already
+            process.terminate()
         try:
             await asyncio.wait_for(process.wait(), spec.stop_within_s)
         except TimeoutError:
             log.warning("child_killed", child=spec.name, after_s=spec.stop_within_s)
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
 
     async def _unless_stopping(self, work: Awaitable[T]) -> T:
