@@ -1,9 +1,12 @@
 """A frozen version is the project as it was, whatever happens to the project's files afterwards."""
 
+from pathlib import Path
+
 import pytest
 
 from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.core import CorruptData, ManualClock, UserError
+from mainstem.process.declare import Location
 from mainstem.process.project import load_project
 from mainstem.process.versions import (
     RETIRED,
@@ -48,6 +51,17 @@ def test_what_was_frozen_runs_as_it_was(project, tmp_path):
     assert open_version(tmp_path / "data", first.sha) == first
     assert first.manifest.origin == str(project)
     assert first.manifest.packages["msgspec"]
+
+
+def test_a_place_in_frozen_code_is_told_as_that_in_the_project_until_it_is_edited(project, tmp_path, monkeypatch):
+    """With the data directory as `mainstem up .` has it, people were sent to the copy."""
+    monkeypatch.chdir(tmp_path)
+    version = freeze(project, Path("data"), ManualClock())
+    frozen = load_version(version).jobs["job"].location
+    assert frozen.file == str(tmp_path / version.directory / "jobs.py")
+    assert version.in_project(frozen) == Location(str(project / "jobs.py"), frozen.line)
+    (project / "jobs.py").write_text("# edited\n" + JOBS)
+    assert version.in_project(frozen) == frozen
 
 
 def test_a_function_of_frozen_code_imports_what_was_frozen_with_it(project, tmp_path, monkeypatch):

@@ -64,9 +64,10 @@ class Version(msgspec.Struct, frozen=True):
 
     def in_project(self, location: Location) -> Location:
         """A place in the frozen copy as one in the project's own file, unless that has been edited since."""
+        copy = self.directory.resolve()  # as code is loaded from there; the data directory may be given as `.mainstem`
         frozen = Path(location.file)
-        if frozen.is_relative_to(self.directory):
-            file = Path(self.manifest.origin) / frozen.relative_to(self.directory)
+        if frozen.is_relative_to(copy):
+            file = Path(self.manifest.origin) / frozen.relative_to(copy)
             if file.is_file() and frozen.is_file() and file.read_bytes() == frozen.read_bytes():
                 return Location(str(file), location.line)
         return location
@@ -149,7 +150,7 @@ def load_version(version: Version) -> Project:
     """
     variables = {name: value for name, value in os.environ.items() if not name.upper().startswith(f"{PREFIX}JOBS__")}
     project = load_project(version.directory, environment=variables)
-    import_from(version.directory)
+    import_from(project.directory)
     return project
 
 
