@@ -76,7 +76,7 @@ async def test_the_first_stops_last_where_one_in_between_waits_for_its_next_try(
 
 
 async def test_children_that_end_while_those_after_them_are_stopped_disturb_no_stop(tmp_path):
-    """A machine that shuts down, or `systemctl stop`, signals all at once: 75 lines of traceback, and Spark was killed."""
+    """A machine that shuts down, or `systemctl stop`, signals all at once: a long traceback, and Spark was killed."""
     may_end = tmp_path / "may_end"
     slow = (
         "import pathlib, signal, sys, time\ndef end(*_):\n"
