@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from mainstem.standalone.lakehouses import LOCK
 from mainstem.standalone.processes import JavaEnded, run_spark, stop_on_signals
 from mainstem.standalone.tasks import TasksFile, tasks_file
 from tests.standalone.project import write_project
+from tests.support.processes import start, stop
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +37,32 @@ def test_a_signal_asks_for_a_stop(number):
     assert stop.wait(5)
 
 
+STARTING = """
+import sys, time
+from pathlib import Path
+from mainstem.process import session
+from mainstem.standalone.processes import run_spark
+
+
+def start_session(*_, **__):
+    print("starting", flush=True)
+    time.sleep(600)
+
+
+session.start_session = start_session
+run_spark(Path(sys.argv[1]), "127.0.0.1:1", "127.0.0.1:2", Path(sys.argv[2]), "0", (), tables=False)
+"""
+
+
+def test_a_driver_that_is_stopped_while_spark_starts_ends_at_once(tmp_path):
+    """All others waited for it, and so did the line that said why everything stopped: ten seconds and more."""
+    command = [sys.executable, "-c", STARTING, write_project(tmp_path / "project"), tmp_path / "data"]
+    driver = start(command, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout.readline() == "starting\n"
+    assert stop(driver) == 0
+    driver.stdout.close()
+
+
 @pytest.mark.parametrize("java_ended", [False, True])
 def test_what_failed_first_is_told_unless_java_ended(tmp_path, monkeypatch, java_ended):
     """An error of stopping what was there hid the user's line."""
@@ -43,14 +72,14 @@ def test_what_failed_first_is_told_unless_java_ended(tmp_path, monkeypatch, java
         stopped.append("session")
         raise OSError("the connection to Java is gone")
 
-    def start(*_):
+    def start_jobs(*_):
         raise BadDeclaration(Location("jobs.py", 12), "no such column")
 
-    def stop():
+    def stop_jobs():
         stopped.append("jobs")
         raise OSError("no answer")
 
-    jobs = SimpleNamespace(name="small", load=lambda: None, start=start, stop=stop, states=[])
+    jobs = SimpleNamespace(name="small", load=lambda: None, start=start_jobs, stop=stop_jobs, states=[])
     monkeypatch.setattr(frozen_jobs, "FrozenJobs", lambda *_: jobs)
     monkeypatch.setattr(session, "start_session", lambda *_, **__: None)
     monkeypatch.setattr(session, "has_ended", lambda _: java_ended)

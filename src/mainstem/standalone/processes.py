@@ -1,4 +1,6 @@
-"""What each process of a project is made of. Every function runs until SIGTERM or SIGINT, then stops in order."""
+"""What each process of a project is made of. Every function runs until SIGTERM or SIGINT, then stops in order; where
+nothing has begun that an order would matter to, at once.
+"""
 
 import os
 import signal
@@ -31,6 +33,12 @@ def stop_on_signals() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     return stop
+
+
+def end_on_signals() -> None:
+    """Until `stop_on_signals`, SIGTERM or SIGINT ends this process at once."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None:
@@ -99,7 +107,7 @@ def run_spark(
     from mainstem.standalone.frozen_jobs import FrozenJobs
     from mainstem.standalone.tasks import TasksWriter
 
-    stop = stop_on_signals()
+    end_on_signals()  # Spark takes long to start, and nobody could break that off; its Java process ends with us
     config = load_config(project)
     connection = Connection(bootstrap, config.security)
     settings = load_job_configs(project)
@@ -110,6 +118,7 @@ def run_spark(
     if not wait_for_go():
         stop_session(spark)
         return
+    stop = stop_on_signals()
     registry = Registry(f"http://{gateway}")
 
     def driver(version: Version, frozen: Project) -> JobDriver:
