@@ -10,6 +10,7 @@ import pytest
 
 from mainstem.connect.sinks import delta
 from mainstem.core.locks import DirectoryLock
+from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.process import session
 from mainstem.process.declare import BadDeclaration, Location
 from mainstem.standalone import frozen_jobs
@@ -61,6 +62,14 @@ def test_a_driver_that_is_stopped_while_spark_starts_ends_at_once(tmp_path):
     assert driver.stdout.readline() == "starting\n"
     assert stop(driver) == 0
     driver.stdout.close()
+
+
+def test_code_that_runs_already_is_not_started_a_second_time(tmp_path, monkeypatch):
+    """It deleted the scratch files of the first, and then they took the jobs from each other, for ever."""
+    monkeypatch.setattr(session, "start_session", None)
+    project = write_project(tmp_path / "project")
+    with DirectoryLock(tmp_path / "spark" / "0"), pytest.raises(DirectoryInUse, match="in use by process"):
+        run_spark(project, "127.0.0.1:1", "127.0.0.1:2", tmp_path, "0", (), tables=False)
 
 
 @pytest.mark.parametrize("java_ended", [False, True])

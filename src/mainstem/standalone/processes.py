@@ -13,6 +13,7 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.core import Retriable
 from mainstem.core.address import parse_address
+from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.core.process import say_ready, wait_for_go
 from mainstem.core.task import TaskState
@@ -95,8 +96,18 @@ def run_spark(
 
     Raises:
         BadDeclaration, BadSetting, CorruptData: a job that has never run cannot run.
+        DirectoryInUse: another process runs this code from `data`.
         JavaEnded: Spark's own process ended, or not well when it was stopped.
     """
+    end_on_signals()  # Spark takes long to start, and nobody could break that off; its Java process ends with us
+    # A second one would delete the first one's scratch files, and each would take the jobs from the other, in turn.
+    with DirectoryLock(data / "spark" / code):
+        _drive(project, bootstrap, gateway, data, code, jobs, tables=tables)
+
+
+def _drive(
+    project: Path, bootstrap: str, gateway: str, data: Path, code: str, jobs: Sequence[tuple[str, str]], *, tables: bool
+) -> None:
     from mainstem.connect.sinks.delta import Lakehouse
     from mainstem.process.imports import link_for_workers
     from mainstem.process.project import Project, load_job_configs
@@ -107,7 +118,6 @@ def run_spark(
     from mainstem.standalone.frozen_jobs import FrozenJobs
     from mainstem.standalone.tasks import TasksWriter
 
-    end_on_signals()  # Spark takes long to start, and nobody could break that off; its Java process ends with us
     config = load_config(project)
     connection = Connection(bootstrap, config.security)
     settings = load_job_configs(project)
