@@ -107,14 +107,19 @@ def test_an_archive_counts_only_where_spark_has_ended_well(tmp_path, monkeypatch
 
 
 def test_archives_that_nothing_can_use_any_more_are_removed(tmp_path, monkeypatch):
-    """Every clone left one of 220 MB behind."""
+    """Every clone left one of 220 MB behind; then two clones with the same Spark removed each other's."""
     classes = tmp_path / "classes"
     classes.mkdir()
-    owners = {"gone": tmp_path / "gone", "replaced": class_archive.spark_home(), "elsewhere": tmp_path, "unknown": None}
-    for name, owner in owners.items():
+    spark, java = class_archive.spark_home(), class_archive.find_java().home
+    owners = {
+        "spark-gone": [tmp_path / "gone", java], "java-gone": [tmp_path, tmp_path / "gone"], "replaced": [spark, java],
+        "replaced-old": [spark], "elsewhere": [tmp_path, java], "elsewhere-old": [tmp_path],
+        "other-java": [spark, tmp_path],
+    }  # fmt: skip
+    for name, named in owners.items():
         (classes / f"{name}.jsa").write_bytes(b"x")
-        if owner is not None:
-            (classes / f"{name}.txt").write_text(str(owner))
+        (classes / f"{name}.txt").write_text("\n".join(map(str, named)))
+    (classes / "unknown.jsa").write_bytes(b"x")
     (classes / "unfinished-killed").mkdir()
     (classes / "unfinished-killed" / "x.jsa").touch()
     os.utime(classes / "unfinished-killed", (1, 1))
@@ -122,9 +127,9 @@ def test_archives_that_nothing_can_use_any_more_are_removed(tmp_path, monkeypatc
     monkeypatch.setattr(class_archive, "archive_path", lambda *_: classes / "new.jsa")
     monkeypatch.setattr(class_archive, "_run_small_project", lambda scratch, written, base: written.write_bytes(b"x"))
     assert class_archive.ensure_archive()
-    assert {path.name for path in classes.iterdir()} == {
-        "elsewhere.jsa", "elsewhere.txt", "new.jsa", "new.txt", "unfinished-of-now"
-    }  # fmt: skip
+    left = [f"{name}.{kind}" for name in ("new", "elsewhere", "elsewhere-old", "other-java") for kind in ("jsa", "txt")]
+    assert {path.name for path in classes.iterdir()} == {"unfinished-of-now", *left}
+    assert (classes / "new.txt").read_text().splitlines() == [str(spark), str(java)]
 
 
 def test_a_gateway_that_takes_no_events_ends_the_run(tmp_path):

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from mainstem.connect.sinks import delta
-from mainstem.core.locks import DirectoryLock
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.process import session
 from mainstem.process.declare import BadDeclaration, Location

