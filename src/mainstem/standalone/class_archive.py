@@ -116,8 +116,8 @@ def _owners(archive: Path) -> Path:
 
 
 def _remove_useless(kept: Path, owners: Sequence[Path]) -> None:
-    """Remove archives, of 220 MB each, of a Spark or a Java that is gone, and what `kept`, for `owners`, takes the place
-    of. Another environment may have the same Spark and another Java.
+    """Remove archives, of 220 MB each, of a Spark or a Java that is gone, and those for `owners` that `kept` takes the
+    place of. Another environment may have the same Spark and another Java.
     """
     for archive in kept.parent.glob("*.jsa"):
         named = [Path(line) for line in _owners(archive).read_text().splitlines()] if _owners(archive).is_file() else []
