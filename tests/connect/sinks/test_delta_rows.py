@@ -12,6 +12,11 @@ from tests.support.lakehouse import ALL, AT, CHANGE, KINDS, NUMBER, change, coll
 TWO_IDS = json.loads(record(("id", "int"), ("ID", "int"), name="TwoIds"))
 
 
+def listed(kind):
+    row = json.loads(record(("x", kind), name="Of"))
+    return record(("of", {"type": "array", "items": row}))
+
+
 def test_a_row_has_the_values_of_every_plain_type():
     row = {name: value for name, (_, value) in KINDS.items()}
     rows = typed_small(collected((b"k", avro.encode(1, ALL, row)), (None, None)), {1: Columns(ALL)}, merged=False)
@@ -61,6 +66,8 @@ def test_what_avro_and_delta_call_differently_is_left_to_spark(schema):
         ([(None, number(1))], {1: NUMBER}, True),
         ([(b"k", change("t"))], {1: CHANGE}, True),
         ([(b"k", number(1))], {1: NUMBER, 2: record(("number", "long"))}, False),
+        ([(b"k", number(1))], {1: NUMBER, 2: record(("number", "double"))}, False),
+        ([(b"k", number(1))], {1: NUMBER, 2: listed("long"), 3: listed("double")}, False),
         ([(b"k", number(1))], {1: NUMBER, 2: record(("Number", "int"))}, False),
         ([(b"k", number(1))], {1: NUMBER, 2: record(("_Key", "int"))}, False),
         ([(b"k", number(1))], {1: NUMBER, 2: record(("of", TWO_IDS))}, False),

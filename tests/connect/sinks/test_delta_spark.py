@@ -108,6 +108,62 @@ def test_what_is_within_a_value_is_never_rounded_nor_are_decimals(lake):
 
 
 @pytest.mark.spark
+def test_a_batch_with_two_schemas_makes_the_table_that_two_batches_make(lake):
+    """Spark's union of their rows went before any look at the types, and rounded: a long with a double is a double."""
+    large = 2**53 + 1
+    points = {"type": "array", "items": ["null", json.loads(place("int"))["fields"][1]["type"]]}
+    more_points = {"type": "array", "items": json.loads(place("double", y="int"))["fields"][1]["type"]}
+
+    def of(kind):
+        return record(("id", "int"), ("value", kind))
+
+    sent = {  # the schemas of a topic, each with the value of its record
+        "longs": [(of("long"), large), (of("double"), 0.5)],
+        "places": [(place("long"), {"x": large}), (place("double"), {"x": 0.5})],
+        "prices": [
+            (of(decimal(38, 10)), Decimal("1.0123456789")),
+            (of(decimal(38, 2)), Decimal("123456789012345678901234567890123456.78")),
+        ],
+        "numbers": [(of("int"), 1), (of("long"), large)],
+        "lists": [(of(points), [{"x": 1}, None]), (of(more_points), [{"x": 1.5, "y": 3}])],
+        "maps": [(of({"type": "map", "values": kind}), {"k": value}) for kind, value in (("int", 1), ("double", 0.5))],
+        "measures": [(of("double"), 0.5)],
+    }
+    later = [(of("int"), 2**24 + 1), (of("float"), 0.25)]  # both are doubles, and neither is the other
+    ids = {text: n for n, (text, _) in enumerate([each for all_ in [*sent.values(), later] for each in all_], 10)}
+    lake.schemas |= {schema_id: text for text, schema_id in ids.items()}
+    register(lake.connection, {schema_id: text for text, schema_id in ids.items()})
+
+    def send(topic, records, first=0):
+        for n, (text, value) in enumerate(records, first):
+            lake.send(topic, [(b"%d" % n, {"id": n, "value": value})], ids[text])
+
+    for topic, records in sent.items():
+        ensure_topic(lake.connection, topic, 1)
+        send(topic, records)
+    lake.run()
+    lake.wait(
+        lambda: (
+            {("lakehouse", topic) for topic in ("numbers", "lists", "maps", "measures")} <= {e[:2] for e in lake.said()}
+        )
+    )
+    send("measures", later, 1)
+    lake.wait_for("measures", [(0, 0.5), (1, 2.0**24 + 1), (2, 0.25)], "id", "value")
+    assert lake.rows("numbers", "id", "value") == [(0, 1), (1, large)]
+    lists = [(0, [{"x": 1.0, "y": None}, None]), (1, [{"x": 1.5, "y": 3}])]
+    assert lake.rows("lists", "id", "value") == lists
+    assert lake.rows("maps", "id", "value") == [(0, [("k", 1.0)]), (1, [("k", 0.5)])]
+    lake.wait(lambda: lake.lakehouse.held.keys() == {"longs", "places", "prices"})
+    assert {topic: reason.partition("column value: ")[2] for topic, reason in lake.lakehouse.held.items()} == {
+        "longs": "expected bigint, found double",
+        "places": "expected struct<x:bigint>, found struct<x:double>",
+        "prices": "expected decimal(38,10), found decimal(38,2)",
+    }
+    assert {state.state for state in lake.lakehouse.states[1:] if "one of these types" in state.hint} == {"failed"}
+    assert not any((lake.tables / topic).exists() for topic in lake.lakehouse.held)
+
+
+@pytest.mark.spark
 def test_a_field_within_a_value_comes_and_goes_with_its_schema(lake):
     """Also in the rows of a changelog: what an older schema lacks is null."""
     row = json.loads(place("int"))

@@ -15,7 +15,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from mainstem.connect.sinks.delta_types import Fit, fit
+from mainstem.connect.sinks.delta_types import Fit, fit, joined
 
 INT, LONG, FLOAT, DOUBLE, TEXT = IntegerType(), LongType(), FloatType(), DoubleType(), StringType()
 
@@ -67,3 +67,12 @@ def test_a_struct_may_get_fields_and_may_lack_them():
     assert fit(struct(a=LONG, b=INT, c=INT), struct(a=INT, b=LONG)) == Fit.MORE | Fit.WIDER
     assert fit(struct(a=LONG, b=TEXT), struct(a=INT, b=INT)) & Fit.NEVER
     assert fit(MapType(LONG, TEXT), MapType(INT, TEXT)) == Fit.WIDER
+
+
+def test_a_type_that_has_got_others_takes_all_of_them():
+    """At any depth: wider here, with a field more there; names stay as they were first."""
+    old = struct(a=INT, B=LONG, c=ArrayType(struct(x=FLOAT)), d=MapType(TEXT, DecimalType(10, 2)))
+    new = struct(b=INT, A=LONG, c=ArrayType(struct(y=INT, X=DOUBLE)), d=MapType(TEXT, DecimalType(12, 3)), e=TEXT)
+    both = struct(a=LONG, B=LONG, c=ArrayType(struct(x=DOUBLE, y=INT)), d=MapType(TEXT, DecimalType(12, 3)), e=TEXT)
+    assert joined(new, old) == both
+    assert fit(new, both) == fit(old, both) == Fit.AS_IS

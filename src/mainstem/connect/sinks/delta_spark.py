@@ -4,15 +4,16 @@ It takes whatever comes: values that do not decode go to quarantine, columns are
 the source are applied. What small batches need not pay for all that is in `delta_small`.
 """
 
+import functools
 import itertools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainstem.connect.sinks.delta_log import TableCommit, TableGone, is_table
 from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
-from mainstem.connect.sinks.delta_types import Fit, fit
+from mainstem.connect.sinks.delta_types import Fit, converted_fields, fit, joined
 from mainstem.core import MainstemError, UserError
 from mainstem.core.logging import get_logger
 from mainstem.registry.schema import is_change
@@ -167,10 +168,10 @@ class SparkWriter:
         it.
 
         Raises:
-            TableHeld: a column has another type now.
+            TableHeld: a column has another type now, or two.
             TableGone: the table is missing, and the commit is not its first.
         """
-        typed = self._fit(self.typed(batch, commit.topic, slices), commit)
+        typed = self._fit(self._parts(batch, commit.topic, slices), commit)
         if self._topics.is_changelog(commit.topic, slices):
             self._merge(typed, commit, slices)
         else:
@@ -200,7 +201,15 @@ class SparkWriter:
 
         Columns: the schema's own, then `_key` string, `_partition`, `_offset`, `_timestamp`, `_op` (null but of change
         records) and `_deleted`.
+
+        Raises:
+            TableHeld: two schemas give a column two types that no column has.
         """
+        parts = self._parts(batch, topic, slices)
+        return united(parts, common_columns(self._directory / topic, None, parts)[0])
+
+    def _parts(self, batch: "DataFrame", topic: str, slices: list[Slice]) -> "list[DataFrame]":
+        """The same, of each schema by itself, in the order of their ids; null values have no columns of a schema."""
         from pyspark.sql import functions as F
 
         # The batch has a task for every partition of every topic, and nearly all hold nothing of this one.
@@ -225,53 +234,32 @@ class SparkWriter:
             parts.append(rows.filter(F.col("schema_id") == NO_SCHEMA).select("value", *place, *plain))
         gone = rows.filter(F.col("value").isNull())
         parts.append(gone.select(*place, plain[0], F.lit(True).alias("_deleted")))
-        typed = parts[0]
-        for part in parts[1:]:
-            typed = typed.unionByName(part, allowMissingColumns=True)
-        return typed
+        return parts
 
-    def _fit(self, typed: "DataFrame", commit: TableCommit) -> "DataFrame":
+    def _fit(self, parts: "list[DataFrame]", commit: TableCommit) -> "DataFrame":
         """Rows as the table can take them, with all of its columns.
 
         A column keeps its type, or becomes wider where a schema now says so, also within it; one that the batch's
         schemas lack is null: what a merge does not name keeps the value that an earlier schema gave it.
 
         Raises:
-            TableHeld: a column has another type now.
+            TableHeld: a column has another type now, or two.
             TableGone: the table is missing, and the commit is not its first.
         """
-        from pyspark.sql import functions as F
-        from pyspark.sql.types import AtomicType
-
         topic, path = commit.topic, self._directory / commit.topic
         if not is_table(path):
             if not commit.is_first:
                 raise TableGone(path)
-            return typed
+            return united(parts, common_columns(path, None, parts)[0])
         table = self._shapes.get(topic) or self._spark.read.format("delta").load(str(path)).schema
-        has = {field.name.lower(): field.dataType for field in table}
-        needed = Fit.AS_IS
-        for field in typed.schema:
-            old, new = has.get(field.name.lower(), field.dataType), field.dataType
-            needed |= (each := fit(new, old))
-            if (
-                new != old and each == Fit.AS_IS and isinstance(old, AtomicType)
-            ):  # from a producer that has the older schema
-                typed = typed.withColumn(field.name, typed[field.name].cast(old))
-            elif each & Fit.NEVER:
-                raise TableHeld(
-                    f"{path}: column {field.name}: expected {old.simpleString()}, found {new.simpleString()}",
-                    hint="remove or move the directory: the table is filled anew, with the types of the newest schema",
-                )
+        columns, needed = common_columns(path, table, parts)
         if needed & Fit.WIDER:
             self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
-        given = {name.lower() for name in typed.columns}
-        if needed or not given - {"_op", "_deleted"} <= has.keys():
+        if needed:
             self._shapes.pop(topic, None)
         else:
             self._shapes[topic] = table
-        lacking = [field for field in table if field.name.lower() not in given]
-        return typed.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in lacking))
+        return united(parts, columns)
 
     def _append(self, rows: "DataFrame", commit: TableCommit) -> None:
         path, options = str(self._directory / commit.topic), {"mergeSchema": "true", "userMetadata": commit.metadata}
@@ -330,6 +318,42 @@ class SparkWriter:
             f"MERGE INTO delta.`{path}` t USING undecodable s ON t.topic = s.topic AND t.partition = s.partition "
             "AND t.offset = s.offset AND t.timestamp = s.timestamp WHEN NOT MATCHED THEN INSERT *"
         )
+
+
+def common_columns(path: Path, table: "StructType | None", parts: "Iterable[DataFrame]") -> "tuple[StructType, Fit]":
+    """The columns that take the rows of all parts as they are: those of the table, as they become with one part after
+    the other, `_op` and `_deleted`; and what the table needs for it.
+
+    Raises:
+        TableHeld: a column has another type in a part than in the table, or in a part before it.
+    """
+    from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+
+    own = (StructField("_op", StringType()), StructField("_deleted", BooleanType()))
+    columns = {field.name.lower(): field for field in (*(table or ()), *own)}
+    needed = Fit.AS_IS
+    for new in (field for part in parts for field in part.schema):
+        name, kind = new.name.lower(), new.dataType
+        if name not in columns:
+            columns[name] = new
+            needed |= Fit.MORE
+            continue
+        has = columns[name].dataType
+        needed |= (each := fit(kind, has))
+        if each & Fit.NEVER:
+            raise TableHeld(
+                f"{path}: column {new.name}: expected {has.simpleString()}, found {kind.simpleString()}",
+                hint="remove or move the directory, if there is one, when the log has records of one of these types "
+                "only: the table is filled anew",
+            )
+        columns[name] = StructField(columns[name].name, joined(kind, has))
+    return StructType([*columns.values()]), needed
+
+
+def united(parts: "Iterable[DataFrame]", columns: "StructType") -> "DataFrame":
+    """The rows of all parts, each with these columns: Spark's union would find types itself, and round to them."""
+    same = (part.select(*converted_fields(part.__getitem__, part.schema, columns)) for part in parts)
+    return functools.reduce(lambda rows, more: rows.union(more), same)
 
 
 def one_line(error: BaseException) -> str:
