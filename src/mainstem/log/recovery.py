@@ -190,11 +190,16 @@ class _Recovery:
         if key in self.deleted_by:
             return
         replaced = self.replaced.get(key, set())
-        log_start = self.log_start_of(partition)
         for segment in state.segments:
-            if segment.base_offset in replaced or segment.size == 0 or segment.next_offset <= log_start:
-                continue
-            self.check_size(partition.directory / file_name(segment.base_offset, LOG), segment.size)
+            if segment.size and segment.base_offset not in replaced and self.is_needed(partition, segment):
+                self.check_size(partition.directory / file_name(segment.base_offset, LOG), segment.size)
+
+    def is_needed(self, partition: PartitionLog, segment: SegmentState | Segment) -> bool:
+        """Not where all its records are deleted; but the last one's file, while it is there: others may follow them."""
+        if segment.next_offset > self.log_start_of(partition):
+            return True
+        last = partition.segments[-1]
+        return segment.base_offset == last.base_offset and self.disk.exists(last.path)
 
     def check_interrupted(self, partition: PartitionLog) -> None:
         """A start may have found damage, held what the journal says, and been killed while it brought that to the
@@ -235,7 +240,7 @@ class _Recovery:
         sizes do not tell any more.
         """
         for segment in partition.segments:
-            if segment.base_offset in bases and segment.next_offset > self.log_start_of(partition):
+            if segment.base_offset in bases and self.is_needed(partition, segment):
                 for _ in segment.scan():
                     pass
 
