@@ -134,8 +134,12 @@ class SimulatedDisk:
         """The process died, the machine did not: everything that was written is there."""
         return SimulatedDisk(self.root, self.tree.copy())
 
+    @property
+    def is_off(self) -> bool:
+        return self.off_at is not None and self.changes >= self.off_at
+
     def _changing(self, call: str, path: Path) -> None:
-        if self.off_at is not None and self.changes >= self.off_at:
+        if self.is_off:
             raise OSError(errno.EIO, "the power is off", str(path))
         self.changes += 1
         for refusal in self.refusals:

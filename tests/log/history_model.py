@@ -1,0 +1,149 @@
+"""What a partition must hold, whatever its log went through, and what it may hold all the same."""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from mainstem.core import TopicPartition
+from mainstem.log import PartitionLog, TopicConfig
+from tests.log.support import read_all
+
+Appended = tuple[int, bytes, bytes | None]
+"""Offset, key and value."""
+
+
+class ExpectedPartition:
+    """A topic's one partition; the topic may be deleted and made anew.
+
+    What was acknowledged is promised: no kill takes any of it, and a power cut only what the topic trusted to the page
+    cache. What was not acknowledged may be there after a start all the same: batches, in order and whole; a later log
+    start offset; a deletion, or a creation, of the topic. From then on what the start has found is the truth.
+    """
+
+    def __init__(self, topic: str, config: TopicConfig) -> None:
+        self.topic_partition = TopicPartition(topic, 0)
+        self.config = config
+        self.ids: set[UUID | None] = {None}
+        """The topic's, of which one is found; None: no such topic."""
+        self.begin()
+
+    def begin(self) -> None:
+        """The topic is new, or will be when it is created again."""
+        self.records: list[Appended] = []
+        """All that were appended from offset 0 on, also what deletions, retention and compaction let go."""
+        self.batch_ends = {0}
+        self.promised = 0
+        """No kill takes what is before it."""
+        self.safe = 0
+        """No power cut takes what is before it."""
+        self.trust_changes = 0
+        self.start = 0
+        self.later_starts: set[int] = set()
+        """Log start offsets that were asked for, not acknowledged."""
+        self.expires = False
+        """Retention is at work: where the log starts is its choice."""
+
+    def __str__(self) -> str:
+        return self.topic_partition.topic
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    @property
+    def compacts(self) -> bool:
+        return self.config.compacts
+
+    @property
+    def trusting(self) -> bool:
+        """Promises are kept in the page cache, not on the disk."""
+        return self.config.flush_messages > 1
+
+    def trust(self, flush_messages: int) -> None:
+        self.config = msgspec.structs.replace(self.config, flush_messages=flush_messages)
+        self.trust_changes += 1
+
+    # -- appends
+
+    async def appended(self, pairs: list[tuple[bytes, bytes | None]], answer: "asyncio.Future[Any]") -> None:
+        """Expect an append's records from now on, and hold its answer to what was promised.
+
+        The log decides how it keeps a batch when it writes it, so one that flies while the trust changes is promised
+        to survive kills only.
+        """
+        base_offset = self.end
+        self.records += [(base_offset + n, key, value) for n, (key, value) in enumerate(pairs)]
+        end, trusting, changes = self.end, self.trusting, self.trust_changes
+        self.batch_ends.add(end)
+        result = await answer
+        assert (result.base_offset, result.last_offset) == (base_offset, end - 1), f"{self}: {result}"
+        self.promised = max(self.promised, end)
+        if not trusting and changes == self.trust_changes:
+            self.safe = max(self.safe, end)
+
+    def forget_from(self, end: int) -> None:
+        """Expect nothing from offset `end` on."""
+        del self.records[end:]
+        self.batch_ends = {each for each in self.batch_ends if each < end} | {end}
+
+    def synced(self, promised: int) -> None:
+        """What is before `promised` was brought to the disk."""
+        self.safe = max(self.safe, promised)
+
+    # -- deletions
+
+    def deleting(self, before_offset: int) -> None:
+        self.later_starts.add(before_offset)
+
+    def deleted(self, before_offset: int) -> None:
+        self.later_starts.discard(before_offset)
+        self.start = max(self.start, before_offset)
+
+    # -- starts
+
+    def take_over(self, partition: PartitionLog, *, power_cut: bool, checkpoint_lost: bool) -> None:
+        """Check that what a start has found is legal, and expect that from now on."""
+        assert partition.error is None, f"{self} is offline: {partition.error}"
+        start, end = partition.log_start_offset, partition.log_end_offset
+        self._check_start(start, checkpoint_lost=checkpoint_lost)
+        kept = self.safe if power_cut else self.promised
+        assert max(kept, start) <= end <= self.end, f"{self} ends at {end}, expected {kept} to {self.end}"
+        assert end in self.batch_ends | {start}, f"{self} ends at {end}, within a batch"
+        self.start, self.later_starts, self.expires = start, set(), False
+        self.forget_from(end)
+        self.promised = self.safe = end
+
+    def _check_start(self, found: int, *, checkpoint_lost: bool) -> None:
+        starts = {self.start, *self.later_starts}
+        legal = found in starts or (self.expires and found >= self.start)
+        if checkpoint_lost:  # a log start offset may have been there alone
+            legal = legal or found <= max(starts)
+        assert legal, f"{self} starts at {found}, expected one of {sorted(starts)}"
+
+    # -- what must hold
+
+    async def check(self, partition: PartitionLog) -> None:
+        """All is there that must be, and nothing else; no append flies, or else it may be there already."""
+        assert partition.error is None, f"{self} is offline: {partition.error}"
+        offsets = (partition.log_start_offset, partition.high_watermark, partition.log_end_offset)
+        assert offsets == (self.start, self.end, self.end), f"{self} is {offsets}, expected {self.start} to {self.end}"
+        found = [(record.offset, record.key, record.value) for record in await read_all(partition)]
+        expected = self.records[self.start :]
+        if self.compacts:
+            assert set(found) <= set(expected), f"{self} has records that nobody appended: {_told(found)}"
+            assert found == sorted(found, key=lambda record: record[0]), f"{self} is out of order: {_told(found)}"
+            found, expected = _last_of_each_key(found), _last_of_each_key(expected)
+        assert found == expected, f"{self} has {_told(found)}, expected {_told(expected)}"
+
+
+def _last_of_each_key(records: list[Appended]) -> list[Appended]:
+    """What compaction must keep: without tombstones, which may be there or not."""
+    last = {record[1]: record for record in records}
+    return sorted((record for record in last.values() if record[2] is not None), key=lambda record: record[0])
+
+
+def _told(records: list[Appended]) -> str:
+    """Values begin with their number; what follows says nothing."""
+    return ", ".join(f"{offset}: {key!r}={value and value[:6]!r}" for offset, key, value in records) or "nothing"
