@@ -286,9 +286,8 @@ class SparkWriter:
         if commit.is_first and not is_table(path):  # nothing to merge with
             self._append(source.filter("NOT _deleted"), commit)
             return
-        own = (
-            SETTINGS | self._compile | {METADATA_CONF: commit.metadata}
-        )  # the commit's metadata is a setting of the session
+        # The commit's metadata is a setting of the session.
+        own = SETTINGS | self._compile | {METADATA_CONF: commit.metadata}
         session = with_settings(typed.sparkSession.newSession(), own)
         view = f"merge_{next(_views)}"  # global: the source is another session's. Other topics and sinks have theirs
         source.createOrReplaceGlobalTempView(view)
