@@ -68,7 +68,8 @@ def is_failing(task: TaskState) -> bool:
 class News:
     """Turns states into lines: one when a task waits, when it fails, and when it works again.
 
-    Jobs that are idle wait for what others bring, and what has failed once may have started before what it needs.
+    Jobs that are idle wait for what others bring, and what has failed once or twice may have started before what it
+    needs.
     """
 
     def __init__(self) -> None:
@@ -79,9 +80,8 @@ class News:
         for task in tasks:
             before = self._told.get(task.name, ("running", ""))
             now = (task.state, task.error)
-            quiet = (task.state == "idle" and not task.needs_a_person) or (
-                task.state == "waiting" and task.failures == 1
-            )
+            begins = task.state == "waiting" and task.failures < SEVERAL_FAILURES
+            quiet = begins or (task.state == "idle" and not task.needs_a_person)
             if quiet or task.state == "stopped" or now == before:
                 continue
             self._told[task.name] = now
