@@ -218,40 +218,12 @@ def test_offsets_are_not_given_twice_where_a_start_deleted_what_was_left(tmp_pat
     run(test())
 
 
+@pytest.mark.parametrize("deleted", [0, 5, 8])
 @pytest.mark.parametrize("changes", range(14))
-def test_damage_that_a_killed_start_has_found_is_found_again(tmp_path, changes):
-    """It had written the journal's batches behind the bytes that are missing: the file's size was right then."""
-    disk, segment = SimulatedDisk(tmp_path), tmp_path / "orders-0" / "00000000000000000000.log"
-
-    async def test():
-        log = await open_log(tmp_path, disk=disk)
-        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
-        for n in range(5):
-            await partition.append(batch(b"%d" % n * 200))
-        await log.checkpoint()
-        copy = bytes(disk.file(segment).data)
-        for n in range(5, 8):
-            await partition.append(batch(b"%d" % n * 200))
-        abandon(log)
-        damaged = disk.after_kill()
-        damaged.file(segment).truncate(300)
-        damaged.power_off_after(changes)
-        with contextlib.suppress(OSError, StorageError):
-            abandon(await open_log(tmp_path, disk=damaged))
-        after = damaged.after_kill()
-        log = await open_log(tmp_path, disk=after)
-        assert log.partitions[TP].error is not None
-        await log.close()
-        after.file(segment).data = bytearray(copy)
-        assert await first_letters(tmp_path, after) == [b"%d" % n for n in range(8)]
-
-    run(test())
-
-
-@pytest.mark.parametrize("deleted", [5, 8])
-@pytest.mark.parametrize("changes", range(14))
-def test_damage_of_deleted_records_is_found_where_others_follow_them_in_their_segment(tmp_path, changes, deleted):
-    """It was not asked for: what the journal had, or what was appended next, lay behind a hole, and was not read."""
+def test_damage_that_a_killed_start_has_found_is_found_again(tmp_path, changes, deleted):
+    """It had written the journal's batches behind the bytes that are missing: the file's size was right then. And of
+    deleted records nobody asked for it: what the journal had, or what was appended next, lay behind a hole.
+    """
     disk, segment = SimulatedDisk(tmp_path), tmp_path / "orders-0" / "00000000000000000000.log"
 
     async def test():
