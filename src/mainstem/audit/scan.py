@@ -126,17 +126,14 @@ def scan(connection: Connection, wanted: dict[TopicPartition, set[int]]) -> list
     for topic in {partition.topic for partition in wanted}:
         known = there.get(topic) or topics.describe(connection, topic)  # which raises where there is none
         counts[topic] = known.partitions
-    starts = {place: start for place, (start, _) in topics.bounds(connection, counts).items()}
-    stable = topics.stable_offsets(connection, counts)
-    ends = {TopicPartition(topic, p): end for topic, offsets in stable.items() for p, end in offsets.items()}
-    return asyncio.run(_scan(connection, wanted, starts, ends))
+    bounds = topics.bounds(connection, counts, committed=True)
+    return asyncio.run(_scan(connection, wanted, bounds))
 
 
 async def _scan(
     connection: Connection,
     wanted: dict[TopicPartition, set[int]],
-    starts: dict[TopicPartition, int],
-    ends: dict[TopicPartition, int],
+    bounds: dict[TopicPartition, tuple[int, int]],
 ) -> list[PartitionBooks]:
     cluster = Cluster(connection)
     await cluster.open()
@@ -144,9 +141,10 @@ async def _scan(
 
     async def one(partition: TopicPartition) -> PartitionBooks:
         async with places:
-            tally = Tally(starts[partition], wanted[partition])
-            await _read(cluster, partition, tally, ends[partition])
-            return tally.books(partition, max(ends[partition], tally.next_offset))
+            start, end = bounds[partition]
+            tally = Tally(start, wanted[partition])
+            await _read(cluster, partition, tally, end)
+            return tally.books(partition, max(end, tally.next_offset))
 
     try:
         async with asyncio.TaskGroup() as tasks:

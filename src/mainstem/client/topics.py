@@ -296,11 +296,16 @@ def topic_ids(connection: Connection, names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def bounds(connection: Connection, topics: Mapping[str, int]) -> dict[TopicPartition, tuple[int, int]]:
-    """Log start offset and high watermark of every partition: `topics` has their number. Two requests for all."""
+def bounds(
+    connection: Connection, topics: Mapping[str, int], *, committed: bool = False
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Log start offset of every partition, and the high watermark or, where `committed`, the last stable offset:
+    `topics` has their number. Two requests for all.
+    """
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     places = [ConfluentPartition(topic, number) for topic, count in topics.items() for number in range(count)]
     start, end = (
-        _list_offsets(connection, dict.fromkeys(places, spec), "offsets of all topics")
+        _list_offsets(connection, dict.fromkeys(places, spec), "offsets of all topics", isolation_level=level)
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
     )
     return {place: (start[place], end[place]) for place in start}

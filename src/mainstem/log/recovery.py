@@ -6,6 +6,8 @@ batches stay, a torn one is cut off. What was promised and is not there takes it
 then the checkpoint keeps its words of it, and what the journal says of it is held in a file until a start succeeds.
 """
 
+import functools
+import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -110,8 +112,6 @@ class _Recovery:
         self.frames: list[Frame] = []
         self.redone: dict[Path, File] = {}
         self.log_starts: dict[Key, int] = {}
-        self.journaled_to: dict[tuple[Key, int], int] = {}
-        """By base offset: where what the journal has of a segment ends."""
         self.replaced: dict[Key, set[int]] = {}
         self.generation = saved.generation if saved else 1
         self.sequence = saved.sequence if saved else 1
@@ -132,10 +132,7 @@ class _Recovery:
     def foresee(self, frames: list[Frame]) -> None:
         for sequence, entry in [(frame.sequence, entry) for frame in frames for entry in frame.entries]:
             key = (entry.topic_id, entry.partition)
-            if entry.kind == DATA:
-                end = max(header.next_offset for header in iter_headers(memoryview(entry.payload[0])))
-                self.journaled_to[key, entry.number] = max(self.journaled_to.get((key, entry.number), 0), end)
-            elif entry.kind == LOG_START:
+            if entry.kind == LOG_START:
                 self.log_starts[key] = max(self.log_starts.get(key, 0), entry.number)
             elif entry.kind == REPLACE:
                 self.replaced.setdefault(key, set()).update(_replacement(entry).base_offsets)
@@ -208,7 +205,8 @@ class _Recovery:
         names = [path for path in list_files(self.disk, partition.directory) if path.suffix == HELD]
         if any(path not in self.held_in for path in names):
             key = (partition.topic_id, partition.number)
-            self.check_bytes(partition, {base for of, base in self.journaled_to if of == key})
+            entries = (entry for frame in self.frames for entry in frame.entries if entry.kind == DATA)
+            self.check_bytes(partition, {e.number for e in entries if (e.topic_id, e.partition) == key})
 
     def log_start_of(self, partition: PartitionLog) -> int:
         """Where the partition will begin once the whole journal is replayed."""
@@ -348,8 +346,23 @@ class _Recovery:
 
         Not where the journal has more of it: then its name was not durable when the power went.
         """
-        key = (entry.topic_id, entry.partition)
-        return self.journaled_to[key, entry.number] <= log_start and not self.disk.exists(path)
+        if entry.number >= log_start or self.disk.exists(path):
+            return False
+        return self.journaled_to[entry.topic_id, entry.partition, entry.number] <= log_start
+
+    @functools.cached_property
+    def journaled_to(self) -> dict[tuple[UUID, int, int], int]:
+        """By topic id, partition and base offset: where what the journal has of a segment ends. Only where a segment is
+        missing somebody asks, and then all headers are read once more.
+        """
+        found: dict[tuple[UUID, int, int], int] = {}
+        for frame in itertools.chain(self.frames, *self.held.values()):
+            for entry in frame.entries:
+                if entry.kind == DATA:
+                    place = (entry.topic_id, entry.partition, entry.number)
+                    end = max(header.next_offset for header in iter_headers(memoryview(entry.payload[0])))
+                    found[place] = max(found.get(place, 0), end)
+        return found
 
     def create(self, key: Key, topic: str) -> None:
         topic_partition = TopicPartition(topic, key[1])

@@ -21,7 +21,7 @@ from mainstem.core.logging import get_logger
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import CommitProperties
+    from deltalake import CommitProperties, DeltaTable
     from pyspark.sql import DataFrame
 
 log = get_logger()
@@ -197,14 +197,20 @@ def _try(path: Path, commit: TableCommit, write: Callable[[], None]) -> None:
 
 
 def _commit_books(path: Path, commit: TableCommit) -> None:
+    table = _table(path)
+    if table is None:
+        raise TableGone(path)
+    table.create_write_transaction([], "append", table.schema(), commit_properties=_said(commit))
+
+
+def _table(path: Path) -> "DeltaTable | None":
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        table = DeltaTable(str(path))
+        return DeltaTable(str(path))
     except TableNotFoundError:
-        raise TableGone(path) from None
-    table.create_write_transaction([], "append", table.schema(), commit_properties=_said(commit))
+        return None
 
 
 def _said(commit: TableCommit) -> "CommitProperties":
@@ -214,16 +220,11 @@ def _said(commit: TableCommit) -> "CommitProperties":
 
 
 def _commit(path: Path, rows: "pa.Table", commit: TableCommit, *, merged: bool) -> None:
-    from deltalake import DeltaTable, write_deltalake
-    from deltalake.exceptions import TableNotFoundError
+    from deltalake import write_deltalake
 
-    said = _said(commit)
-    try:
-        table = DeltaTable(str(path))
-    except TableNotFoundError:
-        if not commit.is_first:
-            raise TableGone(path) from None
-        table = None
+    said, table = _said(commit), _table(path)
+    if table is None and not commit.is_first:
+        raise TableGone(path)
     if merged and table is None:
         rows = rows.filter(_not_deleted(rows)).drop_columns(["_deleted"])
     names = [name for name in rows.column_names if name != "_deleted"]
