@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from uuid import UUID
 
 import msgspec
@@ -312,5 +313,48 @@ def test_a_file_that_names_the_end_is_there_before_others_go_also_where_the_log_
             "00000000000000000003.log"
         ]
         await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "going"])
+def test_a_segment_that_retention_takes_while_a_checkpoint_counts_it(tmp_path, monkeypatch, gone):
+    """It was not synced any more, nor was its deletion: a power cut brought its beginning back, and the partition was
+    offline."""
+    disk, counted, deleted = SimulatedDisk(tmp_path), threading.Event(), threading.Event()
+    unlink = disk.unlink
+
+    def unlink_later(path):
+        deleted.wait()
+        unlink(path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"0" * 100))
+        await log.checkpoint()
+        await partition.append(batch(b"1" * 100))
+        first = partition.segments.active
+        log._checkpoints._threads.run(counted.wait)  # its own comes after this
+        checkpoint = asyncio.ensure_future(log.checkpoint())
+        while not log._checkpoints.running:
+            await asyncio.sleep(0)
+        await housekeeping.delete_records(partition, 2)
+        if not gone:
+            monkeypatch.setattr(disk, "unlink", unlink_later)
+        retention = asyncio.ensure_future(housekeeping.enforce_retention(partition))
+        while len(partition.segments) > 1 or partition.segments[0].base_offset == 0:
+            await asyncio.sleep(0)
+        if gone:
+            await retention
+        else:
+            partition.segments.files.forget(first)  # as where many others are open
+        counted.set()
+        await checkpoint
+        after = disk.after_power_cut(lambda most: 0)
+        deleted.set()
+        await retention
+        abandon(log)
+        assert await first_letters(tmp_path, after) == []
 
     run(test())

@@ -298,7 +298,7 @@ class Checkpointer:
         """
         written = [segment for segment, state in snapshot.segments if state.size]  # an empty one may have no file
         try:
-            self._sync_all(_sync_segment, written)
+            self._sync_all(self._sync_segment, written)
             for write in index_writes:
                 try:
                     write.write(self._disk)
@@ -323,6 +323,18 @@ class Checkpointer:
         errors.sort(key=lambda error: isinstance(error, OSError) and error.errno in NO_DESCRIPTORS)
         if errors:
             raise errors[0]
+
+    def _sync_segment(self, segment: Segment) -> None:
+        """The checkpoint says that these bytes are on the disk; where they are deleted, that is."""
+        try:
+            segment.file.sync()
+        except FileNotFoundError:
+            if not segment.retired:
+                raise
+            try:
+                self._disk.open(segment.path).sync()  # retired, and not deleted so far
+            except FileNotFoundError:
+                self._sync_directory(segment.directory)
 
     def _sync_created(self, directory: Path) -> None:
         try:
@@ -349,14 +361,6 @@ class Checkpointer:
                 raise
             raise _NotNow(error, partial(self._save, snapshot, clean)) from error
         return raws
-
-
-def _sync_segment(segment: Segment) -> None:
-    try:
-        segment.file.sync()
-    except FileNotFoundError:
-        if not segment.retired:
-            raise
 
 
 def _index_writes(snapshot: _Snapshot) -> list[IndexWrite]:
