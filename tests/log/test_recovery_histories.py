@@ -317,6 +317,43 @@ def test_a_file_that_names_the_end_is_there_before_others_go_also_where_the_log_
     run(test())
 
 
+def test_no_file_names_an_end_that_is_not_durable(tmp_path, monkeypatch):
+    """While records were deleted others were on their way, and the file behind these was made: without a checkpoint the
+    log went on there, and offsets were missing."""
+    disk, written = SimulatedDisk(tmp_path), threading.Event()
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        for n in range(3):
+            await partition.append(batch(b"%d" % n))
+        loop, active = asyncio.get_running_loop(), partition.segments.active
+        create, rolled = active.file_to_write, asyncio.Event()
+
+        def append_and_roll():
+            partition.append(batch(b"3"))
+            partition.roll()
+            rolled.set()
+
+        def slowly(position):
+            monkeypatch.undo()
+            partition.shared.writer._executor.submit(written.wait)
+            loop.call_soon_threadsafe(append_and_roll)
+            asyncio.run_coroutine_threadsafe(rolled.wait(), loop).result(10)
+            return create(position)
+
+        monkeypatch.setattr(active, "file_to_write", slowly)
+        await housekeeping.delete_records(partition, 3)
+        after = left(disk, tmp_path, checkpoint="lost")
+        written.set()
+        abandon(log)
+        log = await open_log(tmp_path, disk=after)
+        assert log.partitions[TP].log_end_offset == 3
+        await log.close()
+
+    run(test())
+
+
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "going"])
 def test_a_segment_that_retention_takes_while_a_checkpoint_counts_it(tmp_path, monkeypatch, gone):
     """It was not synced any more, nor was its deletion: a power cut brought its beginning back, and the partition was

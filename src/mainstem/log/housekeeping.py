@@ -67,7 +67,7 @@ async def _advance_log_start(partition: PartitionLog, target: int) -> int:
         if target > partition.log_start_offset:
             entry = Entry(LOG_START, partition.topic_id, partition.number, target)
             await partition.shared.writer.note(entry, lambda: partition.move_log_start(target))
-        await _create_active(partition)
+        await _name_beginning(partition)
         dropped = partition.drop_segments()
         await partition.shared.threads.run(_unlink, dropped)
     freed = sum(segment.size for segment in dropped)
@@ -75,16 +75,23 @@ async def _advance_log_start(partition: PartitionLog, target: int) -> int:
     return freed
 
 
-async def _create_active(partition: PartitionLog) -> None:
-    """Let the active segment's file be there before anything before it goes: its name says where the log ends."""
-    created = None
+async def _name_beginning(partition: PartitionLog) -> None:
+    """Let the file of the segment that the log will begin in be there before anything before it goes: where nothing
+    else is left, its name says where the log ends. All before it is durable, which is not so of every later name.
+    """
+    named = None
     try:
-        while created is not partition.segments.active:  # it may be rolled meanwhile
-            created = partition.segments.active
-            await partition.shared.threads.run(created.file_to_write, 0)
-        partition.segments.changed = True
+        while named is not (beginning := partition.segments.holding(partition.log_start_offset)):
+            named = beginning  # the active one may be rolled meanwhile
+            await _name(partition, beginning)
     except OSError as error:
         raise StorageError(f"{partition.topic_partition}: {error}") from error
+
+
+async def _name(partition: PartitionLog, segment: Segment | None) -> None:
+    assert segment is not None, "only sealed segments go"
+    await partition.shared.threads.run(segment.file_to_write, 0)
+    partition.segments.changed = True
 
 
 def _unlink(segments: list[Segment]) -> None:
@@ -121,7 +128,8 @@ async def compact(partition: PartitionLog, cleaner: FileThreads, stop: threading
     if plan is None:
         return False
     try:
-        await _create_active(partition)
+        # Compaction may take the last records before it: then its name says where they ended.
+        await _name(partition, partition.segments.after(plan.segments[-1]))
         result = await cleaner.run(compaction.run, plan, partition.segments.files, stop)
     except CorruptData as error:
         raise partition.found_damage(plan.segments[0], error) from error
