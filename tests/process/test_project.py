@@ -1,5 +1,6 @@
 """A project is loaded from its files: the graph is drawn, nothing runs, every mistake is told with its place."""
 
+import importlib
 import subprocess
 import sys
 from textwrap import dedent
@@ -110,7 +111,99 @@ def test_jobs_may_be_spread_over_several_files_that_import_each_other(tmp_path):
     inputs = 'from mainstem.process import topic\nclicks = topic("clicks")\n'
     found = load_project(project(tmp_path, settings=settings, more=more, inputs=inputs))
     assert set(found.jobs) == {"enriched", "revenue_hourly", "clean"}
-    assert [path.name for path in found.files] == ["inputs.py", "jobs.py", "more.py"]
+
+
+IMPORT = "from mainstem.process import stream, topic\n"
+TOPIC = IMPORT + 'clicks = topic("clicks")\n'
+CLEAN = '@stream(to="clicks.clean")\ndef clean(clicks):\n    return clicks\n'
+PAGES = '@stream(to="pages")\ndef pages(clean):\n    return clean\n'
+
+
+def files(directory, settings="", **texts):
+    """A project of files by their paths, with `__` for each slash."""
+    for name, text in {"mainstem.toml": settings, **{f"{name}.py": text for name, text in texts.items()}}.items():
+        path = directory / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return directory
+
+
+@pytest.mark.parametrize("order", ['"a.py", "b.py"', '"b.py", "a.py"'])
+def test_a_file_of_jobs_that_another_one_has_imported_is_not_run_again(tmp_path, order):
+    """Its job was said to be declared twice, at one and the same line."""
+    a = f"from b import clean\n{IMPORT}{PAGES}"
+    found = load_project(files(tmp_path, f"[project]\njobs = [{order}]\n", a=a, b=TOPIC + CLEAN))
+    assert found.order == ("clean", "pages")
+
+
+def test_files_of_jobs_may_have_one_name_in_two_directories(tmp_path):
+    """The first one's topics were said to be assigned to no variable."""
+    settings = '[project]\njobs = ["one/jobs.py", "two/jobs.py"]\n'
+    found = load_project(files(tmp_path, settings, one__jobs=TOPIC + CLEAN, two__jobs=IMPORT + PAGES))
+    assert found.order == ("clean", "pages")
+    assert len(found.modules) == 2
+
+
+def test_a_file_of_jobs_in_a_package_may_import_relative_to_it(tmp_path):
+    jobs = f"from .inputs import clicks\nfrom ..more import LIMIT\n{IMPORT}{CLEAN}"
+    texts = {"flow__more": "LIMIT = 1\n", "flow__deep__inputs": TOPIC, "flow__deep__jobs": jobs}
+    directory = files(tmp_path, '[project]\njobs = "flow/deep/jobs.py"\n', **texts)
+    for package in ("flow", "flow/deep"):
+        (directory / package / "__init__.py").touch()
+    assert {module.__name__ for module in load_project(directory).modules} == {
+        "flow", "flow.more", "flow.deep", "flow.deep.inputs", "flow.deep.jobs",
+    }  # fmt: skip
+
+
+def test_links_to_files_elsewhere_are_of_the_project(tmp_path):
+    """Their topics were said to be assigned to no variable."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "project").mkdir()
+    for name, text in {"shared_inputs": TOPIC, "shared_jobs": f"from inputs import clicks\n{IMPORT}{CLEAN}"}.items():
+        (tmp_path / "elsewhere" / f"{name}.py").write_text(text)
+        (tmp_path / "project" / f"{name[7:]}.py").symlink_to(f"../elsewhere/{name}.py")
+    (tmp_path / "project" / "mainstem.toml").touch()
+    found = load_project(tmp_path / "project")
+    assert {module.__name__ for module in found.modules} == {"jobs", "inputs"}
+
+
+def test_a_file_of_jobs_outside_of_the_project_is_refused(tmp_path):
+    (tmp_path / "jobs.py").write_text(TOPIC + CLEAN)
+    with pytest.raises(BadSetting, match=r"expected jobs in the project's directory, found .*jobs\.py"):
+        load_project(files(tmp_path / "project", '[project]\njobs = "../jobs.py"\n'))
+
+
+def test_what_a_test_has_imported_of_a_project_is_imported_anew_and_comes_back(tmp_path, monkeypatch):
+    texts = {"seen_jobs": f"from seen_inputs import clicks\n{IMPORT}{CLEAN}", "seen_inputs": TOPIC, "seen_test": ""}
+    directory = files(tmp_path, '[project]\njobs = "seen_jobs.py"\n', **texts)
+    monkeypatch.syspath_prepend(str(directory))
+    test, before = importlib.import_module("seen_test"), importlib.import_module("seen_jobs")
+    assert load_project(directory).order == ("clean",)
+    assert sys.modules["seen_jobs"] is not before
+    assert sys.modules.pop("seen_test") is test
+
+
+def test_a_file_of_jobs_may_have_the_name_of_a_package_that_is_installed(tmp_path):
+    """It took that one's place, for all that imported it later."""
+    import click
+
+    found = load_project(files(tmp_path, '[project]\njobs = "click.py"\n', click=TOPIC + CLEAN))
+    assert found.order == ("clean",)
+    assert sys.modules["click"] is click
+
+
+def test_an_environment_within_a_project_is_none_of_it(tmp_path, monkeypatch):
+    """It was imported anew with the project, and numpy cannot be imported twice."""
+    packages = tmp_path / "venv" / "lib"
+    jobs = f"import once_of_test\n{TOPIC}{CLEAN}"
+    files(tmp_path, jobs=jobs, venv__lib__once_of_test="")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    monkeypatch.syspath_prepend(str(packages))
+    (first,) = load_project(tmp_path).modules
+    installed = sys.modules["once_of_test"]
+    (second,) = load_project(tmp_path).modules
+    assert first.__name__ == second.__name__ == "jobs"
+    assert sys.modules.pop("once_of_test") is installed
 
 
 def test_a_project_loaded_again_sees_the_edit_and_two_projects_do_not_mix(tmp_path):

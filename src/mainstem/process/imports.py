@@ -12,9 +12,10 @@ project may well have a `calendar.py` or `token.py` beside its jobs.
 """
 
 import importlib
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -62,6 +63,26 @@ def import_from(directory: Path) -> None:
 def stop_importing() -> None:
     """No project's modules are looked for any more; those that were imported stay."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ProjectFinder)]
+
+
+def modules_of(directory: Path) -> dict[str, ModuleType]:
+    """What has been imported from files of the project in `directory`, by name; a program that runs is no import.
+
+    Not what lies in the environment of this Python, which many keep in their project: numpy cannot be imported twice.
+    """
+    inside = f"{directory}{os.sep}"
+    environment = f"{sys.prefix}{os.sep}" if sys.prefix.startswith(inside) else None
+    files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+    return {
+        name: sys.modules[name]
+        for name, file in files.items()
+        if file.startswith(inside) and name != "__main__" and not (environment and file.startswith(environment))
+    }
+
+
+def note_imported(names: Iterable[str]) -> None:
+    """These, too, are of a project."""
+    _found.update(name.partition(".")[0] for name in names)
 
 
 def forget_imports() -> None:

@@ -15,6 +15,7 @@ another job.
 """
 
 import difflib
+import importlib
 import importlib.util
 import os
 import sys
@@ -38,7 +39,14 @@ from mainstem.core.config import (
     settings_from,
 )
 from mainstem.process.declare import BadDeclaration, Job, Kind, Location, Topic, collecting
-from mainstem.process.imports import TAKEN, forget_imports, import_from, stop_importing
+from mainstem.process.imports import (
+    TAKEN,
+    forget_imports,
+    import_from,
+    modules_of,
+    note_imported,
+    stop_importing,
+)
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,7 +143,6 @@ class Project(msgspec.Struct, frozen=True):
     topics: dict[str, TopicSpec]
     job_configs: dict[str, JobConfig]
     order: tuple[str, ...]
-    files: tuple[Path, ...]  # of Python code, below the directory
     modules: tuple[ModuleType, ...]
 
     def job_config(self, job: str) -> JobConfig:
@@ -185,7 +192,6 @@ def load_project(path: Path | str, *, environment: Mapping[str, str] = os.enviro
         topics=_specs(directory, settings, topics, jobs, inputs, where),
         job_configs=settings.jobs,
         order=_order(jobs, inputs),
-        files=tuple(sorted(directory.rglob("*.py"))),
         modules=tuple(modules),
     )
 
@@ -222,7 +228,12 @@ def _read_settings(where: Path, environment: Mapping[str, str]) -> _Settings:
 
 
 def _file(directory: Path, name: str, where: Path) -> Path:
-    path = (directory / name).resolve()
+    path = Path(os.path.normpath(directory / name))  # a link stays one: what it leads to may lie anywhere
+    if not path.is_relative_to(directory):
+        raise BadSetting(
+            f"{where}: expected jobs in the project's directory, found {path}",
+            hint="move the file there, or put a link to it there",
+        )
     if not path.is_file():
         raise BadSetting(
             f"{where}: expected jobs in {path}, found no such file",
@@ -235,23 +246,27 @@ def _import(directory: Path, files: Sequence[Path]) -> list[ModuleType]:
     """Import `files` and what they import from the project, as they are now; returns all of these modules.
 
     Modules that an earlier load brought are dropped first: two projects may both have a `jobs.py`, and a file may have
-    changed since.
+    changed since. What somebody else has imported of this one, as a test does, declares nothing any more: it is put
+    aside, and only what is not imported now comes back.
     """
-    for name in _brought:
-        sys.modules.pop(name, None)
     forget_imports()
+    aside = modules_of(directory)
+    for name in aside:
+        del sys.modules[name]
     import_from(directory)
-    before, without_bytecode = set(sys.modules), sys.dont_write_bytecode
+    without_bytecode = sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # of two edits within one second the first would be kept
     try:
         for path in files:
-            _import_file(path)
+            if all(module.__file__ != str(path) for module in modules_of(directory).values()):
+                _import_file(directory, path)
     finally:
         sys.dont_write_bytecode = without_bytecode
         stop_importing()
-        new = {name: module for name, module in list(sys.modules.items()) if name not in before}
-        ours = {name: module for name, module in new.items() if _is_below(module, directory)}
-        _brought.update(ours)
+        ours = modules_of(directory)
+        note_imported(ours)
+        for name, module in aside.items():
+            sys.modules.setdefault(name, module)
     return list(ours.values())
 
 
@@ -259,23 +274,32 @@ _WITHOUT_SPARK = (
     "Spark does not run while a project is read: outside of the jobs' functions write types as objects, "
     "@F.udf(StringType()), and keep F.col, F.lit and the like within functions"
 )
-_brought: set[str] = set()
-"""Names of the modules that projects brought into this process."""
 
 
-def _is_below(module: ModuleType, directory: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).resolve().is_relative_to(directory)
+def _module_name(directory: Path, path: Path) -> str:
+    """What a file of jobs is called as a module: in a package by its path, for its relative imports; else by its own
+    name. What has that name already stays what it is: a module of Python's own, an installed one, another file's.
+    """
+    parts, mine = path.relative_to(directory).with_suffix("").parts, modules_of(directory)
+    packages = [directory.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts))]
+    if packages and all(map(Path.is_file, packages)) and parts[0] not in TAKEN | (sys.modules.keys() - mine.keys()):
+        return ".".join(parts)
+    name = path.stem
+    while name in TAKEN or name in sys.modules:
+        name = f"project_{name}"
+    return name
 
 
-def _import_file(path: Path) -> None:
-    name = f"project_{path.stem}" if path.stem in TAKEN else path.stem  # Python's own `calendar` stays what it is
+def _import_file(directory: Path, path: Path) -> None:
+    name = _module_name(directory, path)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # Never from a cached .pyc: two edits within one second would have the same time stamp.
     try:
+        if module.__package__:
+            importlib.import_module(module.__package__)
         code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
         exec(code, module.__dict__)  # noqa: S102 - importing the user's code is what loading means
     except BadDeclaration:
@@ -285,16 +309,16 @@ def _import_file(path: Path) -> None:
     except (Exception, SystemExit) as error:
         hint = _WITHOUT_SPARK if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error) else ""
         reason = f"import failed: {type(error).__name__}: {error}"
-        raise BadDeclaration(_place_of(error, path), reason, hint=hint) from error
+        raise BadDeclaration(_place_of(error, directory, path), reason, hint=hint) from error
 
 
-def _place_of(error: BaseException, path: Path) -> Location:
+def _place_of(error: BaseException, directory: Path, path: Path) -> Location:
     """The innermost line below the project's directory that the error passed through."""
     place = Location(str(path), 1)
     traceback = error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
-        if Path(file).is_relative_to(path.parent):
+        if Path(file).is_relative_to(directory):
             place = Location(file, traceback.tb_lineno)
         traceback = traceback.tb_next
     return place
