@@ -20,8 +20,8 @@ from mainstem.log import checkpoint as checkpoints
 from mainstem.log.checkpoint import Checkpoint, PartitionState, SegmentState
 from mainstem.log.errors import StorageError
 from mainstem.log.journal import Journal
+from mainstem.log.metadata import sync_files
 from mainstem.log.partition import PartitionLog, Shared
-from mainstem.log.recovery import sync_files
 from mainstem.log.segment import IndexWrite, Segment
 from mainstem.log.threads import FileThreads
 from mainstem.log.writer import FULL, NO_DESCRIPTORS

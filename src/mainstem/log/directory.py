@@ -20,9 +20,16 @@ from mainstem.log.disk import Disk, SystemDisk
 from mainstem.log.errors import LogDirectoryInUse, StorageError
 from mainstem.log.journal import CREATE, DELETE, Entry, Journal
 from mainstem.log.limits import open_files_limit
-from mainstem.log.metadata import PARTITION_METADATA, DirectoryMetadata, open_directory_metadata
+from mainstem.log.metadata import (
+    PARTITION_METADATA,
+    DirectoryMetadata,
+    create_files,
+    list_files,
+    open_directory_metadata,
+    read_topic_id,
+)
 from mainstem.log.partition import PartitionLog, Shared
-from mainstem.log.recovery import DELETED, create_files, list_files, read_topic_id, recover
+from mainstem.log.recovery import DELETED, recover
 from mainstem.log.segment import LOG, OpenFiles
 from mainstem.log.threads import FileThreads
 from mainstem.log.writer import Writer
@@ -142,7 +149,7 @@ class LogDirectory:
                 f"{partition.directory}: expected nothing, found segments, and no {PARTITION_METADATA} that says whose",
                 hint="move the directory away, then create the topic again",
             )
-        create_files(self._disk, partition)
+        create_files(self._disk, partition.directory, partition.topic_id)
 
     async def delete_partition(self, topic_partition: TopicPartition) -> None:
         """Remove a partition; on return it stays removed after a crash of the machine."""

@@ -64,6 +64,7 @@ async def _advance_log_start(partition: PartitionLog, target: int) -> int:
     if target <= partition.log_start_offset and not left:
         return 0
     async with partition.leaving:
+        partition.check_usable()  # it may be deleted meanwhile: then the journal must not speak of it any more
         if target > partition.log_start_offset:
             entry = Entry(LOG_START, partition.topic_id, partition.number, target)
             await partition.shared.writer.note(entry, lambda: partition.move_log_start(target))
@@ -190,6 +191,7 @@ async def _exchange(partition: PartitionLog, cleaned: Cleaned) -> bool:
     After a crash the journal decides: with its word the exchange is completed, without it the file is removed.
     """
     async with partition.leaving:
+        partition.check_usable()
         if any(segment.retired for segment in cleaned.replaces):
             return False
         base_offsets = [segment.base_offset for segment in cleaned.replaces]

@@ -54,6 +54,37 @@ def decode_topic_id(data: bytes) -> UUID:
         raise CorruptFile(f"{PARTITION_METADATA}: no topic id in {data[:80]!r}") from None
 
 
+def create_files(disk: Disk, directory: Path, topic_id: UUID) -> None:
+    """A partition's directory with its topic id (not synced)."""
+    found = read_topic_id(disk, directory)
+    if found == topic_id:  # not written over: a power cut would leave it empty
+        return
+    if disk.exists(directory):  # a deleted topic's of the same name
+        disk.remove_tree(directory)
+    disk.make_directory(directory)
+    content = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n"
+    disk.write_file(directory / PARTITION_METADATA, content.encode())
+
+
+def sync_files(disk: Disk, directory: Path) -> None:
+    """Make what `create_files` made durable, except for the directory's own name."""
+    disk.open(directory / PARTITION_METADATA).sync()
+    disk.sync_directory(directory)
+
+
+def list_files(disk: Disk, directory: Path) -> list[Path]:
+    """What is in a partition's directory; nothing where there is none."""
+    return disk.list(directory) if disk.exists(directory) else []
+
+
+def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
+    """The topic id in a partition's directory; None where there is none."""
+    try:
+        return decode_topic_id(disk.read_file(directory / PARTITION_METADATA))
+    except (FileNotFoundError, NotADirectoryError, CorruptFile):
+        return None
+
+
 def open_directory_metadata(disk: Disk, directory: Path) -> DirectoryMetadata:
     """Read `meta.properties`; a new directory gets one (blocking).
 

@@ -1,10 +1,10 @@
 """Bringing a partition to the state that checkpoint, journal and segments lead to; before anybody else has it.
 
-`recovery` says what there is, step by step, in a thread; `PartitionLog.start` is the end of it.
+`partition_recovery` says what there is, step by step, in a thread; `PartitionLog.start` is the end of it.
 """
 
 from mainstem.log.checkpoint import PartitionState
-from mainstem.log.compaction import CLEANED, Replacement
+from mainstem.log.compaction import Replacement
 from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.partition import PartitionLog
 from mainstem.log.producers import replay_batch, replay_marker
@@ -34,16 +34,11 @@ def move_log_start(partition: PartitionLog, offset: int) -> None:
     partition.changed = True
 
 
-def exchange(partition: PartitionLog, replacement: Replacement) -> list[Segment]:
-    """The journal says that compaction exchanged segments; those that have gone."""
-    gone = [segment for segment in partition.segments if segment.base_offset in replacement.base_offsets[1:]]
+def exchange(partition: PartitionLog, replacement: Replacement) -> None:
+    """Compaction exchanged segments; files are `redo`'s matter."""
     files = partition.segments.files
     segment = Segment(partition.directory, replacement.state.base_offset, files, replacement.state)
-    cleaned = segment.path.with_name(segment.path.name + CLEANED)
-    if files.disk.exists(cleaned):
-        files.disk.rename(cleaned, segment.path)
     partition.put_in_place(segment, replacement.base_offsets)
-    return gone
 
 
 def active_segment(partition: PartitionLog, base_offset: int) -> Segment:

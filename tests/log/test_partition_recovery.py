@@ -317,6 +317,49 @@ def test_a_file_that_names_the_end_is_there_before_others_go_also_where_the_log_
     run(test())
 
 
+def test_a_deleted_segment_that_a_power_cut_brings_back_torn_is_no_damage(tmp_path):
+    """Without a checkpoint every file was read, those before the log start offset too: the partition was offline."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        for n in range(4):
+            partition.config = TRUSTING if n == 0 else TOPIC
+            await partition.append(batch(b"%d" % n * 400))
+        start, deleted = partition.segments[1].base_offset, partition.segments[0].path
+        await housekeeping.delete_records(partition, start)
+        abandon(log)
+        after = left(disk, tmp_path, checkpoint="lost")
+        after.write_file(deleted, bytes(300))
+        assert await first_letters(tmp_path, after) == [b"%d" % n for n in range(start, 4)]
+
+    run(test())
+
+
+def test_the_journal_speaks_no_more_of_a_partition_that_is_deleted(tmp_path):
+    """Records were deleted at the same time, and a checkpoint was taken in between: no start went on after that."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"0"))
+        async with partition.leaving:
+            deletion = asyncio.ensure_future(housekeeping.delete_records(partition, 1))
+            await asyncio.sleep(0)
+            await log.delete_partition(TP)
+            await log.checkpoint()
+        with pytest.raises(StorageError, match="deleted"):
+            await deletion
+        abandon(log)
+        log = await open_log(tmp_path, disk=disk.after_kill())
+        assert not log.partitions
+        await log.close()
+
+    run(test())
+
+
 def test_no_file_names_an_end_that_is_not_durable(tmp_path, monkeypatch):
     """While records were deleted others were on their way, and the file behind these was made: without a checkpoint the
     log went on there, and offsets were missing."""

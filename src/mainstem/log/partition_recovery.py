@@ -1,0 +1,293 @@
+"""One partition at a start: what the checkpoint says of it, what the journal says since, and its files.
+
+1. `_check_durable`: the segments have what the checkpoint says, so far as it is not deleted;
+2. `redo`: the files are brought to where the journal says they are;
+3. `_read_on` counts in what lies behind the checkpoint's words, batch by batch (`_read_all`, where it has none);
+4. `_check_promised`: that goes as far as the journal does; what lies behind was never promised, and a torn end goes.
+
+What the checkpoint counts is not read again: sizes are compared, bytes are checked when they are read. What was
+promised and is not there is damage, and told. Records before the log start offset are there or not.
+"""
+
+import functools
+from pathlib import Path
+
+import msgspec
+from crc32c import crc32c
+
+from mainstem.core.logging import get_logger
+from mainstem.log import replay
+from mainstem.log.checkpoint import PartitionState
+from mainstem.log.compaction import CLEANED
+from mainstem.log.disk import Disk, File
+from mainstem.log.errors import CorruptSegment
+from mainstem.log.journal import decode_frames, encode_frames
+from mainstem.log.metadata import list_files
+from mainstem.log.partition import PartitionLog
+from mainstem.log.redo import Changes, redo_batches, redo_replacements
+from mainstem.log.segment import LOG, SUFFIXES, BadBatch, Segment, file_name
+from mainstem.records import CorruptBatch, decode_header
+from mainstem.records.batch import HEADER, PREFIX
+
+log = get_logger()
+
+HELD = ".held"
+
+
+class PartitionRecovery:
+    """Brings one partition to where its records have come; blocking."""
+
+    def __init__(self, partition: PartitionLog, words: PartitionState | None, changes: Changes) -> None:
+        """`words` are the checkpoint's; None: it has none, and every batch is read."""
+        self.partition = partition
+        self.words = words
+        """With what `hold` adds to them."""
+        self.changes = changes
+        self.touched = False
+        """Something was there that the checkpoint does not count."""
+        self._disk: Disk = partition.segments.files.disk
+        self._files: list[Path] = []
+
+    @property
+    def _log_start(self) -> int:
+        return max(self.partition.log_start_offset, self.changes.log_start)
+
+    @functools.cached_property
+    def _held_in(self) -> Path | None:
+        """The file that the checkpoint names: what the journal had said that an earlier start could not do."""
+        if self.words is None or not self.words.held:
+            return None
+        return self.partition.directory / file_name(self.words.held, HELD)
+
+    def run(self) -> None:
+        """Read and check; what is found reaches the disk with the next checkpoint.
+
+        Raises:
+            CorruptData: bytes are missing or damaged that were durable.
+            OSError: the disk refuses, or the machine is short of something.
+        """
+        partition = self.partition
+        if self.words is not None:
+            replay.restore(partition, self.words)
+            partition.changed = bool(self.changes.rounds) or self.changes.topic is not None
+        if self._held_in is not None:
+            held = decode_frames(self._disk.read_file(self._held_in), self._held_in)
+            self.changes = Changes([*held, *self.changes.rounds])
+            partition.changed = True
+        redo_replacements(self.changes, partition.directory, partition.segments.files)
+        if self.words is not None:
+            for replacement in self.changes.replacements:
+                replay.exchange(partition, replacement)
+        self._files = list_files(self._disk, partition.directory)
+        self._check_durable()
+        if self.changes.batches:
+            self._redo_batches()
+            self._files = list_files(self._disk, partition.directory)
+        self._read_on() if self.words is not None else self._read_all()
+        self._check_promised()
+        replay.move_log_start(partition, self._log_start)
+        self._reach_log_start()
+        self._remove_leftovers()
+
+    def bring(self) -> None:
+        """Bring a damaged partition's files, too, to where the journal says they are: a repair looks for it there.
+
+        Durable on return, but for names of files. Only once the journal's part is held: where a segment lacks bytes
+        before these, its size does not tell so any more.
+        """
+        redo_replacements(self.changes, self.partition.directory, self.partition.segments.files)
+        for file in self._redo_batches():
+            file.sync()  # also what was there: it may be in the page cache alone
+
+    def _redo_batches(self) -> list[File]:
+        return redo_batches(self.changes, self.partition.directory, self._disk, self._log_start)
+
+    # -- 1. what was durable ------------------------------------------------------------------------------------------
+
+    def _check_durable(self) -> None:
+        """Every segment that is needed has its bytes."""
+        replaced = self.changes.replaced
+        # A start has found damage, held what the journal says, and may have brought it here: sizes are right since.
+        damaged_once = any(path.suffix == HELD for path in self._files)
+        for segment in self.partition.segments:
+            if not segment.size or not self._is_needed(segment):
+                continue
+            size = self._disk.file_size(segment.path) if self._disk.exists(segment.path) else -1
+            if size < segment.size:
+                found = "missing" if size < 0 else f"{size} bytes"
+                raise CorruptSegment(f"{segment.path}: {found}, {segment.size} bytes were durable")
+            if segment.base_offset in replaced and size > segment.size:
+                raise CorruptSegment(f"{segment.path}: {size} bytes, compaction left {segment.size}")
+            if damaged_once and segment.base_offset in self.changes.batches:
+                for _ in segment.scan():
+                    pass
+
+    def _is_needed(self, segment: Segment) -> bool:
+        """Not where all its records are deleted; but the last one's file, while it is there: others may follow them."""
+        if segment.next_offset > self._log_start:
+            return True
+        return segment is self.partition.segments.active and self._disk.exists(segment.path)
+
+    # -- 2. and 3. what lies behind ------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _base_offsets(self) -> list[int]:
+        """Of the segments' files, after `redo`."""
+        return sorted(int(path.stem) for path in self._files if path.suffix == LOG and path.stem.isdigit())
+
+    @functools.cached_property
+    def _beginning(self) -> int:
+        """Base offset of the file that the log will begin in: what lies before it is deleted, there or not."""
+        return max((base for base in self._base_offsets if base <= self._log_start), default=0)
+
+    @functools.cached_property
+    def _promised_end(self) -> int:
+        """The journal goes so far; 0 where all of that is deleted."""
+        end = self.changes.promised_end
+        return end if end > self._log_start else 0
+
+    def _read_on(self) -> None:
+        """From where the checkpoint's words end, segment by segment, each beginning where the one before it ends."""
+        partition = self.partition
+        if not partition.segments:
+            replay.active_segment(partition, partition.log_end_offset)
+        while True:
+            active = partition.segments.active
+            self._read_segment(active)
+            end = max(partition.log_end_offset, self._beginning)
+            if end not in self._base_offsets or end == active.base_offset:
+                return
+            partition.log_end_offset = end
+            replay.active_segment(partition, end)
+
+    def _read_all(self) -> None:
+        """Every segment; only the last one may be torn. Between them compaction may have left gaps."""
+        partition = self.partition
+        base_offsets = [base for base in self._base_offsets if base >= self._beginning]
+        partition.log_start_offset = base_offsets[0] if base_offsets else 0
+        for base_offset in base_offsets:
+            path = partition.directory / file_name(base_offset, LOG)
+            if base_offset < partition.log_end_offset and not self._disk.file_size(path):
+                continue  # a full disk let nothing but its name through, and later there was room elsewhere
+            partition.log_end_offset = max(partition.log_end_offset, base_offset)
+            segment = replay.active_segment(partition, base_offset)
+            if base_offset == base_offsets[-1]:
+                self._read_segment(segment)
+            else:
+                self._count_batches(segment, self._disk.file_size(path))
+
+    def _read_segment(self, segment: Segment) -> None:
+        """Count in the file's batches, and cut off a torn end."""
+        size = self._disk.file_size(segment.path) if self._disk.exists(segment.path) else 0
+        if size <= segment.size:
+            return
+        try:
+            self._count_batches(segment, size)
+        except BadBatch as error:
+            if self._is_damage(segment, error, size):
+                raise
+            log.warning(
+                "torn_tail_truncated",
+                path=str(segment.path),
+                position=error.position,
+                bytes=size - error.position,
+                reason=str(error),
+            )
+            segment.file.truncate(error.position)
+            segment.file.sync()
+            self.touched = True
+
+    def _is_damage(self, segment: Segment, error: BadBatch, size: int) -> bool:
+        """Something follows that was promised."""
+        if self._beginning <= self.partition.log_end_offset < self._promised_end:
+            return True
+        # Without the checkpoint's words nothing tells a torn end from damage but what follows it.
+        return self.words is None and _valid_batch_after(segment, error.position, size)
+
+    def _count_batches(self, segment: Segment, end: int) -> None:
+        """Check and count in what the segment holds up to `end`."""
+        partition = self.partition
+        whole, offsets_crc, dense = segment.size == 0, 0, True
+        try:
+            for position, header, batch in segment.scan(segment.size, end):
+                dense = dense and header.base_offset == segment.next_offset
+                offsets_crc = crc32c(batch[: PREFIX.size], offsets_crc)
+                if header.base_offset < partition.log_end_offset:
+                    raise BadBatch(
+                        f"{segment.path}: position {position}: offset {header.base_offset},"
+                        f" expected {partition.log_end_offset} or later",
+                        position,
+                    )
+                # Without a checkpoint a batch may be of any age, and only its producer's own timestamp says which.
+                append_ms = header.max_timestamp if self.words is None else None
+                replay.count_in(partition, header, batch, append_ms=append_ms)
+                self.touched = True
+        finally:
+            if whole and not dense:  # compaction wrote it, and without a checkpoint nothing else says so
+                segment.offsets_crc = offsets_crc or 1
+
+    # -- 4. what was promised -----------------------------------------------------------------------------------------
+
+    def _check_promised(self) -> None:
+        if self.partition.log_end_offset < self._promised_end:
+            raise CorruptSegment(
+                f"{self.partition.directory}: ends at offset {self.partition.log_end_offset},"
+                f" the journal goes on to {self._promised_end}"
+            )
+
+    def _reach_log_start(self) -> None:
+        """Where nothing that counts is left, its offsets are not given again.
+
+        So it may be without a checkpoint, and where the page cache was trusted: the deletion is in the journal, and
+        what was deleted was not on the disk when the power went.
+        """
+        partition = self.partition
+        gone = False
+        if partition.segments and partition.log_end_offset == partition.log_start_offset:
+            active = partition.segments.active
+            gone = active.size > 0 and not self._disk.exists(active.path)
+        if gone or partition.log_end_offset < partition.log_start_offset:
+            partition.log_end_offset = partition.log_start_offset
+            replay.active_segment(partition, partition.log_start_offset)
+
+    def _remove_leftovers(self) -> None:
+        known = {segment.path_of(suffix) for segment in self.partition.segments for suffix in SUFFIXES}
+        for path in self._files:
+            spent = path.suffix == HELD and path != self._held_in  # what it held is in a checkpoint
+            unfinished = spent or path.suffix in (CLEANED, ".swap", ".deleted")
+            if unfinished or (path.suffix in SUFFIXES and path not in known):
+                log.info("leftover_removed", path=str(path))
+                self._disk.unlink(path)
+
+    # -- where it goes wrong ------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Keep what the journal says in a file, since the journal is emptied; the checkpoint's words lead to it.
+
+        A crash before these are written leaves the journal as it was.
+        """
+        rounds = self.changes.rounds
+        if not rounds or self.words is None:  # without words it is read from its segments, to which all was brought
+            return
+        number = rounds[-1].sequence
+        if number == self.words.held:
+            return
+        path = self.partition.directory / file_name(number, HELD)
+        self._disk.make_directory(self.partition.directory)
+        self._disk.write_atomically(path, encode_frames(rounds))
+        self.words = msgspec.structs.replace(self.words, held=number)
+        log.warning("journal_held", partition=str(self.partition.topic_partition), path=str(path))
+
+
+def _valid_batch_after(segment: Segment, position: int, size: int) -> bool:
+    """Some whole batch begins after `position`: then what is there is damage, not the end of the last write."""
+    data = segment.file.read(size - position, position)
+    for start in range(1, len(data) - HEADER.size):
+        if data[start + 16] != 2:
+            continue
+        try:
+            decode_header(data, start)
+        except CorruptBatch:
+            continue
+        return True
+    return False
