@@ -23,8 +23,8 @@ from mainstem.core.config import BadSetting
 from mainstem.process import sink_checkpoint
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.offsets import read_plan
-from mainstem.process.project import Input, JobConfig, load_job_configs
-from mainstem.process.run import InputMissing, _check_sources, _config, output_topic
+from mainstem.process.project import Input, JobConfig, load_job_configs, load_project
+from mainstem.process.run import InputMissing, _check_sources, _config, _configs, output_topic
 from mainstem.process.sink_decision import SinkRefused
 from mainstem.process.versions import Fixed, assignments, retire, write_fixed
 from mainstem.registry.reader import TypedReader
@@ -547,6 +547,34 @@ def test_a_job_that_cannot_run_is_told_with_the_users_line_not_that_of_the_froze
 
 
 @pytest.mark.spark
+def test_a_start_that_is_refused_binds_no_job_to_code_that_has_to_be_mended(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """Those beside the wrong one had not run yet, and went on with the wrong code for life, on a driver of their own."""
+    jobs = """
+        @stream(to="SHOP.taken", key="customer")
+        def taken(orders):
+            return orders
+
+        @stream(to="SHOP.wrong", key="customer")
+        def wrong(taken):
+            return taken.select("customer", "nobody")
+    """
+    project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
+    drivers.append(driver_of(spark, project, log_connection, registry_url, data))
+    with pytest.raises(BadDeclaration, match="wrong: .*`nobody`"):
+        drivers[0].start()
+
+    write_project(project, shop, jobs.replace("nobody", "cents"))
+    (both,) = assignments(project, data, SystemClock())
+    assert both.jobs == (("taken", "1"), ("wrong", "1"))
+    drivers.append(driver_of(spark, project, log_connection, registry_url, data))
+    drivers[1].start()
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0)], ("customer",))
+    run_until(drivers[1], lambda: len(read_all(log_connection, f"{shop}.wrong")) == 1)
+
+
+@pytest.mark.spark
 def test_a_job_that_turns_out_wrong_later_lags_alone(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):
@@ -874,6 +902,13 @@ def test_what_is_fixed_for_the_life_of_a_version_is_not_changed_by_settings_for_
     settings = JobConfig(version="2", state_partitions=8, every="5 seconds")
     assert _config(settings, "1", tmp_path, "hourly") == JobConfig(version="1", state_partitions=4, every="5 seconds")
     assert _config(settings, "2", tmp_path, "hourly") == settings
+
+
+def test_what_is_fixed_for_the_life_of_a_version_holds_where_no_settings_name_its_job(tmp_path, shop):
+    """A job that is taken out of the code goes on, and its settings must be taken out with it: it was refused then."""
+    write_fixed(tmp_path / "jobs" / "visits@1", Fixed("visits", "1", "abc", {}, "visits", 7, 8))
+    frozen = load_project(write_project(tmp_path / "frozen", shop, sessions_job("visits")))
+    assert _configs(frozen, {}, [("visits", "1")], tmp_path) == {"visits@1": ("visits", JobConfig(state_partitions=8))}
 
 
 def test_the_first_version_writes_to_the_topic_itself():

@@ -223,16 +223,21 @@ class JobDriver:
         """Prepare what can start, one after the other, as a job's output is the next one's input; then start it, side
         by side: each waits for the log and for Spark in turn.
 
-        Only `first` may raise for a job that cannot run: later, others would stop with it.
+        Only `first` may raise for a job that cannot run: later, others would stop with it. It raises before any is
+        bound to this code, which has to be mended.
         """
+        specs = [spec for key in list(self.waiting) if (spec := self._try_prepare(key, first=first)) is not None]
         ready: list[RunningJob] = []
-        for key in list(self.waiting):
-            spec = self._try_prepare(key, first=first)
-            if spec is not None:
-                del self.waiting[key]
-                job = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
-                self.running[key] = job
-                ready.append(job)
+        for spec in specs:
+            try:
+                self._bind(spec)
+            except Exception as error:
+                self._fail(spec.key, error)
+                continue
+            del self.waiting[spec.key]
+            job = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
+            self.running[spec.key] = job
+            ready.append(job)
         if ready:
             self._start_together(ready)
         self._next_start = time.monotonic() + _START_EVERY_SECONDS
@@ -269,7 +274,7 @@ class JobDriver:
                 self._fail(key, error)
 
     def _prepare(self, name: str, config: JobConfig) -> JobSpec:
-        """Everything that job `name` needs to run; its output topic, schema and catalog entries exist on return.
+        """Everything that job `name` needs to run; its output topic and schema exist on return.
 
         Raises:
             InputMissing: an input has no topic or no schema yet.
@@ -304,8 +309,6 @@ class JobDriver:
         created = create_topic(connection, project.topics[job.to], origin, output)
         if fixed is None:
             fixed = self._fix(name, config, schemas, analysis)
-            write_fixed(home, fixed)
-        _announce(connection, fixed, project.topics[job.to].kind, job.key, analysis, inputs)
         return JobSpec(
             job=job,
             inputs=inputs,
@@ -319,6 +322,18 @@ class JobDriver:
             version=self._version,
             home=home,
         )
+
+    def _bind(self, spec: JobSpec) -> None:
+        """Write down what a version that starts for the first time keeps for life, and tell the catalog of it.
+
+        Raises:
+            OutputTaken: another one that was prepared with it writes its output.
+        """
+        if not self._is_fixed(spec.key):
+            self._check_output(spec.key, spec.fixed.output, exists=False)
+            write_fixed(spec.home, spec.fixed)
+        kind = self._project.topics[spec.job.to].kind
+        _announce(self._connection, spec.fixed, kind, spec.job.key, spec.analysis, spec.inputs)
 
     def _check_output(self, key: str, output: str, *, exists: bool) -> None:
         """Refuse to be a second writer: every row would be there twice, and the books balance all the same.
@@ -403,14 +418,17 @@ def _configs(
     """Name and settings by `<job>@<version>`, each after those it reads from."""
     versions = [(name, settings.get(name, JobConfig()).version) for name in project.order] if jobs is None else jobs
     return {
-        job_key(name, version): (name, _config(settings.get(name, JobConfig()), version, data / "jobs", name))
+        job_key(name, version): (name, _config(settings.get(name), version, data / "jobs", name))
         for name, version in sorted(versions, key=lambda job: project.order.index(job[0]))
     }
 
 
-def _config(config: JobConfig, version: str, homes: Path, name: str) -> JobConfig:
-    """The settings for a version of a job. What is fixed for the life of a version holds for the one that they name."""
-    fixed = read_fixed(homes / job_key(name, version)) if version != config.version else None
+def _config(config: JobConfig | None, version: str, homes: Path, name: str) -> JobConfig:
+    """The settings for a version of a job. What is fixed for the life of a version holds where they name another one,
+    or nothing: a job that goes on though the project has it no more has no settings.
+    """
+    fixed = read_fixed(homes / job_key(name, version)) if config is None or version != config.version else None
+    config = config or JobConfig()
     partitions = fixed.state_partitions if fixed is not None else config.state_partitions
     return msgspec.structs.replace(config, version=version, state_partitions=partitions)
 
