@@ -279,6 +279,10 @@ def test_a_near_miss_is_suggested(tmp_path):
         ('[topics."shop.orders_enriched"]\nkey = "order_id"', "but the code declares ('customer_id',)"),
         ("[jobs.enrched]\nevery = '1 second'", "there is no such job"),
         ("[jobs.enriched]\nmax_offsets = 1", "[jobs.enriched]: Object contains unknown field `max_offsets`"),
+        (
+            "[jobs.enriched]\nversion = '2/3'",
+            "[jobs.enriched]: expected letters, digits, '.', '_' and '-' in a version",
+        ),
         ("[jobs.enriched]\nevery = 'often'", "[jobs.enriched]: expected a number and a unit"),
         ("[[topics]]", "topics: expected tables"),
         ("[topics.'a b']", "[topics.a b]: expected letters"),

@@ -550,7 +550,7 @@ def test_a_job_that_cannot_run_is_told_with_the_users_line_not_that_of_the_froze
 def test_a_start_that_is_refused_binds_no_job_to_code_that_has_to_be_mended(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):
-    """Those beside the wrong one had not run yet, and went on with the wrong code for life, on a driver of their own."""
+    """Those beside the wrong one had not run yet, and went on with that code for life, on a driver of their own."""
     jobs = """
         @stream(to="SHOP.taken", key="customer")
         def taken(orders):
@@ -562,7 +562,7 @@ def test_a_start_that_is_refused_binds_no_job_to_code_that_has_to_be_mended(
     """
     project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
     drivers.append(driver_of(spark, project, log_connection, registry_url, data))
-    with pytest.raises(BadDeclaration, match="wrong: .*`nobody`"):
+    with pytest.raises(BadDeclaration, match=r"wrong: .*`nobody`"):
         drivers[0].start()
 
     write_project(project, shop, jobs.replace("nobody", "cents"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mainstem.client.catalog import read_catalog, write_catalog
-from mainstem.core import CorruptData, ManualClock, UserError
+from mainstem.core import CorruptData, ManualClock, SystemClock, UserError
 from mainstem.process.declare import Location
 from mainstem.process.project import load_project
 from mainstem.process.versions import (
@@ -308,6 +308,27 @@ def test_jobs_go_on_with_the_code_they_were_started_with(project, tmp_path):
     (project / "mainstem.toml").write_text("")
     with pytest.raises(UserError, match=r"mainstem\.toml: job job@1 was retired and never runs again"):
         assignments(project, data, clock)
+
+
+@pytest.mark.parametrize("place", ["data", "linked", ".hidden"])
+def test_code_that_is_not_copied_is_told_before_it_is_missed(project, tmp_path, place):
+    """The driver was refused, over a module that the project has, in a directory that nobody knows."""
+    (tmp_path / "elsewhere").mkdir()
+    (project / "linked").symlink_to(tmp_path / "elsewhere")
+    (project / place).mkdir(exist_ok=True)
+    (project / place / "more.py").write_text("")
+    (project / "mainstem.toml").write_text(f'[project]\njobs = ["{place}/more.py", "jobs.py"]\n')
+    with pytest.raises(UserError, match=rf"^{project}/{place}/more\.py: expected among the files that are copied"):
+        assignments(project, tmp_path / "versions", SystemClock())
+
+
+def test_what_is_installed_within_a_project_need_not_be_copied(project, tmp_path, monkeypatch):
+    (project / ".installed").mkdir()
+    (project / ".installed" / "package_of_test.py").write_text("")
+    (project / "jobs.py").write_text(f"import package_of_test\n{JOBS}")
+    monkeypatch.syspath_prepend(str(project / ".installed"))
+    (only,) = assignments(project, tmp_path / "versions", SystemClock())
+    assert only.jobs == (("job", "1"),)
 
 
 def test_a_version_is_retired_once_the_project_asks_for_another(project, tmp_path, log_connection):

@@ -425,6 +425,24 @@ async def test_what_a_killed_child_had_started_ends_with_it(tmp_path):
     await run(supervisor, kill)
 
 
+async def test_a_child_that_has_ended_before_it_is_watched_is_told_as_it_ended(tmp_path, monkeypatch):
+    """A disk that is slow to sync what is said of the others held up the loop meanwhile: its end was not that of a
+    child that refused, and it was tried again.
+    """
+    start = asyncio.create_subprocess_exec
+
+    async def start_slowly(*command, **options):
+        process = await start(*command, **options)
+        await process.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_slowly)
+    refuses = "import sys; sys.stderr.write('port 9 is in use\\n'); sys.exit(2)"
+    with pytest.raises(ChildFailed, match="a: port 9 is in use"):
+        async with asyncio.timeout(30):
+            await Supervisor([child("a", refuses)], tmp_path).run()
+
+
 async def test_a_log_file_that_has_grown_large_is_put_aside_when_its_child_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor_module, "LOG_BYTES", 1000)
     talk = "import sys; print('x' * 600, file=sys.stderr); "

@@ -17,6 +17,7 @@ import pytest
 from mainstem.client.connection import Connection
 from mainstem.client.topics import cluster_id, list_topics
 from mainstem.core.config import BadSetting
+from mainstem.core.task import TaskState
 from mainstem.process import load_project
 from mainstem.process.jars import FetchFailed
 from mainstem.process.versions import Fixed, code_hash, write_fixed
@@ -25,6 +26,7 @@ from mainstem.standalone import disks
 from mainstem.standalone.config import load_config
 from mainstem.standalone.disks import GIB, DiskAlarm
 from mainstem.standalone.state import OtherLog, bind_log, claim_directory, load
+from mainstem.standalone.tasks import TasksWriter, load_tasks
 from mainstem.standalone.up import Addresses, child_specs, choose_addresses, up, watch_disk
 from tests.standalone.project import write_project
 from tests.support.commands import mainstem, the_line
@@ -116,6 +118,24 @@ def test_a_job_that_does_not_run_the_code_as_it_is_now_is_told(project, tmp_path
     with pytest.raises(BadSetting, match="nothing is started"):
         up(project, data, listen="127.0.0.1:0", gateway="127.0.0.1:0", on_news=news.append)
     assert news[1].endswith("though the project has no such job; `mainstem job retire job 1` stops it for good")
+
+
+def test_what_processes_of_an_earlier_start_have_said_is_not_that_of_others_with_their_ids(
+    project, tmp_path, monkeypatch
+):
+    """After a restart of its container, `status` could tell of jobs whose code did not run any more."""
+
+    def refuse(*_, **__):
+        raise BadSetting("nothing is started here")
+
+    monkeypatch.setattr("mainstem.standalone.up.Supervisor", refuse)
+    (tmp_path / "data").mkdir()
+    claim_directory(tmp_path / "data")
+    for pid, process in ((7, "connect"), (8, "spark-0123456789abcdef")):
+        TasksWriter(tmp_path / "data", pid, process).save([TaskState("job old@1")])
+    with pytest.raises(BadSetting, match="nothing is started"):
+        up(project, tmp_path / "data", listen="127.0.0.1:0", gateway="127.0.0.1:0")
+    assert load_tasks(tmp_path / "data", [7, 8], 0) == []
 
 
 def test_another_log_than_before_is_refused(project, tmp_path, mainstem_log):

@@ -109,6 +109,8 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_interval(self.every)
+        if not is_topic_name(self.version):  # a part of the output's name, and of a directory's
+            raise ValueError(f"expected letters, digits, '.', '_' and '-' in a version, found {self.version!r}")
 
 
 class Input(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import distributions
@@ -286,7 +287,7 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
 
     Raises:
         BadDeclaration, BadSetting: the project as it is now is wrong.
-        UserError: it names a version that was retired.
+        UserError: it names a version that was retired, or needs a file that is not copied.
     """
     project = load_project(directory)
     current = freeze(directory, data, clock)
@@ -301,8 +302,30 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
         code[name, version] = current.sha
     for fixed in live_versions(data):
         code[fixed.job, fixed.version] = fixed.sha
+    if current.sha in code.values():
+        _check_whole(project, current)
     shas = sorted(set(code.values()), key=lambda sha: (sha != current.sha, sha))
     return [Assignment(sha, tuple(job for job, of in code.items() if of == sha)) for sha in shas]
+
+
+def _check_whole(project: Project, version: Version) -> None:
+    """See that the copy has the files of the project that loading it has read: jobs run from nothing else.
+
+    Raises:
+        UserError: one was not copied.
+    """
+    inside = project.directory
+    read = {Path(str(module.__file__)) for module in project.modules}
+    read |= {spec.schema_file for spec in project.topics.values() if spec.schema_file is not None}
+    installed = [Path(entry) for entry in sys.path if entry.startswith(f"{inside}{os.sep}")]  # drivers find that, too
+    for file in sorted(file for file in read if file.is_relative_to(inside)):
+        copied = (version.directory / file.relative_to(inside)).is_file()
+        if not copied and not any(map(file.is_relative_to, installed)):
+            raise UserError(
+                f"{file}: expected among the files that are copied for the jobs to run from, found left out",
+                hint="move it to a directory of the project that is not hidden, no link, and not called "
+                + " or ".join(sorted(_LEFT_OUT)),
+            )
 
 
 class Edited(msgspec.Struct, frozen=True):

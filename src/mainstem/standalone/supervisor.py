@@ -437,15 +437,23 @@ def _end_with(leader: int) -> None:
     open already, and hold the pipe by whose end asyncio knows that a process is gone.
     """
     loop = asyncio.get_running_loop()
-    ended = os.pidfd_open(leader)
+    try:
+        ended = os.pidfd_open(leader)
+    except ProcessLookupError:  # it has ended already, and asyncio knows
+        _kill_group(leader)
+        return
 
-    def kill_group() -> None:
+    def on_end() -> None:
         loop.remove_reader(ended)
         os.close(ended)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader, signal.SIGKILL)
+        _kill_group(leader)
 
-    loop.add_reader(ended, kill_group)
+    loop.add_reader(ended, on_end)
+
+
+def _kill_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 async def _first_line(process: asyncio.subprocess.Process) -> bytes:

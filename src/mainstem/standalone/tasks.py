@@ -48,7 +48,7 @@ class TasksWriter:
 def load_tasks(data: Path, pids: Collection[int | None], now_ms: int) -> list[TaskState]:
     """The tasks of these processes, as people should see them at `now_ms`; what others have left is not looked at."""
     found: list[TaskState] = []
-    for path in (tasks_file(data), *sorted(data.glob("spark-*.json"))):
+    for path in _files(data):
         try:
             file = msgspec.json.decode(path.read_bytes(), type=TasksFile)
         except (OSError, msgspec.DecodeError):
@@ -56,6 +56,18 @@ def load_tasks(data: Path, pids: Collection[int | None], now_ms: int) -> list[Ta
         if file.pid in pids:
             found += [task.seen_at(now_ms) for task in file.tasks]
     return found
+
+
+def forget_tasks(data: Path) -> None:
+    """Remove what the processes of an earlier start have said: one of today may have the id of one of theirs, above all
+    in a container. Call it under the lock, before the first process is started.
+    """
+    for path in _files(data):
+        path.unlink(missing_ok=True)
+
+
+def _files(data: Path) -> list[Path]:
+    return [tasks_file(data), *sorted(data.glob("spark-*.json"))]
 
 
 def is_failing(task: TaskState) -> bool:

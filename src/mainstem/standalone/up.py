@@ -35,7 +35,7 @@ from mainstem.standalone.disks import DiskAlarm
 from mainstem.standalone.doctor import check_extra
 from mainstem.standalone.state import LAYOUT, UpState, bind_log, bind_project, check_log, claim_directory, save
 from mainstem.standalone.supervisor import ChildSpec, ChildState, Supervisor, in_daemon_thread, python, unfailing
-from mainstem.standalone.tasks import News, load_tasks
+from mainstem.standalone.tasks import News, forget_tasks, load_tasks
 
 log = get_logger()
 
@@ -205,6 +205,7 @@ def up(
             for line in (*told, *(losses(project, found_settings) if bootstrap is None else ())):
                 unfailing(on_news)(line)
 
+        forget_tasks(data)
         specs = child_specs(project, config, data, at, own_log=bootstrap is None)
         if any(spec.early for spec in specs) and absent_jars():
             spark_jars()  # here, where its progress is seen: a driver has only so long to start
