@@ -1,5 +1,6 @@
 """A frozen version is the project as it was, whatever happens to the project's files afterwards."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,17 @@ def test_a_data_file_that_jobs_read_is_code(project, tmp_path, name):
     second = freeze(project, tmp_path / "data", ManualClock())
     assert first.sha != second.sha
     assert [(each.directory / name).read_text() for each in (first, second)] == ["1", "2"]
+
+
+def test_a_files_name_may_be_in_another_encoding(project, tmp_path):
+    data, name = tmp_path / "data", os.fsdecode(b"caf\xe9.csv")
+    (project / name).write_text("1\n")
+    first = freeze(project, data, ManualClock())
+    assert (first.directory / name).read_text() == "1\n"
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", first.sha, {}, "b", 1, 4))
+    (project / name).write_text("2\n")
+    (told,) = edited(load_project(project), data, code_hash(project))
+    assert told.changed == ["caf\N{REPLACEMENT CHARACTER}.csv"]
 
 
 def test_what_appears_while_a_project_runs_is_no_source(project, tmp_path):

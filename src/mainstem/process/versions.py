@@ -78,7 +78,7 @@ def code_hash(directory: Path) -> str:
     """The hash of everything in `directory` that can change what its jobs compute."""
     digest = hashlib.sha256()
     for name, content in sorted(_contents(directory).items()):
-        digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
+        digest.update(f"{len(name)}:{name}:{len(content)}:".encode(errors="surrogateescape") + content)
     return digest.hexdigest()[:_DIGITS]
 
 
@@ -363,7 +363,8 @@ def _changed(frozen: Path, now: Path) -> list[str]:
         return []
     before, after = _contents(frozen), _contents(now)
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    return [f"[topics] of {name}" if name == PROJECT_FILE else name for name in names]
+    told = (os.fsencode(name).decode(errors="replace") for name in names)  # a name may be in any encoding
+    return [f"[topics] of {name}" if name == PROJECT_FILE else name for name in told]
 
 
 class LeftOver(msgspec.Struct, frozen=True):
