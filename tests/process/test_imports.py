@@ -70,8 +70,18 @@ def test_workers_are_shown_all_but_what_would_hide_pythons_own_modules(place, tm
         (place / name / "rates.py").write_text("")
     (place / "email" / "__init__.py").write_text("")
     shown = tmp_path / "shown"
+    second = tmp_path / "second"
+    second.mkdir()
+    for name in ("jobs.py", "more.py"):
+        (second / name).write_text("of the second")
     for _ in range(2):  # what was there before is replaced
-        link_for_workers(place, shown)
-        assert sorted(path.name for path in shown.iterdir()) == ["calendar.csv", "jobs.py", "package", "queue"]
+        link_for_workers([place, second], shown)
+        assert sorted(path.name for path in shown.iterdir()) == [
+            "calendar.csv",
+            "jobs.py",
+            "more.py",
+            "package",
+            "queue",
+        ]
         assert (shown / "jobs.py").read_text() == "jobs.py"
         (shown / "left.py").write_text("")

@@ -77,6 +77,18 @@ def test_a_function_of_frozen_code_imports_what_was_frozen_with_it(project, tmp_
     assert load_version(version).jobs["job"].function(None) == 1
 
 
+def test_frozen_code_imports_what_was_frozen_of_a_directory_that_is_on_the_path(project, tmp_path, monkeypatch):
+    """`pip install --editable` puts `src` there: a version that was said to be frozen ran what was edited in it."""
+    (project / "src").mkdir()
+    (project / "src" / "limits_of_test.py").write_text("LIMIT = 1\n")
+    (project / "jobs.py").write_text(JOBS.replace("helper", "limits_of_test"))
+    monkeypatch.syspath_prepend(str(project / "src"))
+    version = freeze(project, tmp_path / "data", ManualClock())
+    (project / "src" / "limits_of_test.py").write_text("LIMIT = 2\n")
+    assert load_version(version).jobs["job"].function(None) == 1
+    assert version.places == [version.directory, version.directory / "src"]
+
+
 def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(project, tmp_path):
     data = tmp_path / "data"
     first = freeze(project, data, ManualClock())
@@ -221,6 +233,8 @@ def test_what_appears_while_a_project_runs_is_no_source(project, tmp_path):
     (project / "in/events.json").write_text("{}")
     (project / "venv/pyvenv.cfg").write_text("")
     (project / "venv/module.py").write_text("")
+    (project / "env/conda-meta").mkdir(parents=True)
+    (project / "env/module.py").write_text("")
     (data / "jobs/job@1/job.json").write_text("{}")
     assert freeze(project, data, ManualClock()) == first
     assert code_hash(project) == first.sha

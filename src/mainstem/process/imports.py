@@ -27,8 +27,8 @@ TAKEN = sys.stdlib_module_names | {"mainstem", "pyspark"}
 class ProjectFinder:
     """Finds a project's own modules; one that is installed under the same name is not seen."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, places: Iterable[Path]) -> None:
+        self._places = [str(place) for place in places]
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -36,7 +36,7 @@ class ProjectFinder:
         """As Python asks for a module; those of packages are found by the package's own path."""
         if path is not None or name in TAKEN:
             return None
-        spec = PathFinder.find_spec(name, [str(self._directory)])
+        spec = PathFinder.find_spec(name, self._places)
         if spec is None:
             return None
         if spec.loader is None:  # a directory without __init__.py: as everywhere, it comes after every module
@@ -53,11 +53,11 @@ _found: set[str] = set()
 """Names of the modules that projects brought into this process, without those of packages."""
 
 
-def import_from(directory: Path) -> None:
-    """From now on the modules of the project in `directory` can be imported, and those of no other one."""
+def import_from(*places: Path) -> None:
+    """From now on the modules of the project in these directories can be imported, and those of no other one."""
     stop_importing()
     importlib.invalidate_caches()
-    sys.meta_path.insert(0, ProjectFinder(directory))
+    sys.meta_path.insert(0, ProjectFinder(places))
 
 
 def stop_importing() -> None:
@@ -92,12 +92,13 @@ def forget_imports() -> None:
     _found.clear()
 
 
-def link_for_workers(directory: Path, place: Path) -> None:
-    """Make `place` what a Python worker of Spark's may have on its PYTHONPATH, which comes before the standard library:
-    links to all in `directory` but modules with taken names.
+def link_for_workers(places: Iterable[Path], links: Path) -> None:
+    """Make `links` what a Python worker of Spark's may have on its PYTHONPATH, which comes before the standard library:
+    links to all in the directories `places`, the first of each name, but modules with taken names.
     """
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    for path in directory.iterdir():
+    shutil.rmtree(links, ignore_errors=True)
+    links.mkdir(parents=True)
+    found = {path.name: path for place in reversed([*places]) for path in place.iterdir()}
+    for name, path in found.items():
         if not (path.stem in TAKEN and (path.suffix == ".py" or (path / "__init__.py").exists())):
-            (place / path.name).symlink_to(path.absolute())
+            (links / name).symlink_to(path.absolute())

@@ -164,10 +164,17 @@ class _Settings(msgspec.Struct, frozen=True):
     jobs: dict[str, JobConfig] = {}
 
 
-def load_project(path: Path | str, *, environment: Mapping[str, str] = os.environ) -> Project:
+def load_project(
+    path: Path | str, *, environment: Mapping[str, str] = os.environ, places: Sequence[Path] = ()
+) -> Project:
     """Read the settings of the project at `path`, import its code, and draw its graph. Nothing runs.
 
     Who calls its functions first calls `imports.import_from`: they may import more of the project.
+
+    Args:
+        path: its directory.
+        environment: variables over its settings.
+        places: the directories that its modules are imported from; its own unless given.
 
     Raises:
         BadSetting: `mainstem.toml` is missing or wrong.
@@ -180,7 +187,7 @@ def load_project(path: Path | str, *, environment: Mapping[str, str] = os.enviro
     names = [named] if isinstance(named, str) else named
     files = [_file(directory, name, where) for name in names]
     with collecting() as declared:
-        modules = _import(directory, files)
+        modules = _import(directory, files, places or [directory])
     topics = _topics_by_variable(modules, declared.topics)
     jobs = _jobs_by_name(declared.jobs)
     inputs = {name: _inputs(job, topics, jobs) for name, job in jobs.items()}
@@ -244,8 +251,8 @@ def _file(directory: Path, name: str, where: Path) -> Path:
     return path
 
 
-def _import(directory: Path, files: Sequence[Path]) -> list[ModuleType]:
-    """Import `files` and what they import from the project, as they are now; returns all of these modules.
+def _import(directory: Path, files: Sequence[Path], places: Sequence[Path]) -> list[ModuleType]:
+    """Import `files` and what they import from `places`, as they are now; returns all modules of the project.
 
     Modules that an earlier load brought are dropped first: two projects may both have a `jobs.py`, and a file may have
     changed since. What somebody else has imported of this one, as a test does, declares nothing any more: it is put
@@ -255,7 +262,7 @@ def _import(directory: Path, files: Sequence[Path]) -> list[ModuleType]:
     aside = modules_of(directory)
     for name in aside:
         del sys.modules[name]
-    import_from(directory)
+    import_from(*places)
     without_bytecode = sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # of two edits within one second the first would be kept
     try:

@@ -39,8 +39,8 @@ from mainstem.process.project import Project, load_project
 
 _SOURCES = frozenset({".py", ".avsc", ".sql", ".json", ".toml", ".csv", ".txt"})
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
-_MARKERS = ("mainstem.json", "_delta_log", "pyvenv.cfg")
-"""What makes a directory none of the project's sources: a data directory, a Delta table, a virtual environment."""
+_MARKERS = ("mainstem.json", "_delta_log", "pyvenv.cfg", "conda-meta")
+"""What makes a directory none of the project's sources: a data directory, a Delta table, an environment of Python."""
 _TABLES = ("project", "topics")
 _DIGITS = 16
 _UNFINISHED = ".freezing-"
@@ -62,6 +62,16 @@ class Version(msgspec.Struct, frozen=True):
     sha: str
     directory: Path
     manifest: Frozen
+
+    @property
+    def places(self) -> list[Path]:
+        """The directories that its modules are imported from: itself, and what was copied of those in the project that
+        are on `sys.path`, such as the `src` of one that is installed to be edited.
+        """
+        copy, origin = self.directory.resolve(), Path(self.manifest.origin).resolve()
+        entries = [Path(entry).resolve() for entry in sys.path]
+        copies = [copy / entry.relative_to(origin) for entry in entries if entry.is_relative_to(origin)]
+        return list(dict.fromkeys([copy, *filter(Path.is_dir, copies)]))
 
     def in_project(self, location: Location) -> Location:
         """A place in the frozen copy as one in the project's own file, unless that has been edited since."""
@@ -150,8 +160,8 @@ def load_version(version: Version) -> Project:
         BadDeclaration, BadSetting: it cannot be loaded any more.
     """
     variables = {name: value for name, value in os.environ.items() if not name.upper().startswith(f"{PREFIX}JOBS__")}
-    project = load_project(version.directory, environment=variables)
-    import_from(project.directory)
+    project = load_project(version.directory, environment=variables, places=version.places)
+    import_from(*version.places)
     return project
 
 

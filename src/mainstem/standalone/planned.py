@@ -47,7 +47,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
         check_project(data, project, loaded.name)
     with tempfile.TemporaryDirectory(prefix="mainstem-plan-") as scratch:
         import_from(loaded.directory)  # its functions may import more of it
-        link_for_workers(loaded.directory, worker_imports(Path(scratch)))
+        link_for_workers([loaded.directory], worker_imports(Path(scratch)))
         with _errors_aside(Path(scratch) / "java"):
             spark = start_session("plan", SparkConfig(), directory=Path(scratch))
         try:

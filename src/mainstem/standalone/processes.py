@@ -132,7 +132,7 @@ def _drive(
     registry = Registry(f"http://{gateway}")
 
     def driver(version: Version, frozen: Project) -> JobDriver:
-        link_for_workers(version.directory, worker_imports(home))
+        link_for_workers(version.places, worker_imports(home))
         return JobDriver(spark, frozen, version, connection, registry, data, jobs=jobs, settings=settings)
 
     tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{code}").save)
