@@ -12,13 +12,10 @@ from mainstem.process.job import JobFailed, JobRefused, with_heartbeats
 
 
 def test_a_failure_names_the_users_line():
-    assert (
-        str(JobFailed("delays", Location("jobs.py", 7), "no such column"))
-        == "jobs.py:7: job delays failed: no such column"
-    )
-    assert str(JobFailed("delays", None, "lost")) == "job delays failed: lost"
-    assert isinstance(JobRefused("delays", None, "rolled back"), UserError)  # a supervisor does not try it again
-    assert not isinstance(JobFailed("delays", None, "lost"), UserError)
+    assert str(JobFailed(Location("jobs.py", 7), "no such column")) == "jobs.py:7: no such column"
+    assert str(JobFailed(None, "lost")) == "lost"
+    assert isinstance(JobRefused(None, "rolled back"), UserError)  # a supervisor does not try it again
+    assert not isinstance(JobFailed(None, "lost"), UserError)
 
 
 @pytest.mark.spark

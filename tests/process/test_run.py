@@ -633,7 +633,7 @@ def test_input_that_was_deleted_is_told_with_what_to_do(
     def refused(driver):
         run_until(driver, lambda: "bereft@1" in driver.retries.failed, refused=("bereft@1",))
         failure = driver.retries.failed["bereft@1"]
-        assert failure.error.endswith(
+        assert failure.error == (
             f"records of {topic} are gone that it has not read: deleted with their topic, or by its retention"
         )
         assert failure.needs_a_person

@@ -145,8 +145,8 @@ def driver(tmp_path):
 
 
 def test_the_name_of_a_job_is_told_once(driver):
-    driver.retries.fail("hourly@2", JobFailed("hourly", None, "no column"))
-    driver.retries.fail("daily@1", JobFailed("daily", Location("jobs.py", 12), "no column"))
+    driver.retries.fail("hourly@2", JobFailed(None, "no column"))
+    driver.retries.fail("daily@1", JobFailed(Location("jobs.py", 12), "no column"))
     hourly, daily = job_states(driver)
     assert (hourly.name, hourly.error) == ("job hourly@2", "no column")
     assert (daily.name, daily.error) == ("job daily@1", "jobs.py:12: no column")

@@ -72,12 +72,12 @@ _LOST = ("UnknownTopicOrPartition", "data may have been lost", "data may have be
 
 
 class JobFailed(MainstemError):
-    """A job's query ended; the message has the user's file and line, as far as the cause lies there."""
+    """A job's query ended; the message has the user's file and line, as far as the cause lies there. Which job that is
+    says whoever tells it.
+    """
 
-    def __init__(self, job: str, location: Location | None, reason: str, *, hint: str = "") -> None:
-        place = f"{location}: " if location else ""
-        super().__init__(f"{place}job {job} failed: {reason}", hint=hint)
-        self.job = job
+    def __init__(self, location: Location | None, reason: str, *, hint: str = "") -> None:
+        super().__init__(f"{location}: {reason}" if location else reason, hint=hint)
 
 
 class JobRefused(JobFailed, UserError):
@@ -184,7 +184,7 @@ class RunningJob:
         try:
             Checkpoint(spec.checkpoint).check(self._committed)
         except SinkRefused as error:
-            raise JobRefused(spec.key, None, str(error), hint=error.hint) from error
+            raise JobRefused(None, str(error), hint=error.hint) from error
         stream = self._stateful_rows(session) if spec.analysis.stateful else self._tagged_rows(session)
         mode = "update" if spec.analysis.stateful and spec.job.emit == "changes" else "append"
         writer = stream.writeStream.queryName(spec.key).outputMode(mode).foreachBatch(self._batch)
@@ -216,7 +216,7 @@ class RunningJob:
         failure = query.exception()
         error: BaseException | None = self._error or failure
         if error is None:
-            raise JobFailed(self.spec.name, None, "its query was stopped by somebody else")
+            raise JobFailed(None, "its query was stopped by somebody else")
         unknown = unknown_id(failure) if failure is not None else None
         if unknown is not None and self._attempts < _ATTEMPTS:
             self._learn(*unknown)
@@ -229,7 +229,7 @@ class RunningJob:
         reason = str(error) if isinstance(error, MainstemError) else describe(error)
         place = self.spec.version.in_project(location or self.spec.job.location)
         kind = JobRefused if isinstance(error, UserError) else JobFailed
-        raise kind(self.spec.name, place, reason, hint=hint) from error
+        raise kind(place, reason, hint=hint) from error
 
     def _refuse_damage(self, query: "StreamingQuery") -> None:
         """A file of the checkpoint that was cut or changed, or input that is gone, fails every time:
@@ -242,10 +242,9 @@ class RunningJob:
         path = checkpoint.damaged(text)
         if path is not None:
             reason, hint = f"{path}: cut or changed since it was written", checkpoint.repair(path, self._committed)
-            raise JobRefused(self.spec.key, None, reason, hint=hint)
+            raise JobRefused(None, reason, hint=hint)
         if any(sign in text for sign in _LOST):
             raise JobRefused(
-                self.spec.key,
                 None,
                 f"records of {', '.join(each.topic for each in self.spec.inputs)} are gone that it has not read: deleted "
                 "with their topic, or by its retention",

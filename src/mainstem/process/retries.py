@@ -14,10 +14,11 @@ class Retries:
         self._attempts: dict[str, Attempts] = {}
 
     def fail(self, key: str, error: MainstemError) -> TaskState:
-        """A job has failed, or could not be started. Its name, with which a line begins anyway, is not in the error."""
-        text = " ".join(str(error).split()).replace(f"job {key.rpartition('@')[0]} failed: ", "", 1)
+        """A job has failed, or could not be started."""
         attempts = self._attempts.setdefault(key, Attempts(f"job {key}", self._clock))
-        found = self.failed[key] = attempts.fail(text, error.hint, needs_a_person=isinstance(error, UserError))
+        found = self.failed[key] = attempts.fail(
+            " ".join(str(error).split()), error.hint, needs_a_person=isinstance(error, UserError)
+        )
         return found
 
     def is_due(self, key: str) -> bool:

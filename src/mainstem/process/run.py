@@ -404,7 +404,7 @@ class JobDriver:
         if isinstance(error, MainstemError):
             return error
         log.error("job_failed_unforeseen", job=key, exc_info=error)
-        return JobFailed(key, None, describe(error))
+        return JobFailed(None, describe(error))
 
     def _in_project(self, error: BadDeclaration) -> BadDeclaration:
         if isinstance(error.location, str):
