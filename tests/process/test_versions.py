@@ -136,6 +136,23 @@ def test_freezing_again_gives_the_same_version(project, tmp_path):
     assert freeze(project, tmp_path / "data", clock) == first
 
 
+def test_a_frozen_copy_is_durable_with_all_of_its_names(project, tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+
+    def fsync(descriptor):
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    data = tmp_path / "data"
+    version = freeze(project, data, ManualClock())
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", version.sha, {}, "b", 1, 4))
+    copied = {path.relative_to(version.directory) for path in version.directory.rglob("*")} | {Path()}
+    (copy,) = (path.parent for path in synced if path.name == "jobs.py")
+    assert {path.relative_to(copy) for path in synced if path.is_relative_to(copy)} == copied
+    assert {tmp_path, data, data / "versions", data / "jobs", data / "jobs" / "job@1"} <= set(synced)
+
+
 def test_what_a_killed_process_froze_in_part_is_removed(project, tmp_path):
     (tmp_path / "data" / "versions" / ".freezing-killed" / "copy").mkdir(parents=True)
     version = freeze(project, tmp_path / "data", ManualClock())

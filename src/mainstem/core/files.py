@@ -13,6 +13,14 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def make_directory(path: Path) -> None:
+    """One that is there is fine. What is missing above it is made, too, and all their names are durable on return."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the content of `path`; on return it survives a crash of the machine.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mainstem.core.errors import UserError
+from mainstem.core.files import make_directory
 
 ASKED_FOR_S = 0.25  # many times as long as somebody who asks holds it, see `is_held`
 
@@ -34,7 +35,7 @@ class DirectoryLock:
     def __init__(self, directory: Path, name: str = "lock") -> None:
         path = directory / name
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UnusableDirectory(

@@ -31,7 +31,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PREFIX, PROJECT_FILE, named_tables, read_toml
-from mainstem.core.files import sync_directory, write_atomically
+from mainstem.core.files import make_directory, sync_directory, write_atomically
 from mainstem.process.declare import Location
 from mainstem.process.imports import import_from
 from mainstem.process.jars import SPARK_LOCK
@@ -103,7 +103,7 @@ def freeze(directory: Path, data: Path, clock: Clock) -> Version:
     one process at a time, which holds the lock of `data`.
     """
     versions = data / "versions"
-    versions.mkdir(parents=True, exist_ok=True)
+    make_directory(versions)
     for unfinished in versions.glob(f"{_UNFINISHED}*"):  # of a process that was killed
         shutil.rmtree(unfinished, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=versions) as scratch:
@@ -168,8 +168,10 @@ def load_version(version: Version) -> Project:
 def _keep(copy: Path, place: Path) -> None:
     if place.exists():  # left by a crash before its manifest was written
         shutil.rmtree(place)
-    for path in copy.rglob("*"):
-        if path.is_file():
+    for path in (copy, *copy.rglob("*")):
+        if path.is_dir():
+            sync_directory(path)
+        else:
             with path.open("rb") as file:  # the project's own may be read-only
                 os.fsync(file.fileno())
     copy.rename(place)
@@ -266,7 +268,7 @@ def read_fixed(home: Path) -> Fixed | None:
 
 def write_fixed(home: Path, fixed: Fixed) -> None:
     """Durable on return; what was there is replaced as a whole."""
-    home.mkdir(parents=True, exist_ok=True)
+    make_directory(home)
     write_atomically(home / "job.json", msgspec.json.format(msgspec.json.encode(fixed)))
 
 
