@@ -110,6 +110,21 @@ def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(pr
     assert edited(load_project(project), data, code_hash(project)) == []
 
 
+def test_a_damaged_copy_does_not_hide_that_its_version_goes_on_with_it(project, tmp_path):
+    """It ended every `up`, and `job retire` needs a log that runs: only its own driver is to fail."""
+    data = tmp_path / "data"
+    first = freeze(project, data, ManualClock())
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", first.sha, {}, "b", 1, 4))
+    (project / "helper.py").write_text("LIMIT = 2\n")
+    for damage in ("[topics", None):
+        if damage is None:
+            (first.directory / "mainstem.toml").unlink()
+        else:
+            (first.directory / "mainstem.toml").write_text(damage)
+        (told,) = edited(load_project(project), data, code_hash(project))
+        assert (told.sha, told.changed) == (first.sha, [])
+
+
 def test_a_version_that_the_project_does_not_ask_for_is_told_until_it_is_retired(project, tmp_path):
     """A job that was renamed or taken out ran on in a Spark of its own, and nothing said so."""
     data = tmp_path / "data"

@@ -30,7 +30,7 @@ from mainstem.client.catalog import RETIRED, read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, UserError
-from mainstem.core.config import PREFIX, PROJECT_FILE, named_tables, read_toml
+from mainstem.core.config import PREFIX, PROJECT_FILE, BadSetting, named_tables, read_toml
 from mainstem.core.files import make_directory, sync_directory, write_atomically
 from mainstem.process.declare import Location
 from mainstem.process.imports import import_from
@@ -371,9 +371,11 @@ def edited(project: Project, data: Path, sha: str) -> list[Edited]:
 
 
 def _changed(frozen: Path, now: Path) -> list[str]:
-    if not frozen.is_dir():  # whoever runs it says so
+    try:
+        before = _contents(frozen)
+    except (BadSetting, OSError):  # it is gone, or damaged: whoever runs it says so
         return []
-    before, after = _contents(frozen), _contents(now)
+    after = _contents(now)
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     told = (os.fsencode(name).decode(errors="replace") for name in names)  # a name may be in any encoding
     return [f"[topics] of {name}" if name == PROJECT_FILE else name for name in told]
