@@ -51,6 +51,17 @@ def test_a_users_setting_wins_over_a_default(tmp_path):
     assert found.items() >= RULES.items()
 
 
+def test_what_a_value_claims_to_be_is_limited_whatever_the_project_sets(tmp_path):
+    limit = "-Dorg.apache.avro.limits.bytes.maxLength=67108864"
+    for master in ("local[4]", "spark://host:7077"):
+        for own in ({}, {f"spark.{which}.extraJavaOptions": "-Dx=y" for which in ("driver", "executor")}):
+            found = session_settings(SparkConfig(master=master, settings=own), tmp_path, [])
+            for which in ("driver", "executor"):
+                options = found[f"spark.{which}.extraJavaOptions"].split()
+                assert limit in options
+                assert ("-Dx=y" in options) == bool(own)
+
+
 def test_workers_import_what_they_are_shown_first_and_never_from_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for given, path in ({}, f"{tmp_path}/imports"), ({"PYTHONPATH": "/more"}, f"{tmp_path}/imports:/more"):

@@ -85,6 +85,7 @@ _DEFAULTS = {
 }
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTORS_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
 # Ten times the JVM's own thresholds: at a start on two cores its optimising compiler takes as much time as all else
 # (docs/decisions/spark-start.md), and a loop that is worth it gets there within the first long batch anyway.
 _LATE_C2 = (
@@ -96,6 +97,12 @@ _LATE_C2 = (
 # Spark recognises that a batch was interrupted by a regular expression over the message, which goes a few frames deeper
 # with each letter: with the usual stack of 1 MB every stop of a query wrote a thousand lines of StackOverflowError.
 _DEEP = "-Xss16m"
+# Java's Avro makes room for as many bytes or items as a value says it has, before it reads them. A damaged one that
+# says 2 GB ended the JVM, with all jobs and tables in it, at every start; beyond the limit a value does not decode.
+_AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{what}.maxLength={most << 20}"
+    for what, most in (("bytes", 64), ("string", 64), ("collectionItems", 16))
+)
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -122,11 +129,11 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     shutil.rmtree(scratch_directory(directory), ignore_errors=True)
     settings = session_settings(config, directory, jars)
     archive = archive_path(java, jars)
-    if is_local(config.master) and not settings.get(_JAVA_OPTIONS):
+    if is_local(config.master) and not config.settings.get(_JAVA_OPTIONS):
         # A killed JVM leaves what it has unpacked there behind: with the scratch files it is gone at the next start.
         temporary = f"-Djava.io.tmpdir={scratch_directory(directory).absolute()}"
         options = [*_LATE_C2, _DEEP, temporary, *(use_archive(archive) if archive.is_file() else ())]
-        settings[_JAVA_OPTIONS] = shlex.join(options)
+        settings[_JAVA_OPTIONS] += f" {shlex.join(options)}"
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if is_local(config.master):
@@ -171,7 +178,8 @@ def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path])
     found = _DEFAULTS | (_LOCAL if is_local(config.master) else {}) | own | config.settings | RULES
     # Python workers start in a directory that is anybody's: a project's as it is edited, or one with a `token.py`.
     paths = filter(None, (str(worker_imports(directory).absolute()), config.settings.get(_WORKERS_PATH)))
-    return found | {"spark.executorEnv.PYTHONSAFEPATH": "1", _WORKERS_PATH: os.pathsep.join(paths)}
+    java = {key: f"{_AVRO_LIMITS} {found.get(key, '')}".strip() for key in (_JAVA_OPTIONS, _EXECUTORS_JAVA_OPTIONS)}
+    return found | java | {"spark.executorEnv.PYTHONSAFEPATH": "1", _WORKERS_PATH: os.pathsep.join(paths)}
 
 
 def check_settings(config: SparkConfig) -> None:
