@@ -16,10 +16,10 @@ from mainstem.core import CorruptData, TopicPartition
 COMMIT = TableCommit("flights", {0: PartitionBooks(next=41, rows=40, hash=2**63)}, "cluster", "id")
 
 
-def write(table, version, metadata=None, *, rows=3):
+def write(table, version, metadata=None, *, rows=3, operation="WRITE"):
     directory = table / "_delta_log"
     directory.mkdir(parents=True, exist_ok=True)
-    info = {"timestamp": 1, "operation": "WRITE"} | ({"userMetadata": metadata} if metadata is not None else {})
+    info = {"timestamp": 1, "operation": operation} | ({"userMetadata": metadata} if metadata is not None else {})
     actions = [{"commitInfo": info}, *({"add": {"path": f"{n}.parquet"}} for n in range(rows))]
     lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
     (directory / f"{version:020}.json").write_text(lines + "\n")
@@ -34,6 +34,13 @@ def test_our_newest_commit_is_found_below_those_of_others(tmp_path):
     assert is_table(tmp_path)
     assert last_commit(tmp_path) == Found(2, COMMIT)
     assert COMMIT.positions == {TopicPartition("flights", 0): 41}
+
+
+def test_a_table_that_is_compacted_after_each_merge_has_the_merges_metadata_once(tmp_path):
+    """With `delta.autoOptimize.autoCompact` Delta writes them once more: it was held, as if two sinks wrote it."""
+    for version in range(4):
+        write(tmp_path, version, numbered(version // 2 + 1).metadata, operation=("MERGE", "OPTIMIZE")[version % 2])
+    assert last_commit(tmp_path) == newest_since(tmp_path, 0) == Found(2, numbered(2))
 
 
 def numbered(number):

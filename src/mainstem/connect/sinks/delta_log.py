@@ -251,6 +251,7 @@ def _metadata(line: bytes) -> TableCommit | _Restore | None:
     if info is not None and info.operation == "RESTORE":
         return msgspec.json.decode(info.operationParameters, type=_Restore, strict=False)
     text = info.userMetadata if info is not None else None
-    if text is None or '"mainstem"' not in text:
+    # Where a person has a table compacted after each merge (autoCompact), the merge's metadata are there once more.
+    if info is None or info.operation == "OPTIMIZE" or text is None or '"mainstem"' not in text:
         return None
     return msgspec.json.decode(text, type=TableCommit, strict=False)
