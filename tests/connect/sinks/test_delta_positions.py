@@ -20,6 +20,7 @@ from mainstem.connect.sinks.delta_topics import Slice
 from mainstem.core.clock import ManualClock
 from mainstem.registry import avro
 from tests.support.lakehouse import FLIGHT, NUMBER, collected, flight, number
+from tests.support.undecided import undecided
 
 
 def write(directory, commit, version=None):
@@ -52,6 +53,20 @@ def test_a_table_goes_on_where_it_is_and_is_held_where_its_topic_is_another(log_
     ends = {str(number): end for number, end in end_offsets(log_connection, "flights").items()}
     assert positions.open("flights".__eq__) == {"flights": ends}
     assert "the table is of topic another" in held.reasons["flights"]
+
+
+def test_a_held_table_whose_topic_has_an_open_transaction_does_not_hold_up_the_others(
+    log_connection, tmp_path, held, positions
+):
+    """Its place was the end of all records, and the query reads up to the transaction: it failed at every start."""
+    (tmp_path / "flights" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "flights" / "_delta_log" / f"{0:020}.json").write_bytes(b'{"commitInfo": damaged}')
+    with undecided(log_connection, "stranger", lambda word: [("flights", None, word.encode())]):
+        starts = positions.open(lambda topic: topic == "flights")
+        stable = end_offsets(log_connection, "flights", committed=True)
+        assert held.reasons.keys() == {"flights"}
+        assert starts == {"flights": {"0": stable[0], "1": 0}}
+        assert stable[0] < end_offsets(log_connection, "flights")[0]
 
 
 def test_the_books_go_on_from_those_of_the_last_commit(positions):
