@@ -30,6 +30,15 @@ def test_values_without_a_schema_stay_as_they_are():
     assert [row["value"] for row in rows.to_pylist()] == [b"{}", b"", None]
 
 
+def test_a_time_that_python_has_none_of_is_kept():
+    """A record's time is its producer's: microseconds for milliseconds are of the year 55840: all tables stopped."""
+    at = pa.array([1_700_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    records = collected((b"k", number(1))).drop_columns("timestamp").append_column("timestamp", at)
+    for merged in (False, True):
+        rows = typed_small(records, {1: Columns(NUMBER)}, merged=merged)
+        assert rows["_timestamp"].combine_chunks() == at
+
+
 def test_of_a_changelog_the_last_record_of_each_key_counts():
     sent = [(b"a", change("c", 1)), (b"b", change("c", 2)), (b"a", change("d")), (b"b", change("u", 3)), (b"c", None)]
     rows = typed_small(collected(*sent), {1: Columns(CHANGE)}, merged=True)
