@@ -2,10 +2,15 @@
 
 import itertools
 import shutil
+from datetime import UTC, datetime
 
 import deltalake
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaProtocolError
+from deltalake.transaction import AddAction
+from pyarrow import parquet
+from structlog.testing import capture_logs
 
 from mainstem.client.catalog import write_catalog
 from mainstem.client.topics import ensure_topic
@@ -82,6 +87,43 @@ def test_a_large_table_is_merged_by_spark(tmp_path, monkeypatch):
     commit_small(tmp_path / "t", rows, said(1), merged=True)
     with pytest.raises(NotPlain, match="large"):
         commit_small(tmp_path / "t", rows, said(2), merged=True)
+
+
+def test_times_that_would_be_others_are_left_to_spark(tmp_path):
+    """Delta-rs read a time of 96 bits, as Spark writes unless told otherwise, as nanoseconds of 64: 9999 was 1816."""
+    schema = record(("until", {"type": "long", "logicalType": "timestamp-micros"}))
+    rows = [
+        typed_small(collected((key, avro.encode(1, schema, {"until": at}))), {1: Columns(schema)}, merged=True)
+        for key, at in ((b"a", datetime(9999, 12, 31, tzinfo=UTC)), (b"b", AT))
+    ]
+    table = tmp_path / "t"
+    commit_small(table, rows[1], said(1), merged=True)
+    parquet.write_table(rows[0].drop_columns("_deleted"), table / "by_spark", use_deprecated_int96_timestamps=True)
+    file = AddAction("by_spark", (table / "by_spark").stat().st_size, {}, 0, True, "{}")
+    opened = DeltaTable(str(table))
+    opened.create_write_transaction([file], "append", opened.schema())
+    with pytest.raises(NotPlain, match="times"):
+        commit_small(table, rows[1], said(2), merged=True)
+
+
+def test_what_ends_delta_rs_itself_is_left_to_spark(tmp_path):
+    """It takes the path for an address; that was no error that anybody foresaw, and stopped all tables."""
+    rows = typed_small(collected((b"k", number(1))), {1: Columns(NUMBER)}, merged=False)
+    with pytest.raises(NotPlain, match="InvalidDomainCharacter"):
+        commit_small(tmp_path / "a[b]" / "t", rows, said(1), merged=False)
+
+
+def test_a_table_that_delta_rs_does_not_write_is_no_news(tmp_path, monkeypatch):
+    """One with a column that became wider was told of at every commit."""
+
+    def refuse(*args, **options):
+        raise DeltaProtocolError("Unsupported table features required: [TypeWidening]")
+
+    monkeypatch.setattr(deltalake, "write_deltalake", refuse)
+    rows = typed_small(collected((b"k", number(1))), {1: Columns(NUMBER)}, merged=False)
+    with capture_logs() as told, pytest.raises(NotPlain, match="TypeWidening"):
+        commit_small(tmp_path / "t", rows, said(1), merged=False)
+    assert told == []
 
 
 def test_what_fails_after_the_commit_is_not_written_again(tmp_path, monkeypatch):

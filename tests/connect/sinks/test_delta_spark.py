@@ -2,15 +2,19 @@
 
 import json
 import zlib
+from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from mainstem.audit.books import Verdict
 from mainstem.audit.report import audit
 from mainstem.client.topics import ensure_topic
-from mainstem.connect.sinks import delta_spark
-from mainstem.connect.sinks.delta_spark import compile_settings, one_line
+from mainstem.connect.sinks import delta_small, delta_spark
+from mainstem.connect.sinks.delta_spark import TableHeld, common_columns, compile_settings, one_line
 from mainstem.core import TopicPartition
 from tests.support.lakehouse import PLANE, flight, plane, record, register
 
@@ -62,6 +66,55 @@ def place(kind, **more):
 
 def numbers(kind):
     return record(("id", "int"), ("value", {"type": "array", "items": kind}))
+
+
+def test_a_column_that_is_there_twice_is_named():
+    """Of a field with the name of one of ours; Spark said that a reference is ambiguous."""
+    part = SimpleNamespace(schema=StructType([StructField(name, StringType()) for name in ("_Key", "id", "_key")]))
+    with pytest.raises(TableHeld, match=r"^t: column _key: expected one of that name, found 2$"):
+        common_columns(Path("t"), None, [part])
+
+
+@pytest.mark.spark
+def test_a_value_that_claims_gigabytes_does_not_decode(lake):
+    """Java made room for them: out of memory, the JVM ended, and so at every start."""
+    lists = record(("numbers", {"type": "array", "items": "long"}))
+    register(lake.connection, {20: lists})
+    count = bytes.fromhex("80d0acf30e")  # two thousand millions
+    origin, numbers = b"\0\0\0\0\x01\x02\x02" + count, b"\0\0\0\0\x14" + count
+    for topic, value in {"flights": origin, "lists": numbers}.items():
+        ensure_topic(lake.connection, topic, 1)
+        lake.send(topic, [(b"a", value)])
+    lake.send("flights", [(b"b", flight(1))])
+    lake.run()
+    lake.wait_for("_quarantine", [("flights", origin), ("lists", numbers)], "topic", "value")
+    lake.wait_for("flights", [(1,)], "number")
+
+
+@pytest.mark.spark
+def test_times_of_any_year_are_read_by_others(lake, monkeypatch):
+    """Spark's own default is a type that others read as nanoseconds of 64 bits, of the years 1677 to 2262."""
+    monkeypatch.setattr(delta_small, "COLLECTED_BYTES", 0)  # written by Spark
+    ensure_topic(lake.connection, "flights", 1)
+    times = [datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]
+    lake.send("flights", [(b"a", flight(1) | {"at": at}) for at in times])
+    lake.run()
+    lake.wait_for("flights", [(at,) for at in times], "at")
+
+
+@pytest.mark.spark
+def test_tables_may_lie_in_a_directory_of_any_name(lake):
+    """Where it is taken for an address (`[...]`) or for a quote, delta-rs or SQL failed, for all tables."""
+    lake.directory = lake.directory / "a[b`c]"
+    lake.tables = lake.directory / "tables"
+    ensure_topic(lake.connection, "planes", 1)
+    lake.send("planes", [plane("c", "N1"), (b"N0", b"not avro")], 3)
+    lake.run()
+    lake.wait(lambda: lake.said() == {("lakehouse", "planes", 2)})
+    lake.send("planes", [plane("u", "N1", 5)], 3)
+    lake.wait(lambda: lake.said() == {("lakehouse", "planes", 3)})
+    rows = lake.spark.read.format("delta").load(str(lake.tables / "planes")).collect()
+    assert [(row["tailnum"], row["seats"]) for row in rows] == [("N1", 5)]
 
 
 def priced(kind):

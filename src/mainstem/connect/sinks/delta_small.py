@@ -9,6 +9,7 @@ plain (a type that Avro and Delta call differently, a record that does not decod
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,14 +186,19 @@ def commit_books(path: Path, commit: TableCommit) -> None:
 
 
 def _try(path: Path, commit: TableCommit, write: Callable[[], None]) -> None:
+    from deltalake.exceptions import DeltaProtocolError
+
     try:
         write()
     except (NotPlain, TableGone):
         raise
-    except Exception as error:  # delta-rs raises plain ones too
+    except BaseException as error:  # delta-rs raises plain ones, too, and what it did not foresee is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         if has_commit(path, commit):
             return  # what failed came after it
-        log.warning("left_to_spark", table=str(path), reason=one_line(error))
+        if not isinstance(error, DeltaProtocolError):  # which comes at every commit, once a column became wider
+            log.warning("left_to_spark", table=str(path), reason=one_line(error))
         raise NotPlain(f"{path}: {error}") from error
 
 
@@ -238,8 +244,11 @@ def _commit(path: Path, rows: "pa.Table", commit: TableCommit, *, merged: bool) 
     if not merged:
         write_deltalake(table, rows, mode="append", commit_properties=said)
         return
-    if sum(table.get_add_actions(flatten=True)["size_bytes"].to_pylist()) > MERGED_BYTES:
+    files = table.get_add_actions(flatten=True)
+    if sum(files["size_bytes"].to_pylist()) > MERGED_BYTES:
         raise NotPlain("a large table")
+    if any(_has_wide_times(path / name) for name in files["path"].to_pylist()):
+        raise NotPlain("times that would be others")
     before, values = table.version(), {f"`{name}`": f"s.`{name}`" for name in names}
     merge = table.merge(rows, "t._key = s._key", source_alias="s", target_alias="t", commit_properties=said)
     merge = merge.when_matched_delete("s._deleted")
@@ -248,6 +257,18 @@ def _commit(path: Path, rows: "pa.Table", commit: TableCommit, *, merged: bool) 
     merge.execute()
     if table.version() == before:  # nothing had to be changed: the position moves all the same
         table.create_write_transaction([], "append", table.schema(), commit_properties=said)
+
+
+@lru_cache(maxsize=10_000)
+def _has_wide_times(file: Path) -> bool:
+    """Whether a file, which never changes, has times as Spark writes them unless told otherwise.
+
+    Delta-rs reads those as nanoseconds of 64 bits: what is not of the years 1677 to 2262 becomes another time.
+    """
+    from pyarrow import parquet
+
+    schema = parquet.ParquetFile(file).schema
+    return any(schema.column(number).physical_type == "INT96" for number in range(len(schema)))
 
 
 def _check_columns(table: Any, rows: "pa.Table", names: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ It takes whatever comes: values that do not decode go to quarantine, columns are
 the source are applied. What small batches need not pay for all that is in `delta_small`.
 """
 
+import collections
 import functools
 import itertools
 import zlib
@@ -32,6 +33,8 @@ SETTINGS = {
     # The books of a batch that changes no row must be kept too: only bad records, an insert and its delete.
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
     "spark.databricks.delta.typeWidening.allowAutomaticWidening": "always",
+    # Spark's own default is a type of 96 bits, which others read as nanoseconds of 64: a `valid_to` of 9999 as 1816.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # OPTIMIZE holds up the batch: it rewrites what is below 64 MB, and not, as it comes, all of a table of up to 1 GB.
     "spark.databricks.delta.optimize.minFileSize": str(64 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
@@ -181,7 +184,7 @@ class SparkWriter:
         """Have a table say that it has more offsets of its topic, in a commit without rows."""
         path = self._directory / commit.topic
         nothing = self._spark.read.format("delta").load(str(path)).limit(0)
-        nothing.writeTo(f"delta.`{path}`").option("userMetadata", commit.metadata).append()
+        nothing.writeTo(_in_sql(path)).option("userMetadata", commit.metadata).append()
 
     def care(self, topic: str, commits: int) -> None:
         """Keep the number of a table's files small: of the newest version, and of what the older ones have left.
@@ -192,7 +195,7 @@ class SparkWriter:
         for statement, every in CARE.items():
             if turn % every == 0:
                 try:
-                    self._spark.sql(f"{statement} delta.`{self._directory / topic}`")
+                    self._spark.sql(f"{statement} {_in_sql(self._directory / topic)}")
                 except failures() as error:
                     log.warning("table_care_failed", topic=topic, statement=statement, reason=one_line(error))
 
@@ -254,7 +257,7 @@ class SparkWriter:
         table = self._shapes.get(topic) or self._spark.read.format("delta").load(str(path)).schema
         columns, needed = common_columns(path, table, parts)
         if needed & Fit.WIDER:
-            self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+            self._spark.sql(f"ALTER TABLE {_in_sql(path)} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
         if needed:
             self._shapes.pop(topic, None)
         else:
@@ -262,12 +265,12 @@ class SparkWriter:
         return united(parts, columns)
 
     def _append(self, rows: "DataFrame", commit: TableCommit) -> None:
-        path, options = str(self._directory / commit.topic), {"mergeSchema": "true", "userMetadata": commit.metadata}
+        path, options = self._directory / commit.topic, {"mergeSchema": "true", "userMetadata": commit.metadata}
         rows = rows.drop("_op", "_deleted")
         if commit.is_first:
-            rows.write.format("delta").mode("append").options(**options).save(path)
+            rows.write.format("delta").mode("append").options(**options).save(str(path))
         else:  # `save` makes a table that is gone anew, with metadata that claim what it had
-            rows.writeTo(f"delta.`{path}`").options(**options).append()
+            rows.writeTo(_in_sql(path)).options(**options).append()
 
     def _merge(self, typed: "DataFrame", commit: TableCommit, slices: list[Slice]) -> None:
         """Apply the last record of every key: 1. truncations, 2. the rows."""
@@ -297,9 +300,8 @@ class SparkWriter:
         truncate = f"WHEN NOT MATCHED BY SOURCE AND ({before_cut}) THEN DELETE" if cuts else ""
         try:
             session.sql(
-                # S608: the path's last part is a topic's name: letters, digits, dots, dashes and underscores only;
-                # columns are quoted Avro names
-                f"MERGE WITH SCHEMA EVOLUTION INTO delta.`{path}` t USING global_temp.{view} s ON t._key = s._key "  # noqa: S608
+                # S608: the path is quoted, and columns are quoted Avro names
+                f"MERGE WITH SCHEMA EVOLUTION INTO {_in_sql(path)} t USING global_temp.{view} s ON t._key = s._key "  # noqa: S608
                 f"WHEN MATCHED AND s._deleted THEN DELETE WHEN MATCHED THEN UPDATE SET {values} "
                 f"WHEN NOT MATCHED AND NOT s._deleted THEN INSERT ({names}) VALUES ({taken}) {truncate}"
             )
@@ -308,15 +310,20 @@ class SparkWriter:
 
     def _quarantine(self, bad: "DataFrame") -> None:
         """Keep what does not decode, with its reason; once, however often the batch runs."""
-        path = str(self._directory / QUARANTINE)
+        path = self._directory / QUARANTINE
         rows = bad.select("topic", "partition", "offset", "timestamp", "reason", "key", "value")
-        if not is_table(self._directory / QUARANTINE):
-            rows.filter("false").write.format("delta").mode("append").save(path)
+        if not is_table(path):
+            rows.filter("false").write.format("delta").mode("append").save(str(path))
         rows.createOrReplaceTempView("undecodable")
         rows.sparkSession.sql(
-            f"MERGE INTO delta.`{path}` t USING undecodable s ON t.topic = s.topic AND t.partition = s.partition "
+            f"MERGE INTO {_in_sql(path)} t USING undecodable s ON t.topic = s.topic AND t.partition = s.partition "
             "AND t.offset = s.offset AND t.timestamp = s.timestamp WHEN NOT MATCHED THEN INSERT *"
         )
+
+
+def _in_sql(table: Path) -> str:
+    """The name of a table for SQL, whatever its path has."""
+    return "delta.`" + str(table).replace("`", "``") + "`"
 
 
 def common_columns(path: Path, table: "StructType | None", parts: "Iterable[DataFrame]") -> "tuple[StructType, Fit]":
@@ -324,14 +331,14 @@ def common_columns(path: Path, table: "StructType | None", parts: "Iterable[Data
     the other, `_op` and `_deleted`; and what the table needs for it.
 
     Raises:
-        TableHeld: a column has another type in a part than in the table, or in a part before it.
+        TableHeld: a column has another type in a part than in the table, or in a part before it, or is there twice.
     """
     from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
     own = (StructField("_op", StringType()), StructField("_deleted", BooleanType()))
     columns = {field.name.lower(): field for field in (*(table or ()), *own)}
     needed = Fit.AS_IS
-    for new in (field for part in parts for field in part.schema):
+    for new in (field for part in parts for field in _checked(path, part.schema)):
         name, kind = new.name.lower(), new.dataType
         if name not in columns:
             columns[name] = new
@@ -347,6 +354,23 @@ def common_columns(path: Path, table: "StructType | None", parts: "Iterable[Data
             )
         columns[name] = StructField(columns[name].name, joined(kind, has))
     return StructType([*columns.values()]), needed
+
+
+def _checked(path: Path, columns: "StructType") -> "StructType":
+    """The columns of a part.
+
+    Raises:
+        TableHeld: two have one name.
+    """
+    names = collections.Counter(field.name.lower() for field in columns)
+    for name, count in names.items():
+        if count > 1:
+            raise TableHeld(
+                f"{path}: column {name}: expected one of that name, found {count}",
+                hint="call the field something else, in a topic without records of this schema: a table has _key, "
+                "_partition, _offset and _timestamp of its own, _op and _deleted are taken too, and id is ID",
+            )
+    return columns
 
 
 def united(parts: "Iterable[DataFrame]", columns: "StructType") -> "DataFrame":
