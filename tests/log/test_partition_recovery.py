@@ -360,6 +360,29 @@ def test_the_journal_speaks_no_more_of_a_partition_that_is_deleted(tmp_path):
     run(test())
 
 
+def test_a_file_that_a_start_removes_does_not_come_back(tmp_path):
+    """Its deletion was not synced where nothing else had changed; without a checkpoint its name was the end of the log,
+    and offsets were missing."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"0"))
+        await log.close()
+        disk.write_file(tmp_path / str(TP) / "00000000000000000003.log", b"")
+        disk.sync_directory(tmp_path / str(TP))
+        log = await open_log(tmp_path, disk=disk)
+        await log.close()
+        after = disk.after_power_cut(lambda most: 0)
+        after.unlink(tmp_path / "checkpoint")
+        log = await open_log(tmp_path, disk=after)
+        assert log.partitions[TP].log_end_offset == 1
+        await log.close()
+
+    run(test())
+
+
 def test_no_file_names_an_end_that_is_not_durable(tmp_path, monkeypatch):
     """While records were deleted others were on their way, and the file behind these was made: without a checkpoint the
     log went on there, and offsets were missing."""

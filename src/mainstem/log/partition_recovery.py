@@ -258,6 +258,8 @@ class PartitionRecovery:
             if unfinished or (path.suffix in SUFFIXES and path not in known):
                 log.info("leftover_removed", path=str(path))
                 self._disk.unlink(path)
+                # The next checkpoint syncs that: an empty segment's name would say where the log ends.
+                self.partition.changed = self.partition.segments.changed = True
 
     # -- where it goes wrong ------------------------------------------------------------------------------------------
 
