@@ -134,7 +134,10 @@ def test_a_kafka_that_is_not_there_is_told_before_anything_is_loaded(project):
         ('[sinks.x]\ntype = "oracle"\n', "oracle"),
         ('[sinks.x]\ntype = "delta"\ntopics = "("\n', "no regular expression"),
         ("[topcs.a]\n", "unknown table [topcs]"),
-        ('[spark]\nsettings = {"spark.speculation" = "true"}\n', "spark.speculation"),
+        ('[spark]\nsettings = {"spark.speculation" = "true"}\n', "mainstem.toml: [spark]: settings: spark.speculation"),
+        ('[spark]\nmaster = "bogus"\n', "mainstem.toml: [spark]: master = 'bogus': expected local[N]"),
+        ('[gateway]\nlisten = "foo"\n', "mainstem.toml: [gateway]: listen: expected HOST:PORT, found 'foo'"),
+        ('[sinks.x]\ntype = "delta"\ntopics = ".*"\n', "fits __mainstem.audit, which it writes to"),
     ],
 )
 def test_what_up_refuses_is_no_plan(project, settings, told):

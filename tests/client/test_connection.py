@@ -6,6 +6,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from mainstem.client import BrokerUnavailable, Connection, Security
 from mainstem.client.compacted import read_compacted
+from mainstem.client.connection import records_are_gone
 from mainstem.client.topics import ensure_topic
 from mainstem.client.transaction import SharedTransaction
 from mainstem.core import TopicPartition, UserError
@@ -128,3 +129,9 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(secure_kafka):
     address, _ = secure_kafka
     with pytest.raises(BrokerUnavailable, match=r"(?i)certificate"):
         SharedTransaction(Connection(address, Security("SASL_SSL", "PLAIN", "ada", "secret")), "t")
+
+
+def test_how_spark_says_that_records_are_gone():
+    said = "Some data may have been lost because they are not available in Kafka any more; either the data was aged out"
+    assert records_are_gone(f"[STREAM_FAILED] {said}")
+    assert not records_are_gone("Java heap space")

@@ -228,8 +228,9 @@ def test_a_topic_that_is_made_anew_has_another_id(connection, topic):
 @pytest.mark.filterwarnings("ignore")
 def test_nobody_there_is_one_line(monkeypatch):
     monkeypatch.setattr("mainstem.client.topics.TIMEOUT_SECONDS", 1.0)
-    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:\d+: list topics"):
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:\d+: list topics") as caught:
         list_topics(Connection("127.0.0.1:1"))
+    assert "is that the address of a log?" in caught.value.hint
 
 
 def test_topics_are_kept_for_ever_unless_the_project_says_otherwise():

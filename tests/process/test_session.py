@@ -21,10 +21,17 @@ from mainstem.process.session import (
 )
 
 
-def test_a_setting_that_breaks_the_promise_is_refused(tmp_path):
-    config = SparkConfig(settings={"spark.speculation": "true"})
-    with pytest.raises(BadSparkSetting, match=r"spark\.speculation = 'true' would break"):
-        session_settings(config, tmp_path, [])
+def test_a_setting_that_breaks_the_promise_is_refused():
+    with pytest.raises(ValueError, match=r"spark\.speculation = 'true' would break"):
+        SparkConfig(settings={"spark.speculation": "true"})
+
+
+def test_a_master_that_is_none_of_sparks_is_refused():
+    for good in ("local", "local[2]", "local[*]", "local[2, 3]", "local-cluster[2,1,600]", "spark://a:7077", "yarn"):
+        assert SparkConfig(master=good).master == good
+    for bad in ("", "bogus", "local[", "localhost:7077", "spark://"):
+        with pytest.raises(ValueError, match=r"expected local\[N\]"):
+            SparkConfig(master=bad)
 
 
 @pytest.mark.spark

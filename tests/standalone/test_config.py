@@ -131,12 +131,17 @@ def test_two_files_of_one_topic_are_refused_where_one_may_state_its_end(project)
         assert sorted(load_config(project(good), {}).sources) == ["x", "y"]
 
 
-def test_two_lakehouses_in_one_directory_are_refused_with_both_their_names(project):
+def test_two_lakehouses_in_one_directory_are_refused_with_both_their_names(project, monkeypatch):
     two = '[sinks.lake]\ntype = "delta"\n[sinks.copy]\ntype = "delta"\n'
     directory = project(two)
     for text in (two, two + 'path = "data/../data/tables"\n'):
         with pytest.raises(BadSetting, match=r"\[sinks.lake\] and \[sinks.copy\] .* same directory, .*data/tables"):
             table_directories(load_config(project(text), {}), directory / "data")
+    with monkeypatch.context() as where:  # what Spark is given in SQL must be absolute
+        where.chdir(directory)
+        assert table_directories(load_config(project('[sinks.lake]\ntype = "delta"\n'), {}), Path("data")) == {
+            "lake": directory / "data" / "tables"
+        }
     apart = load_config(project(two + 'path = "elsewhere"\n'), {})
     assert table_directories(apart, directory / "data") == {
         "lake": directory / "data" / "tables", "copy": directory / "elsewhere"

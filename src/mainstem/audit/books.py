@@ -146,11 +146,17 @@ def _writers(book: PartitionBooks, early: Mapping[str, Count], late: Mapping[str
     if low == high:
         if found == high:
             return Line(book.partition, "writer", names, Verdict.BALANCED, high.count, found.count)
-        why = "hashes differ" if found.count == high.count else "counts differ"
+        why = _difference(found.count - high.count)
         return Line(book.partition, "writer", names, Verdict.WRONG, high.count, found.count, why)
     inside = low.count <= found.count <= high.count
     verdict = Verdict.IN_FLIGHT if inside else Verdict.WRONG
     return Line(book.partition, "writer", names, verdict, high.count, found.count, "written to while counted")
+
+
+def _difference(more: int) -> str:
+    if more == 0:
+        return "hashes differ"
+    return f"{more} more than its writers count: twice, or another client's" if more > 0 else f"{-more} are missing"
 
 
 def _reader(book: PartitionBooks, said: Report) -> Line:

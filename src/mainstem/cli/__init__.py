@@ -103,8 +103,8 @@ def main() -> None:
     141 nobody reads the output any more. A bug is a failure: it shows its traceback. A process under a supervisor ends
     with 75 where it may be started again, and with 3 where a newer one has taken its work over.
     """
-    _load_kio()
     try:
+        _load_kio()
         # What `ctx.exit` was given, or what the command returned: None.
         code = group.main(prog_name="mainstem", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

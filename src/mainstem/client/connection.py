@@ -155,6 +155,14 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return context
 
 
+def records_are_gone(error: str) -> bool:
+    """Whether Spark 4.2 says by this that there are no records any more where a query goes on: deleted with their topic,
+    or by its retention.
+    """
+    signs = ("UnknownTopicOrPartition", "data may have been lost", "data may have been missed", "OffsetOutOfRange")
+    return any(sign in error for sign in signs)
+
+
 def _given(settings: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if value}
 

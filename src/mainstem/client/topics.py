@@ -417,4 +417,5 @@ def _translated(error: KafkaException, doing: str) -> Exception:
         return UnknownTopic(f"{doing}: no such topic")
     if cause.code() in _REFUSALS:
         return TopicRefused(f"{doing}: {cause.str()}")
-    return BrokerUnavailable(f"{doing}: {cause.str()}")
+    hint = "is that the address of a log? the gateway, say, listens at another" if cause.code() in _NO_ANSWER else ""
+    return BrokerUnavailable(f"{doing}: {cause.str()}", hint=hint)

@@ -5,6 +5,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from mainstem.core.address import parse_address
+from mainstem.core.config import BadSetting
+
 
 class CollectorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the collector.
@@ -38,3 +41,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: str = "127.0.0.1:9600"
     collector: CollectorConfig = CollectorConfig()
+
+    def __post_init__(self) -> None:
+        try:
+            parse_address(self.listen, "listen")
+        except BadSetting as error:
+            raise ValueError(str(error)) from None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainstem.client.connection import Connection
+from mainstem.client.connection import Connection, records_are_gone
 from mainstem.client.heartbeats import statement_about, write_heartbeats
 from mainstem.client.internal import job_key
 from mainstem.client.progress import NextOffsets, Reads
@@ -67,8 +67,6 @@ _HEARTBEAT = "_heartbeat"
 _INJECTIONS_KEPT = 1000
 _ATTEMPTS = 5
 _END_OF_TIME = 1 << 53  # ms since 1970
-_LOST = ("UnknownTopicOrPartition", "data may have been lost", "data may have been missed", "OffsetOutOfRange")
-"""How Spark 4.2 says that records are gone that a query has not read."""
 
 
 class JobFailed(MainstemError):
@@ -243,7 +241,7 @@ class RunningJob:
         if path is not None:
             reason, hint = f"{path}: cut or changed since it was written", checkpoint.repair(path, self._committed)
             raise JobRefused(None, reason, hint=hint)
-        if any(sign in text for sign in _LOST):
+        if records_are_gone(text):
             raise JobRefused(
                 None,
                 f"records of {', '.join(each.topic for each in self.spec.inputs)} are gone that it has not read: deleted "

@@ -3,6 +3,7 @@ that correctness rests on.
 """
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -40,6 +41,15 @@ class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_level: str = "ERROR"
     settings: dict[str, str] = {}
 
+    def __post_init__(self) -> None:
+        if not _MASTER.fullmatch(self.master):
+            raise ValueError(f"master = {self.master!r}: expected local[N], spark://HOST:PORT or another of Spark's")
+        for key, value in self.settings.items():
+            if reason := _contradiction(key, value):
+                raise ValueError(f"settings: {reason}")
+
+
+_MASTER = re.compile(r"local|local(-cluster)?\[[\d*, ]+\]|yarn|(spark|k8s)://.+")
 
 RULES = {
     # A broker recognises a duplicate batch by its sequence range only: a second attempt of a task with other rows would
@@ -122,7 +132,6 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     Raises:
         NoJava: no Java that can run Spark.
         FetchFailed: a jar is missing and could not be fetched.
-        BadSparkSetting: a setting contradicts the rules.
         SparkNotStarted: Java or Spark ended at once.
     """
     java, jars = find_java(), spark_jars()
@@ -139,8 +148,11 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     if is_local(config.master):
         os.environ["SPARK_HOME"] = str(spark_home())
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    for each in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # who catches an error tells it, in one line
+        PySparkLogger.getLogger(each).disabled = True
     builder = SparkSession.builder.appName(name).master(config.master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -159,12 +171,7 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
 
 
 def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path]) -> dict[str, str]:
-    """Every setting of the root session, jars included.
-
-    Raises:
-        BadSparkSetting: a setting contradicts the rules.
-    """
-    check_settings(config)
+    """Every setting of the root session, jars included."""
     scratch = scratch_directory(directory)
     scratch.mkdir(parents=True, exist_ok=True)
     names = [str(jar) for jar in jars]
@@ -180,16 +187,6 @@ def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path])
     paths = filter(None, (str(worker_imports(directory).absolute()), config.settings.get(_WORKERS_PATH)))
     java = {key: f"{_AVRO_LIMITS} {found.get(key, '')}".strip() for key in (_JAVA_OPTIONS, _EXECUTORS_JAVA_OPTIONS)}
     return found | java | {"spark.executorEnv.PYTHONSAFEPATH": "1", _WORKERS_PATH: os.pathsep.join(paths)}
-
-
-def check_settings(config: SparkConfig) -> None:
-    """Check the settings before anything is started with them.
-
-    Raises:
-        BadSparkSetting: a setting contradicts the rules.
-    """
-    for key, value in config.settings.items():
-        _refuse_contradiction(key, value, "[spark] settings")
 
 
 def scratch_directory(directory: Path) -> Path:
@@ -213,7 +210,8 @@ def job_session(spark: "SparkSession", job: str, config: "JobConfig") -> "SparkS
         session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(config.state_partitions))
     for key, value in config.spark.items():
-        _refuse_contradiction(key, value, f"[jobs.{job}] spark")
+        if reason := _contradiction(key, value):
+            raise BadSparkSetting(f"[jobs.{job}] spark: {reason}", hint="remove the setting")
         try:
             session.conf.set(key, value)
         except Exception as error:  # of several kinds, by what is wrong with it
@@ -256,10 +254,7 @@ def check_rules(get: Callable[[str], str | None]) -> None:
             )
 
 
-def _refuse_contradiction(key: str, value: str, where: str) -> None:
+def _contradiction(key: str, value: str) -> str:
+    """What is wrong with a setting; empty if it keeps the rules."""
     needed = (RULES | JOB_RULES).get(key, value)
-    if needed != value:
-        raise BadSparkSetting(
-            f"{where}: {key} = {value!r} would break the exactly-once promise, which needs {needed!r}",
-            hint="remove the setting",
-        )
+    return "" if needed == value else f"{key} = {value!r} would break the exactly-once promise, which needs {needed!r}"

@@ -108,7 +108,7 @@ def table_directories(config: NodeConfig, data: Path) -> dict[str, Path]:
     Raises:
         BadSetting: two keep them in the same place, and would both append the same records.
     """
-    places = {name: Path(each.path or data / LAYOUT["tables"]) for name, each in config.lakehouses.items()}
+    places = {name: Path(each.path or data / LAYOUT["tables"]).absolute() for name, each in config.lakehouses.items()}
     owners: dict[Path, str] = {}
     for name, place in places.items():
         other = owners.setdefault(place.resolve(), name)

@@ -31,7 +31,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     from mainstem.process import load_project
     from mainstem.process.imports import import_from, link_for_workers, stop_importing
     from mainstem.process.plan import plan as make
-    from mainstem.process.session import SparkConfig, check_settings, start_session, stop_session, worker_imports
+    from mainstem.process.session import SparkConfig, start_session, stop_session, worker_imports
     from mainstem.process.topics import losses, settings_of_topics
     from mainstem.registry.client import Registry
     from mainstem.registry.kept import KeptSchemas
@@ -41,7 +41,6 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
 
     config = load_config(project)
     table_directories(config, data)
-    check_settings(config.spark)
     loaded = load_project(project)
     if marker_file(data).exists():
         check_project(data, project, loaded.name)

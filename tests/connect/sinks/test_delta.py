@@ -57,6 +57,27 @@ def test_a_topic_that_comes_while_the_query_is_started_does_not_fail_it(lake, mo
 
 
 @pytest.mark.spark
+def test_a_topic_that_is_deleted_while_it_is_followed_is_told_as_that(lake):
+    """Spark's words spoke of data that may have been lost."""
+    for topic in ("flights", "others"):
+        ensure_topic(lake.connection, topic, 1)
+        lake.send(topic, [(b"a", {"number": 1, "origin": "JFK", "at": 0})])
+    query, told = lake.run(), []
+
+    def failed():
+        told.append(query.states[0].error)
+        return "what it was to read next is gone: a topic was deleted, or its records were" in told
+
+    for topic in ("flights", "others"):
+        lake.wait_for(topic, [(1,)], "number")
+    delete(lake.connection, ["others"])
+    lake.wait(failed)
+    lake.send("flights", [(b"b", {"number": 2, "origin": "JFK", "at": 0})])
+    lake.wait_for("flights", [(1,), (2,)], "number")
+    query.stop()
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("limit", ["COLLECTED_BYTES", "DECODED_RECORDS"])
 def test_topics_become_tables_and_stay_exact_through_lost_checkpoints(lake, monkeypatch, limit):
     monkeypatch.setattr(delta_small, limit, 0)  # written by Spark, or only decoded by it

@@ -27,7 +27,8 @@ import msgspec
 from msgspec import Meta
 
 from mainstem.client.catalog import read_catalog, write_catalog
-from mainstem.client.connection import Connection
+from mainstem.client.connection import Connection, records_are_gone
+from mainstem.client.internal import AUDIT
 from mainstem.client.reports import Report, write_reports
 from mainstem.connect.sinks.delta_held import HeldTables
 from mainstem.connect.sinks.delta_log import TableCommit
@@ -80,6 +81,8 @@ class LakehouseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             re.compile(self.topics)
         except re.error as error:
             raise ValueError(f"topics = {self.topics!r}: no regular expression: {error}") from None
+        if re.fullmatch(self.topics, AUDIT):  # each commit would write a record to it, and lead to the next one
+            raise ValueError(f"topics = {self.topics!r}: fits {AUDIT}, which it writes to: as in {USER_TOPICS!r}")
 
 
 class Lakehouse:
@@ -163,8 +166,11 @@ class Lakehouse:
             self.query = None
 
     def _failed(self, error: BaseException | None) -> None:
-        reason = one_line(error) if error is not None else "it ended"
-        state = self._attempts.fail(reason, getattr(error, "hint", ""))
+        reason, hint = one_line(error) if error is not None else "it ended", getattr(error, "hint", "")
+        if records_are_gone(str(error)):
+            reason = "what it was to read next is gone: a topic was deleted, or its records were"
+            hint = "nothing to do: it goes on from where its tables are, and tells of a table that has missed something"
+        state = self._attempts.fail(reason, hint)
         log.warning("lakehouse_failed", sink=self._name, reason=reason, again_in_seconds=state.retry_seconds)
 
     def _follow(self) -> None:
