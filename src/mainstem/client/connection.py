@@ -156,9 +156,7 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def records_are_gone(error: str) -> bool:
-    """Whether Spark 4.2 says by this that there are no records any more where a query goes on: deleted with their topic,
-    or by its retention.
-    """
+    """Whether Spark 4.2 says by this that no records are there any more where a query goes on."""
     signs = ("UnknownTopicOrPartition", "data may have been lost", "data may have been missed", "OffsetOutOfRange")
     return any(sign in error for sign in signs)
 
