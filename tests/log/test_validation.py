@@ -77,6 +77,15 @@ def test_timestamps_far_from_the_clock():
     check(batch(b"v", timestamp=1), message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=1)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_timestamps_that_microseconds_cannot_say(sign):
+    """Each query of Spark's over the topic ended, for ever."""
+    most = (2**63 - 1) // 1000
+    check(batch(b"v", timestamp=sign * most), message_timestamp_after_max_ms=2**63 - 1)
+    with pytest.raises(InvalidTimestamp, match="of another unit"):
+        check(batch(b"v", timestamp=sign * (most + 1)), message_timestamp_after_max_ms=2**63 - 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "codec", "append_time"),
     [

@@ -14,6 +14,7 @@ _UNPACKED = 32
 """Times `max.message.bytes` that a batch may have unpacked, where the topic has to look inside."""
 _GROWN = 32  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
 _SMALL_BYTES = 1024
+_MOST_MS = ((1 << 63) - 1) // 1000  # Spark reads them as microseconds: one beyond that ends every query of the topic
 _FEW_RECORDS = 500
 
 
@@ -58,6 +59,11 @@ def check_batch(
 def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int, where: object) -> None:
     latest = now_ms + config.message_timestamp_after_max_ms
     earliest = now_ms - config.message_timestamp_before_max_ms
+    if header.base_timestamp < -_MOST_MS or header.max_timestamp > _MOST_MS:
+        raise InvalidTimestamp(
+            f"{where}: timestamps {header.base_timestamp} to {header.max_timestamp} ms, expected what microseconds of 64"
+            " bits can say: are these of another unit?"
+        )
     if header.max_timestamp > latest or 0 <= header.base_timestamp < earliest:
         raise InvalidTimestamp(
             f"{where}: timestamps {header.base_timestamp} to {header.max_timestamp}, expected {earliest} to {latest}"
