@@ -102,6 +102,18 @@ async def test_children_that_end_while_those_after_them_are_stopped_disturb_no_s
     assert supervisor.exit_codes == {"log": -signal.SIGTERM, "connect": -signal.SIGTERM, "spark": 0}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_stops_all_in_order(tmp_path, number):
+    supervisor = Supervisor([child("a", SERVE), child("b", SERVE)], tmp_path)
+
+    async def end():
+        await supervisor.ready()
+        os.kill(os.getpid(), number)
+
+    await run(supervisor, end)
+    assert [state.state for state in supervisor.states] == ["stopped"] * 2
+
+
 async def test_a_killed_child_is_started_again(tmp_path):
     supervisor = Supervisor([child("a", SERVE)], tmp_path, passing=Backoff(0.01, 30))
     pids = []

@@ -167,7 +167,10 @@ class Supervisor:
         """
         self._logs.mkdir(parents=True, exist_ok=True)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        ends = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # the terminal is closed; `nohup` lets that be ignored
+            ends.append(signal.SIGHUP)
+        for number in ends:
             loop.add_signal_handler(number, self.stop)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -176,7 +179,7 @@ class Supervisor:
                 for name in self._after:
                     tasks.create_task(self._follow_up(name))
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in ends:
                 loop.remove_signal_handler(number)
         if self._failure is not None:
             raise self._failure

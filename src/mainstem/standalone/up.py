@@ -143,7 +143,7 @@ def up(
     on_change: Callable[[list[ChildState]], None] = lambda _: None,
     on_news: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run the project at `path` with its state in `data` until SIGINT or SIGTERM.
+    """Run the project at `path` with its state in `data` until SIGINT, SIGTERM or SIGHUP.
 
     Args:
         path: the directory with `mainstem.toml`.
