@@ -44,7 +44,7 @@ def test_a_topic_that_a_client_made_first_is_told(log_connection):
         msgspec.structs.replace(SPEC, name="found.made", kind="changelog", config={}),
         msgspec.structs.replace(SPEC, name="found.absent"),
     ]
-    project = Project("p", Path("/p"), {}, {}, {spec.name: spec for spec in specs}, {}, (), (), ())
+    project = Project("p", Path("/p"), {}, {}, {spec.name: spec for spec in specs}, {}, (), ())
     [line] = other_settings(log_connection, project, settings_of_topics(log_connection, project))
     assert line.startswith("topic found.orders was made with retention.ms = 604800000, and keeps it")
     assert "the project would have made it with -1" in line
@@ -59,7 +59,7 @@ def test_a_topic_that_a_power_cut_takes_records_from_is_told(log_connection):
     alter_config(log_connection, "lost.altered", {"flush.messages": "500"})
     declared = {"lost.altered": {}, "lost.mended": {"flush.messages": "1000"}, "lost.new": {"flush.messages": "1000"}}
     specs = {name: msgspec.structs.replace(SPEC, name=name, config=config) for name, config in declared.items()}
-    project = Project("p", Path("/p"), {}, {}, specs, {}, (), (), ())
+    project = Project("p", Path("/p"), {}, {}, specs, {}, (), ())
     for connection, names in ((None, ["mended", "new"]), (log_connection, ["altered", "new"])):
         assert [
             line.split()[1] for line in losses(project, settings_of_topics(connection, project) if connection else {})
@@ -77,7 +77,7 @@ def test_a_setting_that_the_log_refuses_is_named_with_its_file(log_connection, s
 
 
 def test_the_schema_of_frozen_code_is_named_where_its_user_has_it(registry_url, tmp_path):
-    frozen = Project("p", tmp_path / "frozen", {}, {}, {}, {}, (), (), ())
+    frozen = Project("p", tmp_path / "frozen", {}, {}, {}, {}, (), ())
     file = frozen.directory / "schemas" / "made.avsc"
     file.parent.mkdir(parents=True)
     spec = msgspec.structs.replace(SPEC, name="made.frozen", schema_file=file)

@@ -213,7 +213,9 @@ def test_an_address_that_is_none_is_refused(project):
         choose_addresses(load_config(project, {}), None, "here", None)
     with pytest.raises(BadSetting, match=r"^--gateway: expected HOST:PORT, found '::1:0'"):
         choose_addresses(load_config(project, {}), None, None, "::1:0")
-    with pytest.raises(BadSetting, match=r"^\[gateway\] listen: expected HOST:PORT, found 'there'"):
+    with pytest.raises(
+        BadSetting, match=r"^MAINSTEM_GATEWAY__LISTEN: \[gateway\]: listen: expected HOST:PORT, found 'there'"
+    ):
         choose_addresses(load_config(project, {"MAINSTEM_GATEWAY__LISTEN": "there"}), None, None, None)
     with pytest.raises(BadSetting, match=r"^--listen: no\.such\.host\.invalid:0: "):
         choose_addresses(load_config(project, {}), None, "no.such.host.invalid:0", None)
