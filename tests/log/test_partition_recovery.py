@@ -11,7 +11,7 @@ import pytest
 from mainstem.core import ManualClock
 from mainstem.log import StorageError, TopicConfig, housekeeping
 from tests.log.simulated_disk import SimulatedDisk, adversary
-from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, sequenced, values
 
 TOPIC = TopicConfig(segment_bytes=1_000)
 TRUSTING = msgspec.structs.replace(TOPIC, flush_messages=1_000)
@@ -459,5 +459,79 @@ def test_a_segment_that_retention_takes_while_a_checkpoint_counts_it(tmp_path, m
         await retention
         abandon(log)
         assert await first_letters(tmp_path, after) == []
+
+    run(test())
+
+
+def test_a_partition_that_is_deleted_and_created_again_with_its_topics_id(tmp_path):
+    """As partitions are that a topic could not be given, at the next try: the checkpoint's words of the deleted one
+    were held to be the new one's, which was offline as damaged.
+    """
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"old" * 100))
+        await log.checkpoint()
+        await log.delete_partition(TP)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"new"))
+        abandon(log)
+        assert await first_letters(tmp_path, disk.after_kill()) == [b"n"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_deleted_markers_have_ended_their_transactions(tmp_path, trusted):
+    """The checkpoint's word was the last one where the segments since were deleted: transactions that had ended were
+    open for ever, readers of committed records read nothing more, and sequences that followed were refused.
+    """
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(sequenced(b"a" * 500, sequence=0, transactional=True))
+        await log.checkpoint()
+        partition.config = TRUSTING if trusted else TOPIC
+        await partition.append_marker(1, 0, commit=True, coordinator_epoch=0)
+        await partition.append(sequenced(b"b" * 500, sequence=1, transactional=True))
+        await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
+        partition.config = TOPIC
+        await partition.append(batch(b"c" * 900))
+        await housekeeping.delete_records(partition, 4)
+        abandon(log)
+        log = await open_log(tmp_path, disk=disk.after_kill())
+        partition = log.partitions[TP]
+        assert (partition.log_start_offset, partition.last_stable_offset, partition.log_end_offset) == (4, 5, 5)
+        assert [value[:1] for value in await values(partition, committed_only=True)] == [b"c"]
+        known = partition.producer(1)
+        assert (known and known.last_sequence) == (None if trusted else 1)  # trusted: no journal tells
+        await partition.append(sequenced(b"d", sequence=2, transactional=True))
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("changes", [0, 1])
+def test_damage_of_records_that_are_deleted_is_none(tmp_path, changes):
+    """The last segment of the checkpoint's words counted, also where others that hold the log start follow it: the
+    partition was offline, and a repair found nothing to cut.
+    """
+    disk, segment = SimulatedDisk(tmp_path), tmp_path / "orders-0" / "00000000000000000000.log"
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"a" * 500))
+        await log.checkpoint()
+        await partition.append(batch(b"b" * 900))
+        await housekeeping.delete_records(partition, 1)
+        abandon(log)
+        after = disk.after_power_cut(lambda most: min(most, changes))  # the deletion of the file is not durable
+        del after.file(segment).data[100:]
+        assert await first_letters(tmp_path, after) == [b"b"]
 
     run(test())

@@ -1,5 +1,6 @@
 """What the journal says of a partition, and what becomes of its files; whole starts are in test_recovery.py."""
 
+import weakref
 from uuid import UUID
 
 import msgspec
@@ -60,6 +61,19 @@ def test_what_comes_before_a_deletion_is_moot():
     assert (changes.rounds, changes.batches, changes.log_start, changes.promised_end) == ([], {}, 0, 0)
 
 
+def test_batches_that_end_before_an_offset():
+    three, four = at(3, batch(b"c")), at(4, batch(b"d", b"e"))
+    changes = Changes(
+        rounds(
+            entry(DATA, payload=at(0, batch(b"a", b"b")) + at(2, batch(b"x"))),
+            entry(DATA, number=3, payload=three),
+            entry(DATA, number=3, position=len(three), payload=four),
+        )
+    )
+    assert [header.base_offset for header, _ in changes.batches_before(5)] == [0, 2, 3]
+    assert [bytes(data) for _, data in changes.batches_before(6)][2:] == [three, four]
+
+
 def test_each_partition_has_its_own_part_of_a_round():
     data = at(5, batch(b"a", b"b"))
     frame = Frame(3, 7, [entry(DATA, number=5, payload=data), entry(LOG_START, topic_id=OTHER, number=9)], 4096)
@@ -82,8 +96,24 @@ def test_batches_are_brought_to_their_places(disk, tmp_path, there):
     if content:
         disk.write_file(path, content)
     changes = Changes(rounds(entry(DATA, payload=first), entry(DATA, position=len(first), payload=second)))
-    (file,) = redo_batches(changes, tmp_path, disk, 0)  # synced or not, the caller has to
-    assert file.read(1_000, 0) == disk.read_file(path) == first + second
+    redo_batches(changes, tmp_path, disk, 0, sync=True)
+    assert disk.read_file(path) == disk.file(path).durable == first + second
+
+
+def test_files_that_are_brought_there_are_open_one_at_a_time(disk, tmp_path, monkeypatch):
+    """All of a partition's were, and a start had no file descriptor left where its segments are many."""
+    opened = weakref.WeakSet()
+
+    def open_file(path, *, create=False, before=disk.open):
+        file = before(path, create=create)
+        opened.add(file)
+        assert len(opened) <= 2
+        return file
+
+    monkeypatch.setattr(disk, "open", open_file)
+    changes = Changes(rounds(*(entry(DATA, number=n, payload=at(n, batch(b"v"))) for n in range(10))))
+    redo_batches(changes, tmp_path, disk, 0)
+    assert names(disk, tmp_path) == [file_name(n, LOG) for n in range(10)]
 
 
 @pytest.mark.parametrize(("log_start", "made"), [(0, True), (1, True), (2, False), (3, False)])

@@ -5,6 +5,7 @@ import pytest
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import LogDirectory, LogDirectoryInUse, StorageError, TopicConfig, housekeeping
 from mainstem.log.repair import UnknownPartition, repair
+from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, run, values
 
 TOPIC = TopicConfig(segment_bytes=1_000)
@@ -129,6 +130,72 @@ def test_deleted_records_stay_deleted_and_the_leader_epoch_rises(tmp_path):
         assert partition.producer(1).last_sequence == 6
         await log.close()
         assert await offsets_and_end(tmp_path) == ([4, 5, 6], 12)
+
+    run(test())
+
+
+def test_what_only_the_journal_knew_to_be_deleted_stays_deleted(tmp_path):
+    """The checkpoint's log start offset was put back: records that `kafka-delete-records` had deleted since were there
+    again.
+    """
+
+    async def test():
+        await fill(tmp_path)
+        log = await open_log(tmp_path)
+        log.partitions[TP].config = TOPIC
+        await housekeeping.delete_records(log.partitions[TP], 4)
+        abandon(log)
+        damage(tmp_path, 6, "gone")
+        await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        assert await offsets_and_end(tmp_path) == ([4, 5], 12)
+
+    run(test())
+
+
+def test_offsets_of_records_that_were_deleted_are_not_given_again(tmp_path):
+    """The page cache was trusted with them, and lost them: a repair failed after it had cut, since the log ended before
+    its start.
+    """
+    disk, segment = SimulatedDisk(tmp_path), tmp_path / "orders-0" / f"{0:020d}.log"
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"0"))
+        await log.checkpoint()
+        partition.config = TopicConfig(flush_messages=1_000)
+        await partition.append(batch(b"1", b"2"))
+        await housekeeping.delete_records(partition, 3)
+        abandon(log)
+        after = disk.after_power_cut(lambda most: 0)
+        del after.file(segment).data[10:]
+        done = await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=after)
+        assert (done.first_offset, done.end_offset) == (0, 3)
+        log = await open_log(tmp_path, disk=after)
+        assert (log.partitions[TP].log_start_offset, log.partitions[TP].log_end_offset) == (3, 3)
+        await log.close()
+
+    run(test())
+
+
+def test_damage_of_the_segment_that_the_log_begins_in_is_told_at_the_start(tmp_path):
+    """All its records were deleted, the next segment begins behind what a repair had cut off: whoever read from the log
+    start offset met the damage later.
+    """
+
+    async def test():
+        await fill(tmp_path)
+        damage(tmp_path, 3, "second batch")
+        await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        log = await open_log(tmp_path)
+        log.partitions[TP].config = TOPIC
+        await log.partitions[TP].append(batch(b"next"))
+        await housekeeping.delete_records(log.partitions[TP], 4)
+        await log.close()
+        damage(tmp_path, 3, "cut")
+        log = await open_log(tmp_path)
+        assert log.partitions[TP].error is not None
+        await log.close()
 
     run(test())
 

@@ -64,6 +64,22 @@ def test_a_segment_is_active_from_its_base_offset_on(tmp_path):
     replayed(tmp_path, steps)
 
 
+def test_what_a_deleted_batch_meant_for_its_producer(tmp_path):
+    data = at(4, sequenced(b"a", b"b", sequence=7, transactional=True))
+
+    def steps(partition):
+        (header,) = iter_headers(data)
+        replay.count_producer(partition, header, memoryview(data), append_ms=7)
+        assert partition.producer(1).last_sequence == 8
+        assert dict(partition.open_transactions) == {1: 4}
+        assert partition.log_end_offset == 0
+        replay.forget_producers(partition)
+        assert partition.producer(1) is None
+        assert dict(partition.open_transactions) == {}
+
+    replayed(tmp_path, steps)
+
+
 def test_the_log_start_never_goes_back(tmp_path):
     def steps(partition):
         replay.move_log_start(partition, 5)

@@ -228,6 +228,8 @@ class LogDirectory:
         for partition in found.partitions:
             self._partitions[partition.topic_partition] = partition
             self._keys.add((partition.topic_id, partition.number))
+        for path in found.created:
+            self._checkpoints.created(path)
         self.recovered_cleanly = found.clean
         journal = Journal(self.path, self._disk, generation=found.generation, sequence=found.sequence)
         self._disk.sync_directory(self.path)

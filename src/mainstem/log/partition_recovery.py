@@ -6,7 +6,8 @@
 4. `_check_promised`: that goes as far as the journal does; what lies behind was never promised, and a torn end goes.
 
 What the checkpoint counts is not read again: sizes are compared, bytes are checked when they are read. What was
-promised and is not there is damage, and told. Records before the log start offset are there or not.
+promised and is not there is damage, and told. Records before the log start offset are there or not; what those since
+the checkpoint meant for their producers is counted in from the journal.
 """
 
 import functools
@@ -19,15 +20,15 @@ from mainstem.core.logging import get_logger
 from mainstem.log import replay
 from mainstem.log.checkpoint import PartitionState
 from mainstem.log.compaction import CLEANED
-from mainstem.log.disk import Disk, File
+from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptSegment
 from mainstem.log.journal import decode_frames, encode_frames
 from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.redo import Changes, redo_batches, redo_replacements
+from mainstem.log.salvage import find_batches
 from mainstem.log.segment import LOG, SUFFIXES, BadBatch, Segment, file_name
-from mainstem.records import CorruptBatch, decode_header
-from mainstem.records.batch import HEADER, PREFIX
+from mainstem.records.batch import PREFIX
 
 log = get_logger()
 
@@ -47,10 +48,6 @@ class PartitionRecovery:
         """Something was there that the checkpoint does not count."""
         self._disk: Disk = partition.segments.files.disk
         self._files: list[Path] = []
-
-    @property
-    def _log_start(self) -> int:
-        return max(self.partition.log_start_offset, self.changes.log_start)
 
     @functools.cached_property
     def _held_in(self) -> Path | None:
@@ -74,6 +71,8 @@ class PartitionRecovery:
             held = decode_frames(self._disk.read_file(self._held_in), self._held_in)
             self.changes = Changes([*held, *self.changes.rounds])
             partition.changed = True
+        # First of all: a repair of what turns out to be damaged has to know what is deleted.
+        replay.move_log_start(partition, self.changes.log_start)
         redo_replacements(self.changes, partition.directory, partition.segments.files)
         if self.words is not None:
             for replacement in self.changes.replacements:
@@ -81,11 +80,11 @@ class PartitionRecovery:
         self._files = list_files(self._disk, partition.directory)
         self._check_durable()
         if self.changes.batches:
-            self._redo_batches()
+            redo_batches(self.changes, partition.directory, self._disk, partition.log_start_offset)
             self._files = list_files(self._disk, partition.directory)
         self._read_on() if self.words is not None else self._read_all()
         self._check_promised()
-        replay.move_log_start(partition, self._log_start)
+        partition.epochs.truncate_before(partition.log_start_offset)
         self._reach_log_start()
         self._remove_leftovers()
 
@@ -96,11 +95,7 @@ class PartitionRecovery:
         before these, its size does not tell so any more.
         """
         redo_replacements(self.changes, self.partition.directory, self.partition.segments.files)
-        for file in self._redo_batches():
-            file.sync()  # also what was there: it may be in the page cache alone
-
-    def _redo_batches(self) -> list[File]:
-        return redo_batches(self.changes, self.partition.directory, self._disk, self._log_start)
+        redo_batches(self.changes, self.partition.directory, self._disk, self.partition.log_start_offset, sync=True)
 
     # -- 1. what was durable ------------------------------------------------------------------------------------------
 
@@ -123,28 +118,34 @@ class PartitionRecovery:
                     pass
 
     def _is_needed(self, segment: Segment) -> bool:
-        """Not where all its records are deleted; but the last one's file, while it is there: others may follow them."""
-        if segment.next_offset > self._log_start:
-            return True
-        return segment is self.partition.segments.active and self._disk.exists(segment.path)
+        """Not where another begins at the log start offset or before it; that does not look at this one.
+
+        Where all its records are deleted, and others may follow them, it is while it is there.
+        """
+        begun = {each.base_offset for each in self.partition.segments}
+        begun.update(_base_offsets_of(self._files), self.changes.batches.keys() - self.changes.replaced)
+        log_start = self.partition.log_start_offset
+        if any(segment.base_offset < base_offset <= log_start for base_offset in begun):
+            return False
+        return segment.next_offset > log_start or self._disk.exists(segment.path)
 
     # -- 2. and 3. what lies behind ------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _base_offsets(self) -> list[int]:
         """Of the segments' files, after `redo`."""
-        return sorted(int(path.stem) for path in self._files if path.suffix == LOG and path.stem.isdigit())
+        return _base_offsets_of(self._files)
 
     @functools.cached_property
     def _beginning(self) -> int:
         """Base offset of the file that the log will begin in: what lies before it is deleted, there or not."""
-        return max((base for base in self._base_offsets if base <= self._log_start), default=0)
+        return max((base for base in self._base_offsets if base <= self.partition.log_start_offset), default=0)
 
     @functools.cached_property
     def _promised_end(self) -> int:
         """The journal goes so far; 0 where all of that is deleted."""
         end = self.changes.promised_end
-        return end if end > self._log_start else 0
+        return end if end > self.partition.log_start_offset else 0
 
     def _read_on(self) -> None:
         """From where the checkpoint's words end, segment by segment, each beginning where the one before it ends."""
@@ -157,14 +158,14 @@ class PartitionRecovery:
             end = max(partition.log_end_offset, self._beginning)
             if end not in self._base_offsets or end == active.base_offset:
                 return
-            partition.log_end_offset = end
+            self._pass_deleted(end)
             replay.active_segment(partition, end)
 
     def _read_all(self) -> None:
         """Every segment; only the last one may be torn. Between them compaction may have left gaps."""
         partition = self.partition
         base_offsets = [base for base in self._base_offsets if base >= self._beginning]
-        partition.log_start_offset = base_offsets[0] if base_offsets else 0
+        replay.move_log_start(partition, base_offsets[0] if base_offsets else 0)
         for base_offset in base_offsets:
             path = partition.directory / file_name(base_offset, LOG)
             if base_offset < partition.log_end_offset and not self._disk.file_size(path):
@@ -202,7 +203,9 @@ class PartitionRecovery:
         if self._beginning <= self.partition.log_end_offset < self._promised_end:
             return True
         # Without the checkpoint's words nothing tells a torn end from damage but what follows it.
-        return self.words is None and _valid_batch_after(segment, error.position, size)
+        if self.words is not None:
+            return False
+        return any(True for _ in find_batches(segment.file, segment.base_offset, error.position + 1, size))
 
     def _count_batches(self, segment: Segment, end: int) -> None:
         """Check and count in what the segment holds up to `end`."""
@@ -247,8 +250,27 @@ class PartitionRecovery:
             active = partition.segments.active
             gone = active.size > 0 and not self._disk.exists(active.path)
         if gone or partition.log_end_offset < partition.log_start_offset:
-            partition.log_end_offset = partition.log_start_offset
+            self._pass_deleted(partition.log_start_offset)
             replay.active_segment(partition, partition.log_start_offset)
+
+    def _pass_deleted(self, end: int) -> None:
+        """Go on at offset `end`: what lies before it is deleted, and in no file.
+
+        What its batches meant for their producers the journal tells, or nothing does: these are forgotten then. A
+        transaction whose end is not known would hold back readers of committed records for ever.
+        """
+        partition = self.partition
+        for header, batch in self.changes.batches_before(end):
+            if header.base_offset >= partition.log_end_offset:
+                self._pass_unknown(header.base_offset)
+                replay.count_producer(partition, header, batch)
+                partition.log_end_offset = header.next_offset
+        self._pass_unknown(end)
+
+    def _pass_unknown(self, end: int) -> None:
+        if self.partition.log_end_offset < end:
+            replay.forget_producers(self.partition)
+            self.partition.log_end_offset = end
 
     def _remove_leftovers(self) -> None:
         known = {segment.path_of(suffix) for segment in self.partition.segments for suffix in SUFFIXES}
@@ -281,15 +303,5 @@ class PartitionRecovery:
         log.warning("journal_held", partition=str(self.partition.topic_partition), path=str(path))
 
 
-def _valid_batch_after(segment: Segment, position: int, size: int) -> bool:
-    """Some whole batch begins after `position`: then what is there is damage, not the end of the last write."""
-    data = segment.file.read(size - position, position)
-    for start in range(1, len(data) - HEADER.size):
-        if data[start + 16] != 2:
-            continue
-        try:
-            decode_header(data, start)
-        except CorruptBatch:
-            continue
-        return True
-    return False
+def _base_offsets_of(files: list[Path]) -> list[int]:
+    return sorted(int(path.stem) for path in files if path.suffix == LOG and path.stem.isdigit())

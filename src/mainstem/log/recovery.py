@@ -21,7 +21,7 @@ from mainstem.log.checkpoint import Checkpoint, PartitionState
 from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptFile, StorageError
 from mainstem.log.journal import NAMES, Frame, read_frames
-from mainstem.log.metadata import create_files, list_files, read_topic_id, sync_files
+from mainstem.log.metadata import create_files, list_files, read_topic_id
 from mainstem.log.partition import PartitionLog
 from mainstem.log.partition_recovery import PartitionRecovery
 from mainstem.log.redo import Changes, Key, changes_by_partition
@@ -39,6 +39,8 @@ class Recovered(msgspec.Struct, frozen=True):
     """What a data directory holds."""
 
     partitions: list[PartitionLog]
+    created: list[Path]
+    """Directories of those that the journal creates: the next checkpoint makes them durable."""
     kept: dict[TopicPartition, msgspec.Raw]
     """The checkpoint's own words about partitions: of those that are offline they stay."""
     generation: int
@@ -68,6 +70,7 @@ def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
     recovery.finish(clean=clean)
     return Recovered(
         [each.partition for each in recovery.partitions.values()],
+        recovery.created,
         recovery.kept,
         generation=max([saved.generation if saved else 1, *(frame.generation for frame in frames)]) + 1,
         sequence=frames[-1].sequence + 1 if frames else saved.sequence if saved else 1,
@@ -102,6 +105,7 @@ class _Recovery:
         self.saved = saved
         self.changes = changes
         self.partitions: dict[Key, PartitionRecovery] = {}
+        self.created: list[Path] = []
         self.kept: dict[TopicPartition, msgspec.Raw] = {}
 
     @property
@@ -115,7 +119,8 @@ class _Recovery:
         for raw in self.saved.partitions if self.saved else []:
             words = checkpoints.decode_partition(raw)
             key = (UUID(hex=words.topic_id), words.partition)
-            if not self._changes_of(key).deleted:
+            changes = self._changes_of(key)
+            if not changes.deleted and changes.topic is None:  # else these are the words of one that was deleted
                 partition = self.make_partition(TopicPartition(words.topic, words.partition), key[0])
                 self._add(partition, words)
                 self.kept[partition.topic_partition] = raw
@@ -126,7 +131,7 @@ class _Recovery:
             if changes.topic is not None and key not in self.partitions:
                 partition = self.make_partition(TopicPartition(changes.topic, key[1]), key[0])
                 create_files(self.disk, partition.directory, partition.topic_id)
-                sync_files(self.disk, partition.directory)
+                self.created.append(partition.directory)
                 words = partition.state() if self.saved is not None else None
                 self._add(partition, words)
                 self._keep(partition, words)
@@ -193,15 +198,13 @@ class _Recovery:
         for each in self.partitions.values():
             partition = each.partition
             if partition.error is None:
-                partition.start(bump_epoch=not clean)
+                partition.start(bump_epoch=not clean)  # names of files are durable with the checkpoint
             else:
                 each.hold()
                 self._keep(partition, each.words)
                 _guard(each, each.bring)
-            if not clean and self.disk.exists(partition.directory):
-                self.disk.sync_directory(partition.directory)
-        if not clean:
-            self.disk.sync_directory(self.path)
+                if self.disk.exists(partition.directory):
+                    self.disk.sync_directory(partition.directory)
 
 
 def _guard(recovery: PartitionRecovery, step: Callable[[], None]) -> None:

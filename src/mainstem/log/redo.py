@@ -4,7 +4,7 @@ What the journal says of one partition since the checkpoint is a `Changes`. Its 
 read afterwards: the order of what happened in between tells nothing more.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -12,11 +12,11 @@ import msgspec
 from crc32c import crc32c
 
 from mainstem.log.compaction import CLEANED, Replacement
-from mainstem.log.disk import Disk, File
+from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptFile
 from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, REPLACE, Entry, Frame
 from mainstem.log.segment import LOG, BadBatch, OpenFiles, Segment, file_name
-from mainstem.records import iter_headers
+from mainstem.records import BatchHeader, iter_headers
 from mainstem.records.batch import PREFIX
 
 Key = tuple[UUID, int]
@@ -80,6 +80,16 @@ class Changes:
         """Where what the journal has of a segment ends."""
         return max(header.next_offset for header in iter_headers(memoryview(self.batches[base_offset][-1].payload[0])))
 
+    def batches_before(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Header and bytes of those that end there at the latest, in order."""
+        for base_offset in sorted(base for base in self.batches.keys() - self.replaced if base < offset):
+            for entry in self.batches[base_offset]:
+                data, position = memoryview(entry.payload[0]), 0
+                for header in iter_headers(data):
+                    if header.next_offset <= offset:
+                        yield header, data[position : position + header.size]
+                    position += header.size
+
     @property
     def promised_end(self) -> int:
         """Where the last batch ends; 0 without any."""
@@ -116,13 +126,15 @@ def redo_replacements(changes: Changes, directory: Path, files: OpenFiles) -> No
                 disk.unlink(directory / file_name(other, LOG))
 
 
-def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int) -> list[File]:
-    """Write the batches where they are not there yet; the files that have them now, not synced (blocking).
+def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int, *, sync: bool = False) -> None:
+    """Write the batches where they are not there yet (blocking).
+
+    With `sync` they are durable on return, but for names of files; also where they were there: it may be in the page
+    cache alone.
 
     A segment whose file is missing was deleted, if all that the journal has of it is before the log start offset; else
     its name was not durable when the power went.
     """
-    files: list[File] = []
     for base_offset in sorted(changes.batches.keys() - changes.replaced):
         path = directory / file_name(base_offset, LOG)
         if not disk.exists(path) and changes.end_of(base_offset) <= log_start:
@@ -132,8 +144,8 @@ def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int) 
             data = memoryview(entry.payload[0])
             if file.read(len(data), entry.position) != data:
                 file.write([data], entry.position)
-        files.append(file)
-    return files
+        if sync:
+            file.sync()
 
 
 def _is_whole(cleaned: Path, replacement: Replacement, files: OpenFiles) -> bool:

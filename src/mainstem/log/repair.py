@@ -24,14 +24,14 @@ from mainstem.log.config import LogConfig, TopicConfig
 from mainstem.log.directory import LogDirectory
 from mainstem.log.disk import Disk, SystemDisk
 from mainstem.log.partition import PartitionLog
+from mainstem.log.salvage import find_batches
 from mainstem.log.segment import LOG, SUFFIXES, BadBatch, OpenFiles, Segment, file_name
-from mainstem.records import BatchHeader, CorruptBatch, decode_header
+from mainstem.records import BatchHeader
 
 log = get_logger()
 
 LOST = ".lost"
 _COPY_BYTES = 1 << 20
-_MAGIC_AT = 16
 
 
 class UnknownPartition(UserError):
@@ -128,7 +128,7 @@ def _checked(segment: Segment, size: int, wanted: int, expected: int, *, dense: 
 def _damage(partition: PartitionLog, disk: Disk, path: Path, offset: int, error: BadBatch, rest: list[Path]) -> Damage:
     position = error.position
     lost = max(0, disk.file_size(path) - position) if disk.exists(path) else 0
-    end = max(partition.log_end_offset, offset)
+    end = max(partition.log_start_offset, partition.log_end_offset, offset)
     for each, start in [(path, position), *((other, 0) for other in rest)]:
         if disk.exists(each):
             end = max(end, int(each.stem), _last_valid_offset(each, start, disk) + 1)
@@ -145,17 +145,8 @@ def _unused(directory: Path, offset: int, disk: Disk) -> Path:
 
 def _last_valid_offset(path: Path, start: int, disk: Disk) -> int:
     """The largest offset of any whole batch from `start` on, wherever one begins; -1 without one."""
-    data = memoryview(disk.open(path).read(disk.file_size(path) - start, start))
-    last, position = -1, 0
-    while (magic := data.obj.find(b"\x02", position + _MAGIC_AT)) >= 0:  # type: ignore[attr-defined]  # bytes
-        position = magic - _MAGIC_AT
-        try:
-            header = decode_header(data, position)
-        except CorruptBatch:
-            position += 1
-            continue
-        last, position = max(last, header.last_offset), position + header.size
-    return last
+    found = find_batches(disk.open(path), int(path.stem), start, disk.file_size(path))
+    return max((header.last_offset for header in found), default=-1)
 
 
 def _segment_files(directory: Path, disk: Disk) -> list[Path]:

@@ -7,7 +7,7 @@ from mainstem.log.checkpoint import PartitionState
 from mainstem.log.compaction import Replacement
 from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.partition import PartitionLog
-from mainstem.log.producers import replay_batch, replay_marker
+from mainstem.log.producers import Producers, replay_batch, replay_marker
 from mainstem.log.segment import Segment
 from mainstem.records import BatchHeader, decode_marker
 
@@ -28,10 +28,15 @@ def restore(partition: PartitionLog, state: PartitionState) -> None:
 
 
 def move_log_start(partition: PartitionLog, offset: int) -> None:
-    """The journal says that nothing before `offset` counts any more."""
-    partition.log_start_offset = max(partition.log_start_offset, offset)
-    partition.epochs.truncate_before(offset)
-    partition.changed = True
+    """Nothing before `offset` counts any more; epochs before it may still be counted in."""
+    if offset > partition.log_start_offset:
+        partition.log_start_offset = offset
+        partition.changed = True
+
+
+def forget_producers(partition: PartitionLog) -> None:
+    """What they have sent since is not known, nor whether their transactions have ended."""
+    partition.producer_table = Producers()
 
 
 def exchange(partition: PartitionLog, replacement: Replacement) -> None:
@@ -54,16 +59,23 @@ def active_segment(partition: PartitionLog, base_offset: int) -> Segment:
 
 def count_in(partition: PartitionLog, header: BatchHeader, batch: memoryview, *, append_ms: int | None = None) -> None:
     """Count in a batch that the active segment's file holds, appended now at the latest if nothing says when."""
-    if append_ms is None:
-        append_ms = partition.shared.clock.now_ms()
     partition.segments.active.append(header, partition.config.index_interval_bytes)
     partition.segments.changed = True
     partition.epochs.assign(header.leader_epoch, header.base_offset)
     partition.leader_epoch = max(partition.leader_epoch, header.leader_epoch)
     partition.log_end_offset = header.last_offset + 1
     partition.changed = True
+    count_producer(partition, header, batch, append_ms=append_ms)
+
+
+def count_producer(
+    partition: PartitionLog, header: BatchHeader, batch: memoryview, *, append_ms: int | None = None
+) -> None:
+    """Count in what a batch says of its producer, which is all that counts of a deleted one."""
     if header.producer_id < 0:
         return
+    if append_ms is None:
+        append_ms = partition.shared.clock.now_ms()
     before = partition.producer_table.get(header.producer_id)
     if header.is_control:
         marker = decode_marker(batch)

@@ -22,6 +22,7 @@ from mainstem.records.errors import CorruptBatch
 
 HEADER = Struct(">qiibIhiqqqhii")
 CRC_FROM = 21
+MAGIC_AT = 16
 LOW_ATTRIBUTES = 22  # the byte that has all of them so far
 CRC = Struct(">I")
 OFFSET_AND_LENGTH = Struct(">qi")
