@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import errno
 from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from mainstem.log import LogConfig, TopicConfig, checkpoint
+from mainstem.log import LogConfig, StorageError, TopicConfig, checkpoint
+from mainstem.log.repair import repair
 from mainstem.log.segment import LOG, file_name
 from tests.log.history_calls import Calls, Node, power_may_go_off
 from tests.log.history_model import ExpectedPartition
@@ -41,7 +43,7 @@ class History:
     """Rounds of calls, each followed by a start in most cases.
 
     The process is killed between calls or amid them, the power is cut, or the log is closed; then starts are cut short,
-    the checkpoint is lost, or a segment is damaged, and restored after a start has found that.
+    or refused, the checkpoint is lost, or a segment is damaged, and restored or repaired after a start has found that.
     """
 
     def __init__(self, seed: int, path: Path) -> None:
@@ -143,12 +145,31 @@ class History:
 
     async def _cut_starts_short(self) -> None:
         for _ in range(self.random.choice([0, 0, 1, 2, 3])):
+            if self.random.random() < 0.2:
+                await self._start_is_refused()
+                continue
             changes = self.random.randint(0, self.random.choice([12, 60]))
             self.node.note(f"start, up to {changes} changes of the disk")
             self.node.disk.power_off_after(changes)
             with power_may_go_off(self.node.disk):
                 abandon(await self.node.open())
             self._killed_or_power_cut()
+
+    async def _start_is_refused(self) -> None:
+        """For want of room or file descriptors, unless it needs none."""
+        refusals = [
+            ("write", errno.ENOSPC, ".log"), ("write", errno.ENOSPC, ""), ("create", errno.EMFILE, ""),
+            ("create", errno.ENOSPC, ".log"), ("sync_directory", errno.EMFILE, ""), ("rename", errno.ENOSPC, ""),
+        ]  # fmt: skip
+        call, error, path = self.random.choice(refusals)
+        self.node.disk.refuse(call, error, path)
+        try:
+            abandon(await self.node.open())
+            self.node.note(f"start, with no refusal to {call} {path}")
+        except (OSError, StorageError) as refused:
+            self.node.note(f"start: {refused}")
+        self.node.disk.refusals.clear()
+        self._killed_or_power_cut()
 
     def _lose_the_checkpoint(self) -> None:
         """Not where a power cut may have torn a segment: only the checkpoint says what had been whole."""
@@ -160,7 +181,7 @@ class History:
         self.checkpoint_lost = True
 
     async def _damage_a_segment(self) -> None:
-        """Let it end too early, and restore it when a start has found that: nothing else of the partition is lost."""
+        """Let it end too early, and restore it when a start has found that, or repair the partition."""
         segments = self._durable_segments()
         if not segments:
             return
@@ -172,7 +193,10 @@ class History:
         self.node.note(f"{expected}: {path.name} is cut to {len(file.data)} bytes, {size} were durable")
         await self._cut_starts_short()
         if await self._start_finds_damage(expected):
-            self._restore(path, whole)
+            if expected.compacts or self.random.random() < 0.5:
+                self._restore(path, whole)
+            else:
+                await self._repair(expected)
 
     def _durable_segments(self) -> list[tuple[ExpectedPartition, Path, int]]:
         """Those of the checkpoint that have bytes, with the size that it says."""
@@ -201,6 +225,17 @@ class History:
             abandon(log)
         self._killed_or_power_cut()
         return found
+
+    async def _repair(self, expected: ExpectedPartition) -> None:
+        """It cuts off all from the damage on. Not of a compacted topic: older records of the keys are gone, too."""
+        node = self.node
+        damage = await repair(node.path, expected.topic_partition, clock=node.clock, cut=True, disk=node.disk)
+        if damage is None:  # zeros were cut off, and the start has put what follows behind a hole
+            node.note(f"repair {expected}: it is whole")
+        else:
+            node.note(f"repair {expected}: cut from {damage.first_offset} to {damage.end_offset}")
+            expected.cut(damage.first_offset, damage.end_offset)
+        self._killed_or_power_cut()
 
     def _restore(self, path: Path, data: bytes) -> None:
         self.node.note(f"restore {path.name}")

@@ -79,7 +79,7 @@ class Calls:
     async def one(self) -> None:
         """Any call, and nothing beside it."""
         calls: dict[CallOnPartition, int] = {
-            self.append: 45, self.trust: 10, self.delete_records: 10, self.enforce_retention: 3, self.roll: 4,
+            self.append: 25, self.produce: 10, self.transact: 15, self.trust: 10, self.delete_records: 10, self.enforce_retention: 3, self.roll: 4,
             self.checkpoint: 10, self.housekeep: 11, self.make_anew: 3, self.fill_the_disk: 4,
         }  # fmt: skip
         expected = self.random.choice(self.node.partitions)
@@ -89,7 +89,7 @@ class Calls:
     async def until_power_off(self, expected: ExpectedPartition) -> None:
         """Some calls on one partition, beside others'; half of the appends are not waited for."""
         calls: dict[CallOnPartition, int] = {
-            self.append_without_waiting: 28, self.append: 27, self.trust: 8, self.delete_records: 17,
+            self.append_without_waiting: 28, self.append: 12, self.produce: 6, self.transact: 14, self.trust: 8, self.delete_records: 17,
             self.enforce_retention: 4, self.roll: 6, self.make_anew: 3, self.let_others_go_first: 7,
         }  # fmt: skip
         with power_may_go_off(self.node.disk):
@@ -132,6 +132,35 @@ class Calls:
         if expected.compacts and self.random.random() < 0.15:
             return None
         return next(self.node.values) + b"x" * self.random.choice([0, 50, 150, self.random.randint(0, 300)])
+
+    async def produce(self, expected: ExpectedPartition) -> None:
+        """A batch of an idempotent producer."""
+        await self._produce(expected, 1, transactional=False)
+
+    async def transact(self, expected: ExpectedPartition) -> None:
+        """A batch of a transaction, or its end."""
+        producer_id = self.random.choice([2, 3])
+        partition = self.node.partition(expected)
+        if producer_id in partition.open_transactions and self.random.random() < 0.5:
+            commit = self.random.random() < 0.5
+            self.node.note(f"{'commit' if commit else 'abort'} of {producer_id} in {expected}")
+            answer = partition.append_marker(producer_id, 0, commit=commit, coordinator_epoch=0)
+            await asyncio.ensure_future(expected.appended([(b"", None)], answer, producer_id, commit=commit))
+        else:
+            await self._produce(expected, producer_id, transactional=True)
+
+    async def _produce(self, expected: ExpectedPartition, producer_id: int, *, transactional: bool) -> None:
+        partition, size = self.node.partition(expected), self.random.choice([1, 1, 2])
+        known = partition.producer(producer_id)
+        pairs = [(self.random.choice(KEYS), self._value(expected)) for _ in range(size)]
+        self.node.note(f"append {size} of producer {producer_id} to {expected}" + " (trusting)" * expected.trusting)
+        data = batch(
+            *(value for _, value in pairs), keys=[key for key, _ in pairs], timestamp=self.node.clock.now_ms(),
+            producer_id=producer_id, producer_epoch=0, base_sequence=known.last_sequence + 1 if known else 0,
+            transactional=transactional,
+        )  # fmt: skip
+        answer = partition.append(data)
+        await asyncio.ensure_future(expected.appended(pairs, answer, producer_id, transactional=transactional))
 
     async def answers(self) -> None:
         """Wait for what flies."""

@@ -11,7 +11,19 @@ from mainstem.log import PartitionLog, TopicConfig
 from tests.log.support import read_all
 
 Appended = tuple[int, bytes, bytes | None]
-"""Offset, key and value."""
+"""Offset, key and value; of a marker the key is empty."""
+NOBODY = 0
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A batch of a producer, or a marker that ends its transaction."""
+
+    producer_id: int
+    base_offset: int
+    last_offset: int
+    transactional: bool
+    commit: bool | None = None
+    """None: no marker."""
 
 
 class ExpectedPartition:
@@ -34,6 +46,10 @@ class ExpectedPartition:
         self.records: list[Appended] = []
         """All that were appended from offset 0 on, also what deletions, retention and compaction let go."""
         self.batch_ends = {0}
+        self.sent: list[Sent] = []
+        """By producers, and markers."""
+        self.read_from_segments = False
+        """Since then, what is known of producers is what compaction left."""
         self.promised = 0
         """No kill takes what is before it."""
         self.safe = 0
@@ -67,7 +83,15 @@ class ExpectedPartition:
 
     # -- appends
 
-    async def appended(self, pairs: list[tuple[bytes, bytes | None]], answer: "asyncio.Future[Any]") -> None:
+    async def appended(
+        self,
+        pairs: list[tuple[bytes, bytes | None]],
+        answer: "asyncio.Future[Any]",
+        producer_id: int = NOBODY,
+        *,
+        transactional: bool = False,
+        commit: bool | None = None,
+    ) -> None:
         """Expect an append's records from now on, and hold its answer to what was promised.
 
         The log decides how it keeps a batch when it writes it, so one that flies while the trust changes is promised
@@ -77,6 +101,8 @@ class ExpectedPartition:
         self.records += [(base_offset + n, key, value) for n, (key, value) in enumerate(pairs)]
         end, trusting, changes = self.end, self.trusting, self.trust_changes
         self.batch_ends.add(end)
+        if producer_id != NOBODY:
+            self.sent.append(Sent(producer_id, base_offset, end - 1, transactional, commit))
         result = await answer
         assert (result.base_offset, result.last_offset) == (base_offset, end - 1), f"{self}: {result}"
         self.promised = max(self.promised, end)
@@ -86,11 +112,22 @@ class ExpectedPartition:
     def forget_from(self, end: int) -> None:
         """Expect nothing from offset `end` on."""
         del self.records[end:]
+        self.sent = [sent for sent in self.sent if sent.base_offset < end]
         self.batch_ends = {each for each in self.batch_ends if each < end} | {end}
 
     def synced(self, promised: int) -> None:
         """What is before `promised` was brought to the disk."""
         self.safe = max(self.safe, promised)
+
+    def cut(self, first_offset: int, end: int) -> None:
+        """A repair has cut off what is damaged; its offsets are not given again."""
+        assert end >= max(self.safe, first_offset), f"{self} was cut from {first_offset}, goes on at {end}"
+        self.forget_from(min(self.end, end))
+        self.records[first_offset:] = [(offset, b"", None) for offset in range(first_offset, end)]
+        self.sent = [sent for sent in self.sent if sent.base_offset < first_offset]
+        self.batch_ends.add(end)
+        self.promised = self.safe = end
+        self.read_from_segments = True
 
     # -- deletions
 
@@ -108,6 +145,7 @@ class ExpectedPartition:
         assert partition.error is None, f"{self} is offline: {partition.error}"
         start, end = partition.log_start_offset, partition.log_end_offset
         self._check_start(start, checkpoint_lost=checkpoint_lost)
+        self.read_from_segments |= checkpoint_lost
         kept = self.safe if power_cut else self.promised
         assert max(kept, start) <= end <= self.end, f"{self} ends at {end}, expected {kept} to {self.end}"
         assert end in self.batch_ends | {start}, f"{self} ends at {end}, within a batch"
@@ -117,7 +155,8 @@ class ExpectedPartition:
 
     def _check_start(self, found: int, *, checkpoint_lost: bool) -> None:
         starts = {self.start, *self.later_starts}
-        legal = found in starts or (self.expires and found >= self.start)
+        cut = all(not record[1] for record in self.records[max(starts) : found])
+        legal = found in starts or (cut and found > max(starts)) or (self.expires and found >= self.start)
         if checkpoint_lost:  # a log start offset may have been there alone
             legal = legal or found <= max(starts)
         assert legal, f"{self} starts at {found}, expected one of {sorted(starts)}"
@@ -129,8 +168,54 @@ class ExpectedPartition:
         assert partition.error is None, f"{self} is offline: {partition.error}"
         offsets = (partition.log_start_offset, partition.high_watermark, partition.log_end_offset)
         assert offsets == (self.start, self.end, self.end), f"{self} is {offsets}, expected {self.start} to {self.end}"
-        found = [(record.offset, record.key, record.value) for record in await read_all(partition)]
-        expected = self.records[self.start :]
+        aborted, open_since = self._transactions()
+        expected = [record for record in self.records[self.start :] if record[1] and record[0] not in aborted]
+        self._check_records(await read_all(partition), expected, aborted)
+        self._check_producers(partition, open_since)
+        if all(offset >= self.start for offset in open_since.values()):  # else it may be forgotten
+            stable = min(open_since.values(), default=self.end)
+            assert partition.last_stable_offset == stable, (
+                f"{self} is stable to {partition.last_stable_offset}, expected {stable}"
+            )
+            committed = await read_all(partition, committed_only=True)
+            self._check_records(committed, [record for record in expected if record[0] < stable], set())
+
+    def _transactions(self) -> tuple[set[int], dict[int, int]]:
+        """Offsets of the records of aborted ones; since which offset each producer has one open."""
+        aborted: set[int] = set()
+        open_since: dict[int, int] = {}
+        records: dict[int, set[int]] = {}
+        for sent in self.sent:
+            if sent.commit is None:
+                if sent.transactional:
+                    open_since.setdefault(sent.producer_id, sent.base_offset)
+                    records.setdefault(sent.producer_id, set()).update(range(sent.base_offset, sent.last_offset + 1))
+            else:
+                open_since.pop(sent.producer_id, None)
+                of_it = records.pop(sent.producer_id, set())
+                aborted |= set() if sent.commit else of_it
+        return aborted, open_since
+
+    def _check_producers(self, partition: PartitionLog, open_since: dict[int, int]) -> None:
+        """What was deleted of a producer may be forgotten, or not."""
+        for producer_id in {sent.producer_id for sent in self.sent}:
+            found = partition.producer(producer_id)
+            sent = [each for each in self.sent if each.producer_id == producer_id and each.commit is None][-5:]
+            expected = [(each.base_offset, each.last_offset) for each in sent if each.base_offset >= self.start]
+            batches = [
+                (b.base_offset, b.last_offset) for b in (found.batches if found else ()) if b.base_offset >= self.start
+            ]
+            if self.compacts and self.read_from_segments:
+                batches, expected = batches[-1:], expected[-1:]
+            assert batches == expected, f"{self}: batches of producer {producer_id}: {batches}, expected {expected}"
+            since = open_since.get(producer_id, -1)
+            if found and (since == -1 or since >= self.start):
+                assert found.transaction_first_offset == since, (
+                    f"{self}: producer {producer_id}: {found}, expected {since}"
+                )
+
+    def _check_records(self, records: list[Any], expected: list[Appended], aborted: set[int]) -> None:
+        found = [(record.offset, record.key, record.value) for record in records if record.offset not in aborted]
         if self.compacts:
             assert set(found) <= set(expected), f"{self} has records that nobody appended: {_told(found)}"
             assert found == sorted(found, key=lambda record: record[0]), f"{self} is out of order: {_told(found)}"
