@@ -78,3 +78,35 @@ def test_a_broken_connection_is_opened_again(connection, topic):
         return second is not first and second.connected()
 
     assert run(connection, ask)
+
+
+def test_a_connection_to_a_broker_that_hangs_is_cut_off_at_the_end(connection):
+    """What the broker did not take kept it open, and it was left to whoever collected it."""
+    held = asyncio.Event()
+
+    async def forward(reader, writer):
+        while (data := await reader.read(65_536)) and not held.is_set():
+            writer.write(data)
+        await asyncio.Event().wait()
+
+    async def hang(reader, writer):
+        to_broker = await asyncio.open_connection(*connection.addresses[0])
+        try:
+            await asyncio.gather(forward(reader, to_broker[1]), forward(to_broker[0], writer))
+        finally:
+            for each in (to_broker[1], writer):
+                each.transport.abort()
+
+    async def within():
+        async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+            cluster = Cluster(Connection(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+            await cluster.open()
+            opened = await cluster._any()
+            transport = opened._writer.transport
+            held.set()
+            transport.write(bytes(64 << 20))
+            await cluster.close()
+            await asyncio.sleep(0)
+            return transport.get_extra_info("socket").fileno()
+
+    assert asyncio.run(within()) == -1

@@ -21,6 +21,7 @@ from mainstem.core import TopicPartition
 from mainstem.wire.kafka import EntityType, ErrorCode
 
 REQUEST_TIMEOUT_MS = 30_000
+_GOOD_BYE_SECONDS = 1.0
 CLIENT_ID = "mainstem"
 
 
@@ -66,11 +67,13 @@ class Cluster:
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
 
     async def close(self) -> None:
-        """Close every connection; one that does not end within a second is left."""
+        """Close every connection; one whose broker takes nothing within a second is cut off."""
         for connection in self._connections.values():
-            closed = connection.close()
+            writer, closed = connection._writer, connection.close()  # once it is closed nothing leads to its transport
             if closed is not None:
-                await asyncio.wait([closed], timeout=1.0)
+                await asyncio.wait([closed], timeout=_GOOD_BYE_SECONDS)
+            if writer is not None:
+                writer.transport.abort()
         self._connections.clear()
 
     async def node(self, node_id: int) -> AIOKafkaConnection:
@@ -140,7 +143,11 @@ class Cluster:
         try:
             return await sent
         except TimeoutError as error:
-            connection.close()  # a broker that hangs: the next try opens a connection, or asks another one
+            # A broker that hangs: the next try opens a connection, or asks another one.
+            writer = connection._writer
+            connection.close()
+            if writer is not None:  # what it did not take would keep the transport open
+                writer.transport.abort()
             raise BrokerUnavailable(f"{api.name}: no answer within {REQUEST_TIMEOUT_MS} ms") from error
         except (KafkaError, OSError) as error:
             raise BrokerUnavailable(f"{api.name}: no answer: {error!r}") from error
