@@ -122,6 +122,8 @@ class ExpectedPartition:
     def cut(self, first_offset: int, end: int) -> None:
         """A repair has cut off what is damaged; its offsets are not given again."""
         assert end >= max(self.safe, first_offset), f"{self} was cut from {first_offset}, goes on at {end}"
+        if first_offset <= max({self.start, *self.later_starts}):
+            self.later_starts.add(end)  # nothing is left before it
         self.forget_from(min(self.end, end))
         self.records[first_offset:] = [(offset, b"", None) for offset in range(first_offset, end)]
         self.sent = [sent for sent in self.sent if sent.base_offset < first_offset]
