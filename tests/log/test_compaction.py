@@ -400,6 +400,35 @@ def test_a_kill_after_a_segment_became_longer(tmp_path):
     run(test())
 
 
+def test_what_only_the_page_cache_knows_as_ended_holds_compaction_back(tmp_path):
+    """The topic trusts it. The power cut took the marker, and the durable value that the transaction had replaced was
+    gone already."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        config = TopicConfig(**COMPACT | {"flush_messages": 1_000})
+        partition = await log.create_partition(TP, TOPIC_ID, config)
+        await partition.append(batch(b"old", key=b"a"))
+        partition.roll()
+        fields = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        await partition.append(batch(b"new", key=b"a", **fields))
+        partition.roll()
+        await log.checkpoint()
+        await partition.append_marker(1, 0, commit=True, coordinator_epoch=0)
+        await log.housekeep()
+        assert [record.value for record in await read_all(partition)] == [b"old", b"new"]
+        await log.checkpoint()
+        await log.housekeep()
+        assert [record.value for record in await read_all(partition)] == [b"new"]
+        abandon(log)
+        log = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        assert [record.value for record in await read_all(log.partitions[TP], committed_only=True)] == [b"new"]
+        await log.close()
+
+    run(test())
+
+
 @pytest.mark.parametrize("after", ["kill", "power cut"])
 def test_a_crash_after_what_was_compacted_was_deleted(tmp_path, after):
     """The start asked for the compacted file, and took the deletion for damage."""

@@ -22,6 +22,11 @@ class Flushing:
         self.records = 0
         """Appended since the last sync."""
 
+    @property
+    def waits(self) -> bool:
+        """Something was written that only a later sync brings to the disk."""
+        return bool(self._unsynced)
+
     def take(self, writes: list[Write], config: TopicConfig) -> list[Segment]:
         """The segments to sync in the round that has `writes`."""
         journaled = config.syncs_every_append
