@@ -25,6 +25,23 @@ def left(disk, path, *, checkpoint):
     return after
 
 
+def while_created(monkeypatch, segment, do):
+    """Call `do` on the loop while the segment's file is made."""
+    loop, done, create = asyncio.get_running_loop(), asyncio.Event(), segment.file_to_write
+
+    def call():
+        do()
+        done.set()
+
+    def slowly(position):
+        monkeypatch.undo()
+        loop.call_soon_threadsafe(call)
+        asyncio.run_coroutine_threadsafe(done.wait(), loop).result(10)
+        return create(position)
+
+    monkeypatch.setattr(segment, "file_to_write", slowly)
+
+
 async def first_letters(path, disk):
     """Of every record, after a start and after one more."""
     found = []
@@ -294,20 +311,7 @@ def test_a_file_that_names_the_end_is_there_before_others_go_also_where_the_log_
         partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
         for n in range(3):
             await partition.append(batch(b"%d" % n))
-        loop, active = asyncio.get_running_loop(), partition.segments.active
-        create, rolled = active.file_to_write, asyncio.Event()
-
-        def roll():
-            partition.roll()
-            rolled.set()
-
-        def slowly(position):
-            monkeypatch.undo()
-            loop.call_soon_threadsafe(roll)
-            asyncio.run_coroutine_threadsafe(rolled.wait(), loop).result(10)
-            return create(position)
-
-        monkeypatch.setattr(active, "file_to_write", slowly)
+        while_created(monkeypatch, partition.segments.active, partition.roll)
         await housekeeping.delete_records(partition, 3)
         assert [path.name for path in disk.list(partition.directory) if path.suffix == ".log"] == [
             "00000000000000000003.log"
@@ -393,22 +397,13 @@ def test_no_file_names_an_end_that_is_not_durable(tmp_path, monkeypatch):
         partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
         for n in range(3):
             await partition.append(batch(b"%d" % n))
-        loop, active = asyncio.get_running_loop(), partition.segments.active
-        create, rolled = active.file_to_write, asyncio.Event()
 
         def append_and_roll():
+            partition.shared.writer._executor.submit(written.wait)
             partition.append(batch(b"3"))
             partition.roll()
-            rolled.set()
 
-        def slowly(position):
-            monkeypatch.undo()
-            partition.shared.writer._executor.submit(written.wait)
-            loop.call_soon_threadsafe(append_and_roll)
-            asyncio.run_coroutine_threadsafe(rolled.wait(), loop).result(10)
-            return create(position)
-
-        monkeypatch.setattr(active, "file_to_write", slowly)
+        while_created(monkeypatch, partition.segments.active, append_and_roll)
         await housekeeping.delete_records(partition, 3)
         after = left(disk, tmp_path, checkpoint="lost")
         written.set()

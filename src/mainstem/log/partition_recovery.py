@@ -101,11 +101,11 @@ class PartitionRecovery:
 
     def _check_durable(self) -> None:
         """Every segment that is needed has its bytes."""
-        replaced = self.changes.replaced
+        replaced, beginning = self.changes.replaced, self._foreseen_beginning()
         # A start has found damage, held what the journal says, and may have brought it here: sizes are right since.
         damaged_once = any(path.suffix == HELD for path in self._files)
         for segment in self.partition.segments:
-            if not segment.size or not self._is_needed(segment):
+            if not segment.size or not self._is_needed(segment, beginning):
                 continue
             size = self._disk.file_size(segment.path) if self._disk.exists(segment.path) else -1
             if size < segment.size:
@@ -117,17 +117,20 @@ class PartitionRecovery:
                 for _ in segment.scan():
                     pass
 
-    def _is_needed(self, segment: Segment) -> bool:
-        """Not where another begins at the log start offset or before it; that does not look at this one.
+    def _foreseen_beginning(self) -> int:
+        """What `_beginning` will be after `redo`, by all that says where a segment begins."""
+        begun = {each.base_offset for each in self.partition.segments}
+        begun.update(_base_offsets_of(self._files), self.changes.batches.keys() - self.changes.replaced)
+        return max((base for base in begun if base <= self.partition.log_start_offset), default=0)
+
+    def _is_needed(self, segment: Segment, beginning: int) -> bool:
+        """Not what lies before the segment that the log begins in.
 
         Where all its records are deleted, and others may follow them, it is while it is there.
         """
-        begun = {each.base_offset for each in self.partition.segments}
-        begun.update(_base_offsets_of(self._files), self.changes.batches.keys() - self.changes.replaced)
-        log_start = self.partition.log_start_offset
-        if any(segment.base_offset < base_offset <= log_start for base_offset in begun):
+        if segment.base_offset < beginning:
             return False
-        return segment.next_offset > log_start or self._disk.exists(segment.path)
+        return segment.next_offset > self.partition.log_start_offset or self._disk.exists(segment.path)
 
     # -- 2. and 3. what lies behind ------------------------------------------------------------------------------------
 
