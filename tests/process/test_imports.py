@@ -52,6 +52,16 @@ def test_a_plain_directory_hides_no_module_that_is_installed(place, tmp_path, mo
     assert importlib.import_module("ledger_of_test").WHERE == "installed"
 
 
+def test_a_plain_directory_may_share_its_name_with_what_is_installed(place, tmp_path, monkeypatch):
+    """A directory `google` or `azure` of any files hid all the packages that are called so."""
+    for directory, name in ((place, "own"), (tmp_path / "installed", "other")):
+        (directory / "shared_of_test").mkdir(parents=True)
+        (directory / "shared_of_test" / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    for name in ("own", "other"):
+        importlib.import_module(f"shared_of_test.{name}")
+
+
 def test_modules_of_another_project_are_not_found_and_those_of_this_one_stay_until_they_are_forgotten(place, tmp_path):
     (place / "rates_of_test.py").write_text("")
     importlib.import_module("rates_of_test")

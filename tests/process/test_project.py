@@ -155,6 +155,49 @@ def test_a_file_of_jobs_in_a_package_may_import_relative_to_it(tmp_path):
     }  # fmt: skip
 
 
+def test_a_package_may_import_its_file_of_jobs(tmp_path):
+    """It was told that the name cannot be imported, from a file that had not been run yet."""
+    directory = files(tmp_path, '[project]\njobs = "shown/jobs.py"\n', shown__jobs=TOPIC + CLEAN)
+    (directory / "shown" / "__init__.py").write_text("from .jobs import clean\n")
+    found = load_project(directory)
+    assert {module.__name__ for module in found.modules} == {"shown", "shown.jobs"}
+
+
+def test_a_packages_own_file_may_be_one_of_jobs(tmp_path):
+    """It was run twice, and its topic said to be assigned to no variable."""
+    directory = files(tmp_path, '[project]\njobs = "whole/__init__.py"\n', whole__other="")
+    (directory / "whole" / "__init__.py").write_text(TOPIC + CLEAN)
+    assert load_project(directory).order == ("clean",)
+
+
+def test_a_file_of_jobs_is_an_attribute_of_its_package(tmp_path):
+    texts = {"flow__a": TOPIC + CLEAN, "flow__b": f"import flow.a\n{IMPORT}flow.a.clean\n{PAGES}"}
+    directory = files(tmp_path, '[project]\njobs = ["flow/a.py", "flow/b.py"]\n', **texts)
+    (directory / "flow" / "__init__.py").touch()
+    found = load_project(directory)
+    assert found.order == ("clean", "pages")
+
+
+@pytest.mark.parametrize("place", ["", "src__"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_files_of_jobs_below_any_directory_that_is_imported_from_may_import_each_other(
+    tmp_path, monkeypatch, place, linked
+):
+    """The first was run again under its other name, and its topic said to be assigned to no variable. What was found
+    through a link was not seen at all.
+    """
+    texts = {"kinds_of_test__a": f"from .b import LIMIT\n{TOPIC}{CLEAN}", "kinds_of_test__b": "LIMIT = 1\n"}
+    texts["kinds_of_test__c"] = f"from kinds_of_test.a import clicks\n{IMPORT}{PAGES}"
+    names = [f"{place.replace('__', '/')}kinds_of_test/{name}.py" for name in "ac"]
+    settings = f"[project]\njobs = {names}\n"
+    directory = files(tmp_path / "p", settings, **{f"{place}{name}": text for name, text in texts.items()})
+    (tmp_path / "link").symlink_to(directory)
+    monkeypatch.syspath_prepend(str((tmp_path / "link" if linked else directory) / place.strip("_")))
+    assert {module.__name__ for module in load_project(directory).modules} == {
+        "kinds_of_test.a", "kinds_of_test.b", "kinds_of_test.c",
+    }  # fmt: skip
+
+
 def test_links_to_files_elsewhere_are_of_the_project(tmp_path):
     """Their topics were said to be assigned to no variable."""
     (tmp_path / "elsewhere").mkdir()
@@ -203,6 +246,19 @@ def test_an_environment_within_a_project_is_none_of_it(tmp_path, monkeypatch):
     installed = sys.modules["once_of_test"]
     (second,) = load_project(tmp_path).modules
     assert first.__name__ == second.__name__ == "jobs"
+    assert sys.modules.pop("once_of_test") is installed
+
+
+def test_what_is_installed_below_a_project_is_none_of_it(tmp_path, monkeypatch):
+    """`pip install --user` puts it there, where the project is the home directory: no project could be loaded."""
+    packages = tmp_path / ".local" / "lib"
+    files(tmp_path, jobs=f"import once_of_test\n{TOPIC}{CLEAN}")
+    (packages / "once-1.0.dist-info").mkdir(parents=True)
+    (packages / "once_of_test.py").touch()
+    monkeypatch.syspath_prepend(str(packages))
+    assert [module.__name__ for module in load_project(tmp_path).modules] == ["jobs"]
+    installed = sys.modules["once_of_test"]
+    load_project(tmp_path)
     assert sys.modules.pop("once_of_test") is installed
 
 

@@ -43,8 +43,12 @@ class ProjectFinder:
             elsewhere = PathFinder.find_spec(name)
             if elsewhere is not None and elsewhere.loader is not None:
                 return None
-            # Python's own kind of list is made anew from `sys.path`, where this directory is not.
-            spec.submodule_search_locations = list(spec.submodule_search_locations or ())
+            # Python's own kind of list is made anew from `sys.path`, where this directory is not. Others may share the
+            # name, as `google` is that of many packages.
+            also = elsewhere.submodule_search_locations if elsewhere is not None else None
+            spec.submodule_search_locations = list(
+                dict.fromkeys([*(spec.submodule_search_locations or ()), *(also or ())])
+            )
         _found.add(name)
         return spec
 
@@ -65,18 +69,40 @@ def stop_importing() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ProjectFinder)]
 
 
+def places_of(directory: Path) -> list[Path]:
+    """The directories that modules of the project in `directory` are imported from: itself, and those in it that are on
+    `sys.path`, such as the `src` of one that is installed to be edited.
+    """
+    directory = directory.resolve()
+    installed = _installed(directory)
+    entries = [entry for entry in map(_resolved, sys.path) if entry.is_relative_to(directory) and entry.is_dir()]
+    own = [entry for entry in entries if not f"{entry}{os.sep}".startswith(installed)]
+    return list(dict.fromkeys([directory, *own]))
+
+
+def _resolved(entry: str) -> Path:
+    return Path(entry).resolve()
+
+
+def _installed(directory: Path) -> tuple[str, ...]:
+    """Where packages are installed below `directory`, each with a slash at its end; they are none of a project's."""
+    entries = [str(entry) for entry in map(_resolved, (sys.prefix, *sys.path)) if directory in entry.parents]
+    prefix = str(_resolved(sys.prefix))
+    return tuple(f"{each}{os.sep}" for each in entries if each == prefix or any(Path(each).glob("*.dist-info")))
+
+
 def modules_of(directory: Path) -> dict[str, ModuleType]:
     """What has been imported from files of the project in `directory`, by name; a program that runs is no import.
 
-    Not what lies in the environment of this Python, which many keep in their project: numpy cannot be imported twice.
+    Not what is installed, which many keep in their project: numpy cannot be imported twice, nor can we ourselves.
     """
     inside = f"{directory}{os.sep}"
-    environment = f"{sys.prefix}{os.sep}" if sys.prefix.startswith(inside) else None
+    installed = _installed(directory)
     files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
     return {
         name: sys.modules[name]
         for name, file in files.items()
-        if file.startswith(inside) and name != "__main__" and not (environment and file.startswith(environment))
+        if file.startswith(inside) and name != "__main__" and not file.startswith(installed)
     }
 
 

@@ -45,6 +45,7 @@ from mainstem.process.imports import (
     import_from,
     modules_of,
     note_imported,
+    places_of,
     stop_importing,
 )
 
@@ -174,7 +175,7 @@ def load_project(
     Args:
         path: its directory.
         environment: variables over its settings.
-        places: the directories that its modules are imported from; its own unless given.
+        places: the directories that its modules are imported from; `imports.places_of` it unless given.
 
     Raises:
         BadSetting: `mainstem.toml` is missing or wrong.
@@ -187,7 +188,7 @@ def load_project(
     names = [named] if isinstance(named, str) else named
     files = [_file(directory, name, where) for name in names]
     with collecting() as declared:
-        modules = _import(directory, files, places or [directory])
+        modules = _import(directory, files, places or places_of(directory))
     topics = _topics_by_variable(modules, declared.topics)
     jobs = _jobs_by_name(declared.jobs)
     inputs = {name: _inputs(job, topics, jobs) for name, job in jobs.items()}
@@ -267,8 +268,8 @@ def _import(directory: Path, files: Sequence[Path], places: Sequence[Path]) -> l
     sys.dont_write_bytecode = True  # of two edits within one second the first would be kept
     try:
         for path in files:
-            if all(module.__file__ != str(path) for module in modules_of(directory).values()):
-                _import_file(directory, path)
+            if not _is_imported(directory, path):
+                _import_file(directory, path, places)
     finally:
         sys.dont_write_bytecode = without_bytecode
         stop_importing()
@@ -285,32 +286,49 @@ _WITHOUT_SPARK = (
 )
 
 
-def _module_name(directory: Path, path: Path) -> str:
-    """What a file of jobs is called as a module: in a package by its path, for its relative imports; else by its own
+def _is_imported(directory: Path, path: Path) -> bool:
+    return any(module.__file__ == str(path) for module in modules_of(directory).values())
+
+
+def _module_name(path: Path, places: Sequence[Path]) -> str:
+    """What a file of jobs is called as a module: below a directory of `places` what an import calls it; else by its own
     name. What has that name already stays what it is: a module of Python's own, an installed one, another file's.
     """
-    parts, mine = path.relative_to(directory).with_suffix("").parts, modules_of(directory)
-    packages = [directory.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts))]
-    if packages and all(map(Path.is_file, packages)) and parts[0] not in TAKEN | (sys.modules.keys() - mine.keys()):
-        return ".".join(parts)
+    for place in sorted(places, key=lambda each: len(each.parts), reverse=True):
+        parts = path.relative_to(place).with_suffix("").parts if path.is_relative_to(place) else ()
+        if len(parts) > 1 and all(map(str.isidentifier, parts)) and str(place / parts[0]) in _package_path(parts[0]):
+            return ".".join(parts)
     name = path.stem
     while name in TAKEN or name in sys.modules:
         name = f"project_{name}"
     return name
 
 
-def _import_file(directory: Path, path: Path) -> None:
-    name = _module_name(directory, path)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    # Never from a cached .pyc: two edits within one second would have the same time stamp.
+def _package_path(name: str) -> list[str]:
+    """Where the modules of a package lie, by the name of its own; empty where an import finds none."""
+    if name in sys.modules:
+        return [*getattr(sys.modules[name], "__path__", ())]
+    spec = importlib.util.find_spec(name)
+    return [*(spec.submodule_search_locations or ())] if spec is not None else []
+
+
+def _import_file(directory: Path, path: Path, places: Sequence[Path]) -> None:
+    name = _module_name(path, places)
+    package, _, own_name = name.rpartition(".")
     try:
-        if module.__package__:
-            importlib.import_module(module.__package__)
+        if package:
+            importlib.import_module(package)
+            if _is_imported(directory, path):  # by its package, or it is that itself
+                return
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        # Never from a cached .pyc: two edits within one second would have the same time stamp.
         code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
         exec(code, module.__dict__)  # noqa: S102 - importing the user's code is what loading means
+        if package:
+            setattr(sys.modules[package], own_name, module)  # as an import does, for `import package.jobs`
     except BadDeclaration:
         raise
     except SyntaxError as error:

@@ -29,7 +29,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     from mainstem.client.internal import SCHEMAS
     from mainstem.client.topics import list_topics
     from mainstem.process import load_project
-    from mainstem.process.imports import import_from, link_for_workers, stop_importing
+    from mainstem.process.imports import import_from, link_for_workers, places_of, stop_importing
     from mainstem.process.plan import plan as make
     from mainstem.process.session import SparkConfig, start_session, stop_session, worker_imports
     from mainstem.process.topics import losses, settings_of_topics
@@ -45,8 +45,9 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     if marker_file(data).exists():
         check_project(data, project, loaded.name)
     with tempfile.TemporaryDirectory(prefix="mainstem-plan-") as scratch:
-        import_from(loaded.directory)  # its functions may import more of it
-        link_for_workers([loaded.directory], worker_imports(Path(scratch)))
+        places = places_of(loaded.directory)
+        import_from(*places)  # its functions may import more of it
+        link_for_workers(places, worker_imports(Path(scratch)))
         with _errors_aside(Path(scratch) / "java"):
             spark = start_session("plan", SparkConfig(), directory=Path(scratch))
         try:
