@@ -89,6 +89,27 @@ def test_frozen_code_imports_what_was_frozen_of_a_directory_that_is_on_the_path(
     assert version.places == [version.directory, version.directory / "src"]
 
 
+def test_a_project_that_was_moved_imports_what_was_frozen_all_the_same(project, tmp_path, monkeypatch):
+    """A directory of the path was looked for where the project had been: its files ran as they were edited."""
+    (project / "src").mkdir()
+    (project / "src" / "limits_of_test.py").write_text("LIMIT = 1\n")
+    (project / "jobs.py").write_text(JOBS.replace("helper", "limits_of_test"))
+    sha = freeze(project, tmp_path / "data", ManualClock()).sha
+    moved = project.rename(tmp_path / "moved")
+    monkeypatch.syspath_prepend(str(moved / "src"))
+    (moved / "src" / "limits_of_test.py").write_text("LIMIT = 2\n")
+    assert load_version(open_version(tmp_path / "data", sha, moved)).jobs["job"].function(None) == 1
+
+
+def test_what_is_installed_below_a_project_is_not_taken_from_the_copy(project, tmp_path, monkeypatch):
+    """There it has its Python files alone: no driver could import numpy, say, from `pip install --target vendor`."""
+    (project / "vendor" / "shipped-1.0.dist-info").mkdir(parents=True)
+    (project / "vendor" / "shipped_of_test.py").touch()
+    monkeypatch.syspath_prepend(str(project / "vendor"))
+    version = freeze(project, tmp_path / "data", ManualClock())
+    assert version.places == [version.directory]
+
+
 def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(project, tmp_path):
     data = tmp_path / "data"
     first = freeze(project, data, ManualClock())
@@ -188,6 +209,24 @@ def test_only_what_can_change_a_job_changes_the_hash(project):
     more = code_hash(project)
     (project / "mainstem.toml").write_text("[topics.a]\nevent_time = 'at'\n")
     assert len({before, changed, more, code_hash(project)}) == 4
+
+
+def test_another_list_of_files_is_another_code(project, tmp_path):
+    """The copy had the old list: a job of a file that was there before, and was named now, stopped its driver for
+    ever.
+    """
+    data, clock = tmp_path / "data", ManualClock()
+    first = freeze(project, data, clock)
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", first.sha, {}, "b", 1, 4))
+    (project / "mainstem.toml").write_text('[project]\njobs = ["jobs.py"]\n')
+    assert freeze(project, data, clock) == first
+    (project / "mainstem.toml").write_text('[project]\njobs = ["jobs.py", "helper.py"]\n')
+    second = freeze(project, data, clock)
+    assert len(load_version(second).modules) == 2
+    (line,) = map(str, edited(load_project(project), data, second.sha))
+    assert "(changed since: jobs of [project] in mainstem.toml);" in line
+    (project / "mainstem.toml").write_text("[project]\njobs = []\n")
+    assert len({first.sha, second.sha, code_hash(project)}) == 3
 
 
 def test_a_project_of_settings_alone_is_frozen(tmp_path):
@@ -378,6 +417,29 @@ def test_code_that_is_not_copied_is_told_before_it_is_missed(project, tmp_path, 
     (project / "mainstem.toml").write_text(f'[project]\njobs = ["{place}/more.py", "jobs.py"]\n')
     with pytest.raises(UserError, match=rf"^{project}/{place}/more\.py: expected among the files that are copied"):
         assignments(project, tmp_path / "versions", SystemClock())
+
+
+def test_a_schema_that_is_not_copied_for_its_name_is_told_so(project, tmp_path):
+    """People were told to move it."""
+    (project / "a.schema").write_text("{}")
+    (project / "jobs.py").write_text(JOBS.replace('topic("a")', 'topic("a", schema="a.schema")'))
+    with pytest.raises(UserError, match=r"a\.schema: expected among the files that are copied") as caught:
+        assignments(project, tmp_path / "versions", SystemClock())
+    assert caught.value.hint == (
+        "what is copied ends in .avsc, .csv, .json, .py, .sql, .toml, .txt, or [topics] names it as a schema"
+    )
+
+
+@pytest.mark.parametrize("init", [True, False])
+def test_a_project_that_is_imported_as_a_package_from_outside_is_refused(project, tmp_path, monkeypatch, init):
+    """Its drivers imported what was edited, and no version was said to go on with other code."""
+    package = project.rename(tmp_path / "flights_of_test")
+    if init:
+        (package / "__init__.py").touch()
+    (package / "jobs.py").write_text(JOBS.replace("helper", "flights_of_test.helper"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=r"flights_of_test: expected packages below .* as part of flights_of_test$"):
+        assignments(package, tmp_path / "versions", SystemClock())
 
 
 def test_what_is_installed_within_a_project_need_not_be_copied(project, tmp_path, monkeypatch):

@@ -41,6 +41,7 @@ class Driver:
 
     def __init__(self, version, project, refuse=None):
         self.made_of, self.refuse, self.calls = (version.sha, project.name), refuse, []
+        self.origin = version.manifest.origin
         self.retries = type("None failed", (), {"failed": {}})
 
     def start(self):
@@ -120,6 +121,25 @@ def test_a_damaged_copy_of_an_old_version_is_no_error_of_the_start(old, tmp_path
     assert "somebody edited it" in jobs.states[0].error
     with pytest.raises(CorruptData, match="somebody edited it"):  # with a job that has never run
         FrozenJobs(data, damaged.sha, [("job", "3")]).load()
+
+
+def test_a_job_that_the_frozen_code_does_not_have_is_told(old, tmp_path):
+    """An error of Python's own ended the driver, with all jobs of that code, again and again."""
+    with pytest.raises(UserError, match=r": expected job later, found job, other$"):
+        FrozenJobs(tmp_path / "data", old, [("job", "1"), ("later", "1")]).load()
+    data = tmp_path / "data"
+    write_fixed(data / "jobs" / "later@1", Fixed("later", "1", old, {}, "d", 1, 4))
+    jobs = FrozenJobs(data, old, [("job", "1"), ("later", "1")])
+    jobs.load()
+    assert [": expected job later" in each.error for each in jobs.states] == [True, True]
+
+
+def test_a_place_is_told_as_that_in_the_project_that_was_moved(old, tmp_path):
+    moved = (tmp_path / "project").rename(tmp_path / "moved")
+    jobs = FrozenJobs(tmp_path / "data", old, [("job", "1")], project=moved)
+    jobs.load()
+    jobs.start(Driver)
+    assert jobs.driver.origin == str(moved)
 
 
 def test_what_an_old_version_cannot_declare_fails_it_alone(old, tmp_path):

@@ -88,7 +88,7 @@ def test_what_failed_first_is_told_unless_java_ended(tmp_path, monkeypatch, java
         raise OSError("no answer")
 
     jobs = SimpleNamespace(name="small", load=lambda: None, start=start_jobs, stop=stop_jobs, states=[])
-    monkeypatch.setattr(frozen_jobs, "FrozenJobs", lambda *_: jobs)
+    monkeypatch.setattr(frozen_jobs, "FrozenJobs", lambda *_, **__: jobs)
     monkeypatch.setattr(session, "start_session", lambda *_, **__: None)
     monkeypatch.setattr(session, "has_ended", lambda _: java_ended)
     monkeypatch.setattr(session, "stop_session", stop_session)
@@ -103,7 +103,7 @@ def test_tables_that_another_process_writes_are_left_to_it(tmp_path, monkeypatch
     with (project / "mainstem.toml").open("a") as settings:
         settings.write('[sinks.lake]\ntype = "delta"\npath = "lake"\n')
     jobs = SimpleNamespace(name="small", load=lambda: None, start=lambda _: None, states=[])
-    monkeypatch.setattr(frozen_jobs, "FrozenJobs", lambda *_: jobs)
+    monkeypatch.setattr(frozen_jobs, "FrozenJobs", lambda *_, **__: jobs)
     monkeypatch.setattr(session, "start_session", lambda *_, **__: SimpleNamespace(newSession=lambda: None))
     monkeypatch.setattr(delta, "Lakehouse", lambda *_, **__: SimpleNamespace())  # it cannot be started
     monkeypatch.setattr(session, "has_ended", lambda _: True)

@@ -33,7 +33,7 @@ from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PREFIX, PROJECT_FILE, BadSetting, named_tables, read_toml
 from mainstem.core.files import make_directory, sync_directory, write_atomically
 from mainstem.process.declare import Location
-from mainstem.process.imports import import_from
+from mainstem.process.imports import import_from, places_of
 from mainstem.process.jars import SPARK_LOCK
 from mainstem.process.project import Project, load_project
 
@@ -42,6 +42,7 @@ _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
 _MARKERS = ("mainstem.json", "_delta_log", "pyvenv.cfg", "conda-meta")
 """What makes a directory none of the project's sources: a data directory, a Delta table, an environment of Python."""
 _TABLES = ("project", "topics")
+_FILES = f"jobs of [project] in {PROJECT_FILE}"
 _DIGITS = 16
 _UNFINISHED = ".freezing-"
 
@@ -50,7 +51,7 @@ class Frozen(msgspec.Struct, frozen=True):
     """The manifest beside a frozen copy."""
 
     sha: str
-    origin: str  # the project's directory when it was frozen
+    origin: str  # the project's directory when it was frozen; of an open version where it is now
     frozen_at: int  # ms since 1970
     packages: dict[str, str]
     jars: str
@@ -65,13 +66,9 @@ class Version(msgspec.Struct, frozen=True):
 
     @property
     def places(self) -> list[Path]:
-        """The directories that its modules are imported from: itself, and what was copied of those in the project that
-        are on `sys.path`, such as the `src` of one that is installed to be edited.
-        """
+        """The directories that its modules are imported from: what was copied of those of the project."""
         copy, origin = self.directory.resolve(), Path(self.manifest.origin).resolve()
-        entries = [Path(entry).resolve() for entry in sys.path]
-        copies = [copy / entry.relative_to(origin) for entry in entries if entry.is_relative_to(origin)]
-        return list(dict.fromkeys([copy, *filter(Path.is_dir, copies)]))
+        return [*filter(Path.is_dir, (copy / place.relative_to(origin) for place in places_of(origin)))]
 
     def in_project(self, location: Location) -> Location:
         """A place in the frozen copy as one in the project's own file, unless that has been edited since."""
@@ -94,8 +91,14 @@ def code_hash(directory: Path) -> str:
 
 def _contents(directory: Path) -> dict[str, bytes]:
     """What is hashed, by the file's name."""
+    settings = _settings(directory)
     contents = {name: path.read_bytes() for name, path in _sources(directory)}
-    return contents | {PROJECT_FILE: _toml(_settings(directory).get("topics", {})).encode()}
+    contents[PROJECT_FILE] = _toml(settings.get("topics", {})).encode()
+    project = settings.get("project")
+    files = project.get("jobs", "jobs.py") if isinstance(project, dict) else project
+    if files not in (None, "jobs.py", ["jobs.py"]):
+        contents[_FILES] = _toml(files).encode()
+    return contents
 
 
 def freeze(directory: Path, data: Path, clock: Clock) -> Version:
@@ -119,11 +122,16 @@ def freeze(directory: Path, data: Path, clock: Clock) -> Version:
             _keep(copy, versions / sha)
             manifest = Frozen(sha, str(directory), clock.now_ms(), _packages(), SPARK_LOCK.read_text())
             write_atomically(versions / f"{sha}.json", msgspec.json.format(msgspec.json.encode(manifest)))
-    return open_version(data, sha)
+    return open_version(data, sha, directory)
 
 
-def open_version(data: Path, sha: str) -> Version:
+def open_version(data: Path, sha: str, project: Path | None = None) -> Version:
     """A copy that was frozen before.
+
+    Args:
+        data: where it lies.
+        sha: its hash.
+        project: where the project is now, if it may have been moved since.
 
     Raises:
         CorruptData: it is missing, or not what was frozen.
@@ -142,6 +150,8 @@ def open_version(data: Path, sha: str) -> Version:
             f"{directory}: frozen as {sha}, found {found}: somebody edited it",
             hint="bring back the files; to change a job, edit the project and give the job a new version",
         )
+    if project is not None:
+        manifest = msgspec.structs.replace(manifest, origin=str(project.resolve()))
     return Version(sha, directory, manifest)
 
 
@@ -327,6 +337,7 @@ def _check_whole(project: Project, version: Version) -> None:
         UserError: one was not copied.
     """
     inside = project.directory
+    _check_packages(project)
     read = {Path(str(module.__file__)) for module in project.modules}
     read |= {spec.schema_file for spec in project.topics.values() if spec.schema_file is not None}
     installed = [Path(entry) for entry in sys.path if entry.startswith(f"{inside}{os.sep}")]  # drivers find that, too
@@ -336,7 +347,28 @@ def _check_whole(project: Project, version: Version) -> None:
             raise UserError(
                 f"{file}: expected among the files that are copied for the jobs to run from, found left out",
                 hint="move it to a directory of the project that is not hidden, no link, and not called "
-                + " or ".join(sorted(_LEFT_OUT)),
+                + " or ".join(sorted(_LEFT_OUT))
+                if file.suffix in _SOURCES
+                else f"what is copied ends in {', '.join(sorted(_SOURCES))}, or [topics] names it as a schema",
+            )
+
+
+def _check_packages(project: Project) -> None:
+    """See that drivers find the packages of the project in its copy too; else they would run what is edited.
+
+    Raises:
+        UserError: one is found only where the project itself lies.
+    """
+    inside = project.directory
+    places = [inside, *(place for entry in sys.path if (place := Path(entry).resolve()).is_relative_to(inside))]
+    for name in sorted({module.__name__.partition(".")[0] for module in project.modules}):
+        paths = [Path(path) for path in getattr(sys.modules.get(name), "__path__", ())]
+        mine = [path for path in paths if path.is_relative_to(inside)]
+        if mine and not any(path.parent in places for path in mine):
+            raise UserError(
+                f"{mine[0]}: expected packages below {inside}, of which the jobs run from a copy, found that one of "
+                f"its modules is imported as part of {name}",
+                hint=f"import what lies in {mine[0]} by its own name",
             )
 
 

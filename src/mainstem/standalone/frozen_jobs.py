@@ -34,12 +34,22 @@ class FrozenJobs:
         data: of the project; it has the frozen code.
         code: hash of the frozen code.
         jobs: (name, version) of those to run.
+        project: where the project is now; where it was frozen unless given.
         clock: what the pauses between two tries to load the code are measured with.
     """
 
-    def __init__(self, data: Path, code: str, jobs: Sequence[tuple[str, str]], *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        code: str,
+        jobs: Sequence[tuple[str, str]],
+        *,
+        project: Path | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.driver: JobDriver | None = None
         self._data, self._code, self._jobs = data, code, tuple(jobs)
+        self._project = project
         self._retries = Retries(clock or SystemClock())
         self._loaded: tuple[Version, Project] | None = None
         self._make: Callable[[Version, Project], JobDriver] | None = None
@@ -54,10 +64,17 @@ class FrozenJobs:
 
         Raises:
             BadDeclaration, BadSetting, CorruptData: it cannot be loaded, and a job of it has never run.
+            CodeLost: it does not have a job that has never run.
         """
         try:
-            version = open_version(self._data, self._code)
-            self._loaded = version, load_version(version)
+            version = open_version(self._data, self._code, self._project)
+            project = load_version(version)
+            if absent := [name for name, _ in self._jobs if name not in project.jobs]:
+                raise CodeLost(
+                    f"{version.directory}: expected job {absent[0]}, found {', '.join(project.jobs) or 'none'}",
+                    hint="the project was edited while it started, or MAINSTEM_PROJECT__JOBS names other files now",
+                )
+            self._loaded = version, project
         except MainstemError as error:
             if self._is_new():
                 raise

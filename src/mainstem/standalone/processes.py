@@ -121,7 +121,7 @@ def _drive(
     config = load_config(project)
     connection = Connection(bootstrap, config.security)
     settings = load_job_configs(project)
-    running = FrozenJobs(data, code, jobs)
+    running = FrozenJobs(data, code, jobs, project=project)
     running.load()
     home = data / "spark" / code
     spark = start_session(running.name, config.spark, directory=home)
