@@ -60,6 +60,8 @@ class History:
         self.power_cut = False
         """At its end, or amid a start after it."""
         self.checkpoint_lost = False
+        self.names_in_order = True
+        """After every power cut since the last start."""
 
     def _partitions(self) -> list[ExpectedPartition]:
         settings = [PLAIN, self.random.choice([PLAIN, COMPACTED]), COMPACTED]
@@ -125,13 +127,23 @@ class History:
 
     def _power_was_cut(self) -> None:
         nothing_more = self.random.random() < 0.3
-        self.node.note("power cut" + ", nothing but what was synced is there" * nothing_more)
+        in_order = nothing_more or self.checkpoint_lost or self.random.random() < 0.5
+        self.node.note(
+            "power cut"
+            + ", nothing but what was synced is there" * nothing_more
+            + ", names out of order" * (not in_order)
+        )
         choose = (lambda most: 0) if nothing_more else adversary(self.random.getrandbits(32))
-        self.node.disk = self.node.disk.after_power_cut(choose)
+        self.node.disk = self.node.disk.after_power_cut(choose, names_in_order=in_order)
         self.power_cut = True
+        self.names_in_order = self.names_in_order and in_order
 
     def _killed_or_power_cut(self) -> None:
-        self._power_was_cut() if self.random.random() < 0.7 else self._killed()
+        only_kill = self.checkpoint_lost and self._may_be_torn()
+        self._power_was_cut() if self.random.random() < 0.7 and not only_kill else self._killed()
+
+    def _may_be_torn(self) -> bool:
+        return any(expected.safe < expected.end for expected in self.node.partitions)
 
     # -- what happens before the start
 
@@ -172,8 +184,12 @@ class History:
         self._killed_or_power_cut()
 
     def _lose_the_checkpoint(self) -> None:
-        """Not where a power cut may have torn a segment: only the checkpoint says what had been whole."""
-        if self.power_cut and any(expected.safe < expected.end for expected in self.node.partitions):
+        """Not where a power cut may have torn a segment: only the checkpoint says what had been whole.
+
+        Nor where it has left the unlinked names of a directory, and not those made before: where all records are
+        deleted, only the checkpoint says where the log ends.
+        """
+        if (self.power_cut and self._may_be_torn()) or not self.names_in_order:
             return
         self.node.note("the checkpoint is lost")
         self.node.disk.unlink(self.node.path / checkpoint.NAME)
@@ -261,4 +277,5 @@ class History:
                 partition.config = expected.config
                 expected.take_over(partition, power_cut=self.power_cut, checkpoint_lost=self.checkpoint_lost)
         self.power_cut = self.checkpoint_lost = False
+        self.names_in_order = True
         await node.check()

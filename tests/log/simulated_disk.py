@@ -1,15 +1,18 @@
 """A disk in memory that can lose what was not synced, refuse a call, or be switched off in the middle.
 
 After a power cut a file holds what was synced, and of every page written since then any state it went through; its
-size is any of those it had. A directory holds what was synced, and a prefix of the changes made since then.
+size is any of those it had. A directory holds what was synced, and a prefix of the changes made since then; where names
+are out of order, a prefix of the changes of each name.
 """
 
+import copy
 import errno
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 PAGE = 4096
 
@@ -72,33 +75,62 @@ class FileNode:
         return FileNode(bytes(data))
 
 
+class Change(NamedTuple):
+    """Of a directory: a name leads to `node`, to what another name led to, or to nothing any more."""
+
+    name: str
+    node: "FileNode | DirectoryNode | None" = None
+    renamed_from: str = ""
+
+    def apply(self, entries: "dict[str, FileNode | DirectoryNode]") -> None:
+        if self.renamed_from:
+            entries[self.name] = entries.pop(self.renamed_from)
+        elif self.node is not None:
+            entries[self.name] = self.node
+        else:
+            entries.pop(self.name, None)
+
+
 class DirectoryNode:
     def __init__(self) -> None:
         self.entries: dict[str, FileNode | DirectoryNode] = {}
         self.durable: dict[str, FileNode | DirectoryNode] = {}
-        self.pending: list[Callable[[dict[str, FileNode | DirectoryNode]], None]] = []
+        self.pending: list[Change] = []
 
-    def change(self, change: Callable[[dict[str, "FileNode | DirectoryNode"]], None]) -> None:
-        change(self.entries)
+    def change(self, change: Change) -> None:
+        change.apply(self.entries)
         self.pending.append(change)
 
     def sync(self) -> None:
         self.durable = dict(self.entries)
         self.pending.clear()
 
-    def after_crash(self, choose: Choose) -> "DirectoryNode":
-        entries = dict(self.durable)
-        for change in self.pending[: choose(len(self.pending))]:
-            change(entries)
-        result = DirectoryNode()
-        result.entries = {name: node.after_crash(choose) for name, node in sorted(entries.items())}
-        result.durable = dict(result.entries)
-        return result
+    def _by_name(self) -> list[list[Change]]:
+        """What was done to one name, or to names that renames connect, keeps its order."""
+        groups: list[tuple[set[str], list[Change]]] = []
+        for change in self.pending:
+            names = {change.name, change.renamed_from or change.name}
+            connected = [group for group in groups if names & group[0]]
+            groups = [group for group in groups if not names & group[0]]
+            groups.append(
+                (
+                    names.union(*(others for others, _ in connected)),
+                    [*(each for _, changes in connected for each in changes), change],
+                )
+            )
+        return [changes for _, changes in groups]
 
-    def copy(self) -> "DirectoryNode":
+    def after_crash(self, choose: Choose, *, names_in_order: bool) -> "DirectoryNode":
+        entries = dict(self.durable)
+        for changes in [self.pending] if names_in_order else self._by_name():
+            for change in changes[: choose(len(changes))]:
+                change.apply(entries)
         result = DirectoryNode()
-        for name, node in self.entries.items():
-            result.entries[name] = node.copy() if isinstance(node, DirectoryNode) else FileNode(bytes(node.data))
+        for name, node in sorted(entries.items()):
+            if isinstance(node, FileNode):
+                result.entries[name] = node.after_crash(choose)
+            else:
+                result.entries[name] = node.after_crash(choose, names_in_order=names_in_order)
         result.durable = dict(result.entries)
         return result
 
@@ -127,12 +159,14 @@ class SimulatedDisk:
         """Let the next `call` on a path that contains `path` fail."""
         self.refusals.append((call, error, path))
 
-    def after_power_cut(self, choose: Choose) -> "SimulatedDisk":
-        return SimulatedDisk(self.root, self.tree.after_crash(choose))
+    def after_power_cut(self, choose: Choose, *, names_in_order: bool = True) -> "SimulatedDisk":
+        """What is there then; most file systems bring the changes of names to the disk in their order."""
+        return SimulatedDisk(self.root, self.tree.after_crash(choose, names_in_order=names_in_order))
 
     def after_kill(self) -> "SimulatedDisk":
-        """The process died, the machine did not: everything that was written is there."""
-        return SimulatedDisk(self.root, self.tree.copy())
+        """The process died, the machine did not: all that was written is there, durable or not."""
+        with self.lock:
+            return SimulatedDisk(self.root, copy.deepcopy(self.tree))
 
     @property
     def is_off(self) -> bool:
@@ -178,7 +212,7 @@ class SimulatedDisk:
                     raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
                 self._changing("create", path)
                 node = FileNode()
-                parent.change(lambda entries: entries.__setitem__(path.name, node))
+                parent.change(Change(path.name, node))
             return SimulatedFile(self, path, self.file(path))
 
     def read_file(self, path: Path) -> bytes:
@@ -206,18 +240,14 @@ class SimulatedDisk:
             parent = self._directory(old.parent)
             if old.name not in parent.entries:
                 raise FileNotFoundError(errno.ENOENT, "no such file", str(old))
-
-            def change(entries: dict[str, FileNode | DirectoryNode]) -> None:
-                entries[new.name] = entries.pop(old.name)
-
-            parent.change(change)
+            parent.change(Change(new.name, renamed_from=old.name))
 
     def unlink(self, path: Path) -> None:
         with self.lock:
             parent = self._directory(path.parent)
             if path.name in parent.entries:
                 self._changing("unlink", path)
-                parent.change(lambda entries: entries.pop(path.name, None))
+                parent.change(Change(path.name))
 
     def make_directory(self, path: Path) -> None:
         with self.lock:
@@ -225,14 +255,14 @@ class SimulatedDisk:
             if path.name not in parent.entries:
                 self._changing("mkdir", path)
                 node = DirectoryNode()
-                parent.change(lambda entries: entries.__setitem__(path.name, node))
+                parent.change(Change(path.name, node))
 
     def remove_tree(self, path: Path) -> None:
         with self.lock:
             for entry in self.list(path):
                 self.unlink(entry)
             self._changing("rmdir", path)
-            self._directory(path.parent).change(lambda entries: entries.pop(path.name, None))
+            self._directory(path.parent).change(Change(path.name))
 
     def sync_directory(self, path: Path) -> None:
         with self.lock:

@@ -18,7 +18,7 @@ from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, SystemDisk,
 from mainstem.log.checkpoint import decode_partition, load
 from mainstem.log.disk import SystemFile
 from tests.log.simulated_disk import FileNode, SimulatedDisk, adversary
-from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, sequenced, values
 
 TOPIC = TopicConfig(segment_bytes=4_000, index_interval_bytes=500)
 
@@ -476,6 +476,56 @@ def test_an_unfinished_creation_leaves_nothing(tmp_path):
     run(test())
 
 
+def test_what_a_power_cut_leaves_of_a_deleted_topic_does_not_stand_in_the_way_of_the_next(tmp_path):
+    """Its id was gone and a segment was not: a topic of that name could not be created any more."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"v"))
+        await log.checkpoint()
+        disk.refuse("rename", errno.EIO, "orders-0")  # the deletion comes so far, and no further
+        await log.delete_partition(TP)
+        abandon(log)
+        after = disk.after_kill()
+        after.unlink(tmp_path / "orders-0" / "partition.metadata")
+        log = await open_log(tmp_path, disk=after)
+        assert not after.exists(tmp_path / "orders-0")
+        await log.create_partition(TP, UUID(int=8), TOPIC)
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("change", ["records", "topic"])
+def test_a_power_cut_amid_a_start_that_has_done_what_only_the_page_cache_told_it(tmp_path, change):
+    """A kill left a round written and not synced; a start deleted files by it, and then it was gone."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(segment_bytes=100))
+        for content in (b"1", b"2", b"3"):
+            await partition.append(batch(content))
+        await log.checkpoint()
+        disk.power_off_after(1)  # the round is written
+        deletion = housekeeping.delete_records(partition, 2) if change == "records" else log.delete_partition(TP)
+        with pytest.raises(StorageError):
+            await deletion
+        abandon(log)
+        after = disk.after_kill()
+        after.refuse("rename", errno.ENOSPC, "checkpoint")  # what the round deletes is deleted
+        with pytest.raises(StorageError):
+            await open_log(tmp_path, disk=after)
+        log = await open_log(tmp_path, disk=after.after_power_cut(lambda most: 0))
+        if TP in log.partitions:
+            assert (await values(log.partitions[TP]))[-1] == b"3"
+        await log.close()
+
+    run(test())
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_directories_are_synced_in_threads(tmp_path, monkeypatch, checkpoint):
     """One after the other, 2,000 of them took a start half a minute where a sync takes 3 ms."""
@@ -587,6 +637,29 @@ def test_without_a_checkpoint_rounds_of_long_ago_do_not_pass_for_the_last_ones(t
         return await try_to_read(tmp_path, disk=disk)
 
     assert run(fill()) == [b"kept"]
+
+
+def test_without_a_checkpoint_aborted_transactions_are_counted_in_of_which_no_segment_is_left(tmp_path):
+    """The start ended with an IndexError."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await log.checkpoint()
+        await partition.append(sequenced(b"v", sequence=0, transactional=True))
+        await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
+        await housekeeping.delete_records(partition, 2)
+        abandon(log)
+        after = disk.after_power_cut(lambda most: 0)  # no name of a segment was synced
+        after.unlink(tmp_path / "checkpoint")
+        log = await open_log(tmp_path, disk=after)
+        partition = log.partitions[TP]
+        assert (partition.log_start_offset, partition.last_stable_offset, partition.log_end_offset) == (2, 2, 2)
+        assert partition.open_transactions == {}
+        await log.close()
+
+    run(test())
 
 
 def test_offsets_go_on_where_nothing_is_left_of_a_partition_but_its_name(tmp_path):

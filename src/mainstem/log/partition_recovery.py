@@ -263,6 +263,8 @@ class PartitionRecovery:
         transaction whose end is not known would hold back readers of committed records for ever.
         """
         partition = self.partition
+        if not partition.segments:  # what is known of aborted transactions is put into one
+            replay.active_segment(partition, partition.log_end_offset)
         for header, batch in self.changes.batches_before(end):
             if header.base_offset >= partition.log_end_offset:
                 self._pass_unknown(header.base_offset)

@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -57,6 +58,7 @@ def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
         StorageError: the machine is short of something; nothing is lost, and the next start may have it.
         OSError: the disk failed.
     """
+    _sync(path, disk)
     saved = checkpoints.load(disk, path)
     frames = _read_journal(path, disk, saved)
     recovery = _Recovery(path, disk, make_partition, saved, changes_by_partition(frames))
@@ -76,6 +78,18 @@ def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
         sequence=frames[-1].sequence + 1 if frames else saved.sequence if saved else 1,
         clean=clean,
     )
+
+
+def _sync(path: Path, disk: Disk) -> None:
+    """Make durable what the start is going to act on.
+
+    A kill may leave the last round, and the checkpoint's name, in the page cache alone: a power cut amid the start
+    would take them, and leave what was deleted because of them.
+    """
+    for name in NAMES:
+        with suppress(FileNotFoundError):
+            disk.open(path / name).sync()
+    disk.sync_directory(path)
 
 
 def _read_journal(path: Path, disk: Disk, saved: Checkpoint | None) -> list[Frame]:
@@ -105,6 +119,10 @@ class _Recovery:
         self.saved = saved
         self.changes = changes
         self.partitions: dict[Key, PartitionRecovery] = {}
+        self.deleted_names = {
+            str(TopicPartition(topic, key[1])) for key, each in changes.items() for topic in each.topics_deleted
+        }
+        """Directories of partitions that the journal deletes, and perhaps of others of these names since."""
         self.created: list[Path] = []
         self.kept: dict[TopicPartition, msgspec.Raw] = {}
 
@@ -120,7 +138,9 @@ class _Recovery:
             words = checkpoints.decode_partition(raw)
             key = (UUID(hex=words.topic_id), words.partition)
             changes = self._changes_of(key)
-            if not changes.deleted and changes.topic is None:  # else these are the words of one that was deleted
+            if changes.deleted or changes.topic is not None:  # these are the words of one that was deleted
+                self.deleted_names.add(str(TopicPartition(words.topic, words.partition)))
+            else:
                 partition = self.make_partition(TopicPartition(words.topic, words.partition), key[0])
                 self._add(partition, words)
                 self.kept[partition.topic_partition] = raw
@@ -139,19 +159,14 @@ class _Recovery:
     def add_found(self) -> None:
         """Those that only directories tell of; what is deleted or unfinished goes."""
         known = {each.partition.directory for each in self.partitions.values()}
-        deleted_names = {
-            str(TopicPartition(topic, key[1]))
-            for key, changes in self.changes.items()
-            for topic in changes.topics_deleted
-        }
         for directory in self.disk.list(self.path):
             if directory in known or not self.disk.is_directory(directory):
                 continue
             topic, _, number = directory.name.rpartition("-")
             topic_id = read_topic_id(self.disk, directory)
             if topic_id is None or not topic or not number.isdigit():
-                # Where it was made and deleted since the checkpoint, a power cut may have left its id empty.
-                if directory.name.endswith(DELETED) or (topic_id is None and directory.name in deleted_names):
+                # Of one that is deleted a power cut may have taken the id and left the rest, or left its file empty.
+                if directory.name.endswith(DELETED) or (topic_id is None and directory.name in self.deleted_names):
                     self.disk.remove_tree(directory)
                 else:
                     log.warning("directory_ignored", path=str(directory), reason="not a partition")
