@@ -33,6 +33,8 @@ _ENDS = {
     "timestamp_ntz": ("TIMESTAMP_NTZ", "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"),
 }
 
+_TIME_OF_DAY = "time-micros"  # those in milliseconds are numbers for Spark
+
 _UNKNOWN_ID = re.compile(re.escape(UNKNOWN_ID) + r" (\d+) of topic ([\w.-]+)")
 
 
@@ -129,12 +131,12 @@ def _decoded(value: "Column", schema: TopicSchema) -> "Column":
     framed = (F.length(value) > _HEADER) & (F.substring(value, 1, 1) == F.unhex(F.lit("00")))
     schema_id = F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long")
     payload = F.expr(f"substring(value, {_HEADER + 1})")
-    options = {"avroSchema": with_sentinel(schema.reader, schema.topic), "mode": "PERMISSIVE"}
+    options = {"avroSchema": with_sentinel(for_spark(schema.reader), schema.topic), "mode": "PERMISSIVE"}
     cases = F.when(~framed, F.lit(None))
     for number in sorted(schema.refused):
         cases = cases.when(schema_id == number, F.lit(None))
     for number, writer in sorted(schema.writers.items()):
-        cases = cases.when(schema_id == number, from_avro(payload, writer, options))
+        cases = cases.when(schema_id == number, from_avro(payload, for_spark(writer), options))
     message = F.concat(F.lit(f"{UNKNOWN_ID} "), schema_id.cast("string"), F.lit(f" of topic {schema.topic}"))
     return F.when(value.isNull(), F.lit(None)).otherwise(cases.otherwise(F.raise_error(message)))
 
@@ -190,6 +192,26 @@ def with_sentinel(reader: str, topic: str) -> str:
     return json.dumps({**tree, "fields": fields})
 
 
+def for_spark(schema: str) -> str:
+    """The schema as Spark can read with it: a time of day in microseconds is the number that Avro stores.
+
+    Spark has a type for it, whose use it refuses, and Delta has none.
+    """
+    if f'"{_TIME_OF_DAY}"' not in schema:
+        return schema
+    tree = _tree(schema)
+    return schema if tree is None else json.dumps(_without_times_of_day(tree))
+
+
+def _without_times_of_day(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_times_of_day(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {name: each for name, each in node.items() if (name, each) != ("logicalType", _TIME_OF_DAY)}
+    return {name: _without_times_of_day(each) for name, each in kept.items()}
+
+
 def _tree(schema: str) -> Any:
     try:
         return json.loads(schema)
@@ -207,7 +229,7 @@ def _spark_type(spark: Any, schema: str) -> "StructType":
     from pyspark.sql.types import StructType
 
     jvm = spark._jvm
-    parsed = jvm.org.apache.avro.Schema.Parser().parse(schema)
+    parsed = jvm.org.apache.avro.Schema.Parser().parse(for_spark(schema))
     kind = jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(parsed).dataType()
     return StructType.fromJson(json.loads(kind.asNullable().json()))
 

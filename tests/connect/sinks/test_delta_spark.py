@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,6 +89,19 @@ def test_a_value_that_claims_gigabytes_does_not_decode(lake):
     lake.run()
     lake.wait_for("_quarantine", [("flights", origin), ("lists", numbers)], "topic", "value")
     lake.wait_for("flights", [(1,)], "number")
+
+
+@pytest.mark.spark
+def test_a_time_of_day_is_its_number(lake):
+    """As of a column `time` of PostgreSQL: Spark refused its own type for it, and there never was a table."""
+    lake.schemas[20] = record(("opens", {"type": "long", "logicalType": "time-micros"}))
+    register(lake.connection, lake.schemas)
+    ensure_topic(lake.connection, "shops", 1)
+    lake.send("shops", [(b"a", {"opens": time(5)})], 20)
+    lake.run()
+    lake.wait(lambda: ("lakehouse", "shops", 1) in lake.said() or bool(lake.lakehouse.held))
+    assert lake.lakehouse.held == {}
+    assert lake.rows("shops", "opens") == [(5 * 3_600_000_000,)]
 
 
 @pytest.mark.spark

@@ -18,7 +18,7 @@ from mainstem.connect.sinks.delta_types import Fit, converted_fields, fit, joine
 from mainstem.core import MainstemError, UserError
 from mainstem.core.logging import get_logger
 from mainstem.registry.schema import is_change
-from mainstem.registry.spark import SENTINEL, if_within, with_sentinel
+from mainstem.registry.spark import SENTINEL, for_spark, if_within, with_sentinel
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -161,7 +161,7 @@ class SparkWriter:
         from pyspark.sql import functions as F
         from pyspark.sql.avro.functions import from_avro
 
-        schema = self._topics.schemas[schema_id]
+        schema = for_spark(self._topics.schemas[schema_id])
         options = {"avroSchema": with_sentinel(schema, f"with schema {schema_id}"), "mode": "PERMISSIVE"}
         rows = from_avro(F.expr("substring(value, 6)"), schema, options)
         return if_within(self._spark, rows, schema)
