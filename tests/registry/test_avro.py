@@ -116,6 +116,10 @@ def test_keys_are_text():
         ({"type": "long", "logicalType": "local-timestamp-micros"}, -62_135_596_800_000_001),
         ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, b"\x27\x10"),  # 100.00
         ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, b"\xff" + bytes(20)),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+            b"",
+        ),  # Java has no number of no bytes
         ({"type": "string", "logicalType": "uuid"}, "no"),
     ],
 )

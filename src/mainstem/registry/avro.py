@@ -43,6 +43,8 @@ class UnfitRow(UserError):
 
 def _decimal(data: bytes, writer: Mapping[str, Any], _: Any = None) -> Decimal:
     """Unlike fastavro's own, which rounds a number of too many digits and says nothing."""
+    if not data:  # fastavro reads 0, and Java nothing: tables and jobs would have other rows than Python
+        raise ValueError("expected the bytes of a decimal, found none")
     number, precision = int.from_bytes(data, "big", signed=True), writer["precision"]
     if abs(number) >= 10**precision:
         raise ValueError(f"expected a decimal of at most {precision} digits, found more")

@@ -105,6 +105,23 @@ def test_a_time_of_day_is_its_number(lake):
 
 
 @pytest.mark.spark
+def test_no_record_is_lost_where_a_small_table_is_left_to_spark(lake):
+    """Python read a decimal of no bytes as 0, and Java nothing: it was counted as a row, and no table had it."""
+    kinds = {20: record(("number", decimal(4, 2))), 21: record(("number", decimal(4, 2)), ("name", "string"))}
+    lake.schemas |= kinds
+    register(lake.connection, kinds)
+    ensure_topic(lake.connection, "prices", 1)
+    lake.send("prices", [(b"a", {"number": Decimal("1.25")})], 20)
+    lake.run()
+    lake.wait(lambda: ("lakehouse", "prices", 1) in lake.said())
+    lake.send("prices", [(b"b", b"\0\0\0\0\x15\0\2n")])  # its schema has a column more
+    lake.wait(lambda: ("lakehouse", "prices", 2) in lake.said())
+    lake.lakehouse.stop()
+    assert lake.rows("prices", "number") == [(Decimal("1.25"),)]
+    assert (lake.statements()["prices", 0].rows, lake.statements()["prices", 0].quarantined) == (1, 1)
+
+
+@pytest.mark.spark
 def test_times_of_any_year_are_read_by_others(lake, monkeypatch):
     """Spark's own default is a type that others read as nanoseconds of 64 bits, of the years 1677 to 2262."""
     monkeypatch.setattr(delta_small, "COLLECTED_BYTES", 0)  # written by Spark
