@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.types import StringType, StructField, StructType
 
 from mainstem.audit.books import Verdict
@@ -119,6 +120,32 @@ def test_no_record_is_lost_where_a_small_table_is_left_to_spark(lake):
     lake.lakehouse.stop()
     assert lake.rows("prices", "number") == [(Decimal("1.25"),)]
     assert (lake.statements()["prices", 0].rows, lake.statements()["prices", 0].quarantined) == (1, 1)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("limit", ["COLLECTED_BYTES", "DECODED_RECORDS"])
+def test_null_values_alone_bring_no_column(lake, monkeypatch, limit):
+    """Where the catalog names no subject they were taken for bytes: the table was held for a field of that name, or
+    had a column of nulls more.
+    """
+    monkeypatch.setattr(delta_small, limit, 0)  # written by Spark, or only decoded by it
+    schemas = {20: record(("value", "int")), 21: record(("number", "int"))}
+    lake.schemas |= schemas
+    register(lake.connection, schemas)
+    for topic in ("values", "numbers"):
+        ensure_topic(lake.connection, topic, 1)
+    lake.send("values", [(b"a", {"value": 1})], 20)
+    lake.send("numbers", [(b"a", {"number": 1})], 21)
+    lake.run()
+    lake.wait(lambda: {("lakehouse", "values", 1), ("lakehouse", "numbers", 1)} <= lake.said())
+    for topic in ("values", "numbers"):
+        lake.send(topic, [(b"b", None)])
+    lake.wait(
+        lambda: {("lakehouse", "values", 2), ("lakehouse", "numbers", 2)} <= lake.said() or bool(lake.lakehouse.held)
+    )
+    assert lake.lakehouse.held == {}
+    assert lake.rows("values", "value") == [(1,), (None,)]
+    assert "value" not in DeltaTable(str(lake.tables / "numbers")).to_pyarrow_table().column_names
 
 
 @pytest.mark.spark

@@ -233,7 +233,8 @@ class SparkWriter:
                 parts.append(decoded.select("row.after.*", *place, op.alias("_op"), (op == "d").alias("_deleted")))
             else:
                 parts.append(decoded.select("row.*", *place, *plain))
-        if not self._topics.is_typed(topic, slices):
+        # Null values alone do not say that the topic has no schema: its rows may have a column `value` of another type.
+        if any(each.schema_id == NO_SCHEMA for each in slices) and not self._topics.is_typed(topic, slices):
             parts.append(rows.filter(F.col("schema_id") == NO_SCHEMA).select("value", *place, *plain))
         gone = rows.filter(F.col("value").isNull())
         parts.append(gone.select(*place, plain[0], F.lit(True).alias("_deleted")))
