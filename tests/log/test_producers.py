@@ -159,3 +159,13 @@ def test_a_producer_is_forgotten_unless_its_transaction_is_open():
     producers.put(Producer(5, 0, last_timestamp=100))
     assert producers.expire(200) == 2
     assert [producer.producer_id for producer in producers] == [2, 3, 4]
+
+
+def test_a_replayed_batch_that_begins_anew_forgets_what_an_expired_producer_had_sent():
+    """After a crash, a batch that it sent then was answered as one of long ago, and never appended."""
+    producer = None
+    for offset, sequence in ((0, 0), (1, 1), (2, 0)):
+        producer = replay_batch(producer, header(sequence, offset=offset), append_ms=0)
+    assert producer is not None
+    assert [(b.base_sequence, b.base_offset) for b in producer.batches] == [(0, 2)]
+    assert find_duplicate(producer, header(1)) is None

@@ -93,7 +93,14 @@ def after_batch(
 
 
 def replay_batch(producer: Producer | None, header: BatchHeader, append_ms: int) -> Producer:
-    """The producer's state after a batch that the log holds: nothing is refused."""
+    """The producer's state after a batch that the log holds: nothing is refused.
+
+    One that does not go on from the last was taken when the producer had expired: what had been remembered until then
+    must not answer for batches that come.
+    """
+    same_epoch = producer is not None and producer.producer_epoch == header.producer_epoch
+    if producer is not None and same_epoch and header.base_sequence != _next_sequence(producer):
+        producer = msgspec.structs.replace(producer, batches=())
     return _appended(producer, header, header.base_offset, append_ms)
 
 
@@ -149,17 +156,17 @@ def _check_epoch(producer: Producer, producer_epoch: int, where: object) -> None
 
 
 def _check_sequence(producer: Producer, header: BatchHeader, where: object) -> None:
-    if header.producer_epoch != producer.producer_epoch:
-        expected = 0  # a new epoch starts anew
-    elif producer.last_sequence == MAX_SEQUENCE:
-        expected = 0
-    else:
-        expected = producer.last_sequence + 1
+    # A new epoch starts anew.
+    expected = _next_sequence(producer) if header.producer_epoch == producer.producer_epoch else 0
     if header.base_sequence != expected:
         raise OutOfOrderSequence(
             f"{where}: producer {header.producer_id} sent sequence {header.base_sequence} of epoch"
             f" {header.producer_epoch}, expected {expected}"
         )
+
+
+def _next_sequence(producer: Producer) -> int:
+    return 0 if producer.last_sequence == MAX_SEQUENCE else producer.last_sequence + 1
 
 
 class _Ended(msgspec.Struct, frozen=True, gc=False):
