@@ -55,8 +55,11 @@ class History:
             journal_bytes=self.random.choice([9_000, 20_000, 10**6]),
             compaction_keys=self.random.choice([3, 1_000]),
             housekeeping_interval_ms=10**9,  # never by itself
+            producer_id_expiration_ms=self.random.choice([10**9, 10**9, 2_000]),
         )
         self.node = Node(path, config, self._partitions())
+        for expected in self.node.partitions:
+            expected.producers_expire = config.producer_id_expiration_ms < 10**9
         self.power_cut = False
         """At its end, or amid a start after it."""
         self.checkpoint_lost = False

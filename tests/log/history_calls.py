@@ -143,9 +143,14 @@ class Calls:
         partition = self.node.partition(expected)
         if producer_id in partition.open_transactions and self.random.random() < 0.5:
             commit = self.random.random() < 0.5
-            self.node.note(f"{'commit' if commit else 'abort'} of {producer_id} in {expected}")
-            answer = partition.append_marker(producer_id, 0, commit=commit, coordinator_epoch=0)
-            await asyncio.ensure_future(expected.appended([(b"", None)], answer, producer_id, commit=commit))
+            known = partition.producer(producer_id)
+            assert known is not None
+            epoch = known.producer_epoch + self.random.choice([0, 1])  # raised by each end (KIP-890), or not
+            self.node.note(f"{'commit' if commit else 'abort'} of {producer_id} in {expected}, epoch {epoch}")
+            answer = partition.append_marker(producer_id, epoch, commit=commit, coordinator_epoch=0)
+            await asyncio.ensure_future(
+                expected.appended([(b"", None)], answer, producer_id, commit=commit, producer_epoch=epoch)
+            )
         else:
             await self._produce(expected, producer_id, transactional=True)
 
@@ -153,14 +158,21 @@ class Calls:
         partition, size = self.node.partition(expected), self.random.choice([1, 1, 2])
         known = partition.producer(producer_id)
         pairs = [(self.random.choice(KEYS), self._value(expected)) for _ in range(size)]
-        self.node.note(f"append {size} of producer {producer_id} to {expected}" + " (trusting)" * expected.trusting)
+        sequence, epoch = (known.last_sequence + 1, known.producer_epoch) if known else (0, 0)
+        if known and known.transaction_first_offset < 0 and self.random.random() < 0.15:
+            sequence, epoch = 0, epoch + 1
+        self.node.note(
+            f"append {size} of producer {producer_id} to {expected}, epoch {epoch}" + " (trusting)" * expected.trusting
+        )
         data = batch(
             *(value for _, value in pairs), keys=[key for key, _ in pairs], timestamp=self.node.clock.now_ms(),
-            producer_id=producer_id, producer_epoch=0, base_sequence=known.last_sequence + 1 if known else 0,
-            transactional=transactional,
+            producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional,
         )  # fmt: skip
-        answer = partition.append(data)
-        await asyncio.ensure_future(expected.appended(pairs, answer, producer_id, transactional=transactional))
+        sent = expected.appended(
+            pairs, partition.append(data), producer_id, transactional=transactional, producer_epoch=epoch,
+            base_sequence=sequence,
+        )  # fmt: skip
+        await asyncio.ensure_future(sent)
 
     async def answers(self) -> None:
         """Wait for what flies."""

@@ -8,6 +8,7 @@ import msgspec
 
 from mainstem.core import TopicPartition
 from mainstem.log import PartitionLog, TopicConfig
+from mainstem.records import iter_headers
 from tests.log.support import read_all
 
 Appended = tuple[int, bytes, bytes | None]
@@ -24,6 +25,10 @@ class Sent(msgspec.Struct, frozen=True):
     transactional: bool
     commit: bool | None = None
     """None: no marker."""
+    producer_epoch: int = 0
+    base_sequence: int = -1
+    last_sequence: int = -1
+    """-1: a marker's."""
 
 
 class ExpectedPartition:
@@ -37,6 +42,7 @@ class ExpectedPartition:
     def __init__(self, topic: str, config: TopicConfig) -> None:
         self.topic_partition = TopicPartition(topic, 0)
         self.config = config
+        self.producers_expire = False
         self.ids: set[UUID | None] = {None}
         """The topic's, of which one is found; None: no such topic."""
         self.begin()
@@ -58,6 +64,7 @@ class ExpectedPartition:
         self.start = 0
         self.later_starts: set[int] = set()
         """Log start offsets that were asked for, not acknowledged."""
+        self.leader_epoch = 0
         self.expires = False
         """Retention is at work: where the log starts is its choice."""
 
@@ -91,6 +98,8 @@ class ExpectedPartition:
         *,
         transactional: bool = False,
         commit: bool | None = None,
+        producer_epoch: int = 0,
+        base_sequence: int = -1,
     ) -> None:
         """Expect an append's records from now on, and hold its answer to what was promised.
 
@@ -102,7 +111,11 @@ class ExpectedPartition:
         end, trusting, changes = self.end, self.trusting, self.trust_changes
         self.batch_ends.add(end)
         if producer_id != NOBODY:
-            self.sent.append(Sent(producer_id, base_offset, end - 1, transactional, commit))
+            last_sequence = -1 if commit is not None else base_sequence + len(pairs) - 1
+            sent = Sent(
+                producer_id, base_offset, end - 1, transactional, commit, producer_epoch, base_sequence, last_sequence
+            )
+            self.sent.append(sent)
         result = await answer
         assert (result.base_offset, result.last_offset) == (base_offset, end - 1), f"{self}: {result}"
         self.promised = max(self.promised, end)
@@ -148,6 +161,10 @@ class ExpectedPartition:
         start, end = partition.log_start_offset, partition.log_end_offset
         self._check_start(start, checkpoint_lost=checkpoint_lost)
         self.read_from_segments |= checkpoint_lost
+        if checkpoint_lost:
+            self.leader_epoch = 0  # what the batches say of it
+        if end < self.promised:  # who has read what is gone, notices
+            assert partition.leader_epoch > self.leader_epoch, f"{self} ends at {end}, in the same epoch"
         kept = self.safe if power_cut else self.promised
         assert max(kept, start) <= end <= self.end, f"{self} ends at {end}, expected {kept} to {self.end}"
         assert end in self.batch_ends | {start}, f"{self} ends at {end}, within a batch"
@@ -174,6 +191,7 @@ class ExpectedPartition:
         expected = [record for record in self.records[self.start :] if record[1] and record[0] not in aborted]
         self._check_records(await read_all(partition), expected, aborted)
         self._check_producers(partition, open_since)
+        await self._check_epochs(partition)
         if all(offset >= self.start for offset in open_since.values()):  # else it may be forgotten
             stable = min(open_since.values(), default=self.end)
             assert partition.last_stable_offset == stable, (
@@ -199,22 +217,52 @@ class ExpectedPartition:
         return aborted, open_since
 
     def _check_producers(self, partition: PartitionLog, open_since: dict[int, int]) -> None:
-        """What was deleted of a producer may be forgotten, or not."""
+        """What was deleted of a producer may be forgotten, or not; so may one that has expired."""
         for producer_id in {sent.producer_id for sent in self.sent}:
             found = partition.producer(producer_id)
-            sent = [each for each in self.sent if each.producer_id == producer_id and each.commit is None][-5:]
-            expected = [(each.base_offset, each.last_offset) for each in sent if each.base_offset >= self.start]
+            last = [each for each in self.sent if each.producer_id == producer_id][-1]
+            expected = [_remembered(each) for each in self._batches_of(producer_id) if each.base_offset >= self.start]
             batches = [
-                (b.base_offset, b.last_offset) for b in (found.batches if found else ()) if b.base_offset >= self.start
+                (b.base_sequence, b.last_sequence, b.base_offset, b.last_offset)
+                for b in (found.batches if found else ())
+                if b.base_offset >= self.start
             ]
             if self.compacts and self.read_from_segments:
                 batches, expected = batches[-1:], expected[-1:]
-            assert batches == expected, f"{self}: batches of producer {producer_id}: {batches}, expected {expected}"
             since = open_since.get(producer_id, -1)
+            if self.producers_expire and (since == -1 or batches):
+                expected = expected[max(0, len(expected) - len(batches)) :]
+            assert batches == expected, f"{self}: batches of producer {producer_id}: {batches}, expected {expected}"
             if found and (since == -1 or since >= self.start):
                 assert found.transaction_first_offset == since, (
                     f"{self}: producer {producer_id}: {found}, expected {since}"
                 )
+            if found and last.base_offset >= self.start and not (self.compacts and self.read_from_segments):
+                assert found.producer_epoch == last.producer_epoch, f"{self}: {found}, expected {last}"
+
+    def _batches_of(self, producer_id: int) -> list[Sent]:
+        """Its last five, of the epoch that it has."""
+        batches: list[Sent] = []
+        epoch = 0
+        for sent in self.sent:
+            if sent.producer_id == producer_id:
+                batches, epoch = batches if sent.producer_epoch == epoch else [], sent.producer_epoch
+                batches += [sent] if sent.commit is None else []
+        return batches[-5:]
+
+    async def _check_epochs(self, partition: PartitionLog) -> None:
+        """What is known of leader epochs is what the batches say of them."""
+        epochs = partition.epochs.entries()
+        assert epochs == sorted(epochs), f"{self}: epochs {epochs}"
+        assert all(start <= self.end for _, start in epochs), f"{self}: epochs {epochs}"
+        assert partition.leader_epoch >= self.leader_epoch, f"{self}: epoch {partition.leader_epoch} after others"
+        self.leader_epoch = partition.leader_epoch
+        offset = partition.log_start_offset
+        while records := (await partition.read(offset, 1 << 20)).records:
+            for header in iter_headers(records):
+                offset = header.next_offset
+                of_it = [epoch for epoch, start in epochs if start <= max(header.base_offset, self.start)]
+                assert of_it[-1:] == [header.leader_epoch], f"{self}: {header} with epochs {epochs}"
 
     def _check_records(self, records: list[Any], expected: list[Appended], aborted: set[int]) -> None:
         found = [(record.offset, record.key, record.value) for record in records if record.offset not in aborted]
@@ -223,6 +271,10 @@ class ExpectedPartition:
             assert found == sorted(found, key=lambda record: record[0]), f"{self} is out of order: {_told(found)}"
             found, expected = _last_of_each_key(found), _last_of_each_key(expected)
         assert found == expected, f"{self} has {_told(found)}, expected {_told(expected)}"
+
+
+def _remembered(sent: Sent) -> tuple[int, int, int, int]:
+    return sent.base_sequence, sent.last_sequence, sent.base_offset, sent.last_offset
 
 
 def _last_of_each_key(records: list[Appended]) -> list[Appended]:

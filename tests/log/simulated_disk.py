@@ -31,6 +31,8 @@ class FileNode:
         self.data = bytearray(data)
         self.durable = bytes(data)
         self.pending: list[tuple[str, int, bytes]] = []
+        self.lost = False
+        """A sync has failed: what is read is not what the disk gets."""
 
     def write(self, data: bytes, position: int) -> None:
         if position > len(self.data):
@@ -50,7 +52,15 @@ class FileNode:
         self.pending.append(("truncate", size, b""))
 
     def sync(self) -> None:
-        self.durable = bytes(self.data)
+        if self.lost:
+            self.durable = bytes(self.after_crash(lambda most: most).data)
+        else:
+            self.durable = bytes(self.data)
+        self.pending.clear()
+
+    def fail_to_sync(self) -> None:
+        """What was to be synced stays in the page cache, and no later sync brings it to the disk (Linux)."""
+        self.lost = self.lost or bool(self.pending)
         self.pending.clear()
 
     def after_crash(self, choose: Choose) -> "FileNode":
@@ -314,7 +324,12 @@ class SimulatedFile:
 
     def sync(self) -> None:
         with self.disk.lock:
-            self.disk._changing("sync", self.path)
+            try:
+                self.disk._changing("sync", self.path)
+            except OSError:
+                if not self.disk.is_off:
+                    self.node.fail_to_sync()
+                raise
             self.disk.syncs.append(self.path)
             self.node.sync()
 

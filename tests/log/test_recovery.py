@@ -526,6 +526,55 @@ def test_a_power_cut_amid_a_start_that_has_done_what_only_the_page_cache_told_it
     run(test())
 
 
+def test_what_a_failed_sync_left_in_the_page_cache_is_written_again(tmp_path):
+    """The start found it there, a second sync said that all was well, and the journal was emptied."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await log.checkpoint()
+        await partition.append(batch(b"v"))
+        disk.refuse("sync", errno.EIO, ".log")
+        with pytest.raises(StorageError):
+            await log.checkpoint()
+        abandon(log)
+        after = disk.after_kill()
+        abandon(await open_log(tmp_path, disk=after))
+        assert await try_to_read(tmp_path, disk=after.after_power_cut(lambda most: 0)) == [b"v"]
+
+    run(test())
+
+
+def test_readers_notice_what_a_power_cut_took_while_the_partition_was_damaged(tmp_path):
+    """The start that found it restored was clean, and went on in the epoch of the records that were gone (KIP-320)."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(batch(b"kept"))
+        await log.checkpoint()
+        partition.config = TopicConfig(flush_messages=1_000)
+        await partition.append(batch(b"gone"))
+        epoch = partition.leader_epoch
+        abandon(log)
+        after = disk.after_power_cut(lambda most: 0)
+        path = tmp_path / "orders-0" / "00000000000000000000.log"
+        whole = after.read_file(path)
+        after.open(path).truncate(10)
+        log = await open_log(tmp_path, disk=after)
+        assert log.partitions[TP].error is not None
+        await log.close()
+        after.open(path).write([whole], 0)
+        log = await open_log(tmp_path, disk=after)
+        assert await values(log.partitions[TP]) == [b"kept"]
+        assert log.partitions[TP].leader_epoch > epoch
+        await log.close()
+
+    run(test())
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_directories_are_synced_in_threads(tmp_path, monkeypatch, checkpoint):
     """One after the other, 2,000 of them took a start half a minute where a sync takes 3 ms."""

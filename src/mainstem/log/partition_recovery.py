@@ -42,7 +42,7 @@ class PartitionRecovery:
         """`words` are the checkpoint's; None: it has none, and every batch is read."""
         self.partition = partition
         self.words = words
-        """With what `hold` adds to them."""
+        """With what `raise_epoch` and `hold` add to them."""
         self.changes = changes
         self.touched = False
         """Something was there that the checkpoint does not count."""
@@ -289,6 +289,11 @@ class PartitionRecovery:
                 self.partition.changed = self.partition.segments.changed = True
 
     # -- where it goes wrong ------------------------------------------------------------------------------------------
+
+    def raise_epoch(self) -> None:
+        """Let the words say that something may have been cut off: the start that finds it restored may be clean."""
+        if self.words is not None:
+            self.words = msgspec.structs.replace(self.words, leader_epoch=self.words.leader_epoch + 1)
 
     def hold(self) -> None:
         """Keep what the journal says in a file, since the journal is emptied; the checkpoint's words lead to it.

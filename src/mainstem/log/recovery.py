@@ -215,6 +215,8 @@ class _Recovery:
             if partition.error is None:
                 partition.start(bump_epoch=not clean)  # names of files are durable with the checkpoint
             else:
+                if not clean:
+                    each.raise_epoch()
                 each.hold()
                 self._keep(partition, each.words)
                 _guard(each, each.bring)

@@ -127,10 +127,10 @@ def redo_replacements(changes: Changes, directory: Path, files: OpenFiles) -> No
 
 
 def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int, *, sync: bool = False) -> None:
-    """Write the batches where they are not there yet (blocking).
+    """Write the batches, also where they are read already (blocking).
 
-    With `sync` they are durable on return, but for names of files; also where they were there: it may be in the page
-    cache alone.
+    They may be in the page cache alone, and after a sync that failed the next one succeeds without them. With `sync`
+    they are durable on return, but for names of files.
 
     A segment whose file is missing was deleted, if all that the journal has of it is before the log start offset; else
     its name was not durable when the power went.
@@ -141,9 +141,7 @@ def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int, 
             continue
         file = disk.open(path, create=True)
         for entry in changes.batches[base_offset]:
-            data = memoryview(entry.payload[0])
-            if file.read(len(data), entry.position) != data:
-                file.write([data], entry.position)
+            file.write([entry.payload[0]], entry.position)
         if sync:
             file.sync()
 
