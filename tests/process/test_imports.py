@@ -3,10 +3,11 @@
 import calendar
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 
-from mainstem.process.imports import forget_imports, import_from, link_for_workers, stop_importing
+from mainstem.process.imports import forget_imports, import_from, link_for_workers, modules_of, stop_importing
 
 
 @pytest.fixture
@@ -60,6 +61,12 @@ def test_a_plain_directory_may_share_its_name_with_what_is_installed(place, tmp_
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
     for name in ("own", "other"):
         importlib.import_module(f"shared_of_test.{name}")
+
+
+def test_our_own_source_below_a_project_is_none_of_it():
+    """It was imported anew with the project, whose jobs were declared to that copy: the project had none, and ran."""
+    source = Path(sys.modules["mainstem"].__file__).parents[1]
+    assert [name for name in modules_of(source) if name.startswith("mainstem")] == []
 
 
 def test_modules_of_another_project_are_not_found_and_those_of_this_one_stay_until_they_are_forgotten(place, tmp_path):

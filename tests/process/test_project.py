@@ -198,6 +198,13 @@ def test_files_of_jobs_below_any_directory_that_is_imported_from_may_import_each
     }  # fmt: skip
 
 
+def test_a_file_of_jobs_in_a_directory_of_the_path_is_imported_from_there(tmp_path, monkeypatch):
+    texts = {"src__first_of_test": TOPIC + CLEAN, "src__then": f"from first_of_test import clicks\n{IMPORT}{PAGES}"}
+    directory = files(tmp_path, '[project]\njobs = ["src/first_of_test.py", "src/then.py"]\n', **texts)
+    monkeypatch.syspath_prepend(str(directory / "src"))
+    assert load_project(directory).order == ("clean", "pages")
+
+
 def test_links_to_files_elsewhere_are_of_the_project(tmp_path):
     """Their topics were said to be assigned to no variable."""
     (tmp_path / "elsewhere").mkdir()

@@ -102,7 +102,10 @@ def modules_of(directory: Path) -> dict[str, ModuleType]:
     return {
         name: sys.modules[name]
         for name, file in files.items()
-        if file.startswith(inside) and name != "__main__" and not file.startswith(installed)
+        if file.startswith(inside)
+        and not file.startswith(installed)
+        and name != "__main__"
+        and name.partition(".")[0] not in TAKEN
     }
 
 

@@ -291,13 +291,13 @@ def _is_imported(directory: Path, path: Path) -> bool:
 
 
 def _module_name(path: Path, places: Sequence[Path]) -> str:
-    """What a file of jobs is called as a module: below a directory of `places` what an import calls it; else by its own
-    name. What has that name already stays what it is: a module of Python's own, an installed one, another file's.
+    """What a file of jobs is called as a module: in a directory of one of `places` what an import calls it; else by its
+    own name. What has that name already stays what it is: a module of Python's own, an installed one, another file's.
     """
-    for place in sorted(places, key=lambda each: len(each.parts), reverse=True):
-        parts = path.relative_to(place).with_suffix("").parts if path.is_relative_to(place) else ()
-        if len(parts) > 1 and all(map(str.isidentifier, parts)) and str(place / parts[0]) in _package_path(parts[0]):
-            return ".".join(parts)
+    place = max((each for each in places if path.is_relative_to(each)), key=lambda each: len(each.parts))
+    parts = path.relative_to(place).with_suffix("").parts
+    if len(parts) > 1 and all(map(str.isidentifier, parts)) and str(place / parts[0]) in _package_path(parts[0]):
+        return ".".join(parts)
     name = path.stem
     while name in TAKEN or name in sys.modules:
         name = f"project_{name}"
