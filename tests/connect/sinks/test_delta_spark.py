@@ -17,7 +17,7 @@ from mainstem.client.topics import ensure_topic
 from mainstem.connect.sinks import delta_small, delta_spark
 from mainstem.connect.sinks.delta_spark import TableHeld, common_columns, compile_settings, one_line
 from mainstem.core import TopicPartition
-from tests.support.lakehouse import PLANE, flight, plane, record, register
+from tests.support.lakehouse import HIGH, PLANE, flight, plane, record, register
 
 
 def test_an_error_of_spark_is_told_in_one_line():
@@ -146,6 +146,19 @@ def test_null_values_alone_bring_no_column(lake, monkeypatch, limit):
     assert lake.lakehouse.held == {}
     assert lake.rows("values", "value") == [(1,), (None,)]
     assert "value" not in DeltaTable(str(lake.tables / "numbers")).to_pyarrow_table().column_names
+
+
+@pytest.mark.spark
+def test_bytes_that_seem_to_name_a_schema_take_no_others_with_them(lake):
+    """All that was in one batch with them was set aside, although the topic has no schema."""
+    ensure_topic(lake.connection, "texts", 1)
+    lake.send("texts", [(b"a", b"one"), (b"b", HIGH), (b"c", b"two")])
+    lake.run()
+    lake.wait(lambda: ("lakehouse", "texts", 3) in lake.said())
+    lake.lakehouse.stop()
+    assert lake.rows("texts", "value") == [(b"one",), (b"two",)]
+    assert lake.rows("_quarantine", "value") == [(HIGH,)]
+    assert (lake.statements()["texts", 0].rows, lake.statements()["texts", 0].quarantined) == (2, 1)
 
 
 @pytest.mark.spark

@@ -148,7 +148,7 @@ class SmallWriter:
     def _columns_of(self, topic: str, slices: list[Slice]) -> BySchema | None:
         """The columns of a topic's records, which null values have none of; None where a schema needs Spark."""
         if any(each.schema_id == NO_SCHEMA for each in slices):
-            return None if self._topics.is_typed(topic, slices) else {NO_SCHEMA: Columns(None)}
+            return None if self._topics.is_typed(topic, slices) or ids_of(slices) else {NO_SCHEMA: Columns(None)}
         columns = {number: self._plain(number) for number in ids_of(slices)}
         known = {number: each for number, each in columns.items() if each is not None}
         return known if len(known) == len(columns) else None

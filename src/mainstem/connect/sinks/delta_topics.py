@@ -61,8 +61,8 @@ class Topics:
         return any(is_change(self.schemas.get(schema_id, "{}")) for schema_id in ids_of(slices))
 
     def is_typed(self, topic: str, slices: Iterable[Slice]) -> bool:
-        """Whether all values of the topic should have a schema."""
-        return self._entry(topic).subject is not None or bool(ids_of(slices))
+        """Whether all values of the topic should have a schema. Bytes of any format may seem to name one."""
+        return self._entry(topic).subject is not None or not self.schemas.keys().isdisjoint(ids_of(slices))
 
     def _entry(self, topic: str) -> TopicEntry:
         return self._catalog.get(topic, TopicEntry())
