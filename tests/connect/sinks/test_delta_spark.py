@@ -162,6 +162,37 @@ def test_bytes_that_seem_to_name_a_schema_take_no_others_with_them(lake):
 
 
 @pytest.mark.spark
+def test_a_table_gets_a_column_of_local_times(lake):
+    """As of a column `timestamp` that a table of PostgreSQL gets. Delta refused it to any table that had none: held."""
+    local = {"type": "long", "logicalType": "local-timestamp-micros"}
+    row = ("after", ["null", json.loads(record(("id", "int"), name="Row"))])
+    more = ("after", ["null", json.loads(record(("id", "int"), ("at", ["null", local]), name="Row"))])
+    nested = ("of", json.loads(record(("x", {"type": "array", "items": local}), name="Of")))
+    schemas = {20: record(("id", "int")), 21: record(("id", "int"), nested)}
+    schemas |= {n: record(("op", "string"), of, mainstem="change") for n, of in ((30, row), (31, more))}
+    lake.schemas |= schemas
+    register(lake.connection, schemas)
+    for topic in ("stream", "changes"):
+        ensure_topic(lake.connection, topic, 1)
+    lake.send("stream", [(b"1", {"id": 1})], 20)
+    lake.send("changes", [(b"1", {"op": "c", "after": {"id": 1}})], 30)
+    lake.run()
+    lake.wait(lambda: {("lakehouse", "stream", 1), ("lakehouse", "changes", 1)} <= lake.said())
+    at = datetime(9999, 12, 31)
+    for n in (2, 3):
+        lake.send("stream", [(b"%d" % n, {"id": n, "of": {"x": [at]}})], 21)
+        lake.send("changes", [(b"%d" % n, {"op": "c", "after": {"id": n, "at": at}})], 31)
+        lake.wait(
+            lambda n=n: (
+                {("lakehouse", "stream", n), ("lakehouse", "changes", n)} <= lake.said() or bool(lake.lakehouse.held)
+            )
+        )
+        assert lake.lakehouse.held == {}
+    assert lake.rows("stream", "id", "of") == [(1, None), (2, {"x": [at]}), (3, {"x": [at]})]
+    assert lake.rows("changes", "id", "at") == [(1, None), (2, at), (3, at)]
+
+
+@pytest.mark.spark
 def test_times_of_any_year_are_read_by_others(lake, monkeypatch):
     """Spark's own default is a type that others read as nanoseconds of 64 bits, of the years 1677 to 2262."""
     monkeypatch.setattr(delta_small, "COLLECTED_BYTES", 0)  # written by Spark

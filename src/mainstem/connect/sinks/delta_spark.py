@@ -258,12 +258,17 @@ class SparkWriter:
         table = self._shapes.get(topic) or self._spark.read.format("delta").load(str(path)).schema
         columns, needed = common_columns(path, table, parts)
         if needed & Fit.WIDER:
-            self._spark.sql(f"ALTER TABLE {_in_sql(path)} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+            self._set_property(path, "delta.enableTypeWidening", "true")
+        if (ntz := "timestamp_ntz") in columns.simpleString() and ntz not in table.simpleString():
+            self._set_property(path, "delta.feature.timestampNtz", "supported")  # which only a new table has by itself
         if needed:
             self._shapes.pop(topic, None)
         else:
             self._shapes[topic] = table
         return united(parts, columns)
+
+    def _set_property(self, path: Path, name: str, value: str) -> None:
+        self._spark.sql(f"ALTER TABLE {_in_sql(path)} SET TBLPROPERTIES ('{name}' = '{value}')")
 
     def _append(self, rows: "DataFrame", commit: TableCommit) -> None:
         path, options = self._directory / commit.topic, {"mergeSchema": "true", "userMetadata": commit.metadata}
