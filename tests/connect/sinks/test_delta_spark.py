@@ -106,19 +106,24 @@ def test_a_time_of_day_is_its_number(lake):
 
 
 @pytest.mark.spark
-def test_no_record_is_lost_where_a_small_table_is_left_to_spark(lake):
-    """Python read a decimal of no bytes as 0, and Java nothing: it was counted as a row, and no table had it."""
-    kinds = {20: record(("number", decimal(4, 2))), 21: record(("number", decimal(4, 2)), ("name", "string"))}
+@pytest.mark.parametrize(
+    ("kind", "good", "damaged"),
+    [(decimal(4, 2), Decimal("1.25"), b"\0"), (["null", "string"], "x", b"\3")],
+    ids=["a decimal of no bytes", "branch -2 of a union"],
+)
+def test_no_record_is_lost_where_a_small_table_is_left_to_spark(lake, kind, good, damaged):
+    """Python read 0 and null, and Java nothing: it was counted as a row, and no table had it."""
+    kinds = {20: record(("price", kind)), 21: record(("price", kind), ("name", "string"))}
     lake.schemas |= kinds
     register(lake.connection, kinds)
     ensure_topic(lake.connection, "prices", 1)
-    lake.send("prices", [(b"a", {"number": Decimal("1.25")})], 20)
+    lake.send("prices", [(b"a", {"price": good})], 20)
     lake.run()
     lake.wait(lambda: ("lakehouse", "prices", 1) in lake.said())
-    lake.send("prices", [(b"b", b"\0\0\0\0\x15\0\2n")])  # its schema has a column more
+    lake.send("prices", [(b"b", b"\0\0\0\0\x15" + damaged + b"\2n")])  # its schema has a column more
     lake.wait(lambda: ("lakehouse", "prices", 2) in lake.said())
     lake.lakehouse.stop()
-    assert lake.rows("prices", "number") == [(Decimal("1.25"),)]
+    assert lake.rows("prices", "price") == [(good,)]
     assert (lake.statements()["prices", 0].rows, lake.statements()["prices", 0].quarantined) == (1, 1)
 
 

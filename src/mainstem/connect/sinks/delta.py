@@ -252,37 +252,40 @@ class Lakehouse:
         small: "Mapping[str, pa.Table]",
         ends: Mapping[str, Mapping[int, int]],
     ) -> None:
-        """The tables of these topics, with the rows of those that are `small`: 1. set aside what is wrong elsewhere,
-        2. write, 3. report.
+        """The tables of these topics: 1. those with the rows that are `small`, 2. all else by Spark, once what does not
+        decode is set aside. What was small and is left to Spark after all comes there too: the bytes of a damaged
+        record may be a row for Python, and none for Spark.
         """
         from pyspark.sql import functions as F
 
-        large = {topic: mine for topic, mine in slices.items() if topic not in small}
-        wrong = self._set_aside(rows.filter(F.col("topic").isin(*large)), large) if large else {}
-        commits = [
-            self._positions.next_commit(topic, slices[topic], wrong, ends[topic])
-            for topic in [*small, *large]  # what is quickly written does not wait for what is not
-            if topic not in self.held
-        ]
+        def write_small(commit: TableCommit) -> bool:
+            return self._small_writer.write(small[commit.topic], commit, slices[commit.topic])
 
-        def write(commit: TableCommit) -> None:
-            mine, few = slices[commit.topic], small.get(commit.topic)
-            if few is None or not self._small_writer.write(few, commit, mine):
-                self._spark_writer.write(rows, commit, mine)
+        def write(commit: TableCommit) -> bool:
+            self._spark_writer.write(rows, commit, large[commit.topic])
+            return True
 
-        self._commit(commits, write)
+        commits = [self._positions.next_commit(topic, slices[topic], {}, ends[topic]) for topic in small]
+        done = self._commit(commits, write_small) | self.held.keys()
+        large = {topic: mine for topic, mine in slices.items() if topic not in done}
+        if large:
+            wrong = self._set_aside(rows.filter(F.col("topic").isin(*large)), large)
+            still = [topic for topic in large if topic not in self.held]
+            self._commit([self._positions.next_commit(t, large[t], wrong, ends[t]) for t in still], write)
 
-    def _write_books(self, commit: TableCommit) -> None:
+    def _write_books(self, commit: TableCommit) -> bool:
         if not self._small_writer.write_books(commit):
             self._spark_writer.write_books(commit)
+        return True
 
-    def _commit(self, commits: Sequence[TableCommit], write: Callable[[TableCommit], None]) -> None:
-        """Write these tables, several at the same time, and report."""
+    def _commit(self, commits: Sequence[TableCommit], write: Callable[[TableCommit], bool]) -> set[str]:
+        """Write these tables, several at the same time, and report; returns the topics whose tables are written."""
         with ThreadPoolExecutor(WRITERS) as pool:
             done = list(pool.map(lambda commit: self._try_topic(commit, write), commits))
         written = [commit for commit, success in zip(commits, done, strict=True) if success]
         self._positions.written(written)
         self._report(written)
+        return {commit.topic for commit in written}
 
     def _set_aside(self, rows: "DataFrame", slices: Mapping[str, list[Slice]]) -> dict[tuple[str, int], int]:
         """Put what does not decode into quarantine; returns how many by topic and partition."""
@@ -291,12 +294,13 @@ class Lakehouse:
             self._held.hold(topic, error)
         return wrong
 
-    def _try_topic(self, commit: TableCommit, write: Callable[[TableCommit], None]) -> bool:
-        """Write one table; what goes wrong holds up this one only."""
+    def _try_topic(self, commit: TableCommit, write: Callable[[TableCommit], bool]) -> bool:
+        """Write one table; what goes wrong holds up this one only. False too where `write` has not done it."""
         topic = commit.topic
         try:
             self._positions.check_unchanged(topic)
-            write(commit)
+            if not write(commit):
+                return False
             log.debug("table_written", topic=topic, next={p: books.next for p, books in commit.partitions.items()})
             self._spark_writer.care(topic, commit.number)
         except failures() as error:
