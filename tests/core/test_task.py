@@ -50,7 +50,9 @@ def test_what_has_only_just_been_started_again_is_seen_to_wait_until_it_has_run_
     assert attempts.state.state == "running"
     before, after = attempts.state.seen_at(works_at - 1), attempts.state.seen_at(works_at)
     assert (before.state, before.error, before.retry_seconds) == ("waiting", "no answer", 0)
-    assert (after.state, after.error) == ("running", "")
+    assert (after.state, after.failures, after.error) == ("running", 1, "")
+    healthy = attempts.state.seen_at(attempts.state.since_ms + int(HEALTHY_AFTER_SECONDS * 1000))
+    assert (healthy.state, healthy.failures) == ("running", 0)
     attempts.fail("wrong", needs_a_person=True)
     attempts.start()
     assert attempts.state.seen_at(attempts.state.since_ms).state == "failed"

@@ -28,12 +28,17 @@ class TaskState(msgspec.Struct, frozen=True):
     needs_a_person: bool = False
 
     def seen_at(self, now_ms: int) -> "TaskState":
-        """The state as people should see it: a task that has only just been started again may fail again at once."""
-        tried = self.state == "running" and bool(self.error) and now_ms - self.since_ms < WORKS_AFTER_SECONDS * 1000
-        if tried:
+        """The state as people should see it: a task that has only just been started again may fail again at once, and
+        one that has run for long has no failures any more.
+        """
+        if self.state != "running":
+            return self
+        runs_for = (now_ms - self.since_ms) / 1000
+        if self.error and runs_for < WORKS_AFTER_SECONDS:
             state = "failed" if self.needs_a_person else "waiting"
             return msgspec.structs.replace(self, state=state, retry_seconds=0.0)
-        return msgspec.structs.replace(self, error="", hint="") if self.state == "running" else self
+        failures = self.failures if runs_for < HEALTHY_AFTER_SECONDS else 0
+        return msgspec.structs.replace(self, failures=failures, error="", hint="")
 
     @property
     def told(self) -> str:
