@@ -178,7 +178,7 @@ def delete(name: str, yes: bool, as_json: bool, target: Target) -> None:
     catalog = read_catalog(connection) if CATALOG in topics.list_topics(connection) else {}
     writers, readers = users_of(catalog, name)
     if writers or readers:
-        text = f"written by {', '.join(writers) or 'nobody of a project'}, read by {', '.join(readers) or 'nobody'}"
+        text = f"written by {', '.join(writers) or 'no source that is known, and no job'}, read by {', '.join(readers) or 'nobody'}"
         click.echo(f"topic {name}: {text}", err=True)
     if not yes:
         confirm(f"delete topic {name} with {offsets:,} offsets for good?")

@@ -23,7 +23,8 @@ from mainstem.core.config import (
     read_toml,
     settings_from,
 )
-from mainstem.log import LogConfig
+from mainstem.log import InvalidTopicConfig, LogConfig, TopicConfig
+from mainstem.process import Project
 from mainstem.process.session import SparkConfig
 from mainstem.standalone.state import LAYOUT
 from mainstem.standalone.tables import check_tables
@@ -100,6 +101,19 @@ def _check_ends(sources: Mapping[str, SourceConfig], where: Path) -> None:
                 "file would be stated for both",
                 hint="give each a `topic` of its own, or set end_marker = false for both",
             )
+
+
+def check_topics(project: Project, path: Path) -> None:
+    """Check what the project at `path` says of its topics as our own log does; a Kafka has its own settings.
+
+    Raises:
+        BadSetting: the message names the file, the topic and the setting.
+    """
+    for name, spec in project.topics.items():
+        try:
+            TopicConfig.from_kafka(spec.config)
+        except InvalidTopicConfig as error:
+            raise BadSetting(f"{path / PROJECT_FILE}: [topics.{name}]: {error}", hint=error.hint) from error
 
 
 def table_directories(config: NodeConfig, data: Path) -> dict[str, Path]:

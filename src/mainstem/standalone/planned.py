@@ -35,7 +35,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     from mainstem.process.topics import losses, settings_of_topics
     from mainstem.registry.client import Registry
     from mainstem.registry.kept import KeptSchemas
-    from mainstem.standalone.config import load_config, table_directories
+    from mainstem.standalone.config import check_topics, load_config, table_directories
     from mainstem.standalone.ends import with_ends
     from mainstem.standalone.state import check_project, is_up, load, marker_file
 
@@ -44,6 +44,9 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     loaded = load_project(project)
     if marker_file(data).exists():
         check_project(data, project, loaded.name)
+    state, security = load(data), load_security(project)
+    if kafka is None and (state is None or state.own_log):
+        check_topics(loaded, project)
     with tempfile.TemporaryDirectory(prefix="mainstem-plan-") as scratch:
         places = places_of(loaded.directory)
         import_from(*places)  # its functions may import more of it
@@ -51,7 +54,6 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
         with _errors_aside(Path(scratch) / "java"):
             spark = start_session("plan", SparkConfig(), directory=Path(scratch))
         try:
-            state, security = load(data), load_security(project)
             if kafka is not None:
                 connection = Connection(kafka, security)
                 topics = list_topics(connection)

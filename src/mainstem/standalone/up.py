@@ -29,7 +29,7 @@ from mainstem.process import Project, load_project
 from mainstem.process.jars import absent_jars, spark_jars
 from mainstem.process.topics import losses, other_settings, settings_of_topics
 from mainstem.process.versions import assignments, code_hash, edited, freeze, left_over
-from mainstem.standalone.config import NodeConfig, load_config, table_directories
+from mainstem.standalone.config import NodeConfig, check_topics, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.disks import DiskAlarm
 from mainstem.standalone.doctor import check_extra
@@ -170,6 +170,8 @@ def up(
     check_extra("gateway")  # every project has one; else the log would be started first
     disks = [data, *table_directories(config, data).values()]
     project = load_project(path)
+    if bootstrap is None:
+        check_topics(project, path)
     with DirectoryLock(data):
         claim_directory(data)
         owner = bind_project(data, project.directory, project.name).id
