@@ -14,7 +14,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mainstem.core import MainstemError, UserError
+from mainstem.core.address import free_port
 from mainstem.core.process import start_child
 
 START_TIMEOUT_SECONDS = 60.0
@@ -63,7 +63,7 @@ class LocalPostgres:
         saved = self.directory / "port"
         if not saved.exists():
             self.directory.mkdir(parents=True, exist_ok=True)
-            saved.write_text(str(_free_port()))
+            saved.write_text(str(free_port("127.0.0.1")))
         return int(saved.read_text())
 
     @property
@@ -225,9 +225,3 @@ def installed_binaries() -> Path:
     if found is None or found.origin is None:
         raise UserError("no PostgreSQL found in this Python environment", hint="pip install 'mainstem[demo]'")
     return Path(found.origin).parent / VERSION / "bin"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

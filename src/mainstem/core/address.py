@@ -1,6 +1,14 @@
 """Addresses as people write them: HOST:PORT, an IPv6 address in brackets."""
 
+import errno
+import random
+import socket
+
 from mainstem.core.config import BadSetting
+
+# Below the range from which the kernel takes the local ports of outgoing connections (32768 and up): one of those
+# could take the port before a server is there, or while it is away.
+_FREE = range(15_000, 32_000)
 
 
 def parse_address(text: str, what: str, *, lowest_port: int = 0) -> tuple[str, int]:
@@ -27,3 +35,19 @@ def parse_address(text: str, what: str, *, lowest_port: int = 0) -> tuple[str, i
 def format_address(host: str, port: int) -> str:
     """`HOST:PORT` that `parse_address` reads."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def free_port(host: str) -> int:
+    """A port of `host` that nobody listens on now, for a server that binds it later.
+
+    Raises:
+        OSError: `host` is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    while True:
+        try:
+            with socket.create_server((host, random.choice(_FREE)), family=family) as probe:
+                return int(probe.getsockname()[1])
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise

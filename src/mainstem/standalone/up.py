@@ -9,7 +9,6 @@ not started.
 import asyncio
 import os
 import shlex
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from mainstem.client.errors import TopicMismatch
 from mainstem.client.internal import job_key
 from mainstem.client.topics import cluster_id
 from mainstem.core import SystemClock
-from mainstem.core.address import format_address, parse_address
+from mainstem.core.address import format_address, free_port, parse_address
 from mainstem.core.config import PROJECT_FILE, BadSetting
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
@@ -68,9 +67,7 @@ def _concrete(address: str, what: str) -> str:
     if port != 0:
         return address
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.create_server((host, 0), family=family) as probe:
-            return format_address(host, probe.getsockname()[1])
+        return format_address(host, free_port(host))
     except OSError as error:
         raise BadSetting(f"{what}: {address}: {error.strerror or error}") from None
 
