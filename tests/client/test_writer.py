@@ -9,7 +9,7 @@ from mainstem.client.topics import alter_config, end_offsets
 from mainstem.client.writer import LARGEST_RECORD_BYTES, TransactionalWriter, read_source
 from mainstem.core.clock import since_boot
 from mainstem.records import fingerprint_sum
-from tests.support.records import committed
+from tests.support.records import committed, wait_for_markers
 
 
 def visible(connection, topic):
@@ -114,6 +114,7 @@ def test_who_leaves_in_the_midst_holds_nobody_back(connection, topic, name):
     writer.send(topic, 0, None, b"never seen")
     writer._producer.flush(60)
     writer.close()
+    wait_for_markers(connection)
     ends = end_offsets(connection, topic)
     assert ends[0] == 2, "the record, and the marker of its abort"
     deadline = time.monotonic() + 60

@@ -19,7 +19,7 @@ from mainstem.process.sink_claims import Claim, send_claim
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, fence_job
 from mainstem.process.sink_decision import Decision, SinkRefused
 from mainstem.records import fingerprint_sum
-from tests.support.records import committed
+from tests.support.records import committed, wait_for_markers
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -158,6 +158,7 @@ def test_the_plan_is_durable_before_the_transaction_ends(job):
 def test_an_empty_batch_touches_no_output(job):
     committer = job.start()
     job.run(committer, 0, {0: ROWS})
+    wait_for_markers(job.connection)
     before = end_offsets(job.connection, job.output)
     marker = job.run(committer, 1, {})
     assert end_offsets(job.connection, job.output) == before
@@ -167,6 +168,7 @@ def test_an_empty_batch_touches_no_output(job):
 
 def test_only_partitions_that_receive_rows_get_a_control_record(job):
     job.run(job.start(), 0, {1: ROWS})
+    wait_for_markers(job.connection)
     assert end_offsets(job.connection, job.output) == {0: 0, 1: len(ROWS) + 1}
 
 
@@ -174,6 +176,7 @@ def test_a_job_that_is_idle_writes_nothing(job):
     committer = job.start()
     job.run(committer, 0, {0: ROWS})
     topics = (job.output, COMMITS, PROGRESS)
+    wait_for_markers(job.connection)
     before = [end_offsets(job.connection, topic) for topic in topics]
     committer.close()
     job.start()
@@ -196,6 +199,7 @@ def test_stopping_aborts_what_is_open_at_once(job):
     job.write(committer.begin(), 0, ROWS)
     assert end_offsets(job.connection, job.output, committed=True)[0] == 0
     committer.close()
+    wait_for_markers(job.connection)
     assert end_offsets(job.connection, job.output, committed=True)[0] == len(ROWS) + 1
     assert read_marker(job.connection, job.name, "v1") is None
 
@@ -205,6 +209,7 @@ def test_deleting_a_job_ends_what_a_dead_driver_left_open(job):
     plan = committer.begin()
     job.write(plan, 0, ROWS)
     fence_job(job.connection, job.name, "v1")
+    wait_for_markers(job.connection)
     stable, high = (end_offsets(job.connection, job.output, committed=committed) for committed in (True, False))
     assert stable == high
     with pytest.raises(TransactionFailed):
