@@ -210,6 +210,19 @@ def test_settings_do_not_show_their_password(config):
     assert "S3cret" not in f"{config!r} {config}"
 
 
+def test_money_has_the_same_text_everywhere(database):
+    """Read in another locale, it would be another amount."""
+    database.run("ALTER DATABASE catalog SET lc_monetary = 'C.UTF-8'")
+    connection = catalog.connect(database.url)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW lc_monetary")
+            assert cursor.fetchone() == ("C",)
+    finally:
+        connection.close()
+        database.run("ALTER DATABASE catalog RESET lc_monetary")
+
+
 def test_names():
     assert catalog.quoted("a", 'b"c') == '"a"."b""c"'
     assert catalog.qualified("t") == ("public", "t")

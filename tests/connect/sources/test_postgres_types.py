@@ -230,3 +230,11 @@ def test_an_array_with_bounds_of_its_own_is_refused_and_survives_as_text():
 def test_a_type_of_the_users_is_text_in_a_replica():
     assert column_type(ServerType(99_999, -1, "mood", builtin=False)).server_name == "text"
     assert column_type(ServerType(99_999, -1, "mood[]", builtin=False, element=99_998)).server_name == "text[]"
+
+
+@pytest.mark.parametrize(
+    ("oid", "array", "name"), [(2205, 2210, "regclass"), (4096, 4097, "regrole"), (1033, 1034, "aclitem")]
+)
+def test_a_type_whose_texts_are_names_in_its_database_is_text_in_a_replica(oid, array, name):
+    assert kind(oid, name=name).server_name == "text"
+    assert kind(array, element=oid, name=f"{name}[]").server_name == "text[]"

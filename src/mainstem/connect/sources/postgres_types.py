@@ -45,6 +45,7 @@ SESSION_SETTINGS = {
     "timezone": "UTC",
     "bytea_output": "hex",
     "extra_float_digits": "1",
+    "lc_monetary": "C",
     "client_encoding": "UTF8",
 }
 """What the session must be set to for the texts to be as they are expected here."""
@@ -66,6 +67,8 @@ _FLOAT, _DOUBLE = Struct("<f"), Struct("<d")
 _VECTORS = (22, 30)  # int2vector and oidvector: arrays in the catalog, but not in their text
 _BOUNDS = re.compile(r"\[-?[0-9]+:")
 _BOX = 603  # its array is separated by semicolons
+# regclass and its like, aclitem: their texts are names of tables, functions, roles … that another database lacks.
+_NAMES = frozenset((24, 1033, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191))
 
 
 class UnsupportedValue(UserError):
@@ -93,7 +96,8 @@ class ColumnType(msgspec.Struct, frozen=True):
 
 def column_type(server: ServerType, *, as_text: bool = False) -> ColumnType:
     """The Avro type of a column and its encoder."""
-    name = server.name if server.builtin else "text[]" if server.element else "text"
+    anywhere = server.builtin and not {server.oid, server.element} & _NAMES
+    name = server.name if anywhere else "text[]" if server.element else "text"
     if as_text:
         return ColumnType("string", encode_text, name)
     if server.element and server.oid not in _VECTORS and server.element != _BOX:
