@@ -41,8 +41,8 @@ class IncompatibleSchema(RegistryError):
     status = 409
     code = 409
 
-    def __init__(self, message: str, reasons: list[str]) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, reasons: list[str], *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
         self.reasons = reasons
 
 

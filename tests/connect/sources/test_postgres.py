@@ -412,6 +412,31 @@ def test_a_key_that_is_renamed_while_the_source_is_away(pipeline):
     assert [key for key, *_ in pipeline.read(pipeline.topic("f"))] == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize(
+    ("change", "as_text", "told"),
+    [
+        ("INSERT INTO f VALUES (2, 'infinity')", ["f.d"], "d (date -> string)"),
+        ("ALTER TABLE f ALTER d TYPE boolean USING true", [], "d (date -> boolean)"),
+        ("ALTER TABLE f RENAME id TO number", [], "number (new in the key)"),
+    ],
+)
+def test_a_type_that_the_schemas_do_not_allow_is_told_with_its_column_and_what_allows_it(
+    pipeline, change, as_text, told
+):
+    pipeline.source.run("CREATE TABLE f (id int PRIMARY KEY, d date)", "INSERT INTO f VALUES (1, '2000-01-01')")
+    with running(pipeline.make_source()) as source:
+        pipeline.wait_until_written(source)
+    pipeline.source.run(change, "INSERT INTO f VALUES (3)")
+    subject = f"{pipeline.topic('f')}-value"
+    error = run_until_it_fails(pipeline.make_source(as_text=as_text))
+    assert str(error) == f"table public.f: the schemas of {subject} do not allow what became of {told}"
+    assert f"curl -X PUT {pipeline.registry.url}/config/{subject} " in error.hint
+    take_any_schema(pipeline.registry, subject)
+    with running(pipeline.make_source(as_text=as_text)) as source:
+        pipeline.wait_until_written(source)
+    assert pipeline.read(pipeline.topic("f"))[-1][0] == b"3"
+
+
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 

@@ -52,8 +52,10 @@ from mainstem.connect.sources.postgres_table import (
     TRANSACTIONS_SCHEMA,
     TRUNCATE_KEY,
     NoKey,
+    Table,
     TableEncoder,
     Transaction,
+    changed_columns,
     describe_table,
     encode_begin,
     encode_end,
@@ -62,7 +64,7 @@ from mainstem.connect.sources.postgres_table import (
 from mainstem.core import Clock, MainstemError, SystemClock, UserError, is_topic_name
 from mainstem.core.logging import get_logger
 from mainstem.registry.client import Registry
-from mainstem.registry.errors import NotFound
+from mainstem.registry.errors import IncompatibleSchema, NotFound
 from mainstem.registry.schema import is_change
 
 log = get_logger()
@@ -398,7 +400,23 @@ class PostgresSource:
         table = describe_table(
             self.name, topic, info.relation, info.types, info.key, as_text=as_text, missing=info.missing
         )
-        return table.with_schema_id(self._registry.register(f"{topic}-value", table.schema))
+        try:
+            return table.with_schema_id(self._registry.register(f"{topic}-value", table.schema))
+        except IncompatibleSchema as error:
+            raise self._not_allowed(table, error) from error
+
+    def _not_allowed(self, table: Table, error: IncompatibleSchema) -> IncompatibleSchema:
+        """The same, said of the table: the registry knows neither it nor what a person may do."""
+        subject = f"{table.topic}-value"
+        latest = self._registry.latest(subject).schema
+        changed = changed_columns(latest, table.schema) if is_change(latest) else []
+        return IncompatibleSchema(
+            f"table {table.name}: the schemas of {subject} do not allow what became of "
+            f"{', '.join(changed) or f'its columns: {error}'}",
+            error.reasons,
+            hint=f"allow it: curl -X PUT {self._registry.url}/config/{subject} -H 'Content-Type: application/json' "
+            '-d \'{"compatibility": "NONE"}\'; a lakehouse then holds the table of a column that has two types',
+        )
 
     def registered_keys(self, relation: Relation) -> Iterator[tuple[str, ...]]:
         """The keys of the table that were registered, the last one first.

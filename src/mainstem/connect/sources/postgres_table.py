@@ -184,6 +184,27 @@ def key_of(schema: str) -> tuple[str, ...]:
     return tuple(columns[name] for name in change["key"])
 
 
+def changed_columns(before: str, after: str) -> list[str]:
+    """What became of columns between two schemas of a table, one text each: another type, or new in the key."""
+    old, new = _columns_of(before), _columns_of(after)
+    changed = [f"{name} ({old[name]} -> {kind})" for name, kind in new.items() if old.get(name, kind) != kind]
+    return changed + [f"{name} (new in the key)" for name in key_of(after) if name not in old]
+
+
+def _columns_of(schema: str) -> dict[str, str]:
+    """The columns of a table's schema with their Avro types, as people read them."""
+    change = json.loads(schema)
+    row = next(field for field in change["fields"] if field["name"] == "before")["type"][1]
+    found = {}
+    for field in row["fields"]:
+        kind = field["type"][1] if isinstance(field["type"], list) else field["type"]
+        if isinstance(kind, dict):
+            name = kind.get("logicalType", kind["type"])
+            kind = f"decimal({kind['precision']},{kind['scale']})" if name == "decimal" else name
+        found[field.get("column", field["name"])] = kind
+    return found
+
+
 TRANSACTIONS_SCHEMA = json.dumps(
     {
         "type": "record",
