@@ -312,6 +312,34 @@ def test_a_key_that_older_rows_have_nothing_in_is_told_and_a_new_snapshot_mends_
         wait_until(lambda: replicated(pipeline, "f", "y, n"), "every row has its key", sink)
 
 
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [("ALTER w TYPE int USING length(w)", "integer"), ("ALTER d TYPE bigint USING 7", "bigint")],
+    ids=["a value that does not fit", "types without a cast"],
+)
+def test_a_column_that_the_source_made_anew_is_told_and_a_new_snapshot_mends_it(pipeline, change, kind):
+    """The cast ended the replica, again and again, without a word of the table."""
+    pipeline.source.run(
+        "CREATE TABLE f (x int PRIMARY KEY, w text, d date)", "INSERT INTO f VALUES (1, 'a', '2000-01-01')"
+    )
+    with running(pipeline.make_source()) as source, running_when_ready(pipeline, source) as sink:
+        pipeline.wait_until_equal("f", running=sink)
+        sink.stop()
+        take_any_schema(pipeline.registry, f"{pipeline.topic('f')}-value")
+        pipeline.source.run(f"ALTER TABLE f {change}", "INSERT INTO f VALUES (9)")
+        pipeline.wait_until_written(source)
+    error = run_until_it_fails(pipeline.make_replica())
+    assert isinstance(error, KeyUnknown)
+    assert f"of table public.f is now {kind}" in str(error)
+    assert len(pipeline.target.rows("f")) == 1, "nothing was taken away"
+    pipeline.drop()
+    with (
+        running(pipeline.make_source(on_gap="snapshot")) as source,
+        running_when_ready(pipeline, source) as sink,
+    ):
+        pipeline.wait_until_equal("f", running=sink)
+
+
 def test_a_tombstone_that_is_read_after_the_key_has_changed(pipeline):
     """Its delete record was applied before, with all of its transaction; its own key fits no column any more."""
     pipeline.source.run("CREATE TABLE f (x int PRIMARY KEY, n int)", "INSERT INTO f SELECT generate_series(1, 9), 1")

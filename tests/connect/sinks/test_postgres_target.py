@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mainstem.connect.sinks import postgres_target
 from mainstem.connect.sinks.postgres_order import Change
-from mainstem.connect.sinks.postgres_target import NotEmpty, TargetTable, copy_line, key_texts, shape_of
+from mainstem.connect.sinks.postgres_target import NotEmpty, TargetTable, ValueRefused, copy_line, key_texts, shape_of
 from mainstem.connect.sources.postgres_snapshot import parse_copy_line
 from mainstem.core import CorruptData
 from tests.support.postgres import Database
@@ -310,6 +310,25 @@ def test_a_table_with_rows_of_somebody_else_is_not_touched(target):
         with pytest.raises(NotEmpty, match=r"public\.t"):
             TargetTable("public", "t").prepare(cursor, 1, PLAIN, may_have_rows=False)
         TargetTable("public", "t").prepare(cursor, 1, PLAIN, may_have_rows=True)
+
+
+def test_a_value_that_the_target_does_not_take_is_told_with_its_column_until_that_is_text(target):
+    shape = shape_of(schema(("id", "int", {}), ("of", "string", {"postgres": "regclass"})))
+    table = TargetTable("public", "t")
+    with target.cursor() as cursor:
+        table.prepare(cursor, 1, shape, may_have_rows=False)
+        table.apply(cursor, change("c", 1, ["1", "missing"]))
+        with pytest.raises(
+            ValueRefused, match=r'public\.t of the replica, column of: relation "missing" does not exist'
+        ):
+            table.flush(cursor)
+        target.rollback()
+        cursor.execute("CREATE TABLE t (id int PRIMARY KEY, of text)")
+        table = TargetTable("public", "t")
+        table.prepare(cursor, 1, shape, may_have_rows=False)
+        table.apply(cursor, change("c", 1, ["1", "missing"]))
+        table.flush(cursor)
+        assert rows(target) == [(1, "missing")]
 
 
 def test_types_where_the_schema_does_not_name_them(target):

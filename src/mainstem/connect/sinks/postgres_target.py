@@ -16,6 +16,7 @@ from typing import Any
 
 import fastavro
 import msgspec
+import psycopg2
 
 from mainstem.client.compacted import NOT_OURS
 from mainstem.connect.sinks.postgres_order import Change
@@ -40,12 +41,17 @@ _SERVER_TYPES = {
     "local-timestamp-micros": "timestamp without time zone",
     "uuid": "uuid",
 }
+_COPY_COLUMN = re.compile(r"^COPY \w+, line \d+, column (.+?): ", re.MULTILINE)
 _stages = itertools.count()  # what a connection writes through: temporary tables, one for each table
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 class NotEmpty(UserError):
     """A table that the replica should fill has rows that did not come from it."""
+
+
+class ValueRefused(UserError):
+    """A value of the source that the type of the replica's column does not take."""
 
 
 class TargetColumn(msgspec.Struct, frozen=True):
@@ -248,6 +254,18 @@ class TargetTable:
         """Write what was taken; it is visible to others when the transaction commits."""
         if not self._pending and not self._partial:
             return
+        try:
+            self._write_pending(cursor)
+        except psycopg2.Error as error:
+            found = _COPY_COLUMN.search(error.diag.context or "")
+            if found is None:
+                raise
+            raise ValueRefused(
+                f"table {self.schema}.{self.name} of the replica, column {found.group(1)}: {str(error).splitlines()[0]}",
+                hint="give the column the type text in the replica's database, where it takes any value; make the table where there is none",
+            ) from error
+
+    def _write_pending(self, cursor: Any) -> None:
         assert self._shape is not None
         gone = [key for key, row in self._pending.items() if row is None]
         rows = [row for row in self._pending.values() if row is not None]
@@ -328,11 +346,30 @@ class TargetTable:
                 else:
                     cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {name} TYPE {kind} USING {value}::{kind}")
             elif known is not None and kind not in (present[column.name], known.server_type):
-                cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {name} TYPE {kind} USING {name}::{kind}")
+                self._convert(cursor, column)
         if self._shape is not None and set(self._shape.key) != set(shape.key):
             self._change_key(cursor, self._shape, shape, present)
         for name in before.keys() & present.keys() - {column.name for column in shape.columns}:
             cursor.execute(f"UPDATE {self._table} SET {quoted(name)} = NULL WHERE {quoted(name)} IS NOT NULL")
+
+    def _convert(self, cursor: Any, column: TargetColumn) -> None:
+        """Another type of a column. Values that have no cast to it the source has written anew, by an expression that
+        no record tells of (ALTER … USING): only a snapshot that came since has them.
+        """
+        name, kind = quoted(column.name), column.server_type
+        alter = f"ALTER TABLE {self._table} ALTER COLUMN {name} TYPE {kind} USING "
+        cursor.execute("SAVEPOINT before_the_cast")
+        try:
+            cursor.execute(f"{alter}{name}::{kind}")
+        except (psycopg2.DataError, psycopg2.errors.CannotCoerce):
+            cursor.execute("ROLLBACK TO SAVEPOINT before_the_cast")
+            self.lost_by = (
+                f"column {column.name} of table {self.schema}.{self.name} is now {kind}, and the log does not say what "
+                "all older rows have in it"
+            )
+            cursor.execute(f"DELETE FROM {self._table}")
+            cursor.execute(f"{alter}NULL::{kind}")
+        cursor.execute("RELEASE SAVEPOINT before_the_cast")
 
     def _change_key(self, cursor: Any, before: TargetShape, shape: TargetShape, present: dict[str, str]) -> None:
         """1. fill renamed columns, 2. delete the rows where the new key does not tell them apart,
