@@ -33,6 +33,7 @@ from mainstem.core import TopicPartition
 from mainstem.log.config import TopicConfig
 from tests.support.counting import counted
 from tests.support.undecided import undecided
+from tests.support.waiting import wait_until
 
 
 def test_internal_topics_are_made_once(connection):
@@ -143,8 +144,14 @@ def test_settings_of_a_topic_are_changed_and_taken_back(connection, name):
 
 def test_a_topic_that_is_deleted_is_unknown(connection, topic):
     delete(connection, [topic, f"{topic}.never-there"])
-    with pytest.raises(UnknownTopic, match=topic):
-        describe(connection, topic)
+
+    def is_unknown():  # to Apache Kafka's brokers a little later than to its controller, which answers
+        try:
+            describe(connection, topic)
+        except UnknownTopic as error:
+            return topic in str(error)
+
+    wait_until(is_unknown, "the topic is gone")
 
 
 def test_offsets_of_every_partition(connection, topic):

@@ -50,7 +50,9 @@ class KafkaCluster:
         ports = free_ports(2 * brokers)
         self.ports = dict(enumerate(ports[:brokers], 1))
         self._controller_ports = dict(enumerate(ports[brokers:], 1))
-        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        first, *others = uuid.uuid4().bytes
+        # Without the highest bit it does not begin with a dash, which Kafka's tools take for an option.
+        self._cluster_id = base64.urlsafe_b64encode(bytes([first & 0x7F, *others])).decode().rstrip("=")
         self._processes: dict[int, subprocess.Popen[Any]] = {}
 
     @property

@@ -602,13 +602,16 @@ class _Lane:
     async def _stream(self, pause: "_Pause") -> None:
         """Send and take answers until all is answered.
 
-        Any refusal that may pass ends it: the next round sends every unanswered batch again, in order.
+        Any refusal that may pass ends it: the next round sends every unanswered batch again, in order. The first batch
+        goes alone: a leader that does not know the producer takes any sequence, so where it refuses the first (it has
+        only just become leader) and takes the second, the first is out of order for good.
         """
         connection = await self._cluster.leader(self._partition)
         flying: deque[Awaitable[Any]] = deque()
         try:
             while True:
-                while len(flying) < min(WINDOW, len(self._unanswered)):
+                window = WINDOW if self._count else 1
+                while len(flying) < min(window, len(self._unanswered)):
                     flying.append(self._post(connection, self._unanswered[len(flying)]))
                 if flying:
                     answer = await flying.popleft()
