@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 from click.testing import CliRunner
@@ -7,8 +8,10 @@ from confluent_kafka import Producer, TopicPartition
 from mainstem.cli import group
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
+from mainstem.client.internal import SCHEMAS
 from mainstem.client.topics import admin, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.core import CorruptData, UserError
+from mainstem.registry.avro import encode
 from mainstem.registry.reader import TypedReader
 from tests.support.commands import mainstem
 from tests.support.undecided import VISIBLE, undecided
@@ -102,6 +105,20 @@ def test_a_value_that_cannot_be_decoded_is_printed_with_the_reason_and_the_rest_
     assert record["undecoded"].startswith("expected schema 99")
     with pytest.raises(CorruptData), TypedReader(connection, "odd") as reader:
         list(reader)
+
+
+def test_numbers_that_json_does_not_have_are_texts(log):
+    """They were null, as if there were none."""
+    connection, key = Connection(log), b'{"keytype":"SCHEMA","subject":"numbers-value","version":1,"magic":1}'
+    doubles = {"name": "x", "type": {"type": "array", "items": "double"}}
+    schema = json.dumps({"type": "record", "name": "numbers", "fields": [doubles]})
+    said = {"subject": "numbers-value", "version": 1, "id": 7, "schema": schema}
+    append(connection, SCHEMAS, [(key, json.dumps(said).encode())])
+    ensure_topic(connection, "numbers", 1)
+    append(connection, "numbers", [(b"a", encode(7, schema, {"x": [math.inf, -math.inf, math.nan, 1.5]}))])
+    command = ["tail", "numbers", "--from", "earliest", "--no-follow", "--bootstrap", log]
+    assert mainstem(*command).stdout == '0:0  a  {"x":["Infinity","-Infinity","NaN",1.5]}\n'
+    assert json.loads(mainstem(*command, "--json").stdout)["value"] == {"x": ["Infinity", "-Infinity", "NaN", 1.5]}
 
 
 @pytest.mark.parametrize("start", ["yesterday", "²", "9" * 5000])

@@ -1,7 +1,8 @@
 """`mainstem tail TOPIC`: the records of a topic as they come, decoded."""
 
 import itertools
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -29,7 +30,8 @@ def tail(topic: str, start: str, count: int | None, no_follow: bool, as_json: bo
         raise UserError(f"--from: expected earliest, end or an offset, found {start[:40]!r}")
     connection, printed = target.connect(), 0
     with TypedReader(connection, topic, start=start, follow=not no_follow, raw=True, decided=no_follow) as reader:
-        for record in itertools.islice(reader, count):
+        for found in itertools.islice(reader, count):
+            record = msgspec.structs.replace(found, value=_in_json(found.value))
             click.echo(msgspec.json.encode(record) if as_json else _line(record))
             printed += 1
         if printed != count:
@@ -43,3 +45,15 @@ def _line(record: "TypedRecord") -> str:
     value = "deleted" if record.value is None else msgspec.json.encode(record.value).decode()
     reason = f"  (not decoded: {record.undecoded})" if record.undecoded else ""
     return printable(f"{record.partition}:{record.offset}  {key}  {value}{reason}")
+
+
+def _in_json(value: Any) -> Any:
+    """The value with a text, as PostgreSQL writes it, for each number that JSON has none for: else it would be null."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {name: _in_json(each) for name, each in value.items()}
+        case list():
+            return [_in_json(each) for each in value]
+    return value
