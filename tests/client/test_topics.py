@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from mainstem import embedded
 from mainstem.client import BrokerUnavailable, Connection, TopicMismatch, UnknownTopic, topics
 from mainstem.client.append import append
+from mainstem.client.compacted import read_compacted
 from mainstem.client.errors import TopicRefused
 from mainstem.client.internal import COMMITS, INTERNAL_TOPICS
 from mainstem.client.topics import (
@@ -32,8 +33,11 @@ from mainstem.client.topics import (
 from mainstem.core import TopicPartition
 from mainstem.log.config import TopicConfig
 from tests.support.counting import counted
+from tests.support.proxy import CuttingProxy
 from tests.support.undecided import undecided
 from tests.support.waiting import wait_until
+
+LIST_OFFSETS = 2  # its API key
 
 
 def test_internal_topics_are_made_once(connection):
@@ -160,7 +164,9 @@ def test_offsets_of_every_partition(connection, topic):
     assert start_offsets(connection, topic) == {0: 0, 1: 0, 2: 0}
 
 
-@pytest.mark.parametrize("code", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE])
+@pytest.mark.parametrize(
+    "code", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.FENCED_LEADER_EPOCH]
+)
 def test_a_leader_that_does_not_know_it_yet_is_asked_again(connection, topic, monkeypatch, code):
     """Apache Kafka names a new topic's leaders a moment before they know of it."""
     append(connection, topic, [(None, b"x")] * 5)
@@ -181,6 +187,28 @@ def test_a_leader_that_does_not_know_it_yet_is_asked_again(connection, topic, mo
     monkeypatch.setattr(topics, "admin", lambda _: Election())
     assert end_offsets(connection, topic) == {0: 5, 1: 0, 2: 0}
     assert len(refusals) == 2
+
+
+def test_a_leader_that_ends_before_it_answers_is_asked_again(connection, topic):
+    append(connection, topic, [(None, b"x")] * 5)
+    with CuttingProxy(connection.bootstrap, cut_before_api=LIST_OFFSETS, most_cuts=2) as proxy:
+        assert end_offsets(Connection(proxy.address), topic) == {0: 5, 1: 0, 2: 0}
+
+
+def test_and_a_state_is_read_whole(connection, name):
+    ensure_topic(connection, name, 1)
+    append(connection, name, [(b"key", b"value")])
+    with CuttingProxy(connection.bootstrap, cut_before_api=LIST_OFFSETS, most_cuts=2) as proxy:
+        assert read_compacted(Connection(proxy.address), name) == {b"key": b"value"}
+
+
+def test_a_leader_that_never_answers_is_an_error(connection, topic, monkeypatch):
+    monkeypatch.setattr(topics, "TIMEOUT_SECONDS", 1.0)
+    with (
+        CuttingProxy(connection.bootstrap, cut_before_api=LIST_OFFSETS) as proxy,
+        pytest.raises(BrokerUnavailable, match=f"offsets of topic {topic}: the leader of .* does not answer"),
+    ):
+        end_offsets(Connection(proxy.address), topic)
 
 
 def test_offsets_since_a_time(connection, topic):

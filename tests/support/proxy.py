@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections, to make clients send again what may have arrived."""
+"""A TCP proxy that cuts connections, to make clients send again what may have arrived, or ask again."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,19 @@ from tests.support.ports import free_port
 class CuttingProxy:
     """Forwards to `target`; every connection is cut after `cut_after_bytes` from the client, answers in flight lost.
 
+    Or the connections of the first `most_cuts` requests with API key `cut_before_api` are cut, the requests lost.
+
     Kafka clients follow the address that metadata names, so answers are rewritten: the target's port becomes ours.
     """
 
-    def __init__(self, target: str, *, cut_after_bytes: int) -> None:
+    def __init__(
+        self, target: str, *, cut_after_bytes: int = 1 << 62, cut_before_api: int = -1, most_cuts: int = 1 << 62
+    ) -> None:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._limit = cut_after_bytes
+        self._api = cut_before_api
+        self._most_cuts = most_cuts
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.cuts = 0
@@ -72,6 +78,9 @@ class CuttingProxy:
                 answering = tasks.create_task(answers())
                 passed = 0
                 while data := await reader.read(4096):
+                    if self._api in _api_keys(data) and self.cuts < self._most_cuts:
+                        self.cuts += 1
+                        break
                     up_writer.write(data)
                     await up_writer.drain()
                     passed += len(data)
@@ -84,3 +93,12 @@ class CuttingProxy:
         finally:
             writer.transport.abort()
             up_writer.close()
+
+
+def _api_keys(data: bytes) -> set[int]:
+    """Of the requests in `data`, which begins with one."""
+    found, at = set(), 0
+    while len(data) >= at + 6:
+        found.add(int.from_bytes(data[at + 4 : at + 6], "big"))
+        at += 4 + int.from_bytes(data[at : at + 4], "big")
+    return found

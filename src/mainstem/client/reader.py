@@ -10,11 +10,11 @@ from operator import methodcaller
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, RecordsDeleted, UnknownTopic
+from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.client.topics import end_offsets
 from mainstem.core.clock import Clock, SystemClock
 
@@ -200,19 +200,7 @@ class RangeReader:
             UnknownTopic: there is no such topic any more.
             BrokerUnavailable: no answer.
         """
-        consumer = self._connected()
-        try:
-            found = consumer.list_topics(self._topic, timeout=PATIENCE_SECONDS).topics[self._topic]
-            if found.error is not None:
-                raise _refused(self._topic, found.error)
-            return {
-                number: consumer.get_watermark_offsets(
-                    ConfluentPartition(self._topic, number), timeout=PATIENCE_SECONDS, cached=False
-                )[1]
-                for number in sorted(found.partitions)
-            }
-        except KafkaException as error:
-            raise _refused(self._topic, error.args[0]) from error
+        return end_offsets(self._connection, self._topic, committed=True)
 
     def read(self, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[Any]:
         """Confluent's messages from `start` (included) to `end` (not), per partition in order.
@@ -255,12 +243,6 @@ class RangeReader:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-
-
-def _refused(topic: str, error: KafkaError) -> UnknownTopic | BrokerUnavailable:
-    if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
-        return UnknownTopic(f"topic {topic}: no such topic")
-    return BrokerUnavailable(f"{topic}: {error.str()}")
 
 
 def arrived(consumer: Consumer, seconds: float, most: int = 1000) -> list[Any]:

@@ -2,13 +2,13 @@
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
@@ -26,10 +26,24 @@ from mainstem.client.internal import INTERNAL_TOPICS
 from mainstem.core import TopicPartition, is_topic_name
 from mainstem.core.config import suggestion
 
+K = TypeVar("K")
+V = TypeVar("V")
 TIMEOUT_SECONDS = 30.0
+_FIRST_ATTEMPT_SECONDS = 2.0
 _ATTEMPT_SECONDS = 5.0
 _ABSENT = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
-_ELECTION = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_ELECTION = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+)
+"""Of one broker, while another becomes the leader or whoever asks has not heard of it."""
+_NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
+_PASSING = (*_ELECTION, *_NO_ANSWER)
 _REFUSALS = (
     KafkaError.INVALID_CONFIG,
     KafkaError.INVALID_PARTITIONS,
@@ -39,7 +53,6 @@ _REFUSALS = (
 )
 """The answers that are the same at every try."""
 _MOST_PLACES = 20_000  # in one request: our log refuses one with more than 100,000 items
-_NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 STREAM_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """A project's topics are kept for ever: a week's retention by event time would delete last year's data on arrival."""
 CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
@@ -228,15 +241,18 @@ def describe_config(connection: Connection, name: str) -> dict[str, str]:
 
 def describe_configs(connection: Connection, names: Iterable[str]) -> dict[str, dict[str, str]]:
     """The settings of topics that exist, by their names; one request for all."""
-    client, wanted = admin(connection), [ConfigResource(ResourceType.TOPIC, name) for name in names]
-    found: dict[str, dict[str, str]] = {}
-    futures = client.describe_configs(wanted, request_timeout=TIMEOUT_SECONDS) if wanted else {}
-    for resource, future in futures.items():
-        try:
-            found[resource.name] = {key: entry.value for key, entry in sorted(future.result().items())}
-        except KafkaException as error:
-            raise _translated(error, f"describe topic {resource.name}") from error
-    return found
+    wanted = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    if not wanted:
+        return {}
+    found = _asked(
+        connection,
+        lambda client, seconds: client.describe_configs(wanted, request_timeout=seconds),
+        lambda resource: f"describe topic {resource.name}",
+    )
+    return {
+        resource.name: {key: entry.value for key, entry in sorted(entries.items())}
+        for resource, entries in found.items()
+    }
 
 
 def delete(connection: Connection, names: Iterable[str]) -> None:
@@ -284,16 +300,16 @@ def cluster_id(connection: Connection) -> str:
 
 def topic_ids(connection: Connection, names: Iterable[str]) -> dict[str, str]:
     """The id of every topic that exists; one that is deleted and made anew has another id."""
-    client, names = admin(connection), list(names)
-    found: dict[str, str] = {}
-    futures = client.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS) if names else {}
-    for name, future in futures.items():
-        try:
-            found[name] = str(future.result().topic_id)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise _translated(error, f"describe topic {name}") from error
-    return found
+    wanted = list(names)
+    if not wanted:
+        return {}
+    found = _asked(
+        connection,
+        lambda client, seconds: client.describe_topics(TopicCollection(wanted), request_timeout=seconds),
+        lambda name: f"describe topic {name}",
+        only_present=True,
+    )
+    return {name: str(description.topic_id) for name, description in found.items()}
 
 
 def bounds(
@@ -356,30 +372,62 @@ def _list_offsets(
     only_present: bool = False,
     **options: Any,
 ) -> dict[TopicPartition, int]:
-    """Offsets by partition; while leaders are elected, or do not know yet that they are, asked again.
+    """Offsets by partition; one that there is not is an error, or left out where `only_present`."""
+    found = _asked(
+        connection,
+        lambda client, seconds: client.list_offsets(wanted, request_timeout=seconds, **options),
+        lambda _: doing,
+        only_present=only_present,
+        # librdkafka has no error for the partitions of a broker that ended before it answered, only this offset. Taken
+        # for the end of a partition it would make all that is read from there empty.
+        no_answer=lambda result: result.offset == OFFSET_INVALID,
+    )
+    return {TopicPartition(place.topic, place.partition): result.offset for place, result in found.items()}
 
-    A partition that there is not is an error, or left out where `only_present`.
+
+def _asked(
+    connection: Connection,
+    ask: Callable[[AdminClient, float], Mapping[K, Future[V]]],
+    doing: Callable[[K], str],
+    *,
+    only_present: bool = False,
+    no_answer: Callable[[V], bool] = lambda _: False,
+) -> dict[K, V]:
+    """The answers to a question that changes nothing: asked again while leaders are elected, do not know yet that they
+    are, or end.
+
+    Args:
+        connection: the log.
+        ask: with so many seconds for the answers.
+        doing: what is asked, in words.
+        only_present: leave out what there is not, instead of raising it.
+        no_answer: whether an answer is none.
     """
-    deadline = time.monotonic() + TIMEOUT_SECONDS
+    deadline, seconds = time.monotonic() + TIMEOUT_SECONDS, _FIRST_ATTEMPT_SECONDS
     while True:
         client = admin(connection)
-        futures = client.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS, **options)
-        try:
-            return {
-                TopicPartition(place.topic, place.partition): future.result().offset
-                for place, future in futures.items()
-                if not (only_present and _is_absent(future))
-            }
-        except KafkaException as error:
-            if error.args[0].code() not in _ELECTION or time.monotonic() > deadline:
-                raise _translated(error, doing) from error
+        futures = ask(client, seconds)
+        seconds *= 2  # short at first: it waits for a broker that is gone while another leads by now
+        late = time.monotonic() + seconds > deadline
+        found = {}
+        for each, future in futures.items():
+            try:
+                found[each] = future.result()
+            except KafkaException as error:
+                code = error.args[0].code()
+                if only_present and code in _ABSENT:
+                    continue
+                if late or code not in _PASSING:
+                    raise _translated(error, doing(each)) from error
+                break
+            if no_answer(found[each]):
+                if late:
+                    raise BrokerUnavailable(f"{doing(each)}: the leader of {each} does not answer")
+                break
+        else:
+            return found
         time.sleep(0.1)
         _metadata(connection)  # the client learns who leads them now
-
-
-def _is_absent(future: Future[Any]) -> bool:
-    error = future.exception()
-    return isinstance(error, KafkaException) and error.args[0].code() in _ABSENT
 
 
 def _wait_for_leaders(connection: Connection, name: str) -> TopicDescription:
