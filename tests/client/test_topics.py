@@ -93,6 +93,17 @@ def test_a_topic_is_made_once_and_keeps_its_partitions(connection, name):
         ensure_topic(connection, name, 2, {"retention.ms": "7654321"}, same_settings=True)
 
 
+@pytest.mark.kafka
+def test_a_topic_that_is_made_while_a_broker_is_down_has_replicas_on_all(kafka_cluster, name):
+    connection = Connection(kafka_cluster.bootstrap)
+    ensure_topic(connection, f"{name}.before", 1)
+    kafka_cluster.kill(3)
+    wait_until(lambda: len(kafka_cluster.admin().list_topics(timeout=5).brokers) == 2, "two brokers are left")
+    assert ensure_topic(connection, name, 3).replication_factor == 3
+    append(connection, name, [(None, b"x")] * 5)
+    assert sum(end_offsets(connection, name).values()) == 5
+
+
 @pytest.mark.parametrize(("partitions", "config"), [(1, {"retenshun.ms": "1"}), (0, {})])
 def test_a_topic_that_cannot_be_made_is_no_broker_that_does_not_answer(connection, name, partitions, config):
     with pytest.raises(TopicRefused, match=f"^create topic {name}: "):

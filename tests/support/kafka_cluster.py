@@ -154,6 +154,17 @@ class KafkaCluster:
             time.sleep(0.1)
         raise KafkaNotReady("\n".join(f"broker {i} after {seconds} s:\n{self._end_of_log(i)}" for i in self.brokers))
 
+    def wait_until_in_sync(self, *, seconds: float = 120) -> None:
+        """Return when every partition has all its replicas again: another broker may go now."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            topics = self.admin().list_topics(timeout=5).topics.values()
+            behind = [str(t) for t in topics for p in t.partitions.values() if len(p.isrs) < len(p.replicas)]
+            if not behind:
+                return
+            time.sleep(0.2)
+        raise KafkaNotReady(f"not in sync after {seconds} s: {', '.join(behind)}")
+
     def _end_of_log(self, broker: int) -> str:
         log = self.log(broker)
         return "\n".join(log.read_text(errors="replace").splitlines()[-30:]) if log.exists() else "(no log)"

@@ -106,14 +106,15 @@ def ensure_topic(
 ) -> TopicDescription:
     """Create topic `name` unless it exists; on return it has leaders. Replication is min(3, brokers) unless given.
 
-    An existing topic keeps its settings; where `same_settings`, others than `config` are refused.
+    Brokers that are down for a while count, as far as other topics have replicas there. An existing topic keeps its
+    settings; where `same_settings`, others than `config` are refused.
 
     Raises:
         TopicMismatch: it exists with another number of partitions (keys would change their place) or other settings.
         TopicRefused: the log does not take its name or settings, or as many partitions or replicas.
         BrokerUnavailable: no answer within 30 s.
     """
-    factor = replication_factor or min(3, len(_metadata(connection).brokers))
+    factor = replication_factor or _replication_factor(connection)
     new = NewTopic(name, num_partitions=partitions, replication_factor=factor, config=dict(config or {}))
     client = admin(connection)
     try:
@@ -133,6 +134,15 @@ def ensure_topic(
             hint="a topic keeps its number of partitions; give that number, or another name",
         )
     return description
+
+
+def _replication_factor(connection: Connection) -> int:
+    """Only brokers that are up are in the metadata. A topic that is made while one of three is down would be left with
+    two replicas for good, and take no records when either of them fails: it gets as many as others have.
+    """
+    metadata = _metadata(connection)
+    most = max((_description(topic).replication_factor for topic in metadata.topics.values()), default=0)
+    return min(3, max(len(metadata.brokers), most))
 
 
 def _mend(connection: Connection, code: int, name: str, config: Mapping[str, str]) -> str:
