@@ -200,6 +200,14 @@ def test_a_leader_that_does_not_know_it_yet_is_asked_again(connection, topic, mo
     assert len(refusals) == 2
 
 
+def test_a_topic_of_which_the_log_tells_nothing_is_not_taken_for_empty(connection, topic, monkeypatch):
+    told = topics.admin(connection).list_topics(timeout=30)
+    told.topics[topic].error, told.topics[topic].partitions = KafkaError(KafkaError.LEADER_NOT_AVAILABLE), {}
+    monkeypatch.setattr(topics, "_metadata", lambda _: told)
+    with pytest.raises(BrokerUnavailable, match=f"describe topic {topic}: Broker: Leader not available"):
+        end_offsets(connection, topic)
+
+
 def test_a_leader_that_ends_before_it_answers_is_asked_again(connection, topic):
     append(connection, topic, [(None, b"x")] * 5)
     with CuttingProxy(connection.bootstrap, cut_before_api=LIST_OFFSETS, most_cuts=2) as proxy:

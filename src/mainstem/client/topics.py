@@ -238,10 +238,12 @@ def describe(connection: Connection, name: str) -> TopicDescription:
     Raises:
         UnknownTopic: there is no such topic.
     """
-    description = list_topics(connection).get(name)  # all topics: asking for one may create it on some brokers
-    if description is None:
+    topic = _metadata(connection).topics.get(name)  # of all topics: asking for one may create it on some brokers
+    if topic is None:
         raise UnknownTopic(f"topic {name}: no such topic", hint="`mainstem topic list` shows the topics")
-    return description
+    if topic.error is not None:  # then it names no partitions, and nothing is known of what they hold
+        raise _translated(KafkaException(topic.error), f"describe topic {name}")
+    return _description(topic)
 
 
 def describe_config(connection: Connection, name: str) -> dict[str, str]:
