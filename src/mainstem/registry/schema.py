@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -436,6 +437,8 @@ def span(logical: str) -> range:
 
 def brief(value: Any) -> str:
     """`value` as JSON, cut to a length a message can hold."""
+    if isinstance(value, Decimal):
+        return cut(str(value), 60)
     text = ""
     for part in _JSON.iterencode(value):  # not all of it: it may be 1 MB, nested as deep as Python can go
         text += part

@@ -55,11 +55,14 @@ def test_each_event_of_an_array_has_its_own_bytes():
 
 
 def test_cloudevents_structured_and_batched():
-    body = {**CLOUDEVENT, "data": {"a": 1}, "traceparent": "x"}
-    (event,) = parse({"content-type": "application/cloudevents+json"}, json.dumps(body).encode(), 10, EVENT_BYTES)
+    body = {**CLOUDEVENT, "data": {"a": 1}, "traceparent": "x", "weight": 0.25, "exact": 0}
+    text = json.dumps(body).replace('"exact": 0', '"exact": 12345678901234567.89')
+    (event,) = parse({"content-type": "application/cloudevents+json"}, text.encode(), 10, EVENT_BYTES)
     assert (event.value, event.id) == ({"a": 1}, "/shop 7")
     assert ("ce_type", b"order.placed") in event.headers
     assert ("ce_traceparent", b"x") in event.headers
+    assert ("ce_weight", b"0.25") in event.headers
+    assert ("ce_exact", b"12345678901234567.89") in event.headers
     encoded = {**CLOUDEVENT, "id": "8", "data_base64": base64.b64encode(b'{"a":2}').decode()}
     one, two = parse(
         {"content-type": "application/cloudevents-batch+json"}, json.dumps([body, encoded]).encode(), 10, EVENT_BYTES

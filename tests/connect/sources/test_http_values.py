@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.connect.sources import http_values
+from mainstem.connect.sources import http_events, http_values
 from mainstem.connect.sources.http_values import Unfit, converter, default_value
 from mainstem.registry.schema import parse
 
@@ -52,6 +52,7 @@ def record(*fields):
         ("long", -(2**63), -(2**63)),
         ("double", 1, 1.0),
         ("float", 0.5, 0.5),
+        ("float", 3.4028235e38, 3.4028234663852886e38),
         ("string", "é\u0000", "é\u0000"),
         ("bytes", base64.b64encode(b"\xff\x00").decode(), b"\xff\x00"),
         ({"type": "fixed", "name": "F", "size": 2}, "AAE=", b"\x00\x01"),
@@ -127,6 +128,7 @@ def test_what_fits(schema, value, expected):
         ("int", 2**31, "/: expected int (-2147483648 to 2147483647), found 2147483648"),
         ("int", "3", '/: expected int, found "3"'),
         ("float", 1e39, "/: expected float (at most 3.40282e+38), found 1e+39"),
+        ("float", -3.4028235677973366e38, "/: expected float (at most 3.40282e+38), found -3.4028235677973366e+38"),
         ("double", 10**400, "/: expected double (at most"),
         ("string", 3, "/: expected string, found 3"),
         ("bytes", "*", '/: expected bytes in base64, found "*"'),
@@ -174,6 +176,66 @@ def test_what_does_not_fit_is_told_with_its_place(schema, value, problem):
         converter(parse(json.dumps(schema)))(value)
     assert str(error.value).startswith(problem)
     assert "\n" not in str(error.value)
+
+
+def read(text):
+    """The value of an event's JSON, as the collector reads it."""
+    (event,) = http_events.parse({}, text.encode(), 1, 10_000)
+    return event.value
+
+
+BIG = logical("bytes", "decimal", precision=38, scale=10)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        (BIG, "12345678901234567.89", Decimal("12345678901234567.89")),
+        (BIG, "-0.0000000001", Decimal("-0.0000000001")),
+        (BIG, "1234567890123456789012345678.0123456789", Decimal("1234567890123456789012345678.0123456789")),
+        (BIG, "9.5e3", Decimal(9500)),
+        (BIG, "0e999", Decimal(0)),
+        ("long", "9007199254740993.0", 2**53 + 1),
+        ("long", "1e18", 10**18),
+        ("long", "-9.223372036854775808E18", -(2**63)),
+        ("int", "1.0000000000000000000", 1),
+        ("double", "0.30000000000000004", 0.30000000000000004),
+        ("double", "1.7976931348623158e308", 1.7976931348623157e308),
+        ("double", "1.00000000000000000000001", 1.0),
+        ("double", "1e-999999999", 0.0),
+        (["long", "double"], "4503599627370497.1", 4503599627370497.0),
+    ],
+)
+def test_a_number_is_taken_as_it_is_written_and_not_as_the_float_nearest_to_it(schema, text, expected):
+    found = stored(schema, read(text))
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "problem"),
+    [
+        (BIG, "0.00000000001", "/: expected at most 10 digits after the point, found 1e-11"),
+        (BIG, "1e-400", "/: expected at most 10 digits after the point, found 1E-400"),
+        (BIG, "1e400", "/: expected at most 38 digits with scale 10, found 1E+400"),
+        ("int", "1.0000000000000000001", "/: expected int, found 1.0000000000000000001"),
+        ("long", "4503599627370497.1", "/: expected long, found 4503599627370497.1"),
+        ("long", "9223372036854775808.0", "/: expected long, found 9223372036854775808.0"),
+        ("long", "1e999999999", "/: expected long, found 1E+999999999"),
+        ("double", "1e400", "/: expected double (at most 1.79769e+308), found 1E+400"),
+        ("double", "-1e999999999999999999999", "/: expected double (at most 1.79769e+308), found -Infinity"),
+        (["null", "string"], "1e400", "/: expected string, found 1E+400"),
+    ],
+)
+def test_a_number_that_is_refused_is_told_as_it_is_written(schema, text, problem):
+    with pytest.raises(Unfit) as error:
+        converter(parse(json.dumps(schema)))(read(text))
+    assert str(error.value) == problem
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**27), max_value=10**27, places=10))
+def test_a_decimal_keeps_all_of_its_digits_as_a_number(number):
+    assert stored(BIG, read(str(number))) == number
 
 
 def test_a_recursive_record():

@@ -9,6 +9,7 @@ import re
 import urllib.parse
 import zlib
 from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
 from itertools import islice
 from typing import Any, Final
 
@@ -22,15 +23,29 @@ NDJSON_TYPES: Final = ("application/x-ndjson", "application/ndjson", "applicatio
 CLOUDEVENT: Final = "application/cloudevents+json"
 CLOUDEVENT_BATCH: Final = "application/cloudevents-batch+json"
 GZIP_PIECE_BYTES: Final = 4096
+_FLOAT_DIGITS: Final = 15  # that any double keeps
 KNOWN_TYPES: Final = (*JSON_TYPES, *NDJSON_TYPES, CLOUDEVENT, CLOUDEVENT_BATCH)
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes of any kind."""
 
+
+def _number(text: str) -> float | Decimal:
+    """A number with a fraction or an exponent: a decimal where a float would be another number than what is written."""
+    number = float(text)
+    if (len(text) <= _FLOAT_DIGITS and text.replace(".", "").isdigit()) or repr(number) == text:
+        return number
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent of 19 digits
+        return number
+
+
 _raw = msgspec.json.Decoder(msgspec.Raw)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _LINE = re.compile(rb"\S[^\n]*")
-_json = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_json = msgspec.json.Decoder(float_hook=_number)
 
 
 class BadRequest(UserError):
@@ -247,4 +262,4 @@ def _cloud_event(index: int, raw: bytes, attributes: dict[str, Any], data: Event
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if isinstance(value, str) else _encoder.encode(value).decode()

@@ -17,7 +17,9 @@ An unknown field is refused because it is most often a misspelt one, and to drop
 """
 
 import base64
+import math
 import re
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
@@ -33,8 +35,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _FLOAT32_MAX: Final = 3.4028234663852886e38
+_FLOAT32_LIMIT: Final = (
+    3.4028235677973366e38  # from here on it is rounded to infinity; programs write the most as 3.4028235e38
+)
 _INT: Final = (-(2**31), 2**31 - 1)
 _LONG: Final = (-(2**63), 2**63 - 1)
+_NUMBERS: Final = frozenset({int, float, Decimal})  # a decimal where a float would be another number
 _REASON: Final = 500  # characters; an event may be refused 10,000 times in a request, and each reason is kept
 _STEPS: Final = 10
 _STEP: Final = 60  # characters
@@ -280,22 +286,30 @@ def _integer(node: AvroType, lowest: int, highest: int) -> Convert:
 
 
 def _whole(node: AvroType, value: Any) -> int:
-    if type(value) is float and value.is_integer() and abs(value) <= 2**53:
-        return int(value)  # pandas and spreadsheets write 5.0
     if type(value) is int:
         return value
+    if type(value) is float and value.is_integer():
+        value = Decimal(repr(value))  # pandas and spreadsheets write 5.0
+    # Before it is a whole number, which may have as many digits as its exponent says.
+    if type(value) is Decimal and _LONG[0] <= value <= _LONG[1] and value == value.to_integral_value():
+        return int(value)
     raise _expected(node, value)
 
 
 def _real(node: AvroType) -> Convert:
-    limit = _FLOAT32_MAX if node.kind == "float" else 1.7976931348623157e308
+    limit = _FLOAT32_LIMIT if node.kind == "float" else math.inf
+    expected = f"{node} (at most {_FLOAT32_MAX if node.kind == 'float' else sys.float_info.max:g})"
 
     def convert(value: Any) -> Any:
-        if type(value) is float or type(value) is int:
-            if -limit <= value <= limit:
-                return float(value)
-            raise _expected(f"{node} (at most {limit:g})", value)
-        raise _expected(node, value)
+        if type(value) not in _NUMBERS:
+            raise _expected(node, value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise _expected(expected, value) from None
+        if -limit < number < limit:
+            return number
+        raise _expected(expected, value)
 
     return convert
 
@@ -375,7 +389,7 @@ def _moment(node: AvroType) -> Convert:
 
 def _decimal(node: AvroType) -> Convert:
     def convert(value: Any) -> Any:
-        if type(value) not in (int, float, str):
+        if type(value) is not str and type(value) not in _NUMBERS:
             raise _expected(node, value)
         try:
             number = Decimal(repr(value) if type(value) is float else value)  # repr: what was written, not its binary
