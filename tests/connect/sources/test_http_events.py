@@ -54,6 +54,23 @@ def test_each_event_of_an_array_has_its_own_bytes():
     assert [event.raw for event in parse(JSON, b'[ {"a": 1} , {"b":2}]', 10, EVENT_BYTES)] == [b'{"a": 1}', b'{"b":2}']
 
 
+@pytest.mark.parametrize(
+    "half", [rb"\ud800", rb"\uDBFF!", rb"\ud83d\ud83d\ude00", rb"\udc00", rb"\\\ud800\n", rb"\ud83d\ude00\ude00"]
+)
+def test_half_a_surrogate_pair_spoils_its_own_event_only(half):
+    """A text that was cut in the middle of an emoji: valid JSON, which has no UTF-8."""
+    elements = [b'{"a":"\\\\ud800 \\ud83d\\ude00 ]"}', b'{"a":"%s"}' % half, b"2", b"2"]
+    events = parse(JSON, b" [ %s , %s,%s ,\n%s]" % tuple(elements), 10, EVENT_BYTES)
+    assert [event.raw for event in events] == elements
+    assert [event.error for event in events] == ["", "not_json", "", ""]
+    assert "surrogate" in events[1].reason or "truncated" in events[1].reason
+    with pytest.raises(BadRequest) as error:
+        parse(JSON, b'["%s"%s]' % (half, b",0" * 10), 10, EVENT_BYTES)
+    assert error.value.code == "too_many_events"
+    (whole,) = parse(JSON, b'["%s",' % half, 10, EVENT_BYTES)
+    assert whole.error == "not_json"
+
+
 def test_cloudevents_structured_and_batched():
     body = {**CLOUDEVENT, "data": {"a": 1}, "traceparent": "x", "weight": 0.25, "exact": 0}
     text = json.dumps(body).replace('"exact": 0', '"exact": 12345678901234567.89')

@@ -43,6 +43,12 @@ def _number(text: str) -> float | Decimal:
 
 _raw = msgspec.json.Decoder(msgspec.Raw)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
+# Halves of surrogate pairs, and `others`: all that comes before one.
+_HALF = re.compile(
+    rb"(?P<others>(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)++)"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}",
+    re.DOTALL,
+)
 _LINE = re.compile(rb"\S[^\n]*")
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _json = msgspec.json.Decoder(float_hook=_number)
@@ -157,11 +163,34 @@ def _array_events(body: bytes, limit: int, read: Callable[[int, bytes], Event]) 
     if body.count(b",") >= limit and _has_more_elements(body, limit):
         raise _too_many(limit)
     try:
-        raws = _raws.decode(body)
+        raws = _elements(body, limit)
     except UNREADABLE as error:
         # Where a broken array's elements end cannot be known: the body as a whole is the bad event.
         return [Event(0, body, error="not_json", reason=f"the body is not a JSON array: {error}")]
-    return [read(number, bytes(raw)) for number, raw in enumerate(raws)]
+    return [read(number, raw) for number, raw in enumerate(raws)]
+
+
+def _elements(body: bytes, limit: int) -> list[bytes]:
+    """The bytes of each element of an array.
+
+    Half a surrogate pair, as of a text that was cut in the middle of one, is an error for msgspec that no element owns;
+    what the JSON means is known, and its own event is the bad one. The halves are found where another escape of the
+    same length stands for each.
+    """
+    try:
+        return [bytes(raw) for raw in _raws.decode(body)]
+    except msgspec.DecodeError:
+        whole = _HALF.sub(lambda found: found["others"] or b"\\ufffd", body)
+        if whole == body:
+            raise
+    if _has_more_elements(whole, limit):
+        raise _too_many(limit)
+    elements, place = [], 0
+    for raw in _raws.decode(whole):
+        place = whole.index(bytes(raw), place)  # between two are spaces and a comma
+        elements.append(body[place : place + len(bytes(raw))])
+        place += len(elements[-1])
+    return elements
 
 
 def _has_more_elements(body: bytes, limit: int) -> bool:
