@@ -131,7 +131,8 @@ def test_an_event_is_held_as_its_bytes_while_it_waits_for_the_log_a_refused_one_
     encoder = Encoder("orders", TopicEntry(), SchemaValue("orders-value", 1, 7, ORDER))
     events = parse({}, json.dumps([order(1), {"customer": [[], []]}]).encode(), 10, 1000)
     no_ids = SimpleNamespace(of=lambda _: None)
-    intakes = [Collector._take(None, encoder, no_ids, event) for event in events]
+    collector = SimpleNamespace(config=CollectorConfig())
+    intakes = [Collector._take(collector, encoder, no_ids, event) for event in events]
     assert [(intake.code, intake.event.value) for intake in intakes] == [("", None), ("unfit", None)]
 
 
@@ -241,6 +242,23 @@ def test_an_event_that_is_too_large_is_quarantined(http, topic):
     answer = post(http, topic, [order(1, note="x" * 6_000), order(2)])
     first, second = answer.json()["results"]
     assert (first["code"], second["status"]) == ("event_too_large", "accepted")
+
+
+def test_an_event_whose_record_is_too_large_is_quarantined(http, log_connection, registry):
+    """Three bytes of JSON are a default of 300: the log refused the record, and with it all events of the request."""
+    topic = f"wide-{uuid.uuid4().hex[:8]}"
+    ensure_topic(log_connection, topic, 1, {"max.message.bytes": "10000"})
+    item = {"type": "record", "name": "I", "fields": [{"name": "a", "type": "string", "default": "x" * 300}]}
+    fields = [{"name": "items", "type": {"type": "array", "items": item}}]
+    registry.register(f"{topic}-value", json.dumps({"type": "record", "name": "R", "fields": fields}))
+    few, many = {"items": [{}]}, {"items": [{}] * 40}
+    first, second, third = post(http, topic, [few, many, few]).json()["results"]
+    assert [first["status"], second["status"], third["status"]] == ["accepted", "rejected", "accepted"]
+    assert second["code"] == "event_too_large"
+    assert second["reason"] == "12087 bytes as a record, at most 5000"
+    assert rows(log_connection, registry, topic) == [{"items": [{"a": "x" * 300}]}] * 2
+    (kept,) = rows(log_connection, registry, quarantine_topic(topic))
+    assert json.loads(kept["value"]) == many
 
 
 def test_a_web_page_of_another_host_cannot_post(http, log_connection, registry, topic):

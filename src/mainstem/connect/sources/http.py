@@ -169,7 +169,11 @@ class Collector:
                 event.value = None  # a request waits for the log with its bytes and its records; so below
                 content = content_hash(memoryview(encoded.value)[5:]) if event_id is not None else 0
                 record = NewRecord(encoder.topic, encoded.key, encoded.value, headers, event_id, content)
-                return _Intake(event, record, event_time_ms=encoded.event_time_ms)
+                size = len(encoded.value) + len(encoded.key or b"")
+                if size <= self.config.event_bytes:
+                    return _Intake(event, record, event_time_ms=encoded.event_time_ms)
+                # JSON of two bytes may be a double of eight: the log would refuse the record, and with it the request.
+                code, reason = "event_too_large", f"{size} bytes as a record, at most {self.config.event_bytes}"
         event.value = None
         return _Intake(event, NewRecord(encoder.topic, None, b"", headers, event_id), code, reason)
 
