@@ -387,9 +387,13 @@ def _moment(node: AvroType) -> Convert:
     return convert
 
 
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
 def _decimal(node: AvroType) -> Convert:
     def convert(value: Any) -> Any:
-        if type(value) is not str and type(value) not in _NUMBERS:
+        # Python takes more: spaces, `1_000`, and the digits of all scripts.
+        if not (_DECIMAL.fullmatch(value) if type(value) is str else type(value) in _NUMBERS):
             raise _expected(node, value)
         try:
             number = Decimal(repr(value) if type(value) is float else value)  # repr: what was written, not its binary
@@ -415,12 +419,15 @@ def _decimal(node: AvroType) -> Convert:
     return convert
 
 
+# Python takes signs and underscores for digits, too.
+_UUID = re.compile(r"(urn:uuid:)?\{?[0-9a-fA-F]{8}(-?)([0-9a-fA-F]{4}\2){3}[0-9a-fA-F]{12}\}?")
+
+
 def _uuid(node: AvroType) -> Convert:
     def convert(value: Any) -> Any:
-        try:
-            found = uuid.UUID(value)
-        except (ValueError, TypeError, AttributeError):
-            raise _expected(node, value) from None
+        if type(value) is not str or not _UUID.fullmatch(value):
+            raise _expected(node, value)
+        found = uuid.UUID(value)
         return found.bytes if node.kind == "fixed" else str(found)  # fastavro knows uuids as strings only
 
     return convert
