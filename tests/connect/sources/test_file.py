@@ -430,6 +430,38 @@ def test_a_file_that_was_read_to_its_end_may_go(world):
         world.wait_for([*numbered(0, 10), "last", "new"])
 
 
+@contextmanager
+def looked_at(source):
+    """Tells when the source has begun to read a file: what comes after it comes late."""
+    begun, read = threading.Event(), source._read
+
+    def tell(*arguments):
+        begun.set()
+        return read(*arguments)
+
+    source._read = tell
+    yield begun
+
+
+def test_a_renamed_file_is_waited_for_also_after_a_start(world):
+    """A source that was started between the rename and the last lines went on to the next file at once: they were lost."""
+    with world.running():
+        world.append(b"one\n")
+        world.wait_for(["one"])
+    with world.path.open("ab") as old:  # as a server does until it is told to reopen
+        rotate(world, b"", b"new\n")
+        world.config = msgspec.structs.replace(world.config, rotation_wait_ms=600_000)
+        source = world.source()
+        with looked_at(source) as begun, world.running(source):
+            assert begun.wait(20)
+            old.write(b"late\n")
+            old.flush()
+            world.wait_for(["one", "late"])
+    world.config = msgspec.structs.replace(world.config, rotation_wait_ms=100)
+    with world.running():
+        world.wait_for(["one", "late", "new"])
+
+
 def test_a_file_that_was_read_to_its_end_may_go_while_the_log_is_away(world, monkeypatch):
     """That it was read could not be written, and the next try refused to go on without it."""
 

@@ -177,7 +177,7 @@ class FileSource:
             if position is not None and names:
                 if left == "open" and not position.ended:
                     self._check_order(names[0], position)
-                old = self._forerunner(names, position)
+                old = self._forerunner(names, position, left)
                 if old is not None:
                     return old
             if file is None:
@@ -223,11 +223,14 @@ class FileSource:
                 hint=f"if it is a copy, move it away from {self.path.parent}",
             )
 
-    def _forerunner(self, names: list[Path], position: FilePosition) -> tuple[BinaryIO, FilePosition] | None:
+    def _forerunner(
+        self, names: list[Path], position: FilePosition, left: Left
+    ) -> tuple[BinaryIO, FilePosition] | None:
         """The file of `position` under its new name while it has unread bytes, else the one that came after it."""
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(names[0].open("rb"))
-            if os.fstat(file.fileno()).st_size > position.position:
+            # After a start nobody has waited yet for the last lines of who still writes to it.
+            if left == "open" or os.fstat(file.fileno()).st_size > position.position:
                 opened.pop_all()
                 # A copy has an inode of its own; its bytes are those that were read of the original.
                 return file, msgspec.structs.replace(position, inode=os.fstat(file.fileno()).st_ino)
