@@ -202,6 +202,17 @@ def test_what_is_no_text_or_too_long_is_kept_in_quarantine_and_the_rest_goes_on(
     assert b"".join(each["value"] for each in kept[1:]) == b"y" * 2500
 
 
+def test_half_a_surrogate_pair_is_kept_in_quarantine(world):
+    """It decodes, and no record can hold it: the source stopped there for good."""
+    world.config = msgspec.structs.replace(world.config, encoding="utf-7")
+    world.append(b"good\n+2AA-\ngood again\n")
+    with world.running():
+        world.wait_for(["good", "good again"])
+    (kept,) = committed(world.connection, quarantine_topic(world.topic))
+    kept = avro.decode(kept.value(), world.registry.schema)
+    assert (kept["error"], kept["value"]) == ("not_text", b"+2AA-")
+
+
 def test_a_line_of_megabytes_does_not_stop_it(world):
     """With the settings as they come, a piece of it was larger than the quarantine takes: refused at every try."""
     world.config = FileSourceConfig(str(world.path), world.topic, poll_ms=10)
@@ -339,6 +350,32 @@ def test_a_path_that_is_no_file_is_a_persons_to_mend(world):
         world.source().run(threading.Event())
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/null")])
+def test_a_pipe_or_device_is_no_file(world, make):
+    """A pipe that nobody wrote to held the source for ever: it did not stop either."""
+    make(world.path)
+    with pytest.raises(UnfitPath, match=r"access\.log: expected a file, found a pipe or device"):
+        world.source().run(threading.Event())
+
+
+def test_a_link_to_another_file_system_is_followed(world, monkeypatch):
+    """Inodes of two file systems are the same numbers: the new file was taken for the old one, and never read."""
+    with world.running():
+        world.append(b"one\n")
+        world.wait_for(["one"])
+        other, number, stat = world.path.with_name("other"), world.path.stat().st_ino, Path.stat
+        other.write_bytes(b"two\n")
+
+        def same_number(path, **arguments):
+            found = list(stat(path, **arguments))
+            found[1], found[2] = (number, found[2] + 1) if path == world.path else found[1:3]
+            return os.stat_result(found)
+
+        monkeypatch.setattr(Path, "stat", same_number)
+        other.rename(world.path)
+        world.wait_for(["one", "two"])
+
+
 def rotate(world, rest, new):
     """The file gets `rest`, is renamed, and another one with `new` takes its place."""
     world.append(rest)
@@ -444,7 +481,7 @@ def looked_at(source):
 
 
 def test_a_renamed_file_is_waited_for_also_after_a_start(world):
-    """A source that was started between the rename and the last lines went on to the next file at once: they were lost."""
+    """Started between the rename and the last lines, a source went on to the next file at once, and lost them."""
     with world.running():
         world.append(b"one\n")
         world.wait_for(["one"])
@@ -518,6 +555,18 @@ def test_what_lies_beside_the_file_and_is_no_part_of_it_is_not_read(world):
     copy.unlink()
     with world.running():
         world.wait_for([*numbered(0, 300), "rest", "new"])
+
+
+def test_another_name_of_a_file_that_was_read_is_not_read(world):
+    """By a hard link, as backups make them, all its lines came twice."""
+    with world.running():
+        world.append(b"one\n")
+        world.wait_for(["one"])
+    rotated = rotate(world, b"two\n", b"three\n")
+    os.link(rotated, rotated.with_name("access.log.20240501"))
+    with world.running():
+        world.wait_until(lambda: "three" in world.lines())
+    assert world.lines() == ["one", "two", "three"]
 
 
 def test_a_file_that_has_not_come_yet_is_told_once(world):

@@ -15,6 +15,12 @@ def test_an_unknown_setting_is_named():
         convert({"type": "file", "pth": "a.log", "topic": "lines"}, FileSourceConfig, where="here")
 
 
+def test_a_path_that_no_file_can_have_is_refused():
+    """It was a bug of ours at every try."""
+    with pytest.raises(BadSetting, match=r"expected a path, found 'a\\x00b'"):
+        convert({"type": "file", "path": "a\0b", "topic": "lines"}, FileSourceConfig, where="here")
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp037"])
 def test_an_encoding_whose_lines_do_not_end_with_one_byte_is_refused(encoding):
     settings = {"type": "file", "path": "a.log", "topic": "lines", "encoding": encoding}

@@ -173,6 +173,28 @@ def test_what_came_after_a_file_is_known_by_its_name(tmp_path, name, rotated):
     assert [each.name for each in forerunners(path, position)] == expected
 
 
+@pytest.mark.parametrize(("old", "expected"), [(".2", [".2", ".1"]), (".1", [".1"]), (".3", [".3", ".2", ".1"])])
+def test_of_files_of_the_same_moment_the_number_tells(tmp_path, old, expected):
+    """Times of whole seconds: what came after it was passed over."""
+    for name in (".1", ".2", ".3"):
+        (tmp_path / f"a.log{name}").write_bytes(name.encode() + b"\n")
+        os.utime(tmp_path / f"a.log{name}", (1, 1))
+    with (tmp_path / f"a.log{old}").open("rb") as file:
+        position = moved(file, start(file), read_lines(file, start(file), size=64, max_line=20, at_end=False))
+    assert [each.name.removeprefix("a.log") for each in forerunners(tmp_path / "a.log", position)] == expected
+
+
+def test_the_lines_of_one_chunk_are_not_too_many_for_a_transaction(tmp_path):
+    """A megabyte of empty lines were a million records: they took longer than a transaction may, at every try."""
+    with file_of(tmp_path / "a", b"\n" * 100_000 + b"last") as file:
+        at, found = start(file), []
+        while (chunk := read_lines(file, at, size=1 << 20, max_line=20, at_end=True)).position > at.position:
+            assert len(chunk.lines) <= 20_000
+            at, found = moved(file, at, chunk), found + chunk.lines
+    assert [line.position for line in found] == list(range(100_001))
+    assert found[-1].data == b"last"
+
+
 def test_the_file_itself_is_known_under_any_name(tmp_path):
     with file_of(tmp_path / "a.log", b"one\n") as file:
         position = moved(file, start(file), read_lines(file, start(file), size=64, max_line=20, at_end=False))

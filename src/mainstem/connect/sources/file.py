@@ -12,6 +12,7 @@ has seen a truncation: the next file may have got the inode of one that is gone.
 
 import contextlib
 import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,7 @@ from mainstem.connect.sources.file_lines import (
     forerunners,
     is_same,
     moved,
+    open_file,
     original,
     read_lines,
     start,
@@ -75,7 +77,7 @@ class CopyOfRead(UserError):
 
 
 class UnfitPath(UserError):
-    """There is something else than a file at the source's path."""
+    """There is something else than a regular file at the source's path."""
 
 
 class Unreadable(Retriable):
@@ -163,13 +165,17 @@ class FileSource:
         """The file to read now, and from where; None while there is none."""
         with contextlib.ExitStack() as opened:
             try:
-                file = opened.enter_context(self.path.open("rb"))
+                file = opened.enter_context(open_file(self.path))
             except FileNotFoundError:
                 file = None
             except (IsADirectoryError, NotADirectoryError) as error:
                 raise UnfitPath(
                     f"source {self.name}: {self.path}: expected a file: {error.strerror}", hint="mend its `path`"
                 ) from None
+            if file is not None and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UnfitPath(
+                    f"source {self.name}: {self.path}: expected a file, found a pipe or device", hint="mend its `path`"
+                )
             if file is not None and position is not None and is_same(file, position):
                 opened.pop_all()
                 return file, position
@@ -251,7 +257,7 @@ class FileSource:
         while not stop.is_set():
             if not is_same(file, position):
                 return position, "cut"
-            replaced = self._is_replaced(position)
+            replaced = self._is_replaced(file)
             waited = (
                 quiet_since is not None
                 and (self._clock.monotonic() - quiet_since) * 1000 >= self.config.rotation_wait_ms
@@ -275,9 +281,9 @@ class FileSource:
                 stop.wait(self.config.poll_ms / 1000)
         return position, "open"
 
-    def _is_replaced(self, position: FilePosition) -> bool:
+    def _is_replaced(self, file: BinaryIO) -> bool:
         try:
-            return self.path.stat().st_ino != position.inode
+            return not os.path.samestat(self.path.stat(), os.fstat(file.fileno()))
         except FileNotFoundError:
             return False  # renamed, and its successor is not there yet: the writer may still hold it open
 
@@ -346,11 +352,12 @@ class FileSource:
         try:
             text = line.data.decode(self.config.encoding)
         except UnicodeDecodeError as error:
-            return None, (
-                "not_text",
-                f"{place}: byte {error.start} of the line is not {self.config.encoding}: {error.reason}",
-            )
-        return avro.encode(self._schema.id, self._schema.schema, {"line": text}), ("", "")
+            reason = f"byte {error.start} of the line is not {self.config.encoding}: {error.reason}"
+            return None, ("not_text", f"{place}: {reason}")
+        try:
+            return avro.encode(self._schema.id, self._schema.schema, {"line": text}), ("", "")
+        except avro.UnfitRow as error:  # half of a surrogate pair, which utf-7 and escapes can write
+            return None, ("not_text", f"{place}: {error}")
 
     def _refused(self, writer: TransactionalWriter, line: Line, code: str, reason: str) -> bytes:
         topic, now_ms = self.config.topic, self._clock.now_ms()

@@ -16,6 +16,7 @@ class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             names that a rotation gives: the file's own and a number or a time, as in `<name>.1`, `<name>-20240501`.
         topic: where its lines go, as `{"line": ...}`.
         encoding: of the file, one whose lines end with the byte 0x0A; bytes that are none go to the quarantine.
+            `utf-8-sig` leaves out a mark (BOM) before the first line.
         end_marker: when a file `<path>.end` exists, the input is finished: whoever writes the file makes it when done.
             (To guess the end from a silence would be to call a slow writer finished.)
         batch_bytes: how much is read for one transaction.
@@ -38,6 +39,8 @@ class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     def __post_init__(self) -> None:
         if not is_topic_name(self.topic):
             raise ValueError(f"expected letters, digits, '.', '_' and '-' in a topic's name, found {self.topic!r}")
+        if "\0" in self.path:
+            raise ValueError(f"expected a path, found {self.path!r}: no name has a NUL")
         try:
             line_end = b"\n".decode(self.encoding)
         except UnicodeDecodeError:

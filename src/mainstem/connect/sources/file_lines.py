@@ -18,6 +18,8 @@ _BOTH_WRITTEN_NS = 600_000_000_000
 # What a rotation puts behind the name: a number or a time, `.1`, `-20240501`, `.2024-05-01_12`, `.1714521600`. Anything
 # else beside the file is somebody's copy, a checksum, an editor's swap file.
 _ROTATED = re.compile(r"[.-][0-9]+(?:[-_.:T][0-9]+)*")
+_MOST_LINES = 20_000
+"""In one chunk: a transaction of a million empty lines takes longer than it may."""
 NO_HEAD = xxhash.xxh64_intdigest(b"")
 
 
@@ -57,6 +59,11 @@ class Chunk(msgspec.Struct, frozen=True):
     lines: list[Line]
     position: int
     in_long_line: bool
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Opened for reading; a pipe that nobody writes to would never come back."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 def head_hash(file: BinaryIO, size: int) -> int:
@@ -101,7 +108,7 @@ def has_content(file: BinaryIO, position: FilePosition) -> bool:
 
 
 def read_lines(file: BinaryIO, at: FilePosition, *, size: int, max_line: int, at_end: bool) -> Chunk:
-    """The whole lines in the next `size` bytes.
+    """The whole lines in the next `size` bytes, or the first of them where there are very many.
 
     Args:
         file: opened for reading.
@@ -118,7 +125,8 @@ def read_lines(file: BinaryIO, at: FilePosition, *, size: int, max_line: int, at
     while True:
         stop = data.find(b"\n", begin)
         end = len(data) if stop < 0 else stop
-        if stop < 0 and not (end - begin > max_line or (end > begin and is_last)):
+        waits = stop < 0 and not (end - begin > max_line or (end > begin and is_last))
+        if waits or len(lines) >= _MOST_LINES:
             return Chunk(lines, at.position + begin, in_long_line)
         is_long = in_long_line or end - begin > max_line
         is_ended = stop >= 0 or is_last
@@ -148,18 +156,19 @@ def forerunners(path: Path, since: FilePosition) -> Iterator[Path]:
     Raises:
         OSError: one of the files beside it, or their directory, cannot be read.
     """
-    found = sorted(
-        (stat.st_mtime_ns, each)
-        for each, stat in _beside(path)
+    found = [
+        (each, stat.st_ino)
+        for each, stat in sorted(_beside(path), key=lambda each: _age(path, *each))
         if _is_rotated(path, each) or (since.head_bytes and stat.st_ino == since.inode)
-    )
+    ]
     copy_counts = since.head_bytes == FINGERPRINT_BYTES
     for same in (is_same, has_content) if copy_counts else (is_same,):
-        for number, (_, each) in enumerate(found):
+        for number, (each, inode) in enumerate(found):
             with each.open("rb") as file:
                 if same(file, since):
                     yield each
-                    yield from (later for _, later in found[number + 1 :] if not _was_done(later, since))
+                    later = (name for name, other in found[number + 1 :] if other not in (inode, since.inode))
+                    yield from (name for name in later if not _was_done(name, since))
                     return
 
 
@@ -187,6 +196,12 @@ def _beside(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for each in path.parent.iterdir():  # Path.glob passes over a directory that it may not list
         if each.name.startswith((f"{path.name}.", f"{path.name}-")) and each.is_file():
             yield each, each.stat()
+
+
+def _age(path: Path, each: Path, stat: os.stat_result) -> tuple[int, int, Path]:
+    """Oldest first. Of the same moment, which is a second to some file systems, `.2` is older than `.1`."""
+    number = each.name.removeprefix(path.name)[1:]
+    return stat.st_mtime_ns, -int(number) if number.isdecimal() and len(number) < 4 else 0, each
 
 
 def _is_rotated(path: Path, name: Path) -> bool:
