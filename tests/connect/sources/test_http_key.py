@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from mainstem.client.catalog import TopicEntry
 from mainstem.connect.sources.http_topics import Encoder, NoSchema
-from mainstem.connect.sources.http_values import Unfit
 from mainstem.connect.sources.postgres_types import decoder
 from mainstem.registry import avro
 from mainstem.registry.records import SchemaValue
@@ -80,12 +79,6 @@ def test_one_value_has_one_key_however_it_is_written(kind, written, key):
 def test_a_column_that_is_left_out_has_its_default_as_key(kind, default, key):
     alone, _ = encoder(["a"], {"a": {"type": kind, "default": default}})
     assert alone.encode({}).key == key
-
-
-def test_a_default_that_is_no_day_is_unfit():
-    alone, _ = encoder(["a"], {"a": {"type": DAY, "default": 2**31 - 1}})
-    with pytest.raises(Unfit, match="no key can be made of it"):
-        alone.encode({})
 
 
 @pytest.mark.parametrize("kind", [{"type": "array", "items": "int"}, ["null", {"type": "map", "values": "int"}]])

@@ -369,6 +369,48 @@ def test_defaults_become_values():
     assert default_value(parse('["string","null"]'), "x") == ("string", "x")
 
 
+FAR = {"type": logical("int", "date"), "default": 10**9}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "problem"),
+    [
+        (logical("int", "date"), 10**9, "expected int (date) (-719162 to 2932896, in the years 1 to 9999), found 1000000000"),
+        (logical("int", "time-millis"), -1, "expected int (time-millis) (0 to 86399999), found -1"),
+        ([logical("long", "timestamp-micros"), "null"], 2**62, "expected long (timestamp-micros) (-62135596800000000 to"),
+        (DECIMAL, "", 'expected bytes (decimal 6,2), found ""'),
+        (DECIMAL, "\u000f\u0042\u0040", "expected bytes (decimal 6,2), found"),
+        (logical("string", "uuid"), "", 'expected string (uuid), found ""'),
+        ("float", 1e39, "expected float (at most 3.40282e+38), found 1e+39"),
+        ({"type": "record", "name": "In", "fields": [{"name": "d", **FAR}]}, {}, "expected int (date)"),
+        ({"type": "map", "values": logical("int", "date")}, {"a": 10**9}, "expected int (date)"),
+    ],
+)  # fmt: skip
+def test_a_default_that_no_reader_can_hold_stands_for_nothing(kind, default, problem):
+    """Avro allows it: the event was accepted, and no table, job or reader could have it."""
+    schema = record(("a", "int", {}), ("b", kind, {"default": default}))
+    with pytest.raises(Unfit) as error:
+        stored(schema, {"a": 1})
+    assert str(error.value).startswith(f"/b: the field is missing, and no reader can hold its default: {problem}")
+
+
+def test_a_default_that_no_reader_can_hold_does_not_matter_where_the_field_is_there():
+    assert stored(record(("b", FAR["type"], {"default": 10**9})), {"b": 0}) == {"b": date(1970, 1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "expected"),
+    [
+        (logical("int", "date"), -719_162, date.min),
+        (DECIMAL, "\u000f\u0042\u003f", Decimal("9999.99")),
+        (logical("string", "uuid"), UUID, uuid.UUID(UUID)),
+        ("float", 1, 1.0),
+    ],
+)
+def test_any_other_default_stands_for_its_field(kind, default, expected):
+    assert stored(record(("b", kind, {"default": default})), {}) == {"b": expected}
+
+
 SCHEMAS = [
     "int", "string", "bytes", DECIMAL, ["null", "int"], ["string", "long", "boolean"], logical("int", "date"), logical("long", "timestamp-micros"),
     logical("long", "time-micros"), logical("string", "uuid"), {"type": "array", "items": ["null", "double"]}, {"type": "map", "values": "float"},

@@ -114,7 +114,7 @@ class Encoder:
             key = self._key(row) if self._key else None
         except avro.UnfitRow as error:
             raise Unfit(str(error)) from error
-        except (ValueError, ArithmeticError) as error:  # a default may be a day that no calendar has
+        except (ValueError, ArithmeticError) as error:  # as above
             raise Unfit(f"no key can be made of it: {error}") from error
         return Encoded(key, buffer.getvalue(), self._to_ms(row) if self._to_ms else None)
 

@@ -27,7 +27,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from mainstem.core.errors import UserError
-from mainstem.registry.schema import AvroField, AvroType, brief, cut, pointer_to, several, span
+from mainstem.registry.schema import AvroType, brief, cut, pointer_to, several, span
 
 Convert = Callable[[Any], Any]
 
@@ -150,7 +150,7 @@ class _Compiler:
         # The closure is not there yet while the record's fields, which may refer to it, are being compiled.
         self.records[node.name] = self.once(lambda: convert)
         parts = [(field.name, self.compile(field.type)) for field in node.fields]
-        optional = {field.name: _absent(field) for field in node.fields if field.has_default or _nullable(field.type)}
+        optional, missing = _absent(node)
         names = frozenset(field.name for field in node.fields)
         told = several([field.name for field in node.fields])
 
@@ -168,7 +168,7 @@ class _Compiler:
                 elif name in optional:
                     row[name] = optional[name]
                 else:
-                    raise Unfit(f"the field is missing, and it has no default ({_type_of(node, name)})", name)
+                    raise Unfit(f"the field is missing, and {missing[name]}", name)
             if not names.issuperset(value):
                 unknown = next(each for each in value if each not in names)
                 raise Unfit(f"unknown field; {node} has {told}", unknown)
@@ -220,27 +220,44 @@ class _Compiler:
         return convert
 
 
-def _type_of(node: AvroType, name: str) -> str:
-    return next(str(field.type) for field in node.fields if field.name == name)
-
-
 def _nullable(kind: AvroType) -> bool:
     return kind.kind == "null" or any(branch.kind == "null" for branch in kind.branches)
 
 
-def _absent(field: AvroField) -> Any:
-    """What stands for a field that is not there: its default, as fastavro writes it."""
-    return default_value(field.type, field.default) if field.has_default else None
+def _absent(node: AvroType) -> tuple[dict[str, Any], dict[str, str]]:
+    """What stands for each field that may be left out, as fastavro writes it; and why the others may not."""
+    optional: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    for field in node.fields:
+        if field.has_default:
+            try:
+                optional[field.name] = default_value(field.type, field.default)
+            except Unfit as error:  # a registry looks at Avro's type alone
+                missing[field.name] = f"no reader can hold its default: {error.reason}"
+        elif _nullable(field.type):
+            optional[field.name] = None
+        else:
+            missing[field.name] = f"it has no default ({field.type})"
+    return optional, missing
 
 
 def default_value(kind: AvroType, value: Any) -> Any:
-    """The JSON default of a schema as a value: bytes are given as the characters of their codes."""
+    """The JSON default of a schema as a value: bytes are given as the characters of their codes.
+
+    Raises:
+        Unfit: it is none that may be posted, such as a day of the year 10000.
+    """
     match kind.kind:
         case "union":
             first = kind.branches[0]
             return None if first.kind == "null" else (first.name or first.kind, default_value(first, value))
         case "bytes" | "fixed" if isinstance(value, str):
-            return value.encode("latin-1")
+            data = value.encode("latin-1")
+            if kind.logical == "decimal" and (
+                not data or abs(int.from_bytes(data, "big", signed=True)) >= 10**kind.precision
+            ):
+                raise _expected(kind, value)
+            return data
         case "record":
             return {
                 field.name: default_value(field.type, value.get(field.name, field.default)) for field in kind.fields
@@ -250,7 +267,9 @@ def default_value(kind: AvroType, value: Any) -> Any:
         case "map" if kind.items is not None:
             return {name: default_value(kind.items, each) for name, each in value.items()}
         case "float" | "double":
-            return float(value)
+            return _real(kind)(value)
+        case _ if kind.logical:
+            return _logical(kind)(value)
         case _:
             return value
 
