@@ -1,11 +1,15 @@
 import asyncio
 import json
 import uuid
+from pprint import pformat
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.topics import ensure_topic
+from mainstem.connect.sources.http_events import parse as parse_events
 from mainstem.connect.sources.http_topics import (
     Encoder,
     NoSchema,
@@ -19,6 +23,7 @@ from mainstem.core import ManualClock
 from mainstem.registry import avro
 from mainstem.registry.records import Reference, SchemaValue
 from mainstem.registry.state import NewSchema, State
+from tests.support.typed_events import typed_records
 
 AT = {"type": "long", "logicalType": "timestamp-micros"}
 SCHEMA = json.dumps(
@@ -144,3 +149,16 @@ def test_topics_are_found_when_they_appear_and_refused_with_what_there_is(log_co
         assert (await topics.encoder(names["input"])).schema_id == 2  # a new version counts at once
 
     asyncio.run(scenario())
+
+
+@given(typed_records().flatmap(lambda each: st.tuples(st.just(each[0]), st.lists(each[1], min_size=1, max_size=3))))
+def test_what_is_posted_is_what_is_read_of_any_type(events):
+    schema, posted = events
+    text = json.dumps(schema)
+    encoder = Encoder("things", TopicEntry(), SchemaValue("things-value", 1, 7, text))
+    body = f"[{','.join(each for each, _ in posted)}]".encode()
+    for event, (_, row) in zip(parse_events({}, body, 10, 100_000), posted, strict=True):
+        assert not event.error, event.reason
+        found = avro.decode(encoder.encode(event.value).value, lambda _: text)
+        assert found == row
+        assert pformat(found) == pformat(row)  # -0.0, and the type of each part; the order of fields is the schema's
