@@ -31,6 +31,7 @@ from mainstem.connect.sources.file import (
     Unreadable,
 )
 from mainstem.connect.sources.file_config import FileSourceConfig
+from mainstem.core import SystemClock
 from mainstem.registry import avro
 from mainstem.registry.errors import NotFound
 from mainstem.registry.schema import canonical
@@ -81,6 +82,10 @@ class World:
             avro.decode(message.value(), self.registry.schema)["line"]
             for message in committed(self.connection, self.topic)
         ]
+
+    def step(self, clock):
+        clock.seconds += 1e6
+        return self.lines()
 
     def wait_for(self, expected, seconds=20):
         until = time.monotonic() + seconds
@@ -497,6 +502,38 @@ def test_a_renamed_file_is_waited_for_also_after_a_start(world):
     world.config = msgspec.structs.replace(world.config, rotation_wait_ms=100)
     with world.running():
         world.wait_for(["one", "late", "new"])
+
+
+class HeldClock(SystemClock):
+    """Stands still, and tells that it was asked."""
+
+    def __init__(self):
+        self.seconds, self.asked = 0.0, threading.Event()
+
+    def monotonic(self):
+        self.asked.set()
+        return self.seconds
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_files_that_come_and_go_while_the_one_before_is_read_are_read(world, kept):
+    """Two rotations while it was behind, each with compression: the file between them was passed over in silence."""
+    clock = HeldClock()
+    source = FileSource(f"file-{world.topic}", world.config, world.connection, world.registry, clock=clock)
+    with world.running(source) as errors:
+        world.append(b"one\n")
+        world.wait_for(["one"])
+        for number, new in enumerate((b"two\n", b"three\n", b"four\n")):
+            rotated = rotate(world, b"", new)
+            for _ in range(2):  # the second time it has surely seen that another file is there
+                clock.asked.clear()
+                assert clock.asked.wait(20)
+            if kept:
+                rotated.rename(rotated.with_name(f"access.log-2024050{number}"))
+            else:
+                rotated.unlink()
+        world.wait_until(lambda: errors or world.step(clock) == ["one", "two", "three", "four"])
+        assert not errors
 
 
 def test_a_file_that_was_read_to_its_end_may_go_while_the_log_is_away(world, monkeypatch):

@@ -57,6 +57,8 @@ STAGE = "file"
 Left = Literal["read", "cut", "open"]
 """How the last file was left: read until nobody wrote to it any more, truncated before our eyes, or neither."""
 LINE_SCHEMA = '{"type":"record","name":"Line","fields":[{"name":"line","type":"string"}]}'
+MOST_HELD = 16
+"""Files that wait to be read, held open: a file that is replaced all the time is not a log."""
 FILE_HEADER, POSITION_HEADER = "mainstem.file", "mainstem.position"
 
 
@@ -108,6 +110,7 @@ class FileSource:
         self._quarantine_id: int | None = None
         self._topic_ids: dict[str, str] = {}  # of the topics in the books
         self.on_idle: Callable[[str, str], None] = lambda what, hint: None
+        self._held: list[BinaryIO] = []  # what was seen at the path after the file that is read, oldest first
         self._begun: tuple[FilePosition, FilePosition] | None = None  # a file read to its end, and where it went on
 
     def run(self, stop: threading.Event) -> None:
@@ -131,6 +134,7 @@ class FileSource:
             place = error.filename or self.path
             raise Unreadable(f"source {self.name}: {place}: {error.strerror or error}") from error
         finally:
+            self._release()
             writer.close()
 
     # -- which file
@@ -177,15 +181,21 @@ class FileSource:
                     f"source {self.name}: {self.path}: expected a file, found a pipe or device", hint="mend its `path`"
                 )
             if file is not None and position is not None and is_same(file, position):
+                self._release()
                 opened.pop_all()
                 return file, position
+            if left != "read":
+                self._release()
             names = [] if position is None else list(forerunners(self.path, position))
             if position is not None and names:
                 if left == "open" and not position.ended:
                     self._check_order(names[0], position)
-                old = self._forerunner(names, position, left)
+                old = self._forerunner(names[0], position, left)
                 if old is not None:
                     return old
+            following = None if position is None else self._following(names[1:], position)
+            if following is not None:
+                return following
             if file is None:
                 return None
             begin = start(file, position)
@@ -229,22 +239,33 @@ class FileSource:
                 hint=f"if it is a copy, move it away from {self.path.parent}",
             )
 
-    def _forerunner(
-        self, names: list[Path], position: FilePosition, left: Left
-    ) -> tuple[BinaryIO, FilePosition] | None:
-        """The file of `position` under its new name while it has unread bytes, else the one that came after it."""
+    def _forerunner(self, name: Path, position: FilePosition, left: Left) -> tuple[BinaryIO, FilePosition] | None:
+        """The file of `position` under its new name while it has unread bytes."""
         with contextlib.ExitStack() as opened:
-            file = opened.enter_context(names[0].open("rb"))
+            file = opened.enter_context(name.open("rb"))
             # After a start nobody has waited yet for the last lines of who still writes to it.
             if left == "open" or os.fstat(file.fileno()).st_size > position.position:
                 opened.pop_all()
                 # A copy has an inode of its own; its bytes are those that were read of the original.
                 return file, msgspec.structs.replace(position, inode=os.fstat(file.fileno()).st_ino)
-        if len(names) == 1:
+        return None
+
+    def _following(self, names: list[Path], position: FilePosition) -> tuple[BinaryIO, FilePosition] | None:
+        """What came after the file of `position`: the first of `names`, or what was seen at the path, in its order."""
+        if names:
+            self._check_copy(names[0], position)
+            file: BinaryIO = names[0].open("rb")
+            if not any(os.path.sameopenfile(file.fileno(), each.fileno()) for each in self._held):
+                return file, start(file, position)
+            file.close()
+        if not self._held:
             return None
-        self._check_copy(names[1], position)
-        file = names[1].open("rb")
+        file = self._held.pop(0)
         return file, start(file, position)
+
+    def _release(self) -> None:
+        while self._held:
+            self._held.pop().close()
 
     # -- reading
 
@@ -282,10 +303,20 @@ class FileSource:
         return position, "open"
 
     def _is_replaced(self, file: BinaryIO) -> bool:
+        """Whether another file is at the path. It is held: before `file` is read to its end it may be gone from there,
+        packed or deleted.
+        """
         try:
-            return not os.path.samestat(self.path.stat(), os.fstat(file.fileno()))
+            now = self.path.stat()
         except FileNotFoundError:
             return False  # renamed, and its successor is not there yet: the writer may still hold it open
+        if os.path.samestat(now, os.fstat(file.fileno())):
+            return False
+        known = self._held and os.path.samestat(now, os.fstat(self._held[-1].fileno()))
+        if not known and len(self._held) < MOST_HELD and stat.S_ISREG(now.st_mode):
+            with contextlib.suppress(OSError):  # told when it is its turn
+                self._held.append(open_file(self.path))
+        return True
 
     def _chunk(self, file: BinaryIO, position: FilePosition, *, at_end: bool) -> Chunk:
         size = max(self.config.batch_bytes, self.config.max_line_bytes + 1)
