@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from mainstem.client import BrokerUnavailable, UnknownTopic
+from mainstem.client import BrokerUnavailable, UnknownTopic, reader
 from mainstem.client.append import append
 from mainstem.client.compacted import decode_state, read_compacted, read_state
+from mainstem.client.topics import ensure_topic
 from mainstem.client.transaction import SharedTransaction
 from mainstem.core import CorruptData, TopicPartition
 
@@ -21,6 +22,15 @@ def test_an_empty_topic_is_empty_state_and_a_missing_one_an_error(connection, to
     assert read_compacted(connection, topic) == {}
     with pytest.raises(UnknownTopic):
         read_compacted(connection, f"{name}.missing")
+
+
+def test_a_leader_that_was_replaced_and_does_not_know_it_is_not_believed(connection, name, monkeypatch):
+    """It tells the ends of before."""
+    ensure_topic(connection, name, 1)
+    append(connection, name, [(b"a", b"1"), (b"b", b"2")])
+    monkeypatch.setattr(reader, "end_offsets", lambda *_, **__: {0: 0})
+    assert read_compacted(connection, name) == {}
+    assert read_compacted(connection, name, linearizable=True) == {b"a": b"1", b"b": b"2"}
 
 
 def open_transaction(connection, name, key):

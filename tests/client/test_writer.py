@@ -1,9 +1,10 @@
 import re
 import time
+from contextlib import closing
 
 import pytest
 
-from mainstem.client import Fenced, TransactionFailed
+from mainstem.client import Fenced, TransactionFailed, reader
 from mainstem.client.errors import RecordRefused
 from mainstem.client.topics import alter_config, end_offsets
 from mainstem.client.writer import LARGEST_RECORD_BYTES, TransactionalWriter, read_source
@@ -72,6 +73,17 @@ class LosesErrors:
     def flush(self, seconds):
         self._producer.flush(0)
         raise SystemError("<method 'flush' of 'cimpl.Producer' objects> returned NULL without setting an exception")
+
+
+def test_a_restart_does_not_go_on_from_what_a_replaced_leader_tells(connection, topic, name, monkeypatch):
+    with closing(TransactionalWriter(connection, name)) as first:
+        first.open()
+        first.begin()
+        first.send(topic, 0, None, b"1")
+        first.commit({"at": 1})
+    monkeypatch.setattr(reader, "end_offsets", lambda *_, **__: {0: 0})
+    with closing(TransactionalWriter(connection, name)) as second:
+        assert second.open().position == {"at": 1}
 
 
 def test_an_error_that_got_lost_on_the_way_is_found(connection, topic, name):

@@ -2,6 +2,7 @@ import pytest
 
 from mainstem.core import CorruptData
 from mainstem.registry.records import (
+    BARRIER_KEY,
     NOOP_KEY,
     Key,
     Reference,
@@ -22,7 +23,8 @@ def test_keys_are_byte_for_byte_those_of_confluent():
     assert subject_key("CONFIG", None) == b'{"keytype":"CONFIG","subject":null,"magic":0}'
     assert subject_key("MODE", "s") == b'{"keytype":"MODE","subject":"s","magic":0}'
     assert subject_key("DELETE_SUBJECT", "s") == b'{"keytype":"DELETE_SUBJECT","subject":"s","magic":0}'
-    assert NOOP_KEY == b'{"keytype":"NOOP","magic":0}'
+    assert NOOP_KEY == b'{"keytype":"NOOP","magic":0}' != BARRIER_KEY
+    assert decode_key(NOOP_KEY) == decode_key(BARRIER_KEY)
 
 
 def test_values_are_those_of_confluent():

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 import uuid
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mainstem.client.append import append
 from mainstem.client.compacted import read_compacted
 from mainstem.client.internal import SCHEMAS
+from mainstem.registry import store as store_module
 from mainstem.registry.errors import NotFound
 from mainstem.registry.records import schema_key, subject_key
 from mainstem.registry.state import NewSchema
@@ -72,6 +74,28 @@ def test_two_registries_at_once_never_give_one_id_to_two_schemas(log_connection)
     answers = asyncio.run(scenario())
     assert len({text for text, _ in answers}) == len({schema_id for _, schema_id in answers}) == 12
     assert len(set(answers)) == 12  # both registries gave the same id to the same schema
+
+
+def test_a_decision_is_not_made_on_what_a_replaced_leader_tells(log_connection, monkeypatch):
+    run = uuid.uuid4().hex
+    hand_over = Store._hand_over
+
+    def slow(self, batch, next_offset):
+        time.sleep(0.2)
+        return hand_over(self, batch, next_offset)
+
+    async def scenario():
+        first, second = Store(log_connection), Store(log_connection)
+        await first.open()
+        given = await first.write(registration(f"stale-{run}-1", new_schema(f"A{run}")))
+        monkeypatch.setattr(store_module, "end_offsets", lambda *_: {0: 0})
+        monkeypatch.setattr(Store, "_hand_over", slow)
+        await second.open()
+        assert await second.write(registration(f"stale-{run}-2", new_schema(f"B{run}"))) == given + 1
+        await first.close()
+        await second.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_refusal_is_decided_on_the_newest_state(log_connection):

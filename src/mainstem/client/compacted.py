@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
+from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.reader import CommittedReader
@@ -12,11 +13,18 @@ from mainstem.client.topics import start_offsets
 from mainstem.core import CorruptData
 
 T = TypeVar("T")
+BARRIER = b"mainstem.barrier"
+"""The key of a record that says nothing, and whose offset is all that is wanted of it."""
 NOT_OURS = "Mainstem writes no such record: look for who else writes to this topic"
 
 
 def read_compacted(
-    connection: Connection | str, topic: str, *, timeout_seconds: float = 75.0, decided: bool = False
+    connection: Connection | str,
+    topic: str,
+    *,
+    timeout_seconds: float = 75.0,
+    decided: bool = False,
+    linearizable: bool = False,
 ) -> dict[bytes, bytes]:
     """The last committed value of every key; a key whose last value is null is left out.
 
@@ -24,6 +32,10 @@ def read_compacted(
     open transaction of a stranger holds back the last stable offset, and stopping there would miss newer records of
     others that are committed already. The default is longer than a transaction of Kafka's clients may last unless they
     say otherwise (60 s). Whoever can do with what is `decided` now need not wait.
+
+    A broker that is cut off from the others, and does not know yet that another leads, tells an end of before, and
+    gives what it has. `linearizable` does not believe it: a record of our own is written first, which only the leader
+    can acknowledge, and everything before it is read.
 
     Raises:
         UnknownTopic: there is no such topic.
@@ -33,7 +45,8 @@ def read_compacted(
     state: dict[bytes, bytes | None] = {}
     # What was deleted is no state any more: what is left is read from its start.
     starts = start_offsets(connection, topic)
-    with CommittedReader(connection, topic, starts, deleted="earliest", decided=decided) as reader:
+    ends = append(connection, topic, [(BARRIER, None)]) if linearizable else {}
+    with CommittedReader(connection, topic, starts, deleted="earliest", decided=decided, at_least=ends) as reader:
         deadline = time.monotonic() + timeout_seconds
         for messages in reader:
             for message in messages:

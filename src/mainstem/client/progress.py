@@ -103,14 +103,16 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     tables: dict[str, Any] = {}  # the pinned position of each table the batch was joined with
 
 
-def read_marker(connection: Connection, job: str, version: str, *, decided: bool = False) -> Marker | None:
+def read_marker(
+    connection: Connection, job: str, version: str, *, decided: bool = False, linearizable: bool = False
+) -> Marker | None:
     """The last committed marker of a job's version.
 
-    Call it after the fence: then no older batch can still commit. With `decided` it does not wait for open
-    transactions, and may find an older one.
+    Call it after the fence, `linearizable`: then no older batch can still commit, and none is missed. With `decided` it
+    does not wait for open transactions, and may find an older one.
     """
     key = job_key(job, version).encode()
-    value = read_compacted(connection, COMMITS, decided=decided).get(key)
+    value = read_compacted(connection, COMMITS, decided=decided, linearizable=linearizable).get(key)
     return None if value is None else decode_state(COMMITS, key, value, Marker)
 
 

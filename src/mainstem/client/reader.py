@@ -7,7 +7,7 @@ and nobody is told). Here each use says what is right for it.
 
 from collections.abc import Iterator, Mapping
 from operator import methodcaller
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, TypeAlias
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError
@@ -85,6 +85,7 @@ class CommittedReader:
             raise an `error`.
         follow: go on for ever; otherwise stop at the ends of now, open transactions included once they are decided.
         decided: stop where the first transaction is open, instead of waiting for it.
+        at_least: partition to an end that is known to be there, whatever the log says.
         patience_seconds: of silence, then the log is asked whether it is still there.
 
     Raises:
@@ -100,9 +101,10 @@ class CommittedReader:
         deleted: Deleted,
         follow: bool = False,
         decided: bool = False,
+        at_least: Mapping[int, int] = MappingProxyType({}),
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        ends = highest = end_offsets(connection, topic)
+        ends = highest = {p: max(end, at_least.get(p, 0)) for p, end in end_offsets(connection, topic).items()}
         if decided:  # asked after the others: what comes in between is not taken for undecided
             ends = end_offsets(connection, topic, committed=True)
         self._connection, self._topic = connection, topic

@@ -38,9 +38,9 @@ class SourceState(msgspec.Struct, frozen=True):
     written: dict[str, dict[int, Written]] = {}
 
 
-def read_source(connection: Connection, source: str) -> SourceState | None:
-    """The last committed state of a source; None before its first commit."""
-    value = read_compacted(connection, SOURCES).get(source.encode())
+def read_source(connection: Connection, source: str, *, linearizable: bool = False) -> SourceState | None:
+    """The last committed state of a source; None before its first commit. `linearizable`: see `read_compacted`."""
+    value = read_compacted(connection, SOURCES, linearizable=linearizable).get(source.encode())
     return None if value is None else decode_state(SOURCES, source.encode(), value, SourceState)
 
 
@@ -86,7 +86,7 @@ class TransactionalWriter:
         In this order: after the fence nothing older can still commit.
         """
         self._guard(self._producer.init_transactions, self._timeout_seconds)
-        self.state = read_source(self._connection, self.source)
+        self.state = read_source(self._connection, self.source, linearizable=True)
         return self.state
 
     def forget(self, topics: Collection[str]) -> None:

@@ -108,7 +108,7 @@ class BatchCommitter:
         if found is not None:
             check_owner(found, self._checkpoint.started())
         self._transaction.fence()
-        self.marker = read_marker(self._connection, self.job.job, self.job.version)
+        self.marker = read_marker(self._connection, self.job.job, self.job.version, linearizable=True)
         self._trace("marker_read")
         return self.marker
 

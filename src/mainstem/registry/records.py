@@ -87,6 +87,10 @@ def subject_key(keytype: KeyType, subject: str | None) -> bytes:
 
 
 NOOP_KEY = b'{"keytype":"NOOP","magic":0}'
+BARRIER_KEY = b'{"keytype":"NOOP", "magic":0}'
+"""Of a record that says nothing, and whose offset is all that is wanted of it. Its bytes make it another key than that
+of our NOOP, whose value must stay.
+"""
 
 
 def schema_value(value: SchemaValue) -> bytes:

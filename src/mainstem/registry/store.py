@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as ConfluentPartition
 
+from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, TransactionFailed
 from mainstem.client.internal import INTERNAL_TOPICS, SCHEMAS
@@ -29,6 +30,7 @@ from mainstem.core import TopicPartition
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.core.logging import get_logger
 from mainstem.registry.errors import RegistryError, StoreUnavailable
+from mainstem.registry.records import BARRIER_KEY
 from mainstem.registry.state import Records, State
 
 T = TypeVar("T")
@@ -116,8 +118,7 @@ class Store:
     async def _write(self, decide: Callable[[State], tuple[T, Records]]) -> T:
         for attempt in range(ATTEMPTS):
             if not self._holds_id:
-                await self._blocking(self._fence)
-                await self.catch_up()
+                await self._wait_for(await self._blocking(self._fence))
                 self._holds_id = True
             answer, records = decide(self.state)
             if not records:
@@ -137,10 +138,12 @@ class Store:
             return answer
         raise StoreUnavailable(f"other registries took the turn {ATTEMPTS} times in a row")
 
-    def _fence(self) -> None:
+    def _fence(self) -> int:
+        """Nobody else writes any more; the offset up to which `state` must be, as `read_compacted` has it."""
         if self._transaction is None:
             self._transaction = SharedTransaction(self._connection, TRANSACTIONAL_ID)
         self._transaction.fence()
+        return append(self._connection, SCHEMAS, [(BARRIER_KEY, None)])[PARTITION.partition]
 
     def _append(self, records: Records) -> int:
         """The offset of the last record, once all are committed."""

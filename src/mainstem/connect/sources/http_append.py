@@ -267,7 +267,7 @@ class Appender:
         if self._transaction is None:
             self._transaction = SharedTransaction(self._connection, source_transactional_id(self.name))
         self._transaction.fence_again()
-        self._books = read_source(self._connection, self.name) or SourceState({})
+        self._books = read_source(self._connection, self.name, linearizable=True) or SourceState({})
         self._topic_ids |= self._books.position.get("topics", {})
         self._drop_gone()
         self._holds_id = True
