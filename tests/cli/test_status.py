@@ -1,11 +1,13 @@
 import json
+import uuid
 
 from click.testing import CliRunner
 
 from mainstem.cli import group
 from mainstem.cli.status import position
 from mainstem.client.connection import Connection
-from mainstem.client.topics import ensure_internal_topics
+from mainstem.client.reports import Report, write_reports
+from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.task import TaskState
@@ -75,6 +77,19 @@ def test_sources_are_shown_where_they_are(cli_log, tmp_path):
     assert source == {
         "behind_bytes": None, "position": {"lsn": 42, "file": {"name": "a.log"}}, "records": 0, "source": "shop",
     }  # fmt: skip
+
+
+def test_people_see_how_many_records_a_reader_could_not_decode(cli_log, tmp_path):
+    """A job leaves them out: its rows were fewer than its topic has, and nothing that people read said why."""
+    connection = Connection(cli_log)
+    topic = f"visits-{uuid.uuid4().hex[:8]}"
+    ensure_topic(connection, topic, 1)
+    ensure_internal_topics(connection)
+    write_reports(connection, [Report(reader="lake", topic=topic, partition=0, end=0, rows=8, quarantined=4)])
+    people = CliRunner().invoke(group, ["status", "--bootstrap", cli_log, "--data", str(tmp_path)])
+    (heads,) = (line.split() for line in people.stdout.splitlines() if line.startswith("reader "))
+    (found,) = (line.split() for line in people.stdout.splitlines() if topic in line)
+    assert dict(zip(heads, found, strict=True))["undecodable"] == "4"
 
 
 def test_people_see_where_a_source_is_and_not_what_it_remembers():

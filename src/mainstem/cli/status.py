@@ -63,7 +63,10 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
                 ["job", "version", "batch", "lag", "rows", "late"],
                 [(j.job, j.version, j.batch, j.lag, j.rows, j.late) for j in seen.jobs],
             ),
-            to_table(["reader", "topic", "lag", "rows"], [(r.reader, r.topic, r.lag, r.rows) for r in seen.readers]),
+            to_table(
+                ["reader", "topic", "lag", "rows", "undecodable"],
+                [(r.reader, r.topic, r.lag, r.rows, r.quarantined) for r in seen.readers],
+            ),
         ]
         click.echo("\n\n".join(tables))
         if seen.disk is not None and seen.disk.is_low:
