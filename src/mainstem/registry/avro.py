@@ -38,7 +38,11 @@ class BadValue(CorruptData):
 
 
 class UnfitRow(UserError):
-    """A row does not fit the schema it should be written with."""
+    """A row does not fit the schema it should be written with; `column` is where, if that is known."""
+
+    def __init__(self, message: str, *, column: str = "") -> None:
+        super().__init__(message)
+        self.column = column
 
 
 def _decimal(data: bytes, writer: Mapping[str, Any], _: Any = None) -> Decimal:
@@ -166,7 +170,7 @@ def _key_part(column: str, value: Any) -> str | float:
         case str() | int() | float():  # a truth value is an int
             return value
         case None:
-            raise UnfitRow(f"the key column {column!r} is missing or null")
+            raise UnfitRow(f"the key column {column!r} is missing or null", column=column)
         case datetime() if value.tzinfo is not None:
             return _trimmed(value.astimezone(UTC).replace(tzinfo=None).isoformat(" ")) + "+00"
         case datetime():
@@ -180,7 +184,8 @@ def _key_part(column: str, value: Any) -> str | float:
         case bytes():
             return "\\x" + value.hex()
     raise UnfitRow(
-        f"the key column {column!r}: expected a text, a number, a time or bytes, found {type(value).__name__}"
+        f"the key column {column!r}: expected a text, a number, a time or bytes, found {type(value).__name__}",
+        column=column,
     )
 
 

@@ -180,6 +180,8 @@ def test_ids_of_three_kinds_make_retries_harmless(http, log_connection, registry
     assert statuses([order(4)]) == [accepted]  # without any id: as often as it is sent
     assert statuses([order(5)], params={"id": "customer,cents"}) == [accepted]
     assert statuses([order(5)], params={"id": "customer,cents"}) == [duplicate]
+    alike = [order(7) | {"customer": "a b", "note": "c"}, order(8) | {"customer": "a", "note": "b c"}]
+    assert statuses(alike, params={"id": "customer,note"}) == [accepted, accepted]
     event = {"specversion": "1.0", "id": "9", "source": "/shop", "type": "order", "data": order(6)}
     kind = {"Content-Type": "application/cloudevents+json"}
     assert statuses(event, headers=kind) == [accepted]
@@ -188,7 +190,7 @@ def test_ids_of_three_kinds_make_retries_harmless(http, log_connection, registry
     ) == [duplicate, accepted]
     binary = {"ce-specversion": "1.0", "ce-id": "9", "ce-source": "/shop", "ce-type": "order"}
     assert statuses(order(6), headers=binary) == [duplicate]
-    assert sorted(row["cents"] for row in rows(log_connection, registry, topic)) == [1, 2, 4, 4, 5, 6, 6]
+    assert sorted(row["cents"] for row in rows(log_connection, registry, topic)) == [1, 2, 4, 4, 5, 6, 6, 7, 8]
     assert rows(log_connection, registry, quarantine_topic(topic))[0]["error"] == "id_reused"
     headers = [dict(message.headers() or []) for message in committed(log_connection, topic)]
     assert {

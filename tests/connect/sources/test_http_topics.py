@@ -47,7 +47,7 @@ def test_an_event_becomes_key_value_and_event_time():
 
 
 def test_a_key_that_is_null_is_unfit():
-    with pytest.raises(Unfit, match="key column 'at' is missing or null"):
+    with pytest.raises(Unfit, match=r"^/at: the key column 'at' is missing or null"):
         encoder(key=("id", "at")).encode({"id": 3})
 
 

@@ -367,8 +367,15 @@ class _Ids:
             if all(type(value) is str or type(value) is int for value in values):
                 if self.outside:
                     event.value = {name: value for name, value in event.value.items() if name not in self.outside}
-                return " ".join(map(str, values))
+                return _joined(values)
         return f"{self.key} {event.index}" if self.key is not None else None
+
+
+def _joined(values: list[Any]) -> str:
+    """One id of several: no others give the same."""
+    if len(values) == 1:
+        return str(values[0])
+    return " ".join(str(value).replace("%", "%25").replace(" ", "%20") for value in values)
 
 
 async def _read(request: Request, held: Held, limit: int) -> bytes:

@@ -113,7 +113,7 @@ class Encoder:
         try:
             key = self._key(row) if self._key else None
         except avro.UnfitRow as error:
-            raise Unfit(str(error)) from error
+            raise Unfit(str(error), error.column) from error
         except (ValueError, ArithmeticError) as error:  # as above
             raise Unfit(f"no key can be made of it: {error}") from error
         return Encoded(key, buffer.getvalue(), self._to_ms(row) if self._to_ms else None)
