@@ -25,6 +25,8 @@ def test_an_error_of_spark_is_told_in_one_line():
     assert one_line(ValueError()) == "ValueError"
     wrapped = "An error occurred while calling o4.sql.\n: org.apache.spark.SparkException: disk full\n\tat org…"
     assert one_line(ValueError(wrapped)) == "org.apache.spark.SparkException: disk full"
+    announced = "An error occurred while calling o4.sql.\n: org…SchemaException:\nFound recursive reference: {\n  }"
+    assert one_line(ValueError(announced)) == "org…SchemaException: Found recursive reference: {"
 
 
 def test_plans_are_compiled_for_large_batches_only():

@@ -390,6 +390,8 @@ def one_line(error: BaseException) -> str:
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):  # of the call, not of what failed
         lines.pop(0)
+    if len(lines) > 1 and lines[0].endswith(":"):  # what it announces
+        lines[0] += f" {lines[1]}"
     return (lines[0] if lines else type(error).__name__)[:500]
 
 
