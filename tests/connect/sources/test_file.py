@@ -31,7 +31,7 @@ from mainstem.connect.sources.file import (
     Unreadable,
 )
 from mainstem.connect.sources.file_config import FileSourceConfig
-from mainstem.core import SystemClock
+from mainstem.core import CorruptData, SystemClock
 from mainstem.registry import avro
 from mainstem.registry.errors import NotFound
 from mainstem.registry.schema import canonical
@@ -322,6 +322,20 @@ def test_growing_after_the_end_is_refused(world):
     world.path.with_name("access.log.end").unlink()
     with world.running():
         world.wait_for(["one", "two"])
+
+
+@pytest.mark.parametrize("damage", [{"position": -5}, {"head_bytes": 10**13}, {"head_bytes": -1}, {"inode": "x"}])
+def test_a_position_that_cannot_be_is_refused(world, damage):
+    """It was called the file's fault, and tried for ever; or it asked for more memory than there is."""
+    world.append(b"one\n")
+    writer = TransactionalWriter(world.connection, f"file-{world.topic}")
+    writer.open()
+    writer.begin()
+    writer.commit({"inode": world.path.stat().st_ino, **damage})
+    writer.close()
+    with pytest.raises(CorruptData, match=r"position \{.*\}: Expected `int`") as found:
+        world.source().run(threading.Event())
+    assert found.value.hint
 
 
 def test_a_topic_of_another_shape_is_refused(world):

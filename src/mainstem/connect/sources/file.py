@@ -21,6 +21,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
+from mainstem.client.compacted import NOT_OURS
 from mainstem.client.connection import Connection
 from mainstem.client.errors import UnknownTopic
 from mainstem.client.heartbeats import encode as encode_heartbeat
@@ -455,4 +456,4 @@ class FileSource:
         try:
             return msgspec.convert(position, FilePosition)
         except msgspec.ValidationError as error:
-            raise CorruptData(f"source {self.name}: position {position!r}: {error}") from error
+            raise CorruptData(f"source {self.name}: position {position!r}: {error}", hint=NOT_OURS) from error

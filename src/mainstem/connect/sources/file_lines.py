@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 import xxhash
+from msgspec import Meta
 
 FINGERPRINT_BYTES = 1024
 REMEMBERED = 16
@@ -27,7 +28,7 @@ class Head(msgspec.Struct, frozen=True):
     """What a file is known by."""
 
     inode: int
-    bytes: int
+    bytes: Annotated[int, Meta(ge=0, le=FINGERPRINT_BYTES)]
     hash: int
 
 
@@ -37,8 +38,9 @@ class FilePosition(msgspec.Struct, frozen=True):
     """
 
     inode: int
-    position: int = 0  # the next byte to read; always the start of a line, or of a piece of a long one
-    head_bytes: int = 0  # how many of the first bytes are in `head_hash`: at most what was read already
+    position: Annotated[int, Meta(ge=0)] = 0  # the next byte to read: the start of a line, or of a piece of a long one
+    # How many of the first bytes are in `head_hash`: at most what was read already.
+    head_bytes: Annotated[int, Meta(ge=0, le=FINGERPRINT_BYTES)] = 0
     head_hash: int = NO_HEAD
     in_long_line: bool = False
     ended: bool = False
