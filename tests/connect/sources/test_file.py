@@ -518,6 +518,32 @@ def test_a_renamed_file_is_waited_for_also_after_a_start(world):
         world.wait_for(["one", "late", "new"])
 
 
+@pytest.mark.parametrize("size", [300, 10])
+def test_a_file_that_is_replaced_by_one_with_all_of_its_lines_is_gone_on_with(world, size):
+    """As rsync and editors do: all lines came twice. Of less than 1024 bytes nothing can be said."""
+    lines, new = numbered(0, size), world.path.with_name("new")
+
+    def replace(*more):
+        new.write_bytes(world.path.read_bytes() + b"".join(more))
+        new.rename(world.path)
+
+    with world.running() as errors:
+        world.append(text(lines) + b"half")
+        world.wait_for(lines)
+        replace(b" a line\n")
+        if size < 100:
+            world.wait_for([*lines, "half", *lines, "half a line"])
+            return
+        world.wait_for([*lines, "half a line"])
+        replace()
+        replace(b"two\n")
+        world.wait_for([*lines, "half a line", "two"])
+        assert not errors
+    with world.running():
+        world.append(b"three\n")
+        world.wait_for([*lines, "half a line", "two", "three"])
+
+
 class HeldClock(SystemClock):
     """Stands still, and tells that it was asked."""
 

@@ -38,6 +38,7 @@ from mainstem.connect.sources.file_lines import (
     FilePosition,
     Line,
     forerunners,
+    is_rewritten,
     is_same,
     moved,
     open_file,
@@ -55,8 +56,10 @@ from mainstem.registry.errors import NotFound
 log = get_logger()
 
 STAGE = "file"
-Left = Literal["read", "cut", "open"]
-"""How the last file was left: read until nobody wrote to it any more, truncated before our eyes, or neither."""
+Left = Literal["read", "rewritten", "cut", "open"]
+"""How the last file was left: read until nobody wrote to it any more, replaced by one that begins with all of it,
+truncated before our eyes, or none of these.
+"""
 LINE_SCHEMA = '{"type":"record","name":"Line","fields":[{"name":"line","type":"string"}]}'
 MOST_HELD = 16
 """Files that wait to be read, held open: a file that is replaced all the time is not a log."""
@@ -168,6 +171,8 @@ class FileSource:
 
     def _open(self, position: FilePosition | None, left: Left) -> tuple[BinaryIO, FilePosition] | None:
         """The file to read now, and from where; None while there is none."""
+        if position is not None and left == "rewritten":
+            return self._held.pop(0), position
         with contextlib.ExitStack() as opened:
             try:
                 file = opened.enter_context(open_file(self.path))
@@ -284,6 +289,8 @@ class FileSource:
                 quiet_since is not None
                 and (self._clock.monotonic() - quiet_since) * 1000 >= self.config.rotation_wait_ms
             )
+            if waited and self._held and is_rewritten(file, self._held[0]):
+                return self._go_on_in(writer, self._held[0], position), "rewritten"
             finished = not replaced and self.config.end_marker and self.end_path.exists()
             if position.ended and finished:
                 self._check_still_ended(file, position)
@@ -302,6 +309,13 @@ class FileSource:
                     quiet_since = self._clock.monotonic()
                 stop.wait(self.config.poll_ms / 1000)
         return position, "open"
+
+    def _go_on_in(self, writer: TransactionalWriter, file: BinaryIO, position: FilePosition) -> FilePosition:
+        """The position in `file`, which begins with all of the one that is read."""
+        after = msgspec.structs.replace(position, inode=os.fstat(file.fileno()).st_ino)
+        self._begun = position, after
+        self._commit_position(writer, after)
+        return after
 
     def _is_replaced(self, file: BinaryIO) -> bool:
         """Whether another file is at the path. It is held: before `file` is read to its end it may be gone from there,

@@ -226,6 +226,11 @@ def original(path: Path, copy: Path, since: FilePosition) -> Path | None:
     return None
 
 
+def is_rewritten(old: BinaryIO, new: BinaryIO) -> bool:
+    """Whether `new` begins with all of `old`, as after rsync or an editor, which replace a file to add to it."""
+    return os.fstat(new.fileno()).st_size >= os.fstat(old.fileno()).st_size and _is_copy(old, new)
+
+
 def _is_copy(file: BinaryIO, other: BinaryIO) -> bool:
     """Whether one of the two begins with all of the other."""
     size = min(os.fstat(file.fileno()).st_size, os.fstat(other.fileno()).st_size)
