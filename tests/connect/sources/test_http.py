@@ -263,6 +263,20 @@ def test_an_event_whose_record_is_too_large_is_quarantined(http, log_connection,
     assert json.loads(kept["value"]) == many
 
 
+def test_a_bad_cloudevent_of_long_attributes_is_kept_with_them_once(http, log_connection, registry, topic):
+    """They are in its bytes: as headers of its record too, the log refused it, and with it the request."""
+    ensure_topic(log_connection, quarantine_topic(topic), 1, {"max.message.bytes": "8000"})
+    envelope = {"specversion": "1.0", "source": "/s", "type": "t"}
+    bad = {**envelope, "id": "1", "note": "x" * 4_500, "data": {}}
+    few = {**envelope, "id": "2", "note": "y", "data": {}}
+    batch = {"Content-Type": "application/cloudevents-batch+json"}
+    answer = post(http, topic, [bad, few, {**envelope, "id": "3", "data": order(1)}], headers=batch).json()
+    assert [result["status"] for result in answer["results"]] == ["rejected", "rejected", "accepted"]
+    assert [json.loads(row["value"]) for row in rows(log_connection, registry, quarantine_topic(topic))] == [bad, few]
+    headers = [dict(message.headers() or []) for message in committed(log_connection, quarantine_topic(topic))]
+    assert [each.get("ce_note") for each in headers] == [None, b"y"]
+
+
 def test_a_web_page_of_another_host_cannot_post(http, log_connection, registry, topic):
     answer = post(http, topic, [order(1)], headers={"Origin": "https://evil.example"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "other_origin")

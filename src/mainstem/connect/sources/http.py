@@ -190,6 +190,9 @@ class Collector:
         # The content is part of the id: another bad attempt with the same id is kept too.
         kept_id = None if event_id is None else f"{event_id} {content:016x}"
         headers = [(name, value) for name, value in intake.record.headers if name != ID_HEADER]
+        size = len(raw) + sum(len(name) + len(value or b"") for name, value in headers)
+        if intake.event.enveloped and size > self.config.event_bytes:
+            headers = []  # twice in one record, they may be more than the log takes, and the request is refused
         if kept_id is not None:
             headers.append((ID_HEADER, kept_id.encode()))
         value = quarantine.encode(

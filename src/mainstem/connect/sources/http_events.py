@@ -71,6 +71,7 @@ class Event(msgspec.Struct):
     value: Any = None
     id: str | None = None
     headers: list[tuple[str, bytes | None]] = []  # CloudEvents' attributes, as its Kafka binding names them
+    enveloped: bool = False  # `raw` has them, too
     error: str = ""  # a code; empty if `value` is there
     reason: str = ""
 
@@ -251,8 +252,11 @@ def _structured(index: int, raw: bytes) -> Event:
         except (ValueError, TypeError):
             return Event(index, raw, error="not_a_cloudevent", reason="/data_base64: not base64")
         inner = _data(index, content_type, data)
-        return _cloud_event(index, raw, attributes, inner)
-    return _cloud_event(index, raw, attributes, Event(index, raw, envelope.get("data")))
+    else:
+        inner = Event(index, raw, envelope.get("data"))
+    found = _cloud_event(index, raw, attributes, inner)
+    found.enveloped = True
+    return found
 
 
 def _binary(headers: Mapping[str, str], content_type: str, body: bytes, limit: int) -> Event:
