@@ -707,6 +707,56 @@ def test_a_setting_of_its_output_that_the_log_refuses_is_named_and_can_be_mended
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("changed", ["orders", "customers"])
+def test_rows_that_fit_no_more_into_a_versions_shape_stop_it_and_are_read_by_the_next(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers, changed
+):
+    """They were left out for ever, and counted: a column that nobody asked for was dropped, and no new row came out."""
+    job = f"slim_{changed}"
+    jobs = f"""
+        @stream(to="SHOP.slim", key="customer")
+        def {job}(orders, customers):
+            return orders.join(customers.select(F.col("name").alias("customer")), "customer").select("id", "customer")
+    """
+    narrow = {"orders": ORDERS, "customers": CUSTOMERS}
+
+    def put(number):
+        person = ("r", {"name": f"ann{number}", "region": "north"})
+        put_changes(log_connection, live_registry, f"{shop}.customers", narrow["customers"], "name", [person])
+        row = order(number, f"ann{number}", 0)
+        put_rows(log_connection, live_registry, f"{shop}.orders", narrow["orders"], [row], ("customer",))
+
+    project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
+    ensure_topic(log_connection, f"{shop}.customers", 1, topic_settings("changelog", {}))
+    old = driver_of(spark, project, log_connection, registry_url, data)
+    drivers.append(old)
+    old.start()
+    put(1)
+    run_until(old, lambda: len(read_all(log_connection, f"{shop}.slim")) == 1)
+
+    wide, column = narrow[changed], {"orders": "cents", "customers": "region"}[changed]
+    narrow[changed] = re.sub(rf', {{"name": "{column}", "type": [^{{}}]*}}', "", wide)
+    assert column not in narrow[changed] != wide
+    put(2)
+    run_until(old, lambda: f"{job}@1" in old.retries.failed, refused=(f"{job}@1",))
+    failure = old.retries.failed[f"{job}@1"]
+    assert re.fullmatch(
+        rf"topic {shop}\.{changed}: schema \d+ does not fit into the shape in which this version has read since its "
+        rf"start: READER_FIELD_MISSING_DEFAULT_VALUE at \S+: the field '{column}' has no default .*",
+        failure.error,
+    )
+    assert failure.needs_a_person
+    assert f"set another version under [jobs.{job}]" in failure.hint
+    assert len(read_all(log_connection, f"{shop}.slim")) == 1
+
+    write_project(project, shop, jobs, f'[jobs.{job}]\nversion = "2"\n')
+    new = driver_of(spark, project, log_connection, registry_url, data, jobs=[(job, "2")])
+    drivers.append(new)
+    new.start()
+    run_until(new, lambda: len(read_all(log_connection, f"{shop}.slim.v2")) == 2)
+
+
+@pytest.mark.spark
 def test_an_edited_version_runs_beside_the_first(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):

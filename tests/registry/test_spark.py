@@ -18,6 +18,7 @@ from mainstem.registry.errors import NotFound
 from mainstem.registry.records import SchemaValue
 from mainstem.registry.schema import canonical, parse
 from mainstem.registry.spark import (
+    LATER_ID,
     UNKNOWN_ID,
     TopicSchema,
     UnfitType,
@@ -26,6 +27,7 @@ from mainstem.registry.spark import (
     encode_values,
     if_within,
     key_bytes,
+    later_id,
     row_type,
     topic_schema,
     unknown_id,
@@ -201,6 +203,38 @@ def test_an_unknown_id_fails_the_batch_and_is_learned_or_refused(spark):
     assert learned._row.id == 2
     (refused,) = decode_values(df, with_id(Known([]), only_first, 8)).select("_status").collect()
     assert refused._status == "bad"
+
+
+NARROW = '{"type":"record","name":"N","fields":[{"name":"n","type":"int"},{"name":"gate","type":"string"}]}'
+WIDE = (
+    '{"type":"record","name":"N","fields":[{"name":"n","type":["null","int","long"]},{"name":"gate","type":"string"}]}'
+)
+SHORT = '{"type":"record","name":"N","fields":[{"name":"n","type":"int"}]}'
+
+
+def test_a_value_of_a_later_schema_fails_the_batch_where_it_does_not_fit_and_one_of_an_earlier_is_bad(spark):
+    """To leave it out would lose it, and a version of a job that reads in the shape of now would not."""
+    versions = [
+        Version(1, 5, SHORT),
+        Version(2, 6, NARROW),
+        Version(3, 7, WIDE),
+        Version(4, 8, SHORT.replace("N", "M")),
+    ]
+    schema = topic_schema(Known(versions[:3]), "gates", reader_id=6)
+    assert list(schema.later) == [7]
+    values = [avro.encode(5, SHORT, {"n": 1}), avro.encode(7, WIDE, {"n": 2, "gate": "A"})]
+    found = decode_values(kafka_rows(spark, values), schema).collect()
+    assert [(row._status, row._row and row._row.n) for row in found] == [("bad", None), ("row", 2)]
+    df = kafka_rows(spark, [avro.encode(7, WIDE, {"n": 2**40, "gate": "A"})])
+    with pytest.raises(Exception, match=LATER_ID) as caught:
+        decode_values(df, schema).select("_row").collect()
+    assert later_id(caught.value) == (7, "gates")
+    assert unknown_id(caught.value) is None
+
+    learned = with_id(Known(versions), schema, 8)
+    assert list(learned.later) == [7, 8]
+    assert learned.later[8] == "NAME_MISMATCH at /: expected N, the writer has M"
+    assert topic_schema(Known(versions[:3]), "gates").later == {}
 
 
 def test_the_type_of_rows_is_known_without_data(spark):

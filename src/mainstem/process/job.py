@@ -55,7 +55,7 @@ from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefus
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.tables import PinnedTable, TableReader
 from mainstem.process.versions import Fixed, Version
-from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, unknown_id, with_id
+from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, later_id, unknown_id, with_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,6 +219,7 @@ class RunningJob:
         if unknown is not None and self._attempts < _ATTEMPTS:
             self._learn(*unknown)
             return
+        self._refuse_shape(failure)
         self._refuse_damage(query)
         location = place_of(error, self.spec.version.directory) or (
             place_of(failure, self.spec.version.directory) if failure is not None else None
@@ -228,6 +229,21 @@ class RunningJob:
         place = self.spec.version.in_project(location or self.spec.job.location)
         kind = JobRefused if isinstance(error, UserError) else JobFailed
         raise kind(place, reason, hint=hint) from error
+
+    def _refuse_shape(self, failure: BaseException | None) -> None:
+        """A topic has a schema since that its readers of before cannot read; to leave its rows out would lose them."""
+        found = later_id(failure) if failure is not None else None
+        if found is None:
+            return
+        schema_id, topic = found
+        schemas = (*self._schemas.values(), *(table.schema for table in self._tables.values()))
+        reason = next(each.later[schema_id] for each in schemas if each.topic == topic and schema_id in each.later)
+        raise JobRefused(
+            None,
+            f"topic {topic}: schema {schema_id} does not fit into the shape in which this version has read since its "
+            f"start: {reason}",
+            hint=f"set another version under [jobs.{self.spec.name}]: it reads in the shape of now, from the beginning",
+        )
 
     def _refuse_damage(self, query: "StreamingQuery") -> None:
         """A file of the checkpoint that was cut or changed, or input that is gone, fails every time:

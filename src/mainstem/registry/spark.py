@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from mainstem.core import UserError
-from mainstem.registry.schema import PRIMITIVES, is_change
+from mainstem.registry.compatibility import can_read
+from mainstem.registry.errors import InvalidSchema
+from mainstem.registry.schema import PRIMITIVES, is_change, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,6 +25,8 @@ ROW, STATUS = "_row", "_status"
 DECODED, TOMBSTONE, BAD = "row", "tombstone", "bad"
 UNKNOWN_ID = "mainstem: unknown schema id"
 """What the error says when a value names an id that the decoder was not given; the id and the topic follow."""
+LATER_ID = "mainstem: not in the reader's shape: schema id"
+"""What it says of a value of a later schema that does not fit; the id and the topic follow."""
 
 SENTINEL = "mainstem_decoded"  # a field with a default: null where Avro's bytes did not fit
 _HEADER = 5
@@ -35,7 +39,7 @@ _ENDS = {
 
 _TIME_OF_DAY = "time-micros"  # those in milliseconds are numbers for Spark
 
-_UNKNOWN_ID = re.compile(re.escape(UNKNOWN_ID) + r" (\d+) of topic ([\w.-]+)")
+_ID_OF_TOPIC = r" (\d+) of topic ([\w.-]+)"
 
 
 class UnfitType(UserError):
@@ -58,6 +62,8 @@ class TopicSchema(msgspec.Struct, frozen=True):
     reader_id: int
     writers: dict[int, str]
     refused: frozenset[int] = frozenset()  # ids that the registry does not know: their rows are bad
+    later: dict[int, str] = {}
+    """Ids of versions since the reader's that it cannot read, or not all of their values, and why."""
 
     @property
     def is_change(self) -> bool:
@@ -78,20 +84,43 @@ def topic_schema(source: SchemaSource, topic: str, *, reader_id: int | None = No
     """
     subject = subject_of(topic)
     latest = source.latest(subject)
-    reader = latest.schema if reader_id is None else source.schema(reader_id)
-    writers = {latest.id: latest.schema, latest.id if reader_id is None else reader_id: reader}
+    if reader_id is None:
+        reader_id = latest.id
+    versions = {}
     for number in range(1, latest.version):
         try:
             version = source.version(subject, number)
         except UserError:  # a deleted version; its id is still known, and `with_id` finds it when a record names it
             continue
-        writers[version.id] = version.schema
-    return TopicSchema(topic, reader, latest.id if reader_id is None else reader_id, writers)
+        versions[version.id] = version.schema
+    versions[latest.id] = latest.schema
+    reader = versions.get(reader_id) or source.schema(reader_id)
+    order = list(versions)
+    since = order[order.index(reader_id) + 1 :] if reader_id in versions else []
+    later = {each: reason for each in since if (reason := _misfit(reader, versions[each]))}
+    return TopicSchema(topic, reader, reader_id, versions | {reader_id: reader}, later=later)
+
+
+def _misfit(reader: str, writer: str) -> str:
+    """Why not all that is written with `writer` can be read with `reader`; empty where it can, or nobody knows."""
+    try:
+        return "; ".join(map(str, can_read(parse(reader, lenient=True), parse(writer, lenient=True))[:3]))
+    except InvalidSchema:  # another registry took it, with references or of another format
+        return ""
 
 
 def unknown_id(error: BaseException | str) -> tuple[int, str] | None:
     """The (schema id, topic) that a failed query says it does not know, if that is why it failed."""
-    found = _UNKNOWN_ID.search(str(error))
+    return _id_of_topic(UNKNOWN_ID, error)
+
+
+def later_id(error: BaseException | str) -> tuple[int, str] | None:
+    """The (schema id, topic) of a value that the reader's shape has no room for, if that is why a query failed."""
+    return _id_of_topic(LATER_ID, error)
+
+
+def _id_of_topic(what: str, error: BaseException | str) -> tuple[int, str] | None:
+    found = re.search(re.escape(what) + _ID_OF_TOPIC, str(error))
     return (int(found[1]), found[2]) if found else None
 
 
@@ -101,15 +130,20 @@ def with_id(source: SchemaSource, schema: TopicSchema, schema_id: int) -> TopicS
         writers = schema.writers | {schema_id: source.schema(schema_id)}
     except UserError:
         return msgspec.structs.replace(schema, refused=schema.refused | {schema_id})
-    return msgspec.structs.replace(schema, writers=writers)
+    try:
+        now = topic_schema(source, schema.topic, reader_id=schema.reader_id)
+    except UserError:  # the topic's schemas are deleted
+        return msgspec.structs.replace(schema, writers=writers)
+    return msgspec.structs.replace(schema, writers=writers | now.writers, later=now.later)
 
 
 def decode_values(df: "DataFrame", schema: TopicSchema) -> "DataFrame":
     """`df` with two more columns: `_row`, typed by the reader schema, and `_status`.
 
     `_status` is `row`, `tombstone` (null value), or `bad` (not the wire format, bytes that do not fit, or a date or
-    timestamp outside the years 1 to 9999: `_row` is null then). An id that `schema` does not list fails the query with
-    `UNKNOWN_ID`, so that nothing is lost: add it by `with_id` and run the batch again.
+    timestamp outside the years 1 to 9999: `_row` is null then). Two things fail the query, so that nothing is lost: an
+    id that `schema` does not list (`UNKNOWN_ID`: add it by `with_id` and run the batch again), and a value of a later
+    schema that does not fit into the reader's (`LATER_ID`: what reads it must have another shape).
     """
     from pyspark.sql import functions as F
 
@@ -136,7 +170,11 @@ def _decoded(value: "Column", schema: TopicSchema) -> "Column":
     for number in sorted(schema.refused):
         cases = cases.when(schema_id == number, F.lit(None))
     for number, writer in sorted(schema.writers.items()):
-        cases = cases.when(schema_id == number, from_avro(payload, for_spark(writer), options))
+        decoded = from_avro(payload, for_spark(writer), options)
+        if number in schema.later:
+            message = F.raise_error(F.lit(f"{LATER_ID} {number} of topic {schema.topic}"))
+            decoded = F.when(decoded[SENTINEL].isNull(), message).otherwise(decoded)
+        cases = cases.when(schema_id == number, decoded)
     message = F.concat(F.lit(f"{UNKNOWN_ID} "), schema_id.cast("string"), F.lit(f" of topic {schema.topic}"))
     return F.when(value.isNull(), F.lit(None)).otherwise(cases.otherwise(F.raise_error(message)))
 
