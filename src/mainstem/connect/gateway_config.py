@@ -17,7 +17,7 @@ class CollectorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             share a Kafka need a name each.
         body_bytes: largest body, after gunzip.
         batch_events: most events in one request.
-        event_bytes: largest event; must be below the topic's `max.message.bytes`.
+        event_bytes: largest event, as it is posted and as a record; must be below the topic's `max.message.bytes`.
         window_records: how many of a topic's last records are remembered for duplicates.
         waiting_bytes: how much may wait for the log, and how much may be held of bodies that came or are on their way,
             before clients are told to slow down (429).
