@@ -104,6 +104,13 @@ def test_a_topic_that_is_made_while_a_broker_is_down_has_replicas_on_all(kafka_c
     assert sum(end_offsets(connection, name).values()) == 5
 
 
+def test_where_brokers_are_gone_for_good_a_topic_has_replicas_on_those_that_are_left(connection, name, monkeypatch):
+    monkeypatch.setattr(topics, "_replication_factors", lambda _: (1, 3))
+    assert ensure_topic(connection, name, 1).replication_factor == 1
+    with pytest.raises(TopicRefused):
+        ensure_topic(connection, f"{name}.more", 1, replication_factor=3)
+
+
 @pytest.mark.parametrize(("partitions", "config"), [(1, {"retenshun.ms": "1"}), (0, {})])
 def test_a_topic_that_cannot_be_made_is_no_broker_that_does_not_answer(connection, name, partitions, config):
     with pytest.raises(TopicRefused, match=f"^create topic {name}: "):
@@ -212,6 +219,13 @@ def test_a_leader_that_ends_before_it_answers_is_asked_again(connection, topic):
     append(connection, topic, [(None, b"x")] * 5)
     with CuttingProxy(connection.bootstrap, cut_before_api=LIST_OFFSETS, most_cuts=2) as proxy:
         assert end_offsets(Connection(proxy.address), topic) == {0: 5, 1: 0, 2: 0}
+
+
+def test_and_again_for_as_long_as_an_election_takes(connection, topic, monkeypatch):
+    """However fast each answer was."""
+    monkeypatch.setattr(topics, "TIMEOUT_SECONDS", 60.0)
+    with CuttingProxy(connection.bootstrap, cut_before_api=LIST_OFFSETS, most_cuts=20) as proxy:
+        assert end_offsets(Connection(proxy.address), topic) == {0: 0, 1: 0, 2: 0}
 
 
 def test_and_a_state_is_read_whole(connection, name):

@@ -29,7 +29,8 @@ from mainstem.core.config import suggestion
 K = TypeVar("K")
 V = TypeVar("V")
 TIMEOUT_SECONDS = 30.0
-_FIRST_ATTEMPT_SECONDS = 2.0
+_FIRST_ATTEMPT_SECONDS = 2.0  # it may wait for a broker that is gone while another leads by now
+_LONGEST_ATTEMPT_SECONDS = 8.0
 _ATTEMPT_SECONDS = 5.0
 _ABSENT = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 _ELECTION = (
@@ -114,11 +115,14 @@ def ensure_topic(
         TopicRefused: the log does not take its name or settings, or as many partitions or replicas.
         BrokerUnavailable: no answer within 30 s.
     """
-    factor = replication_factor or _replication_factor(connection)
-    new = NewTopic(name, num_partitions=partitions, replication_factor=factor, config=dict(config or {}))
-    client = admin(connection)
+    up, wanted = _replication_factors(connection)
     try:
-        client.create_topics([new], request_timeout=TIMEOUT_SECONDS)[name].result()
+        try:
+            _create(connection, name, partitions, config, replication_factor or wanted)
+        except KafkaException as error:
+            if replication_factor or up == wanted or error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
+                raise
+            _create(connection, name, partitions, config, up)  # brokers that others have replicas on are gone for good
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             translated = _translated(error, f"create topic {name}")
@@ -136,13 +140,24 @@ def ensure_topic(
     return description
 
 
-def _replication_factor(connection: Connection) -> int:
-    """Only brokers that are up are in the metadata. A topic that is made while one of three is down would be left with
-    two replicas for good, and take no records when either of them fails: it gets as many as others have.
+def _create(
+    connection: Connection, name: str, partitions: int, config: Mapping[str, str] | None, replication_factor: int
+) -> None:
+    new = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(config or {}))
+    client = admin(connection)
+    client.create_topics([new], request_timeout=TIMEOUT_SECONDS)[name].result()
+
+
+def _replication_factors(connection: Connection) -> tuple[int, int]:
+    """How many replicas a new topic may have by the brokers that are up, and how many it is to have.
+
+    Only brokers that are up are in the metadata. A topic that is made while one of three is down would be left with two
+    replicas for good, and take no records when either of them fails: it is to have as many as others.
     """
     metadata = _metadata(connection)
+    up = min(3, len(metadata.brokers))
     most = max((_description(topic).replication_factor for topic in metadata.topics.values()), default=0)
-    return min(3, max(len(metadata.brokers), most))
+    return up, min(3, max(up, most))
 
 
 def _mend(connection: Connection, code: int, name: str, config: Mapping[str, str]) -> str:
@@ -419,7 +434,7 @@ def _asked(
     while True:
         client = admin(connection)
         futures = ask(client, seconds)
-        seconds *= 2  # short at first: it waits for a broker that is gone while another leads by now
+        seconds = min(2 * seconds, _LONGEST_ATTEMPT_SECONDS)
         late = time.monotonic() + seconds > deadline
         found = {}
         for each, future in futures.items():
