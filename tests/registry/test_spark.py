@@ -222,9 +222,9 @@ def test_a_value_of_a_later_schema_fails_the_batch_where_it_does_not_fit_and_one
     ]
     schema = topic_schema(Known(versions[:3]), "gates", reader_id=6)
     assert list(schema.later) == [7]
-    values = [avro.encode(5, SHORT, {"n": 1}), avro.encode(7, WIDE, {"n": 2, "gate": "A"})]
-    found = decode_values(kafka_rows(spark, values), schema).collect()
-    assert [(row._status, row._row and row._row.n) for row in found] == [("bad", None), ("row", 2)]
+    fits = avro.encode(7, WIDE, {"n": 2, "gate": "A"})
+    found = decode_values(kafka_rows(spark, [avro.encode(5, SHORT, {"n": 1}), fits, fits[:-1]]), schema).collect()
+    assert [(row._status, row._row and row._row.n) for row in found] == [("bad", None), ("row", 2), ("bad", None)]
     df = kafka_rows(spark, [avro.encode(7, WIDE, {"n": 2**40, "gate": "A"})])
     with pytest.raises(Exception, match=LATER_ID) as caught:
         decode_values(df, schema).select("_row").collect()
@@ -235,6 +235,10 @@ def test_a_value_of_a_later_schema_fails_the_batch_where_it_does_not_fit_and_one
     assert list(learned.later) == [7, 8]
     assert learned.later[8] == "NAME_MISMATCH at /: expected N, the writer has M"
     assert topic_schema(Known(versions[:3]), "gates").later == {}
+
+    without_its_own = Known([versions[0], Version(2, 7, WIDE)])  # deleted; the id is still known
+    without_its_own.schema = Known(versions).schema
+    assert list(topic_schema(without_its_own, "gates", reader_id=6).later) == [7]
 
 
 def test_the_type_of_rows_is_known_without_data(spark):

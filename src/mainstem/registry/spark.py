@@ -96,7 +96,10 @@ def topic_schema(source: SchemaSource, topic: str, *, reader_id: int | None = No
     versions[latest.id] = latest.schema
     reader = versions.get(reader_id) or source.schema(reader_id)
     order = list(versions)
-    since = order[order.index(reader_id) + 1 :] if reader_id in versions else []
+    if reader_id in versions:
+        since = order[order.index(reader_id) + 1 :]
+    else:  # its version was deleted; ids rise
+        since = [each for each in order if each > reader_id]
     later = {each: reason for each in since if (reason := _misfit(reader, versions[each]))}
     return TopicSchema(topic, reader, reader_id, versions | {reader_id: reader}, later=later)
 
@@ -172,8 +175,10 @@ def _decoded(value: "Column", schema: TopicSchema) -> "Column":
     for number, writer in sorted(schema.writers.items()):
         decoded = from_avro(payload, for_spark(writer), options)
         if number in schema.later:
+            own = {"avroSchema": with_sentinel(for_spark(writer), schema.topic), "mode": "PERMISSIVE"}
+            is_whole = from_avro(payload, for_spark(writer), own)[SENTINEL].isNotNull()
             message = F.raise_error(F.lit(f"{LATER_ID} {number} of topic {schema.topic}"))
-            decoded = F.when(decoded[SENTINEL].isNull(), message).otherwise(decoded)
+            decoded = F.when(decoded[SENTINEL].isNull() & is_whole, message).otherwise(decoded)
         cases = cases.when(schema_id == number, decoded)
     message = F.concat(F.lit(f"{UNKNOWN_ID} "), schema_id.cast("string"), F.lit(f" of topic {schema.topic}"))
     return F.when(value.isNull(), F.lit(None)).otherwise(cases.otherwise(F.raise_error(message)))
