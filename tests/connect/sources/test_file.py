@@ -544,6 +544,16 @@ def test_a_file_that_is_replaced_by_one_with_all_of_its_lines_is_gone_on_with(wo
         world.wait_for([*lines, "half a line", "two", "three"])
 
 
+def test_a_file_that_begins_with_all_of_the_rotated_one_is_another(world):
+    """Both have the same banner: the second one's was left out."""
+    lines = numbered(0, 300)
+    with world.running():
+        world.append(text(lines))
+        world.wait_for(lines)
+        rotate(world, b"", text(lines) + b"new\n")
+        world.wait_for([*lines, *lines, "new"])
+
+
 class HeldClock(SystemClock):
     """Stands still, and tells that it was asked."""
 
@@ -573,6 +583,34 @@ def test_files_that_come_and_go_while_the_one_before_is_read_are_read(world, kep
             else:
                 rotated.unlink()
         world.wait_until(lambda: errors or world.step(clock) == ["one", "two", "three", "four"])
+        assert not errors
+
+
+@pytest.mark.parametrize("late", [b"", b"late\n"])
+def test_and_also_where_the_log_is_away_meanwhile(world, monkeypatch, late):
+    def away(_):
+        raise BrokerUnavailable("the log is away")
+
+    clock = HeldClock()
+    source = FileSource(f"file-{world.topic}", world.config, world.connection, world.registry, clock=clock)
+    with world.running(source) as errors:
+        world.append(b"one\n")
+        world.wait_for(["one"])
+        kept = rotate(world, b"", b"two\n").rename(world.path.with_name("access.log-20240501"))
+        for new in (b"three\n", b""):
+            for _ in range(2):
+                clock.asked.clear()
+                assert clock.asked.wait(20)
+            if new:
+                rotate(world, b"", new).unlink()
+        monkeypatch.setattr(TransactionalWriter, "begin", away)
+        with kept.open("ab") as file:
+            file.write(late)
+        world.wait_until(lambda: errors or (not late and world.step(clock) and False))
+    monkeypatch.undo()
+    expected = ["one", *late.decode().split(), "two", "three"]
+    with world.running(source) as errors:
+        world.wait_until(lambda: errors or world.step(clock) == expected)
         assert not errors
 
 

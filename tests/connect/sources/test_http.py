@@ -261,6 +261,9 @@ def test_an_event_whose_record_is_too_large_is_quarantined(http, log_connection,
     assert rows(log_connection, registry, topic) == [{"items": [{"a": "x" * 300}]}] * 2
     (kept,) = rows(log_connection, registry, quarantine_topic(topic))
     assert json.loads(kept["value"]) == many
+    described = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "s", "ce-type": "t", "ce-note": "y" * 2_500}
+    refused = post(http, topic, {"items": [{}] * 12}, headers=described).json()["results"][0]
+    assert refused["code"] == "event_too_large"  # its attributes are headers of the record
 
 
 def test_a_bad_cloudevent_of_long_attributes_is_kept_with_them_once(http, log_connection, registry, topic):

@@ -124,7 +124,7 @@ class FileSource:
         partitions = self._partitions()  # before a schema is registered for a topic that nobody has declared
         self._schema = self._topic_schema()
         self._partition = partition_for(self.name.encode(), partitions)
-        writer = TransactionalWriter(self._connection, self.name)
+        writer, goes_on = TransactionalWriter(self._connection, self.name), False
         try:
             state = writer.open()
             position = self._decode(state.position) if state is not None else None
@@ -137,8 +137,12 @@ class FileSource:
         except OSError as error:
             place = error.filename or self.path
             raise Unreadable(f"source {self.name}: {place}: {error.strerror or error}") from error
+        except Retriable:  # the log is away: the next run goes on with what this one has seen
+            goes_on = not stop.is_set()
+            raise
         finally:
-            self._release()
+            if not goes_on:
+                self._release()
             writer.close()
 
     # -- which file
@@ -163,15 +167,19 @@ class FileSource:
                 self.on_idle("", "")
                 told = False
             file, begin = opened
-            with file:
-                if position is not None and begin != position:
-                    self._begun = position, begin
+            if position is not None and begin != position:
+                self._begun = position, begin
+                try:
                     self._commit_position(writer, begin)  # that the one before is done is known for as long as it runs
+                except BaseException:
+                    self._held.insert(0, file)  # it may have no name any more
+                    raise
+            with file:
                 position, left = self._read(writer, file, begin, stop)
 
     def _open(self, position: FilePosition | None, left: Left) -> tuple[BinaryIO, FilePosition] | None:
         """The file to read now, and from where; None while there is none."""
-        if position is not None and left == "rewritten":
+        if position is not None and self._held and is_same(self._held[0], position):
             return self._held.pop(0), position
         with contextlib.ExitStack() as opened:
             try:
@@ -190,7 +198,7 @@ class FileSource:
                 self._release()
                 opened.pop_all()
                 return file, position
-            if left != "read":
+            if left == "cut":
                 self._release()
             names = [] if position is None else list(forerunners(self.path, position))
             if position is not None and names:
@@ -199,7 +207,8 @@ class FileSource:
                 old = self._forerunner(names[0], position, left)
                 if old is not None:
                     return old
-            following = None if position is None else self._following(names[1:], position)
+            # With a name it was read to its end; without one that is known only to who has just done it.
+            following = None if position is None or left == "open" else self._following(names[1:], position)
             if following is not None:
                 return following
             if file is None:

@@ -19,7 +19,7 @@ class FileSourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             `utf-8-sig` leaves out a mark (BOM) before the first line.
         end_marker: when a file `<path>.end` exists, the input is finished: whoever writes the file makes it when done.
             (To guess the end from a silence would be to call a slow writer finished.)
-        batch_bytes: how much is read for one transaction.
+        batch_bytes: how much is read for one transaction, at most 20,000 lines of it.
         max_line_bytes: a longer line goes to the quarantine, in pieces; below the topic's `max.message.bytes`.
         poll_ms: how often the file is looked at when nothing new was there.
         rotation_wait_ms: how long a renamed file may still be written to.

@@ -227,8 +227,11 @@ def original(path: Path, copy: Path, since: FilePosition) -> Path | None:
 
 
 def is_rewritten(old: BinaryIO, new: BinaryIO) -> bool:
-    """Whether `new` begins with all of `old`, as after rsync or an editor, which replace a file to add to it."""
-    return os.fstat(new.fileno()).st_size >= os.fstat(old.fileno()).st_size and _is_copy(old, new)
+    """Whether `new` took the place of `old` and begins with all of it, as after rsync or an editor, which replace
+    a file to add to it. A rotation leaves the old one a name: then both may only begin alike.
+    """
+    before = os.fstat(old.fileno())
+    return before.st_nlink == 0 and os.fstat(new.fileno()).st_size >= before.st_size and _is_copy(old, new)
 
 
 def _is_copy(file: BinaryIO, other: BinaryIO) -> bool:

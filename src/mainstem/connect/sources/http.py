@@ -170,6 +170,7 @@ class Collector:
                 content = content_hash(memoryview(encoded.value)[5:]) if event_id is not None else 0
                 record = NewRecord(encoder.topic, encoded.key, encoded.value, headers, event_id, content)
                 size = len(encoded.value) + len(encoded.key or b"")
+                size += sum(len(name) + len(value or b"") for name, value in headers)
                 if size <= self.config.event_bytes:
                     return _Intake(event, record, event_time_ms=encoded.event_time_ms)
                 # JSON of two bytes may be a double of eight: the log would refuse the record, and with it the request.

@@ -40,6 +40,7 @@ _FLOAT32_LIMIT: Final = (
 )
 _INT: Final = (-(2**31), 2**31 - 1)
 _LONG: Final = (-(2**63), 2**63 - 1)
+_EXACT: Final = 2**53  # up to there each whole number is a float
 _NUMBERS: Final = frozenset({int, float, Decimal})  # a decimal where a float would be another number
 _REASON: Final = 500  # characters; an event may be refused 10,000 times in a request, and each reason is kept
 _STEPS: Final = 10
@@ -307,8 +308,10 @@ def _integer(node: AvroType, lowest: int, highest: int) -> Convert:
 def _whole(node: AvroType, value: Any) -> int:
     if type(value) is int:
         return value
-    if type(value) is float and value.is_integer():
-        value = Decimal(repr(value))  # pandas and spreadsheets write 5.0
+    if type(value) is float and value.is_integer():  # pandas and spreadsheets write 5.0
+        if -_EXACT <= value <= _EXACT:
+            return int(value)
+        value = Decimal(repr(value))
     # Before it is a whole number, which may have as many digits as its exponent says.
     if type(value) is Decimal and _LONG[0] <= value <= _LONG[1] and value == value.to_integral_value():
         return int(value)
