@@ -236,6 +236,14 @@ def test_a_value_of_a_later_schema_fails_the_batch_where_it_does_not_fit_and_one
     assert learned.later[8] == "NAME_MISMATCH at /: expected N, the writer has M"
     assert topic_schema(Known(versions[:3]), "gates").later == {}
 
+    several = json.dumps([json.loads(NARROW), json.loads(SHORT.replace("N", "M"))])
+    tree = SHORT.replace('"name":"n","type":"int"', '"name":"m","type":["null","N"],"default":null')
+    for text in (several, tree):  # Spark has no type for them, or not that of a record; nothing was written with them
+        with_it = topic_schema(Known([*versions[:2], Version(3, 9, text)]), "gates", reader_id=6)
+        assert list(with_it.later) == [9]
+        narrow = kafka_rows(spark, [avro.encode(6, NARROW, {"n": 1, "gate": "A"})])
+        assert decode_values(narrow, with_it).collect()[0]._row.n == 1
+
     without_its_own = Known([versions[0], Version(2, 7, WIDE)])  # deleted; the id is still known
     without_its_own.schema = Known(versions).schema
     assert list(topic_schema(without_its_own, "gates", reader_id=6).later) == [7]

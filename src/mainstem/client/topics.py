@@ -25,6 +25,9 @@ from mainstem.client.errors import BrokerUnavailable, TopicMismatch, TopicRefuse
 from mainstem.client.internal import INTERNAL_TOPICS
 from mainstem.core import TopicPartition, is_topic_name
 from mainstem.core.config import suggestion
+from mainstem.core.logging import get_logger
+
+log = get_logger()
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -122,7 +125,9 @@ def ensure_topic(
         except KafkaException as error:
             if replication_factor or up == wanted or error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
                 raise
-            _create(connection, name, partitions, config, up)  # brokers that others have replicas on are gone for good
+            # Brokers that others have replicas on are gone for good.
+            log.warning("topic_with_fewer_replicas", topic=name, replicas=up, others=wanted)
+            _create(connection, name, partitions, config, up)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             translated = _translated(error, f"create topic {name}")

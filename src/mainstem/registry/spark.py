@@ -98,7 +98,7 @@ def topic_schema(source: SchemaSource, topic: str, *, reader_id: int | None = No
     order = list(versions)
     if reader_id in versions:
         since = order[order.index(reader_id) + 1 :]
-    else:  # its version was deleted; ids rise
+    else:  # its version was deleted; ids rise, but for a text that another subject had before
         since = [each for each in order if each > reader_id]
     later = {each: reason for each in since if (reason := _misfit(reader, versions[each]))}
     return TopicSchema(topic, reader, reader_id, versions | {reader_id: reader}, later=later)
@@ -175,8 +175,13 @@ def _decoded(value: "Column", schema: TopicSchema) -> "Column":
     for number, writer in sorted(schema.writers.items()):
         decoded = from_avro(payload, for_spark(writer), options)
         if number in schema.later:
-            own = {"avroSchema": with_sentinel(for_spark(writer), schema.topic), "mode": "PERMISSIVE"}
-            is_whole = from_avro(payload, for_spark(writer), own)[SENTINEL].isNotNull()
+            is_whole = F.lit(True)
+            if isinstance(tree := _tree(writer), dict) and tree.get("type") == "record":
+                no_fields = with_sentinel(
+                    json.dumps({**tree, "fields": []}), schema.topic
+                )  # Spark may have no type for it
+                own = {"avroSchema": no_fields, "mode": "PERMISSIVE"}
+                is_whole = from_avro(payload, for_spark(writer), own)[SENTINEL].isNotNull()
             message = F.raise_error(F.lit(f"{LATER_ID} {number} of topic {schema.topic}"))
             decoded = F.when(decoded[SENTINEL].isNull() & is_whole, message).otherwise(decoded)
         cases = cases.when(schema_id == number, decoded)

@@ -23,7 +23,7 @@ import msgspec
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
 from mainstem.client.compacted import NOT_OURS
 from mainstem.client.connection import Connection
-from mainstem.client.errors import UnknownTopic
+from mainstem.client.errors import Fenced, UnknownTopic
 from mainstem.client.heartbeats import encode as encode_heartbeat
 from mainstem.client.heartbeats import statement_about
 from mainstem.client.internal import HEARTBEATS
@@ -137,8 +137,8 @@ class FileSource:
         except OSError as error:
             place = error.filename or self.path
             raise Unreadable(f"source {self.name}: {place}: {error.strerror or error}") from error
-        except Retriable:  # the log is away: the next run goes on with what this one has seen
-            goes_on = not stop.is_set()
+        except Retriable as error:  # the log is away: the next run goes on with what this one has seen
+            goes_on = not (stop.is_set() or isinstance(error, Fenced))
             raise
         finally:
             if not goes_on:
@@ -216,11 +216,18 @@ class FileSource:
             begin = start(file, position)
             if position is not None:
                 seen = left == "read" or (left == "cut" and begin.inode == position.inode)
-                if not (names or seen or position.ended):
-                    self._check_gap(position)
-                log.info("file_starts_over", source=self.name, path=str(self.path), read_before=position.position)
+                self._starts_over(position, known=bool(names or seen or position.ended))
+            if self._held:  # they came before the one at the path, or are that one
+                first = self._held.pop(0)
+                return first, start(first, position)
             opened.pop_all()
             return file, begin
+
+    def _starts_over(self, position: FilePosition, *, known: bool) -> None:
+        """`known`: what became of the file before."""
+        if not known:
+            self._check_gap(position)
+        log.info("file_starts_over", source=self.name, path=str(self.path), read_before=position.position)
 
     def _check_gap(self, position: FilePosition) -> None:
         if self.config.on_gap == "refuse":
@@ -298,7 +305,7 @@ class FileSource:
                 quiet_since is not None
                 and (self._clock.monotonic() - quiet_since) * 1000 >= self.config.rotation_wait_ms
             )
-            if waited and self._held and is_rewritten(file, self._held[0]):
+            if waited and self._held and is_rewritten(self.path, file, self._held[0]):
                 return self._go_on_in(writer, self._held[0], position), "rewritten"
             finished = not replaced and self.config.end_marker and self.end_path.exists()
             if position.ended and finished:

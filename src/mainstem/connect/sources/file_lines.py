@@ -226,12 +226,14 @@ def original(path: Path, copy: Path, since: FilePosition) -> Path | None:
     return None
 
 
-def is_rewritten(old: BinaryIO, new: BinaryIO) -> bool:
-    """Whether `new` took the place of `old` and begins with all of it, as after rsync or an editor, which replace
-    a file to add to it. A rotation leaves the old one a name: then both may only begin alike.
+def is_rewritten(path: Path, old: BinaryIO, new: BinaryIO) -> bool:
+    """Whether `new` took the place of `old` at `path` and begins with all of it, as after rsync or an editor, which
+    replace a file to add to it. Where the old one has a rotation's name both only begin alike.
     """
     before = os.fstat(old.fileno())
-    return before.st_nlink == 0 and os.fstat(new.fileno()).st_size >= before.st_size and _is_copy(old, new)
+    if any(stat.st_ino == before.st_ino and _is_rotated(path, each) for each, stat in _beside(path)):
+        return False
+    return os.fstat(new.fileno()).st_size >= before.st_size and _is_copy(old, new)
 
 
 def _is_copy(file: BinaryIO, other: BinaryIO) -> bool:
