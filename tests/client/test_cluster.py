@@ -5,6 +5,7 @@ import pytest
 from mainstem.client import BrokerUnavailable, Connection, UnknownTopic
 from mainstem.client.cluster import Api, Cluster, Coordinator
 from mainstem.core import TopicPartition
+from tests.support.proxy import CuttingProxy
 
 
 def run(connection, work):
@@ -25,6 +26,14 @@ def test_the_clusters_features_are_known_after_open(connection):
         return cluster.features
 
     assert run(connection, features)["transaction.version"] == 2
+
+
+def test_a_broker_that_ends_before_it_answers_is_passed_over(connection):
+    async def features(cluster):
+        return cluster.features
+
+    with CuttingProxy(connection.bootstrap, cut_before_api=Api.API_VERSIONS, most_cuts=1) as proxy:
+        assert run(Connection(proxy.address), features)["transaction.version"] == 2
 
 
 def test_leaders_and_coordinators_are_found_and_connections_shared(connection, topic):

@@ -61,10 +61,19 @@ class Cluster:
 
     async def open(self) -> None:
         """Connect to the first bootstrap server that answers and learn what the cluster can do."""
-        response = await self.call(
-            await self._any(), Api.API_VERSIONS, 3, client_software_name=CLIENT_ID, client_software_version="0"
-        )
-        self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        for attempt in range(
+            1 + len(self._connection.addresses)
+        ):  # one may end before it answers, then another is asked
+            try:
+                response = await self.call(
+                    await self._any(), Api.API_VERSIONS, 3, client_software_name=CLIENT_ID, client_software_version="0"
+                )
+            except BrokerUnavailable:
+                if attempt == len(self._connection.addresses):
+                    raise
+            else:
+                self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+                return
 
     async def close(self) -> None:
         """Close every connection; one whose broker takes nothing within a second is cut off."""
