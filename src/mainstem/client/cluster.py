@@ -61,9 +61,8 @@ class Cluster:
 
     async def open(self) -> None:
         """Connect to the first bootstrap server that answers and learn what the cluster can do."""
-        for attempt in range(
-            1 + len(self._connection.addresses)
-        ):  # one may end before it answers, then another is asked
+        # One may end before it answers: then another is asked.
+        for attempt in range(1 + len(self._connection.addresses)):
             try:
                 response = await self.call(
                     await self._any(), Api.API_VERSIONS, 3, client_software_name=CLIENT_ID, client_software_version="0"

@@ -177,9 +177,8 @@ def _decoded(value: "Column", schema: TopicSchema) -> "Column":
         if number in schema.later:
             is_whole = F.lit(True)
             if isinstance(tree := _tree(writer), dict) and tree.get("type") == "record":
-                no_fields = with_sentinel(
-                    json.dumps({**tree, "fields": []}), schema.topic
-                )  # Spark may have no type for it
+                # Without its fields: Spark may have no type for them, and Avro passes over what nobody asks for.
+                no_fields = with_sentinel(json.dumps({**tree, "fields": []}), schema.topic)
                 own = {"avroSchema": no_fields, "mode": "PERMISSIVE"}
                 is_whole = from_avro(payload, for_spark(writer), own)[SENTINEL].isNotNull()
             message = F.raise_error(F.lit(f"{LATER_ID} {number} of topic {schema.topic}"))

@@ -35,9 +35,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _FLOAT32_MAX: Final = 3.4028234663852886e38
-_FLOAT32_LIMIT: Final = (
-    3.4028235677973366e38  # from here on it is rounded to infinity; programs write the most as 3.4028235e38
-)
+# From here on it is rounded to infinity; programs write the most as 3.4028235e38.
+_FLOAT32_LIMIT: Final = 3.4028235677973366e38
 _INT: Final = (-(2**31), 2**31 - 1)
 _LONG: Final = (-(2**63), 2**63 - 1)
 _EXACT: Final = 2**53  # up to there each whole number is a float
