@@ -1,10 +1,11 @@
 """Mainstem: one durable log, everything else subscribes to it."""
 
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
     from mainstem.broker.config import BrokerConfig
     from mainstem.embedded_log import EmbeddedLog
     from mainstem.log import LogConfig
@@ -13,7 +14,7 @@ __all__ = ["embedded"]
 
 
 def embedded(
-    data: Path | None = None, *, broker: "BrokerConfig | None" = None, log: "LogConfig | None" = None
+    data: "Path | None" = None, *, broker: "BrokerConfig | None" = None, log: "LogConfig | None" = None
 ) -> "AbstractContextManager[EmbeddedLog]":
     """A log inside this process: `with mainstem.embedded() as log:`, and any Kafka client connects to `log.bootstrap`.
 

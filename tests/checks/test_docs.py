@@ -8,8 +8,8 @@ import click
 import pytest
 
 from mainstem.audit.books import Line
-from mainstem.cli import COMMANDS
 from mainstem.cli.clean import Cleaned
+from mainstem.cli.commands import COMMANDS
 from mainstem.cli.job import JobRetired
 from mainstem.cli.log import Repaired
 from mainstem.cli.sink import SinkRetired

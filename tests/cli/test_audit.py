@@ -2,7 +2,7 @@ import json
 
 from click.testing import CliRunner
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.reports import Report, write_reports

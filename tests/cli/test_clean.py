@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem import embedded
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.standalone.state import bind_project, claim_directory, is_up, marker_file
 from tests.support.commands import mainstem, the_line

@@ -4,7 +4,7 @@ import re
 
 from click.testing import CliRunner
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.standalone.doctor import Finding
 from tests.support.commands import mainstem
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.client.append import append
 from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.connection import Connection

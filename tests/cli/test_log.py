@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.core.process import PARENT
 from tests.support.raw import RawClient
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS

@@ -1,7 +1,7 @@
 import pytest
 from click.testing import CliRunner
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 
 
 @pytest.mark.parametrize("process", ["gateway", "connect", "spark"])

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem import embedded
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.client.catalog import read_catalog, retired_readers, sinks_of, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_internal_topics

@@ -3,7 +3,7 @@ import uuid
 
 from click.testing import CliRunner
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.cli.status import position
 from mainstem.client.connection import Connection
 from mainstem.client.reports import Report, write_reports

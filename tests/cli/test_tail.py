@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer, TopicPartition
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.cli.target import DEFAULT_BOOTSTRAP, NotUp, Target, data_directory, probe
 from mainstem.client.connection import Connection
 from mainstem.core.locks import DirectoryLock

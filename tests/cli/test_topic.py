@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem.broker.topics import MAX_PARTITIONS
-from mainstem.cli import group
+from mainstem.cli.commands import group
 from mainstem.cli.topic import MOST_PARTITIONS
 from mainstem.client import topics
 from mainstem.client.catalog import write_catalog

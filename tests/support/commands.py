@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from mainstem.cli import group
+from mainstem.cli.commands import group
 
 
 def mainstem(*arguments, environment=None, timeout=120, **options):

@@ -5,14 +5,14 @@ import sys
 import click
 import pytest
 
-from mainstem.cli import extra_of, for_people
+from mainstem.cli.commands import extra_of, for_people
 from mainstem.core import Retriable, UserError
 from mainstem.core.process import PARENT
 from tests.support.commands import every_command, mainstem, the_line
 
 FAIL = """
 import sys
-from mainstem.cli import fail
+from mainstem.cli.commands import fail
 from mainstem.core.errors import Retriable, Superseded, UserError
 fail({"user": UserError, "later": Retriable, "over": Superseded}[sys.argv[1]]("expected a, found b", hint="do c"))
 """
@@ -79,11 +79,11 @@ def test_an_error_in_a_group_of_tasks_is_found():
 
 RAISE = """
 import sys
-from mainstem import cli
+from mainstem.cli import commands
 def fails(**_):
     raise eval(sys.argv[1])
-cli.group.main = fails
-cli.main()
+commands.group.main = fails
+commands.main()
 """
 
 
@@ -130,3 +130,25 @@ def test_output_that_has_no_room_is_one_line():
         command = [sys.executable, "-m", "mainstem", "plan", "--help"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert the_line(done) == "mainstem: No space left on device (make room on the disk)"
+
+
+INTERRUPT = """
+import signal, sys
+module = sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == module:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+from mainstem.cli import main
+sys.meta_path.insert(0, Interrupt())
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "mainstem.core.process", "kio.static.primitive", "mainstem.cli.topic"])
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(module):
+    command = [sys.executable, "-c", INTERRUPT, module, "topic", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (130, "")
