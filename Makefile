@@ -80,7 +80,7 @@ check: tools
 # room that needs no Spark; then the longest come first.
 rooms = '$(addprefix tests/,$(1))'
 ROOMS := $(call rooms,broker) $(call rooms,process registry contract examples cli) $(call rooms,crash) $(call rooms,connect) \
-    $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire audit records core test_*.py)
+    $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire serve audit records core test_*.py)
 LANES ?= 2
 
 test: tools
@@ -115,7 +115,7 @@ wheel: $(VENV)/installed
 lock: $(VENV)/pip
 	@[ -x $(VENV)/lock/bin/python ] || $(PY) -m venv $(VENV)/lock
 	@$(VENV)/lock/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/lock.txt
-	$(COMPILE) pyproject.toml --extra gateway --extra postgres --extra spark --extra demo --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra gateway --extra postgres --extra spark --extra serve --extra demo --group dev -o requirements/dev.txt
 	$(COMPILE) requirements/build.in --constraint requirements/dev.txt -o requirements/build.txt
 	$(COMPILE) requirements/java.in -o requirements/java.txt
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt

@@ -23,6 +23,7 @@ ROOMS = {
     "registry": "AGREE:",
     "connect": "IN and OUT:",
     "process": "CHANGE:",
+    "serve": "ANSWER:",
     "audit": "PROVE:",
     "standalone": "The only place",
     "cli": "Doors for people",

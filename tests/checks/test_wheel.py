@@ -122,6 +122,7 @@ def test_the_log_and_its_tools_need_no_extra(installed: Path) -> None:
 
 EXTRAS = (
     "deltalake",
+    "duckdb",
     "fastavro",
     "httptools",
     "numpy",
@@ -129,7 +130,9 @@ EXTRAS = (
     "psycopg2",
     "pyarrow",
     "pyspark",
+    "rocksdict",
     "starlette",
+    "tantivy",
     "uvicorn",
 )
 """What the extras of pyproject.toml install, as it is imported."""

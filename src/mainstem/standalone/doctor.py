@@ -20,10 +20,12 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "gateway": ("starlette", "uvicorn", "httptools", "fastavro"),
     "postgres": ("psycopg2", "fastavro"),
     "spark": ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "fastavro"),
+    "serve": ("rocksdict", "tantivy", "duckdb", "pyarrow", "starlette", "uvicorn", "httptools", "fastavro"),
 }
 NEEDED_BY = {
     "gateway": "`mainstem up` of any project",
     "postgres": "sources and destinations of type postgres",
+    "serve": "serving nodes",
     "spark": "jobs, `mainstem plan` and the lakehouse",
 }
 """What an extra is for; the log alone needs none."""

@@ -1,0 +1,17 @@
+"""ANSWER: followers apply topics to local indexes; reads may wait for an offset (read your own writes)."""
+
+from mainstem.serve.errors import BadQuery, IndexDamaged, NotApplied, NotKept, OtherShape
+from mainstem.serve.index import Applied, Change, Index, Row, to_json
+
+__all__ = [
+    "Applied",
+    "BadQuery",
+    "Change",
+    "Index",
+    "IndexDamaged",
+    "NotApplied",
+    "NotKept",
+    "OtherShape",
+    "Row",
+    "to_json",
+]

@@ -1,0 +1,33 @@
+"""What an index cannot do or answer.
+
+UserError
+├── BadQuery                 the query is not one, or asks for what it may not
+│   └── NotKept              as of a position whose records, or part of them, the index never had
+└── OtherShape               the directory holds an index of another kind or with other columns: build a new one
+Retriable
+└── NotApplied               as of a position that the index has not reached
+CorruptData
+└── IndexDamaged             it cannot be opened, or its content contradicts itself: build a new one from the log
+"""
+
+from mainstem.core.errors import CorruptData, Retriable, UserError
+
+
+class BadQuery(UserError):
+    """The query cannot be answered as it stands: its syntax, a column that is not there, a limit."""
+
+
+class NotKept(BadQuery):
+    """A read as of a position before the first record that the index was built from."""
+
+
+class OtherShape(UserError):
+    """The directory is that of an index with other columns, or of another kind or version."""
+
+
+class NotApplied(Retriable):
+    """A read as of a position that the index has not applied yet."""
+
+
+class IndexDamaged(CorruptData):
+    """Files are missing or cut short, or what is in them does not fit together."""

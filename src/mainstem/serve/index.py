@@ -1,0 +1,103 @@
+"""The words that all indexes share: what is applied to one, how far it is, how its rows are told.
+
+An index keeps its position inside its own commits. After a crash rows and position agree, whatever was lost, and the
+records after that position are read again.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from mainstem.client.progress import NextOffsets, Read
+
+Row = dict[str, Any]
+"""Column -> value, as `registry.avro.decode` gives them."""
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """What one record does to an index: it sets the row of its key, or, with None, deletes it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str  # the text of the record's key; "" where it has none
+    row: Row | None
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """How far an index is, and in which log; a part of its every commit."""
+
+    log: str  # the cluster's id
+    topic_ids: dict[str, str] = {}
+    reads: dict[str, dict[int, Read]] = {}  # topic -> partition -> from where to where it was read, and the books
+
+    @property
+    def position(self) -> NextOffsets:
+        """Topic -> partition -> next offset."""
+        return {
+            topic: {partition: read.end for partition, read in reads.items()} for topic, reads in self.reads.items()
+        }
+
+    def encode(self) -> bytes:
+        """As JSON, to lie in an index's commit."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def decode(data: bytes | str) -> "Applied":
+        """The other way; what is no such JSON is a `msgspec.MsgspecError`."""
+        return msgspec.json.decode(data, type=Applied)
+
+
+class Index(Protocol):
+    """One thread applies; others may read at the same time, and see a whole commit or nothing of it."""
+
+    @property
+    def applied(self) -> Applied | None:
+        """What is committed, and what readers see; None: nothing was ever committed."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something that waits for `commit`: always False where `apply` commits."""
+        ...
+
+    def apply(self, changes: Sequence[Change], applied: Applied) -> None:
+        """Lay `changes`, in their order, over the rows: all or nothing. `applied` is where that leads to.
+
+        On return a crash of the process takes nothing of it and readers see it, except where `pending` says that
+        this waits for `commit`.
+        """
+        ...
+
+    def commit(self) -> None:
+        """Make what is pending durable and visible."""
+        ...
+
+    def snapshot(self, directory: Path) -> None:
+        """Copy what is committed into `directory`, which is made; it can be opened as an index. Called by the thread
+        that applies.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back files and threads; what is pending is not committed."""
+        ...
+
+
+def to_json(value: Any) -> Any:
+    """A value or a row for `msgspec.json.encode`, which writes it as docs/json.md says of `mainstem tail`.
+
+    Numbers that JSON has not are texts as PostgreSQL writes them; a Decimal is a text, bytes are base64, times are
+    ISO 8601.
+    """
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case Mapping():
+            return {name: to_json(each) for name, each in value.items()}
+        case list() | tuple():
+            return [to_json(each) for each in value]
+    return value

@@ -1,0 +1,41 @@
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from mainstem.client.progress import Read
+from mainstem.serve import Applied, to_json
+
+
+def test_where_an_index_is_comes_back_from_its_commit():
+    read = Read(start=5, end=9, rows=3, tombstones=1, hash=2**64 - 1)
+    applied = Applied("abc", {"shop.orders": "id"}, {"shop.orders": {0: read, 3: Read(end=0)}})
+    assert Applied.decode(applied.encode()) == applied
+    assert applied.position == {"shop.orders": {0: 9, 3: 0}}
+
+
+def test_what_is_no_position_is_refused():
+    with pytest.raises(msgspec.MsgspecError):
+        Applied.decode(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (float("nan"), '"NaN"'),
+        (float("inf"), '"Infinity"'),
+        ([1.5, {"x": float("-inf")}], '[1.5,{"x":"-Infinity"}]'),
+        (Decimal("1.10"), '"1.10"'),
+        (b"\x00\xff", '"AP8="'),
+        (datetime(2026, 1, 2, 3, 4, 5, 6, UTC), '"2026-01-02T03:04:05.000006Z"'),
+        (datetime(2026, 1, 2, 3, 4, 5), '"2026-01-02T03:04:05"'),
+        (date(2026, 1, 2), '"2026-01-02"'),
+        (time(3, 4), '"03:04:00"'),
+        (UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+        ((None, True, 2**63), "[null,true,9223372036854775808]"),
+    ],
+)
+def test_a_value_in_json(value, text):
+    assert msgspec.json.encode(to_json(value)).decode() == text
