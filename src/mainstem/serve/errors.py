@@ -1,13 +1,16 @@
 """What an index cannot do or answer.
 
-UserError
-├── BadQuery                 the query is not one, or asks for what it may not
-│   └── NotKept              as of a position whose records, or part of them, the index never had
-└── OtherShape               the directory holds an index of another kind or with other columns: build a new one
-Retriable
-└── NotApplied               as of a position that the index has not reached
-CorruptData
-└── IndexDamaged             it cannot be opened, or its content contradicts itself: build a new one from the log
+MainstemError
+├── UserError
+│   ├── BadQuery             the query is not one, or asks for what it may not
+│   │   └── NotKept          as of a position whose records, or part of them, the index never had
+│   └── OtherShape           the directory holds an index of another kind or with other columns: build a new one
+├── Retriable
+│   ├── NotApplied           as of a position that the index has not reached
+│   ├── IndexInUse           somebody else has the directory open
+│   └── IndexUnavailable     the machine refuses room, memory or files: nothing was applied
+└── CorruptData
+    └── IndexDamaged         it cannot be opened, or its content contradicts itself: build a new one from the log
 """
 
 from mainstem.core.errors import CorruptData, Retriable, UserError
@@ -27,6 +30,16 @@ class OtherShape(UserError):
 
 class NotApplied(Retriable):
     """A read as of a position that the index has not applied yet."""
+
+
+class IndexInUse(Retriable):
+    """Somebody else has the directory open; after a crash, for as long as the old process lives."""
+
+
+class IndexUnavailable(Retriable):
+    """The machine refuses what the index needs, as room on the disk or another open file. Its content is as it was;
+    open it again.
+    """
 
 
 class IndexDamaged(CorruptData):

@@ -1,0 +1,373 @@
+"""Rows by their key, in RocksDB: one topic, its last row per key, and, where that is asked for, every row before it.
+
+    a                                      state: commits, order, flushed, applied (JSON)
+    f<commit, 8 bytes>                     the last commit that was flushed (below)
+    k<text of the record's key>            where its row is: the bytes of its key's columns
+    r<key>                                 [partition, offset, text of the record's key, row]
+    v<key><partition, 4><2**63-1-offset, 8>  [order, row or null]: versions, the newest first; order counts them all
+
+`<key>` is the key's columns as `serve/keys.py` writes them. A record whose row has another key than the last one with
+the same record key moves the row; of two record keys with the same columns, the later one owns the row.
+
+All is in one write, and so in one log file of RocksDB until it is flushed. Each flush is preceded by a mark (f), which
+the state of later commits names: a database that has lost files in the middle, and not at its end, lacks that mark.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainstem.serve.directory import IndexDirectory
+from mainstem.serve.errors import BadQuery, IndexDamaged, NotApplied, NotKept
+from mainstem.serve.index import Applied, Change, Row
+from mainstem.serve.keys import encode_key
+from mainstem.serve.rows import pack, packed, unpack
+
+if TYPE_CHECKING:
+    from rocksdict import Options, RdictIter, WriteBatch
+
+KIND = "key-value"
+_STATE = b"a"
+_VERSION = Struct(">iQ")
+_NEWEST = 2**63 - 1
+_ABOVE = b"\xff"  # above the first byte of every value of a key
+_FLUSH_BYTES = 32 << 20
+"""So much of writes is held in memory, and read from RocksDB's log at the next start."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A row, and the record that it comes from."""
+
+    row: Row
+    partition: int
+    offset: int
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Rows in the order of their keys; `after` is where to go on, None at the end."""
+
+    rows: list[Found]
+    after: bytes | None
+
+
+class _State(msgspec.Struct, frozen=True):
+    commits: int
+    order: int
+    flushed: int
+    applied: Applied
+
+
+class KeyValueIndex:
+    """The rows of one topic by their key; `apply` commits."""
+
+    pending = False
+
+    def __init__(self, directory: IndexDirectory, key_columns: Sequence[str], *, versions: bool) -> None:
+        self.directory = directory
+        self.key_columns = tuple(key_columns)
+        self.versions = versions
+        self._state: _State | None = None
+        self._unflushed = 0
+
+    @staticmethod
+    def open(path: Path, *, key_columns: Sequence[str], versions: bool) -> "KeyValueIndex":
+        """Open the index, or begin one.
+
+        Raises:
+            OtherShape: it has other key columns, or versions where none are wanted, or none.
+            IndexDamaged, IndexInUse, IndexUnavailable: see there.
+        """
+        shape = {"key_columns": list(key_columns), "versions": versions}
+        directory = IndexDirectory.open(path, KIND, shape)
+        try:
+            index = KeyValueIndex(directory, key_columns, versions=versions)
+            with directory.explained():
+                index._open()
+        except BaseException:
+            directory.close()
+            raise
+        return index
+
+    @property
+    def applied(self) -> Applied | None:
+        """As in `Index`."""
+        return None if self._state is None else self._state.applied
+
+    def apply(self, changes: Sequence[Change], applied: Applied) -> None:
+        """As in `Index`.
+
+        Raises:
+            BadQuery: a column of the key has a value that no key can have.
+        """
+        if len(applied.reads) > 1:
+            raise ValueError(f"a key-value index is of one topic, found {sorted(applied.reads)}")
+        with self.directory.explained():
+            before = self._state or _State(0, 0, 0, applied)
+            state = _State(before.commits + 1, before.order + len(changes), before.flushed, applied)
+            batch = _Batch(self, changes, before.order)
+            self._write(batch.lay(changes), state)
+        self.directory.committed()
+        self._state = state
+        if self._unflushed >= _FLUSH_BYTES:
+            with self.directory.explained():
+                self._flush()
+
+    def commit(self) -> None:
+        """Nothing waits for it."""
+
+    def get(self, key: Sequence[Any], at: Mapping[int, int] | None = None) -> Found | None:
+        """The row of a key, now, or `at` a position of the log (partition -> next offset).
+
+        Nothing counts of a partition that `at` does not name.
+
+        Raises:
+            BadQuery: not as many values as the key has columns, or `at` of an index without versions.
+            NotKept, NotApplied: `at` is before or after what was applied.
+        """
+        if len(key) != len(self.key_columns):
+            expected = f"{len(self.key_columns)} values ({', '.join(self.key_columns)})"
+            raise BadQuery(f"key: expected {expected}, found {len(key)}")
+        encoded = encode_key(key)
+        with self.directory.explained():
+            if at is None:
+                value = self._db.get(b"r" + encoded)
+                return None if value is None else _found(value)
+            self._check(at)
+            return _as_of(self._db.iter(), encoded, at)
+
+    def scan(
+        self,
+        prefix: Sequence[Any] = (),
+        after: bytes | None = None,
+        limit: int = 100,
+        at: Mapping[int, int] | None = None,
+    ) -> Page:
+        """Up to `limit` rows whose key begins with the values `prefix`, from behind `after`, in the order of the keys.
+
+        A page is of one moment; the next one may be of a later one, unless both have the same `at`.
+
+        Raises:
+            As `get`; BadQuery: `after` is from a scan of another prefix.
+        """
+        if len(prefix) > len(self.key_columns):
+            raise BadQuery(f"prefix: expected up to {len(self.key_columns)} values, found {len(prefix)}")
+        if limit < 1:
+            raise BadQuery(f"limit: expected 1 or more, found {limit}")
+        begin = encode_key(prefix)
+        if after is not None and not after.startswith(begin):
+            raise BadQuery("after: it is from a scan of another prefix")
+        with self.directory.explained():
+            if at is not None:
+                self._check(at)
+            found = self._rows(begin, after) if at is None else self._rows_as_of(begin, after, at)
+            rows: list[Found] = []
+            last = None
+            for key, row in found:
+                if len(rows) == limit:
+                    return Page(rows, last)
+                rows.append(row)
+                last = key
+            return Page(rows, None)
+
+    def snapshot(self, directory: Path) -> None:
+        """As in `Index`; files that do not change any more are linked where the file system can."""
+        from rocksdict import Checkpoint
+
+        with self.directory.explained():
+            self._flush()
+            self.directory.copy_description(directory)
+            Checkpoint(self._db).create_checkpoint(str(directory / self.directory.files.name))
+
+    def close(self) -> None:
+        """As in `Index`."""
+        self._db.close()
+        self.directory.close()
+
+    def _open(self) -> None:
+        from rocksdict import Rdict
+
+        self._db: Rdict = Rdict(str(self.directory.files), _options())
+        try:
+            self._state = self._read_state()
+            self.directory.check_found(self._state is not None)
+            if self._state is not None:
+                self._flush()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _read_state(self) -> _State | None:
+        data = self._db.get(_STATE)
+        if data is None:
+            return None
+        try:
+            state = msgspec.json.decode(data, type=_State)
+        except msgspec.MsgspecError as error:
+            raise IndexDamaged(f"{self.directory.path}: its state: {error}") from error
+        if state.flushed and self._db.get(_mark(state.flushed)) is None:
+            lost = f"commit {state.commits} follows on {state.flushed}, which is lost"
+            raise IndexDamaged(f"{self.directory.path}: {lost}")
+        return state
+
+    def _write(self, batch: "WriteBatch", state: _State) -> None:
+        batch.put(_STATE, msgspec.json.encode(state))
+        self._unflushed += batch.size_in_bytes()
+        self._db.write(batch)
+
+    def _flush(self) -> None:
+        """Write all to tables, so that RocksDB's log is empty: there is never more than one log with commits in it."""
+        from rocksdict import WriteBatch
+
+        state = self._state
+        if state is not None and state.commits != state.flushed:
+            batch = WriteBatch(raw_mode=True)
+            batch.delete(_mark(state.flushed))
+            batch.put(_mark(state.commits), b"")
+            state = msgspec.structs.replace(state, flushed=state.commits)
+            self._write(batch, state)
+            self._db.flush()
+            self._state = state
+            self._unflushed = 0
+
+    def _check(self, at: Mapping[int, int]) -> None:
+        if not self.versions:
+            raise BadQuery("this index keeps no versions", hint="set versions = true for the view; it is built anew")
+        applied = self.applied
+        reads = next(iter(applied.reads.values()), {}) if applied else {}
+        for partition, offset in at.items():
+            read = reads.get(partition)
+            if read is not None and offset < read.start:
+                kept = f"rows are kept as of offset {read.start} and later"
+                raise NotKept(f"partition {partition}: {kept}, asked for {offset}")
+            end = 0 if read is None else read.end
+            if offset > end:
+                raise NotApplied(f"partition {partition}: asked for offset {offset}, applied are those before {end}")
+
+    def _rows(self, begin: bytes, after: bytes | None) -> Iterator[tuple[bytes, Found]]:
+        iterator = self._db.iter()
+        iterator.seek(b"r" + begin if after is None else b"r" + after + b"\0")
+        end = b"r" + begin + _ABOVE
+        while _valid(iterator) and (key := iterator.key()) < end:
+            yield key[1:], _found(iterator.value())
+            iterator.next()
+
+    def _rows_as_of(self, begin: bytes, after: bytes | None, at: Mapping[int, int]) -> Iterator[tuple[bytes, Found]]:
+        iterator = self._db.iter()
+        iterator.seek(b"v" + begin if after is None else b"v" + after + _ABOVE)
+        end = b"v" + begin + _ABOVE
+        while _valid(iterator) and (key := iterator.key()) < end:
+            encoded = key[1 : -_VERSION.size]
+            found = _as_of(iterator, encoded, at)
+            if found is not None:
+                yield encoded, found
+            iterator.seek(b"v" + encoded + _ABOVE)
+
+
+class _Batch:
+    """One write for many changes; what it has changed already is looked up here, and else in the database."""
+
+    def __init__(self, index: KeyValueIndex, changes: Sequence[Change], order: int) -> None:
+        from rocksdict import WriteBatch
+
+        self._index = index
+        self._order = order
+        self._batch = WriteBatch(raw_mode=True)
+        texts = list({change.key for change in changes if change.key})
+        places: Any = index._db.get([b"k" + text.encode() for text in texts]) if texts else []
+        self._places = dict(zip(texts, places, strict=True))
+        self._owners: dict[bytes, str | None] = {}
+
+    def lay(self, changes: Sequence[Change]) -> "WriteBatch":
+        columns = self._index.key_columns
+        for change in changes:
+            self._order += 1
+            if change.row is not None:
+                self._set(change, encode_key([change.row.get(column) for column in columns]), change.row)
+            elif change.key and (place := self._places[change.key]) is not None:
+                self._remove(change, place)
+                self._batch.delete(b"k" + change.key.encode())
+                self._places[change.key] = None
+        return self._batch
+
+    def _set(self, change: Change, encoded: bytes, row: Row) -> None:
+        if change.key and (place := self._places[change.key]) != encoded:
+            if place is not None:
+                self._remove(change, place)
+            self._batch.put(b"k" + change.key.encode(), encoded)
+            self._places[change.key] = encoded
+        self._owners[encoded] = change.key
+        raw = packed(row)
+        self._batch.put(b"r" + encoded, pack(change.partition, change.offset, change.key, raw))
+        self._version(change, encoded, raw)
+
+    def _remove(self, change: Change, encoded: bytes) -> None:
+        if self._owner(encoded) == change.key:
+            self._owners[encoded] = None
+            self._batch.delete(b"r" + encoded)
+            self._version(change, encoded, None)
+
+    def _owner(self, encoded: bytes) -> str | None:
+        if encoded not in self._owners:
+            value = self._index._db.get(b"r" + encoded)
+            self._owners[encoded] = None if value is None else unpack(value)[2]
+        return self._owners[encoded]
+
+    def _version(self, change: Change, encoded: bytes, row: msgspec.Raw | None) -> None:
+        if self._index.versions:
+            version = _VERSION.pack(change.partition, _NEWEST - change.offset)
+            self._batch.put(b"v" + encoded + version, pack(self._order, row))
+
+
+def _as_of(iterator: "RdictIter", encoded: bytes, at: Mapping[int, int]) -> Found | None:
+    """The newest version of a key below `at`. A key is in one partition, unless partitions were added: then the one
+    counts that was applied last.
+    """
+    start = b"v" + encoded
+    newest, found = -1, None
+    iterator.seek(start)
+    while _valid(iterator) and (key := iterator.key()).startswith(start):
+        partition, _ = _VERSION.unpack(key[len(start) :])
+        if next_offset := at.get(partition, 0):
+            iterator.seek(start + _VERSION.pack(partition, _NEWEST - (next_offset - 1)))
+            if _valid(iterator) and (key := iterator.key()).startswith(start):
+                where, version = _VERSION.unpack(key[len(start) :])
+                order, row = unpack(iterator.value())
+                if where == partition and order > newest:
+                    newest, found = order, None if row is None else Found(row, partition, _NEWEST - version)
+        iterator.seek(start + _VERSION.pack(partition, _NEWEST) + _ABOVE)
+    return found
+
+
+def _valid(iterator: "RdictIter") -> bool:
+    """Whether it stands at an entry; it raises where it stands at none because a file could not be read."""
+    if iterator.valid():
+        return True
+    iterator.status()
+    return False
+
+
+def _found(value: bytes) -> Found:
+    partition, offset, _, row = unpack(value)
+    return Found(row, partition, offset)
+
+
+def _mark(commit: int) -> bytes:
+    return b"f" + commit.to_bytes(8, "big")
+
+
+def _options() -> "Options":
+    from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options
+
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(8 * _FLUSH_BYTES)  # never full: we flush
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_keep_log_file_num(2)
+    blocks = BlockBasedOptions()
+    blocks.set_bloom_filter(10, False)
+    blocks.set_block_cache(Cache(64 << 20))
+    options.set_block_based_table_factory(blocks)
+    return options

@@ -1,0 +1,60 @@
+"""Applies changes to an index until it is killed, and prints what it has applied: `applied <changes>`.
+
+    index_writer.py KIND DIRECTORY
+
+The changes are the same in every run; the index says how many of them it has.
+"""
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from mainstem.client.progress import Read
+from mainstem.serve import Applied, Change, Index
+
+TOPIC, PARTITIONS = "t", 3
+
+
+def open_index(kind: str, directory: Path) -> Any:
+    if kind == "key-value":
+        from mainstem.serve import key_value
+
+        key_value._FLUSH_BYTES = 200_000
+        return key_value.KeyValueIndex.open(directory, key_columns=["id"], versions=True)
+    raise ValueError(kind)
+
+
+def change(number: int) -> Change:
+    """The `number`th change: a row is set, set again, or deleted."""
+    draw = random.Random(number)
+    key = draw.randrange(500)
+    row = {"id": key, "n": number, "word": draw.choice(["red", "green", "blue"]), "text": "x" * draw.randrange(200)}
+    return Change(TOPIC, key % PARTITIONS, number, str(key), row if draw.random() < 0.8 else None)
+
+
+def applied(count: int) -> Applied:
+    """Where an index is that has the first `count` changes."""
+    return Applied("log", {TOPIC: "id"}, {TOPIC: {partition: Read(end=count) for partition in range(PARTITIONS)}})
+
+
+def count_of(index: Index) -> int:
+    return 0 if index.applied is None else index.applied.position[TOPIC][0]
+
+
+def main(kind: str, directory: Path) -> None:
+    index = open_index(kind, directory)
+    count = count_of(index)
+    print("opened", flush=True)
+    draw = random.Random(count)
+    while True:
+        batch = [change(count + n) for n in range(draw.randint(1, 60))]
+        count += len(batch)
+        index.apply(batch, applied(count))
+        if index.pending and draw.random() < 0.5:
+            index.commit()
+        print("applied", count_of(index), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,94 @@
+"""A process that applies changes to an index is killed with SIGKILL, over and over: the rows are those of the position
+that the index says, which is never behind what it had said before.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainstem.serve import Change
+from tests.crash.index_writer import change, count_of, open_index
+from tests.support.repository import ROOT
+
+WRITER = "tests.crash.index_writer"
+
+
+def run_and_kill(kind: str, directory: Path, seconds: float, *, when_opened: bool) -> int:
+    """How many changes a writer said that it has applied, before it was killed; 0: it said nothing."""
+    command = [sys.executable, "-m", WRITER, kind, str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            if when_opened:
+                assert process.stdout.readline() == b"opened\n"
+            time.sleep(seconds)
+            assert process.poll() is None, "it ended by itself"
+        finally:
+            process.send_signal(signal.SIGKILL)
+        lines = process.stdout.read().decode().split("\n")[:-1]
+    said = [int(line.split()[1]) for line in lines if line.startswith("applied")]
+    return said[-1] if said else 0
+
+
+class Fold:
+    """The rows that the first `count` changes lead to."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.rows: dict[int, Change] = {}
+
+    def to(self, count: int) -> dict[int, Change]:
+        for number in range(self.count, count):
+            made = change(number)
+            if made.row is None:
+                self.rows.pop(int(made.key), None)
+            else:
+                self.rows[int(made.key)] = made
+        self.count = count
+        return self.rows
+
+
+def check_key_value(index: Any, rows: dict[int, Change], count: int) -> None:
+    page = index.scan(limit=1000)
+    assert [(found.row, found.partition, found.offset) for found in page.rows] == [
+        (made.row, made.partition, made.offset) for _, made in sorted(rows.items())
+    ]
+    past, at = Fold().to(count // 2), dict.fromkeys(range(3), count // 2)
+    assert [found.row for found in index.scan(limit=1000, at=at).rows] == [past[key].row for key in sorted(past)]
+
+
+CHECKS: dict[str, Callable[[Any, dict[int, Change], int], None]] = {"key-value": check_key_value}
+
+
+def kill_loop(kind: str, directory: Path, times: int, seed: int) -> int:
+    draw, fold, before = random.Random(seed), Fold(), 0
+    for _ in range(times):
+        when_opened = draw.random() < 0.8
+        said = run_and_kill(kind, directory, draw.uniform(0.0, 0.4), when_opened=when_opened)
+        index = open_index(kind, directory)
+        try:
+            count = count_of(index)
+            assert count >= max(before, said), "it has lost what it had applied"
+            CHECKS[kind](index, fold.to(count), count)
+        finally:
+            index.close()
+        before = count
+    return before
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_rows_and_position_agree_after_kills(tmp_path, kind):
+    assert kill_loop(kind, tmp_path, times=20, seed=1) > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", CHECKS)
+def test_rows_and_position_agree_after_many_kills(tmp_path, kind):
+    assert kill_loop(kind, tmp_path, times=200, seed=2) > 0
