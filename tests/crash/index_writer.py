@@ -22,6 +22,10 @@ def open_index(kind: str, directory: Path) -> Any:
 
         key_value._FLUSH_BYTES = 200_000
         return key_value.KeyValueIndex.open(directory, key_columns=["id"], versions=True)
+    if kind == "search":
+        from mainstem.serve.search import SearchIndex
+
+        return SearchIndex.open(directory, {"id": "integer", "n": "integer", "word": "keyword", "text": "text"})
     raise ValueError(kind)
 
 

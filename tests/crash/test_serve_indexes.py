@@ -64,7 +64,20 @@ def check_key_value(index: Any, rows: dict[int, Change], count: int) -> None:
     assert [found.row for found in index.scan(limit=1000, at=at).rows] == [past[key].row for key in sorted(past)]
 
 
-CHECKS: dict[str, Callable[[Any, dict[int, Change], int], None]] = {"key-value": check_key_value}
+def check_search(index: Any, rows: dict[int, Change], count: int) -> None:
+    found = index.search("*", limit=1000)
+    assert found.total == len(rows)
+    assert sorted((hit.row["id"], hit.offset, hit.row["n"]) for hit in found.hits) == [
+        (key, made.offset, made.offset) for key, made in sorted(rows.items())
+    ]
+    for word in ("red", "green"):
+        assert index.search(f"word:{word}").total == sum(made.row["word"] == word for made in rows.values())
+
+
+CHECKS: dict[str, Callable[[Any, dict[int, Change], int], None]] = {
+    "key-value": check_key_value,
+    "search": check_search,
+}
 
 
 def kill_loop(kind: str, directory: Path, times: int, seed: int) -> int:
