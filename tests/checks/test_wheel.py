@@ -130,6 +130,7 @@ EXTRAS = (
     "psycopg2",
     "pyarrow",
     "pyspark",
+    "pytz",
     "rocksdict",
     "starlette",
     "tantivy",

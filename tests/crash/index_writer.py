@@ -26,6 +26,12 @@ def open_index(kind: str, directory: Path) -> Any:
         from mainstem.serve.search import SearchIndex
 
         return SearchIndex.open(directory, {"id": "integer", "n": "integer", "word": "keyword", "text": "text"})
+    if kind in ("stream", "changelog"):
+        from mainstem.serve.columns import TableShape
+        from mainstem.serve.sql import SqlIndex
+
+        columns = {"id": "INTEGER", "n": "BIGINT", "word": "VARCHAR", "text": "VARCHAR"}
+        return SqlIndex.open(directory, {TOPIC: TableShape(columns, kind)})
     raise ValueError(kind)
 
 
@@ -57,6 +63,8 @@ def main(kind: str, directory: Path) -> None:
         index.apply(batch, applied(count))
         if index.pending and draw.random() < 0.5:
             index.commit()
+        if kind in ("stream", "changelog") and draw.random() < 0.1:
+            index._writer.execute("CHECKPOINT")  # which else happens every 16 MB
         print("applied", count_of(index), flush=True)
 
 

@@ -74,9 +74,24 @@ def check_search(index: Any, rows: dict[int, Change], count: int) -> None:
         assert index.search(f"word:{word}").total == sum(made.row["word"] == word for made in rows.values())
 
 
+def check_changelog(index: Any, rows: dict[int, Change], count: int) -> None:
+    table = index.query("SELECT id, n, word, _partition, _offset FROM t ORDER BY id", limit=1000).rows
+    assert table == [
+        (key, made.row["n"], made.row["word"], made.partition, made.offset) for key, made in sorted(rows.items())
+    ]
+
+
+def check_stream(index: Any, rows: dict[int, Change], count: int) -> None:
+    table = index.query("SELECT _offset, id FROM t ORDER BY _offset", limit=count + 1).rows
+    every = [change(number) for number in range(count)]
+    assert table == [(made.offset, int(made.key)) for made in every if made.row is not None]
+
+
 CHECKS: dict[str, Callable[[Any, dict[int, Change], int], None]] = {
     "key-value": check_key_value,
     "search": check_search,
+    "changelog": check_changelog,
+    "stream": check_stream,
 }
 
 

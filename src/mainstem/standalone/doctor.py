@@ -20,7 +20,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "gateway": ("starlette", "uvicorn", "httptools", "fastavro"),
     "postgres": ("psycopg2", "fastavro"),
     "spark": ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "fastavro"),
-    "serve": ("rocksdict", "tantivy", "duckdb", "pyarrow", "starlette", "uvicorn", "httptools", "fastavro"),
+    "serve": ("rocksdict", "tantivy", "duckdb", "pyarrow", "pytz", "starlette", "uvicorn", "httptools", "fastavro"),
 }
 NEEDED_BY = {
     "gateway": "`mainstem up` of any project",
