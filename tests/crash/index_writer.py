@@ -1,8 +1,9 @@
 """Applies changes to an index until it is killed, and prints what it has applied: `applied <changes>`.
 
-    index_writer.py KIND DIRECTORY
+    index_writer.py KIND DIRECTORY [SNAPSHOTS]
 
-The changes are the same in every run; the index says how many of them it has.
+The changes are the same in every run; the index says how many of them it has. With a directory for snapshots it writes
+one now and then, and says `snapshot <changes>`.
 """
 
 import random
@@ -12,6 +13,7 @@ from typing import Any
 
 from mainstem.client.progress import Read
 from mainstem.serve import Applied, Change, Index
+from mainstem.serve.snapshot import write
 
 TOPIC, PARTITIONS = "t", 3
 
@@ -52,7 +54,7 @@ def count_of(index: Index) -> int:
     return 0 if index.applied is None else index.applied.position[TOPIC][0]
 
 
-def main(kind: str, directory: Path) -> None:
+def main(kind: str, directory: Path, snapshots: Path | None = None) -> None:
     index = open_index(kind, directory)
     count = count_of(index)
     print("opened", flush=True)
@@ -66,7 +68,9 @@ def main(kind: str, directory: Path) -> None:
         if kind in ("stream", "changelog") and draw.random() < 0.1:
             index._writer.execute("CHECKPOINT")  # which else happens every 16 MB
         print("applied", count_of(index), flush=True)
+        if snapshots is not None and draw.random() < 0.2 and write(index, snapshots):
+            print("snapshot", count_of(index), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], *map(Path, sys.argv[2:]))

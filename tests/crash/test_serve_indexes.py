@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from mainstem.serve import Change
+from mainstem.serve.snapshot import restore
 from tests.crash.index_writer import change, count_of, open_index
 from tests.support.repository import ROOT
 
 WRITER = "tests.crash.index_writer"
 
 
-def run_and_kill(kind: str, directory: Path, seconds: float, *, when_opened: bool) -> int:
-    """How many changes a writer said that it has applied, before it was killed; 0: it said nothing."""
-    command = [sys.executable, "-m", WRITER, kind, str(directory)]
+def run_and_kill(kind: str, *directories: Path, seconds: float, when_opened: bool = True) -> dict[str, int]:
+    """How many changes a writer said that it has applied, before it was killed, and that its last snapshot has."""
+    command = [sys.executable, "-m", WRITER, kind, *map(str, directories)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         try:
@@ -33,8 +34,7 @@ def run_and_kill(kind: str, directory: Path, seconds: float, *, when_opened: boo
         finally:
             process.send_signal(signal.SIGKILL)
         lines = process.stdout.read().decode().split("\n")[:-1]
-    said = [int(line.split()[1]) for line in lines if line.startswith("applied")]
-    return said[-1] if said else 0
+    return {what: int(count) for what, _, count in (line.partition(" ") for line in lines) if count}
 
 
 class Fold:
@@ -99,7 +99,7 @@ def kill_loop(kind: str, directory: Path, times: int, seed: int) -> int:
     draw, fold, before = random.Random(seed), Fold(), 0
     for _ in range(times):
         when_opened = draw.random() < 0.8
-        said = run_and_kill(kind, directory, draw.uniform(0.0, 0.4), when_opened=when_opened)
+        said = run_and_kill(kind, directory, seconds=draw.uniform(0.0, 0.4), when_opened=when_opened).get("applied", 0)
         index = open_index(kind, directory)
         try:
             count = count_of(index)
@@ -120,3 +120,25 @@ def test_rows_and_position_agree_after_kills(tmp_path, kind):
 @pytest.mark.parametrize("kind", CHECKS)
 def test_rows_and_position_agree_after_many_kills(tmp_path, kind):
     assert kill_loop(kind, tmp_path, times=200, seed=2) > 0
+
+
+@pytest.mark.parametrize("kind", ["key-value", "search", "changelog"])
+def test_a_snapshot_is_whole_whenever_its_writer_is_killed(tmp_path, kind):
+    """The index goes on from the last one that was said to be written, or one that came after it."""
+    draw, before = random.Random(3), 0
+    for number in range(6):
+        directories = (tmp_path / "live", tmp_path / "snapshots")
+        said = run_and_kill(kind, *directories, seconds=draw.uniform(0.1, 0.6)).get("snapshot", before)
+        restored = restore(tmp_path / "snapshots", tmp_path / f"restored {number}")
+        if restored is None:
+            assert said == 0
+            continue
+        index = open_index(kind, tmp_path / f"restored {number}")
+        try:
+            before = count_of(index)
+            assert index.applied == restored
+            assert before >= said
+            CHECKS[kind](index, Fold().to(before), before)
+        finally:
+            index.close()
+    assert before > 0

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from mainstem.client.progress import NextOffsets, Read
+from mainstem.serve.directory import IndexDirectory
 
 Row = dict[str, Any]
 """Column -> value, as `registry.avro.decode` gives them."""
@@ -52,7 +53,12 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class Index(Protocol):
-    """One thread applies; others may read at the same time, and see a whole commit or nothing of it."""
+    """One thread applies; others may read at the same time, and see a whole commit or nothing of it.
+
+    After an error the index is at `applied`, whatever was pending; go on from there, having opened it again.
+    """
+
+    directory: IndexDirectory
 
     @property
     def applied(self) -> Applied | None:
