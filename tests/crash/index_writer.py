@@ -16,6 +16,7 @@ from mainstem.serve import Applied, Change, Index
 from mainstem.serve.snapshot import write
 
 TOPIC, PARTITIONS = "t", 3
+WORDS = ("red", "green", "blue")
 
 
 def open_index(kind: str, directory: Path) -> Any:
@@ -39,10 +40,10 @@ def open_index(kind: str, directory: Path) -> Any:
 
 def change(number: int) -> Change:
     """The `number`th change: a row is set, set again, or deleted."""
-    draw = random.Random(number)
-    key = draw.randrange(500)
-    row = {"id": key, "n": number, "word": draw.choice(["red", "green", "blue"]), "text": "x" * draw.randrange(200)}
-    return Change(TOPIC, key % PARTITIONS, number, str(key), row if draw.random() < 0.8 else None)
+    mixed = (number * 2654435761 + 12345) % 2**32  # many are made: a generator for each would take longer than the rest
+    key = mixed // 2**8 % 500
+    row = {"id": key, "n": number, "word": WORDS[mixed // 2**20 % 3], "text": "x" * (mixed % 200)}
+    return Change(TOPIC, key % PARTITIONS, number, str(key), row if mixed // 2**4 % 5 else None)
 
 
 def applied(count: int) -> Applied:
