@@ -167,8 +167,7 @@ class SearchIndex:
     def close(self) -> None:
         """As in `Index`; waits for merges that have begun."""
         with self.directory.explained():
-            self._writer.rollback()
-            self._writer.wait_merging_threads()
+            self._writer.wait_merging_threads()  # no rollback before: merges of before it would go on beside the next owner
         del self._writer, self._index, self._served
         self.directory.close()
 
@@ -187,6 +186,14 @@ class SearchIndex:
         self._served = (searcher, self._state(searcher))
         self.directory.check_found(self.applied is not None)
         self._writer = self._index.writer(_HEAP_BYTES, 1)
+        self._begin()
+
+    def _begin(self) -> None:
+        """The first operation of a writer does nothing. It gets the number of the last commit; a merge up to that
+        commit, which can begin before the next one, takes it for a part of it, and forgets it in some of the segments:
+        a row stayed beside the one that had replaced it.
+        """
+        self._writer.delete_documents_by_term("__id", "nothing")
 
     def _state(self, searcher: "Searcher") -> Applied | None:
         from tantivy import Query
@@ -218,6 +225,7 @@ class SearchIndex:
             self._pending = None
             with contextlib.suppress(Exception):
                 self._writer.rollback()
+                self._begin()
             raise
 
     def _parse(self, text: str) -> "Query":
@@ -373,8 +381,12 @@ def _remove_leftovers(files: Path) -> None:
     """
     is_file = _files_of((files / "meta.json").read_bytes())
     for each in files.iterdir():
-        if not is_file(each.name) and not each.name.startswith(".") and each.name != "meta.json":
-            each.unlink()
+        if (
+            not is_file(each.name)
+            and (each.name.startswith(".tmp") or each.name[0] != ".")
+            and each.name != "meta.json"
+        ):
+            each.unlink(missing_ok=True)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
