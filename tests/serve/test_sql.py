@@ -299,10 +299,11 @@ SECRET = "what nobody may read"
 
 
 @pytest.mark.parametrize("number", range(len(attacks(""))))
-def test_no_query_reads_files_or_writes_or_sets(tmp_path, number):
+def test_no_query_reads_files_or_writes_or_sets(tmp_path, number, monkeypatch):
     import pyarrow
 
-    secret_rows = pyarrow.table({"secret": [SECRET]})  # a variable that a query would find
+    # A variable of the module would be found as a table.
+    monkeypatch.setattr("mainstem.serve.sql.secret_rows", pyarrow.table({"secret": [SECRET]}), raising=False)
     file = tmp_path / "secret.csv"
     file.write_text(SECRET)
     with opened(tmp_path / "index") as index:
@@ -316,7 +317,6 @@ def test_no_query_reads_files_or_writes_or_sets(tmp_path, number):
         assert index.query("SELECT * FROM duckdb_settings() ORDER BY name").rows == before
         fill(index, [one(0), one(1, a=2)])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["index", "secret.csv"]
-    assert secret_rows.num_rows == 1
 
 
 def test_parameters_are_values(tmp_path):

@@ -333,7 +333,7 @@ def _connect(path: Path, memory: str, threads: int) -> "duckdb.DuckDBPyConnectio
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "allow_community_extensions": "false",
-            "python_enable_replacements": "false",  # else a query reads the variables of its callers
+            "python_enable_replacements": "false",  # our variables are no tables; the first line forbids that, too
             "memory_limit": memory,
             "threads": str(threads),
             "temp_directory": str(path.with_name("temporary")),
