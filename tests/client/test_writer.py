@@ -36,6 +36,7 @@ def test_rows_and_position_become_visible_together(connection, topic, name):
     assert sorted(row[:2] for row in visible(connection, topic)) == sorted(rows)
     state = read_source(connection, name)
     assert state.position == {"lsn": 42}
+    assert state.ends == basis
     written = state.written[topic].values()
     assert sum(part.count for part in written) == 50
     assert sum(part.hash for part in written) % 2**64 == fingerprint_sum(rows)
@@ -53,9 +54,17 @@ def test_a_restart_goes_on_from_the_last_commit_and_counts_on(connection, topic,
     assert second.open().position == {"at": 1}
     second.begin()
     second.send(topic, 0, None, b"2")
-    second.commit({"at": 2})
-    assert [value for _, value, _ in visible(connection, topic)] == [b"1", b"2"]
+    second.send(topic, 2, None, b"3")
+    basis = second.commit({"at": 2})
+    second.begin()
+    second.commit({"at": 3})
+    assert sorted(value for _, value, _ in visible(connection, topic)) == [b"1", b"2", b"3"]
     assert read_source(connection, name).written[topic][0].count == 2
+    assert read_source(connection, name).ends == basis  # also where the last transaction wrote nothing
+    second.forget([topic])
+    second.begin()
+    second.commit({"at": 4})
+    assert read_source(connection, name).ends == {}
     with pytest.raises(Fenced):
         first.commit({"at": 9})
     first.close()

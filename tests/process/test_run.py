@@ -164,7 +164,7 @@ def test_rows_go_through_a_join_with_a_table_and_through_windows(
         "rows": 4, "tombstones": 1, "quarantined": 0, "filtered": 0, "late": 0,
     }  # fmt: skip
     assert audit_of(log_connection, "hourly@1", f"{shop}.enriched")["rows"] == 7
-    positions = [each.tables[f"{shop}.customers"]["0"] for each in progress_of(log_connection, "enriched@1")]
+    positions = [each.tables[f"{shop}.customers"][0] for each in progress_of(log_connection, "enriched@1")]
     assert positions == sorted(positions)
     assert set(positions) >= {2, 5}
     catalog = read_catalog(log_connection)

@@ -5,7 +5,6 @@ knows what is committed; the progress to `__mainstem.progress`, one per batch fo
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -100,7 +99,8 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str
     batch: int
     basis: NextOffsets
-    tables: dict[str, Any] = {}  # the pinned position of each table the batch was joined with
+    tables: NextOffsets = {}  # the pinned position of each table the batch was joined with
+    ends: NextOffsets = {}  # of its outputs: after the last record that this batch wrote to a partition
 
 
 def read_marker(

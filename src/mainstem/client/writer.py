@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from mainstem.client.basis import furthest
 from mainstem.client.compacted import decode_state, read_compacted
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, Fenced, RecordRefused, TransactionFailed
@@ -31,11 +32,15 @@ _BATCH_BYTES = 262_144  # of several records; one that is larger is a batch of i
 _FENCING = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 
 
-class SourceState(msgspec.Struct, frozen=True):
-    """The record of a source in `__mainstem.sources`: where it is, and all that it has written so far."""
+class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record of a source in `__mainstem.sources`: where it is, and all that it has written so far.
+
+    `ends`: the next offset after its last record of each partition. What it had read up to `position` lies below.
+    """
 
     position: dict[str, Any]
     written: dict[str, dict[int, Written]] = {}
+    ends: NextOffsets = {}
 
 
 def read_source(connection: Connection, source: str, *, linearizable: bool = False) -> SourceState | None:
@@ -93,7 +98,8 @@ class TransactionalWriter:
         """Topics that are gone: what was written to others of their names counts no longer. The next commit says so."""
         if self.state is not None:
             written = {topic: each for topic, each in self.state.written.items() if topic not in topics}
-            self.state = msgspec.structs.replace(self.state, written=written)
+            ends = {topic: each for topic, each in self.state.ends.items() if topic not in topics}
+            self.state = msgspec.structs.replace(self.state, written=written, ends=ends)
 
     def begin(self) -> None:
         """Open a transaction: what `send` takes belongs to it until `commit` or `abort`.
@@ -138,9 +144,10 @@ class TransactionalWriter:
             RecordRefused: one of the records is too large for its topic; aborted, and it would be so at every try.
             BrokerUnavailable: whether it is committed is unknown: `open()` tells.
         """
-        state = SourceState(position, self._written())
         # Last: an open transaction holds back all readers of this topic, so it joins for milliseconds only.
         self._flush()
+        ends = furthest(self.state.ends if self.state else {}, self._ends)
+        state = SourceState(position, self._written(), ends)
         self._produce(SOURCES, 0, self.source.encode(), msgspec.json.encode(state), [])
         self._flush()
         if self._failure:

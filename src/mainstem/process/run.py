@@ -508,6 +508,7 @@ def _announce(
         "code": fixed.sha,
         "output": fixed.output,
         "inputs": {each.parameter: each.topic for each in inputs},
+        "tables": [each.topic for each in inputs if each.kind == "changelog"],
         "determinism": analysis.determinism.value,
         "reason": analysis.reason,
     }

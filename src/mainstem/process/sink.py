@@ -99,7 +99,7 @@ class BatchSink:
         batch_df: "DataFrame",
         batch: int,
         end_offsets: Mapping[str, NextOffsets],
-        tables: Mapping[str, Any] | None = None,
+        tables: NextOffsets | None = None,
         *,
         start_offsets: Mapping[str, NextOffsets] | None = None,
         reads: Callable[[], Reads] = dict,

@@ -9,7 +9,6 @@ After any error the transaction is aborted, and a new `open` is needed: fence fi
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -133,7 +132,7 @@ class BatchCommitter:
         batch: int,
         end_offsets: Mapping[str, NextOffsets],
         outputs: Iterable[TaskOutput] = (),
-        tables: Mapping[str, Any] | None = None,
+        tables: NextOffsets | None = None,
         reads: Reads | None = None,
         topics: Mapping[str, str] | None = None,
     ) -> Marker:
@@ -157,7 +156,8 @@ class BatchCommitter:
             read=add_reads(self.marker.read if self.marker else {}, reads or {}),
             topics=dict(topics or {}),
         )
-        progress = Progress(self.job.job, self.job.version, batch, positions, dict(tables or {}))
+        ends = {topic: {p: each.last + 1 for p, each in parts.items()} for topic, parts in by_topic.items()}
+        progress = Progress(self.job.job, self.job.version, batch, positions, dict(tables or {}), ends)
         with self._transaction.writer(self._plan.ticket) as writer:
             self._send_own(writer, {COMMITS: marker, PROGRESS: progress})
             self._commit_offsets(positions)

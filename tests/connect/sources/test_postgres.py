@@ -257,6 +257,17 @@ def test_an_idle_database_lets_go_of_its_wal(pipeline):
         wait_until(lambda: pipeline.source.run(confirmed) == [(True,)], "the slot is confirmed", source)
 
 
+def test_the_log_has_all_up_to_an_lsn_behind_which_nothing_was_written_for_the_source(pipeline):
+    """Whoever waits for what they committed names the end of the WAL, where others may have written since."""
+    pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE not_replicated (t text)")
+    with running(pipeline.make_source(tables=("a",), heartbeat_ms=3_600_000)) as source:
+        pipeline.wait_until_written(source)
+        pipeline.source.run("INSERT INTO a VALUES (1)", "INSERT INTO not_replicated VALUES ('x')")
+        end = pipeline.source.run("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")[0][0]
+        wait_until(lambda: pipeline.position()["lsn"] >= end, "the position is beyond the end", source)
+        assert pipeline.position()["commit_lsn"] < end
+
+
 def test_the_slot_is_never_confirmed_beyond_the_log(pipeline):
     """psycopg2's own reader would confirm what a keepalive says while an earlier transaction is not in the log yet."""
     pipeline.source.run("CREATE TABLE a (id int PRIMARY KEY)")

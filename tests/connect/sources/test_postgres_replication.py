@@ -73,6 +73,28 @@ def test_messages_come_and_only_what_is_confirmed_is_confirmed(database, replica
     wait_until(lambda: confirmed(database) == end, "the slot is confirmed")
 
 
+def test_a_server_that_is_asked_says_how_far_its_wal_goes_without_us(database, replication):
+    lsn, _ = create_slot(replication, "r")
+    stream = ReplicationStream(replication, slot="r", publication="p", lsn=lsn)
+    assert stream.receive() is None
+    database.run("CREATE TABLE IF NOT EXISTS not_published (a int)", "INSERT INTO not_published VALUES (1)")
+    end = database.run("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")[0][0]
+
+    def told():
+        stream.ask()
+        stream.wait(0.1)
+        while stream.receive() is not None:
+            pass
+        return stream.wal_end >= end
+
+    wait_until(told, "the server says that it has read so far")
+    answers, sent = [], stream._send_status
+    stream._send_status = lambda **reply: answers.append(reply) or sent(**reply)
+    for _ in range(1000):  # its answer ends a wait at once: each would be followed by the next question
+        stream.ask()
+    assert len(answers) <= 1
+
+
 def test_the_snapshot_is_what_was_there_when_the_slot_began(database, replication):
     database.run("INSERT INTO t VALUES (1), (2)")
     reader = catalog.connect(database.url)

@@ -71,7 +71,8 @@ log = get_logger()
 
 TRANSACTION_TIMEOUT_MS = 60_000
 HEARTBEAT_PREFIX = "mainstem"
-_IDLE_WAIT_SECONDS = 0.5
+_IDLE_WAIT_SECONDS = 0.3
+_POSITION_SECONDS = 0.5  # between two commits of nothing but a position, of a database that is busy with other tables
 _COMMIT_ROWS = 50_000
 _VISIBLE_SECONDS = 10  # well below the Kafka transaction's timeout
 _VISIBLE_PAUSE_SECONDS = 0.005
@@ -474,25 +475,30 @@ class _Stream:
             self._writer.close()
 
     def _follow(self, stream: ReplicationStream, stop: threading.Event) -> None:
-        """1. take what has arrived, 2. commit when it is time, 3. when nothing has arrived, beat or wait."""
+        """1. take what has arrived, 2. commit when it is time, 3. when nothing has arrived, ask how far the
+        server's WAL goes on without us, beat or wait.
+
+        Somebody may wait for the log to have all up to an LSN behind which nothing was written for us.
+        """
         changes, monotonic = self._changes, self._clock.monotonic
         interval, heartbeat = self._config.commit_interval_ms / 1000, self._config.heartbeat_ms / 1000
-        heartbeat_due = monotonic() + heartbeat
+        heartbeat_due, position_due = monotonic() + heartbeat, 0.0
         while not stop.is_set():
             message = stream.receive()
             if message is not None:
                 changes.handle(decode(message))
-            elif stream.asked:  # what it has sent, we have: it may be waiting for us to shut down
-                stream.asked = False
+            elif stream.asked or monotonic() >= position_due:
+                stream.asked = False  # what it has sent, we have: it may be waiting for us to shut down
                 changes.advance(stream.wal_end)
             now = monotonic()
             if changes.pending and self._is_due(now, interval):
                 self._commit(stream)
-                heartbeat_due = now + heartbeat
+                heartbeat_due, position_due = now + heartbeat, now + _POSITION_SECONDS
             elif message is None:
                 if now >= heartbeat_due:
                     self._heartbeat(stream)
                     heartbeat_due = now + heartbeat
+                stream.ask()
                 stream.wait(max(0.001, self._opened_at + interval - now) if self._open else _IDLE_WAIT_SECONDS)
         if changes.pending and not changes.in_transaction:
             self._commit(stream)

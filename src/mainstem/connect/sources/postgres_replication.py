@@ -6,7 +6,7 @@ message began below what was confirmed before. A message of a transaction that r
 while an earlier commit is not in the log yet: a kill at that moment would lose it. See docs/decisions/postgres.md.
 
     server -> us   'w' | start i64 | WAL end i64 | time i64 | message          'k' | WAL end i64 | time i64 | reply u8
-    us -> server   'r' | written i64 | flushed i64 | applied i64 | time i64 | reply u8
+    us -> server   'r' | written i64 | flushed i64 | applied i64 | time i64 | reply u8 (1: answer me now)
 
 https://www.postgresql.org/docs/16/protocol-replication.html
 """
@@ -24,6 +24,7 @@ from mainstem.connect.sources.postgres_catalog import DatabaseUnavailable, quote
 from mainstem.connect.sources.postgres_pgoutput import EPOCH_2000_US, CorruptReplicationMessage, format_lsn
 
 _DATA, _KEEPALIVE, _STATUS = Struct(">cqqq"), Struct(">cqqB"), Struct(">cqqqqB")
+_QUESTION_SECONDS = 0.25
 _SILENCE_SECONDS = 10.0  # the server gives up on a receiver that is silent for wal_sender_timeout, 60 s by default
 
 
@@ -43,6 +44,7 @@ class ReplicationStream:
         self._buffer = ctypes.c_void_p()
         self._socket = connection.fileno()
         self._last_word = time.monotonic()
+        self._last_question = 0.0
         self.wal_end = 0
         self.confirmed = lsn
         self.asked = False
@@ -90,6 +92,14 @@ class ReplicationStream:
         self.confirmed = max(self.confirmed, lsn)
         self._send_status()
 
+    def ask(self) -> None:
+        """Ask the server how far it has read its WAL, if it was not asked a moment ago: `wal_end` is its answer, once
+        `receive` has seen it.
+        """
+        if time.monotonic() - self._last_question > _QUESTION_SECONDS:
+            self._last_question = time.monotonic()
+            self._send_status(reply=True)
+
     def speak(self) -> None:
         """Tell the server that we are alive, when we have been silent for some time."""
         if time.monotonic() - self._last_word > _SILENCE_SECONDS:
@@ -105,9 +115,9 @@ class ReplicationStream:
             self.asked = True
             self._send_status()
 
-    def _send_status(self) -> None:
+    def _send_status(self, *, reply: bool = False) -> None:
         now = time.time_ns() // 1000 - EPOCH_2000_US
-        message = _STATUS.pack(b"r", self.confirmed, self.confirmed, self.confirmed, now, 0)
+        message = _STATUS.pack(b"r", self.confirmed, self.confirmed, self.confirmed, now, reply)
         if self._libpq.PQputCopyData(self._handle, message, len(message)) != 1 or self._libpq.PQflush(self._handle) < 0:
             raise self._ended()
         self._last_word = time.monotonic()

@@ -1,0 +1,163 @@
+"""How positions of topics lead to one another through jobs: what a position of a source means for what is made of it.
+
+    flights 0:5120 ──> flights_enriched@1, batch 41 ──> flights_enriched 2:1000 ──> delays_hourly@1, batch 17 ──> ...
+
+Each batch of a job says how far it has read its inputs and how far it has written its output (`progress.Progress`).
+Composed over jobs that gives
+
+    needed    the position of a derived topic from which on it covers given positions
+    seen      the positions that whoever has read a derived topic up to some position may have seen something of
+
+To cover a position means that a job has *processed* it: a window that is still open has not been written yet. Tables
+that a batch is joined with are not waited for: it is joined with them as they are when it begins, which is after all
+that it reads was written.
+
+A state holder without I/O: whoever reads the topics tells it, in their order.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mainstem.client.basis import furthest, reaches
+from mainstem.client.catalog import RETIRED
+from mainstem.client.internal import job_key
+from mainstem.client.progress import Marker, NextOffsets, Progress, merge_positions
+
+KEPT_BATCHES = 10_000
+"""Of each version. What is older counts as the oldest that is kept: a reader may wait for more than it must."""
+
+
+class _Batch(msgspec.Struct, frozen=True, gc=False):
+    basis: NextOffsets  # of its streams, after the batch
+    tables: NextOffsets  # of the tables that it was joined with
+    ends: dict[int, int]  # of the output, after this batch and all before it
+
+
+class _Writer:
+    """One version of a job: its batches in their order. Positions only grow from one to the next."""
+
+    def __init__(self, job: str, output: str, streams: frozenset[str]) -> None:
+        self.job, self.output, self.streams = job, output, streams
+        self.batches: list[_Batch] = []
+        self.last = -1  # number of the last batch
+
+    def add(self, progress: Progress) -> None:
+        if progress.batch <= self.last:  # it was in what a restart began with
+            return
+        before = self.batches[-1].ends if self.batches else {}
+        ends = furthest({self.output: before}, {self.output: progress.ends.get(self.output, {})})[self.output]
+        self.last = progress.batch
+        self.batches.append(_Batch(progress.basis, progress.tables, ends))
+        if len(self.batches) >= 2 * KEPT_BATCHES:
+            del self.batches[:-KEPT_BATCHES]
+
+    def first_that_covers(self, wanted: NextOffsets) -> _Batch | None:
+        """The first batch after which `wanted` is read."""
+        return self._first(lambda batch: _covers(batch.basis, wanted))
+
+    def first_that_writes(self, position: Mapping[int, int]) -> _Batch | None:
+        """The first batch after which the output goes up to `position`."""
+        return self._first(lambda batch: reaches(batch.ends, position))
+
+    def _first(self, is_so: Any) -> _Batch | None:
+        at = bisect_left(self.batches, True, key=is_so)
+        return self.batches[at] if at < len(self.batches) else None
+
+
+class Lineage:
+    """What is known of the jobs on one log. One thread uses it."""
+
+    def __init__(self) -> None:
+        self._by_output: dict[str, _Writer] = {}
+        self._by_key: dict[str, _Writer] = {}  # by `<job>@<version>`
+
+    def see_job(self, job: str, entry: Mapping[str, Any]) -> None:
+        """A job's entry of the catalog: which version writes which topic, and what it reads."""
+        for version, about in entry.get("versions", {}).items():
+            key = job_key(job, version)
+            if key not in self._by_key:
+                streams = frozenset(about["inputs"].values()) - frozenset(about.get("tables", ()))
+                self._by_key[key] = self._by_output[about["output"]] = _Writer(job, about["output"], streams)
+        for version in entry.get(RETIRED, ()):
+            writer = self._by_key.pop(job_key(job, version), None)
+            if writer is not None and self._by_output.get(writer.output) is writer:
+                del self._by_output[writer.output]
+
+    def start_from(self, marker: Marker, ends: Mapping[int, int]) -> None:
+        """Where a version stood before the first batch that is told: its last commit, and where its output ended at
+        some time after that. Batches up to it need not be told.
+        """
+        writer = self._by_key.get(job_key(marker.job, marker.version))
+        if writer is not None:
+            basis, output = merge_positions(marker.end_offsets), {writer.output: dict(ends)}
+            writer.add(Progress(marker.job, marker.version, marker.batch, basis, {}, output))
+
+    def see(self, progress: Progress) -> str | None:
+        """A batch is committed; the topic that it may have written to, None where the job is not known."""
+        writer = self._by_key.get(job_key(progress.job, progress.version))
+        if writer is None:
+            return None
+        writer.add(progress)
+        return writer.output
+
+    def upstream(self, topic: str) -> set[str]:
+        """All topics whose positions `needed` looks at: what `topic` is made of, itself, and what other versions make
+        of the same.
+        """
+        found, left = {topic}, [topic]
+        while left:
+            writer = self._by_output.get(left.pop())
+            if writer is not None:
+                new = {*writer.streams, *(other.output for other in self._versions(writer))} - found
+                found |= new
+                left += new
+        return found
+
+    def needed(self, topic: str, positions: NextOffsets) -> dict[int, int] | None:
+        """The position of `topic` that covers `positions`; None while no batch is known that has read so far. Topics
+        that it is not made of do not matter; the output of another version of its job stands for what that one read.
+        """
+        own = positions.get(topic, {})
+        writer = self._by_output.get(topic)
+        if writer is None:
+            return dict(own)
+        for other in self._versions(writer):
+            if any(positions.get(other.output, {}).values()):
+                batch = other.first_that_writes(positions[other.output])
+                if batch is None:
+                    return None
+                positions = furthest(positions, batch.basis)
+        wanted: NextOffsets = {}
+        for each in writer.streams:
+            found = self.needed(each, positions)
+            if found is None:
+                return None
+            wanted[each] = found
+        if not any(offset for each in wanted.values() for offset in each.values()):
+            return dict(own)
+        batch = writer.first_that_covers(wanted)
+        return None if batch is None else furthest({topic: dict(own)}, {topic: batch.ends})[topic]
+
+    def seen(self, topic: str, position: Mapping[int, int]) -> NextOffsets:
+        """What somebody may have seen something of who has read `topic` up to `position`: of each topic that it is made
+        of, tables too, how far. Of a batch that is not known yet, nothing.
+        """
+        seen: NextOffsets = {topic: dict(position)}
+        writer = self._by_output.get(topic)
+        if writer is None or not writer.batches or not any(position.values()):
+            return seen
+        batch = writer.first_that_writes(position) or writer.batches[-1]
+        for each, reached in (*batch.basis.items(), *batch.tables.items()):
+            seen = furthest(seen, self.seen(each, reached))
+        return seen
+
+    def _versions(self, writer: _Writer) -> list[_Writer]:
+        """The other versions of its job."""
+        return [each for each in self._by_output.values() if each.job == writer.job and each is not writer]
+
+
+def _covers(basis: NextOffsets, wanted: NextOffsets) -> bool:
+    return all(reaches(basis.get(topic, {}), each) for topic, each in wanted.items())

@@ -1,0 +1,197 @@
+"""Against a model: every record of a derived topic knows from which records of the sources it was made."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.client import lineage
+from mainstem.client.lineage import Lineage
+from mainstem.client.progress import Marker, Progress
+
+PARTITIONS = 2
+JOBS = {  # output -> (job, version, streams)
+    "enriched": ("enriched", "1", ("flights",)),
+    "enriched.v2": ("enriched", "2", ("flights",)),
+    "hourly": ("hourly", "1", ("enriched",)),
+    "joined": ("joined", "1", ("enriched", "weather")),
+    "twice": ("twice", "1", ("hourly", "joined", "flights")),
+}
+SOURCES = ("flights", "weather", "planes")
+
+
+def entry_of(output, **more):
+    job, version, streams = JOBS[output]
+    inputs = {each: each for each in (*streams, "planes")}
+    return job, {"versions": {version: {"output": output, "inputs": inputs, "tables": ["planes"]}}} | more
+
+
+class World:
+    """Topics as lists of the origins of their records; jobs that read and write them in batches of random sizes."""
+
+    def __init__(self, seed, told=lambda _: True):
+        self.random, self.told = random.Random(seed), told
+        self.topics = {name: [[] for _ in range(PARTITIONS)] for name in (*SOURCES, *JOBS)}
+        self.read = {output: {each: [0] * PARTITIONS for each in streams} for output, (*_, streams) in JOBS.items()}
+        self.batches = dict.fromkeys(JOBS, 0)
+        self.lineage = Lineage()
+        for output in JOBS:
+            self.lineage.see_job(*entry_of(output))
+
+    def step(self):
+        name = self.random.choice((*SOURCES, *JOBS))
+        if name in SOURCES:
+            partition = self.random.randrange(PARTITIONS)
+            records = self.topics[name][partition]
+            records.append({(name, partition, len(records))})
+        else:
+            self.run(name)
+
+    def run(self, output):
+        job, version, streams = JOBS[output]
+        made, ends = [], {}
+        for each in streams:
+            for partition, records in enumerate(self.topics[each]):
+                start = self.read[output][each][partition]
+                end = self.random.randint(start, len(records))
+                made += records[start:end]
+                self.read[output][each][partition] = end
+        for origins in made:
+            if self.random.random() < 0.8:  # others are filtered, or wait in a window
+                partition = self.random.randrange(PARTITIONS)
+                self.topics[output][partition].append(origins)
+                ends[partition] = len(self.topics[output][partition])
+        basis = {each: dict(enumerate(self.read[output][each])) for each in streams}
+        progress = Progress(job, version, self.batches[output], basis, {}, {output: ends} if ends else {})
+        self.batches[output] += 1
+        if self.told(progress):
+            assert self.lineage.see(progress) == output
+
+    def position(self):
+        ends = {name: [len(records) for records in topic] for name, topic in self.topics.items()}
+        return {name: {p: self.random.randint(0, end) for p, end in enumerate(each)} for name, each in ends.items()}
+
+    def below(self, topic, position):
+        """The records of the sources from which what lies below `position` was made."""
+        return {
+            origin
+            for partition, records in enumerate(self.topics[topic])
+            for origins in records[: position.get(partition, 0)]
+            for origin in origins
+        }
+
+
+def is_below(origin, positions):
+    topic, partition, offset = origin
+    return offset < positions.get(topic, {}).get(partition, 0)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 150))
+def test_what_is_needed_has_all_that_was_made_of_what_is_asked_for(seed, steps):
+    world = World(seed)
+    for _ in range(steps):
+        world.step()
+    for topic in (*SOURCES, *JOBS):
+        asked = {name: each for name, each in world.position().items() if name in SOURCES}
+        needed = world.lineage.needed(topic, asked)
+        if needed is None:
+            continue
+        above = [
+            origin
+            for partition, records in enumerate(world.topics[topic])
+            for origins in records[needed.get(partition, 0) :]
+            for origin in origins
+        ]
+        assert not [origin for origin in above if is_below(origin, asked)]
+
+
+@given(st.integers(0, 2**32), st.integers(0, 150))
+def test_what_was_seen_is_no_less_than_what_the_records_were_made_of(seed, steps):
+    world = World(seed)
+    for _ in range(steps):
+        world.step()
+    position = world.position()
+    for topic in JOBS:
+        seen = world.lineage.seen(topic, position[topic])
+        assert all(is_below(origin, seen) for origin in world.below(topic, position[topic]))
+
+
+@given(st.integers(0, 2**32), st.integers(1, 150))
+def test_who_has_seen_one_version_does_not_go_back_with_another(seed, steps):
+    world = World(seed)
+    for _ in range(steps):
+        world.step()
+    position = world.position()["enriched"]
+    needed = world.lineage.needed("enriched.v2", {"enriched": position})
+    if needed is not None:
+        behind = [
+            origin
+            for partition, records in enumerate(world.topics["enriched.v2"])
+            for origins in records[needed.get(partition, 0) :]
+            for origin in origins
+        ]
+        assert not set(behind) & world.below("enriched", position)
+
+
+@pytest.fixture
+def chain():
+    found = Lineage()
+    found.see_job(*entry_of("enriched"))
+    found.see_job(*entry_of("hourly"))
+    return found
+
+
+def test_a_position_is_not_known_before_every_job_on_the_way_has_read_so_far(chain):
+    assert chain.needed("hourly", {"flights": {0: 10}}) is None
+    chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {1: 4}}))
+    assert chain.needed("enriched", {"flights": {0: 10}}) == {1: 4}
+    assert chain.needed("hourly", {"flights": {0: 10}}) is None
+    chain.see(Progress("hourly", "1", 0, {"enriched": {1: 3}}, {}, {"hourly": {0: 1}}))
+    assert chain.needed("hourly", {"flights": {0: 10}}) is None
+    chain.see(Progress("hourly", "1", 1, {"enriched": {1: 4}}, {}))
+    assert chain.needed("hourly", {"flights": {0: 10}}) == {0: 1}  # the second wrote nothing
+    assert chain.needed("hourly", {"flights": {0: 11}}) is None
+
+
+def test_topics_that_it_is_not_made_of_do_not_matter(chain):
+    assert chain.needed("hourly", {"weather": {0: 99}, "planes": {0: 99}}) == {}
+    assert chain.needed("weather", {"flights": {0: 99}, "weather": {0: 2}}) == {0: 2}
+    assert chain.upstream("hourly") == {"hourly", "enriched", "flights"}
+
+
+def test_a_position_of_the_topic_itself_holds_whatever_it_is_made_of(chain):
+    chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {1: 4}}))
+    assert chain.needed("enriched", {"enriched": {0: 7, 1: 2}, "flights": {0: 10}}) == {0: 7, 1: 4}
+
+
+def test_tables_are_seen_and_not_waited_for(chain):
+    chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {"planes": {0: 3}}, {"enriched": {1: 4}}))
+    assert chain.seen("enriched", {1: 4}) == {"enriched": {1: 4}, "flights": {0: 10}, "planes": {0: 3}}
+    assert chain.needed("enriched", {"planes": {0: 99}}) == {}
+
+
+def test_a_restart_begins_with_the_last_commit_and_passes_over_what_that_had(chain):
+    marker = Marker("enriched", "1", "id", 7, {"flights": {"flights": {0: 10}}})
+    chain.start_from(marker, {1: 4})
+    chain.see(Progress("enriched", "1", 6, {"flights": {0: 8}}, {}, {"enriched": {1: 2}}))
+    assert chain.needed("enriched", {"flights": {0: 1}}) == {1: 4}
+    chain.see(Progress("enriched", "1", 8, {"flights": {0: 12}}, {}, {"enriched": {1: 5}}))
+    assert chain.needed("enriched", {"flights": {0: 11}}) == {1: 5}
+
+
+def test_a_version_that_is_retired_makes_nothing_any_more(chain):
+    job, entry = entry_of("enriched", retired=["1"])
+    chain.see_job(job, entry | {"versions": {}})
+    assert chain.needed("enriched", {"flights": {0: 10}}) == {}
+    assert chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}})) is None
+
+
+def test_old_batches_are_let_go_and_count_as_the_oldest_that_is_kept(chain, monkeypatch):
+    monkeypatch.setattr(lineage, "KEPT_BATCHES", 5)
+    for number in range(100):
+        chain.see(Progress("enriched", "1", number, {"flights": {0: number + 1}}, {}, {"enriched": {0: number + 1}}))
+        assert len(chain._by_output["enriched"].batches) < 10
+    oldest = chain.needed("enriched", {"flights": {0: 1}})[0]
+    assert 90 < oldest <= 96
+    assert chain.needed("enriched", {"flights": {0: 100}}) == {0: 100}
