@@ -58,7 +58,7 @@ def count_of(index: Index) -> int:
 def main(kind: str, directory: Path, snapshots: Path | None = None) -> None:
     index = open_index(kind, directory)
     count = count_of(index)
-    print("opened", flush=True)
+    print("opened", 1, flush=True)
     draw = random.Random(count)
     while True:
         batch = [change(count + n) for n in range(draw.randint(1, 60))]
