@@ -22,6 +22,8 @@ COOKIE = "mainstem_basis"
 PREFIX = "ms1."
 MAX_TOKEN_BYTES = 48 << 10  # servers take 64 KiB of headers
 MAX_COOKIE_BYTES = 3_800  # a browser drops a cookie of more than 4,096, its name and attributes included
+DEFAULT_SECONDS = 10.0
+MOST_SECONDS = 300.0
 _SAFE = "a token is opaque: send back what Mainstem gave, unchanged"
 
 
@@ -140,3 +142,18 @@ def answer_headers(basis: Basis) -> dict[str, str]:
     if len(token) <= MAX_COOKIE_BYTES:
         headers["Set-Cookie"] = f"{COOKIE}={token}; Path=/; SameSite=Lax"
     return headers
+
+
+def wait_seconds(text: str | None) -> float:
+    """How long a request is willing to wait.
+
+    Raises:
+        UserError: it is no number of seconds that anybody can wait.
+    """
+    try:
+        seconds = DEFAULT_SECONDS if text is None else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise UserError(f"timeout: expected 0 to {MOST_SECONDS:g} seconds, found {str(text)[:40]!r}")
+    return seconds

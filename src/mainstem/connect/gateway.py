@@ -1,7 +1,8 @@
-"""The gateway: registry, collector and health in one ASGI process.
+"""The gateway: registry, collector, tokens and health in one ASGI process.
 
 /subjects, /schemas, /config, /mode, /compatibility, /contexts   the registry, Confluent's API
 /v1/topics/...                                                   the collector
+/token                                                           basis tokens of databases
 /health                                                          200 while the log answers, the registry reads its topic
                                                                  and no newer gateway has the collector; else 503
 """
@@ -31,6 +32,7 @@ from mainstem.connect.heads import BoundedProtocol
 from mainstem.connect.origins import OwnOrigins
 from mainstem.connect.sources.http import Collector
 from mainstem.connect.sources.http_append import TakenOver
+from mainstem.connect.tokens import Tokens
 from mainstem.core import MainstemError, Superseded, UserError
 from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import BadSetting
@@ -84,13 +86,15 @@ class Gateway:
     def __init__(self, connection: Connection, config: GatewayConfig, *, on_taken_over: Callable[[], None]) -> None:
         self._connection = connection
         self._store = Store(connection)
-        self._collector = Collector(connection, self._store, config.collector)
+        self._tokens = Tokens(connection)
+        self._collector = Collector(connection, self._store, config.collector, self._tokens)
         self._probe = _Probe(connection)
         self._on_taken_over = on_taken_over
         self._is_open = False
         self.app = Starlette(
             routes=[
                 Route("/health", self._health),
+                *self._tokens.routes(),
                 *self._collector.routes(),
                 *registry_routes(self._store),
             ],
@@ -99,19 +103,21 @@ class Gateway:
         )
 
     async def open(self) -> None:
-        """1. internal topics  2. schemas, read to the end  3. fence older collectors. Called by the application itself
-        when it starts, unless somebody wants to know first why it cannot.
+        """1. internal topics  2. schemas, read to the end  3. follow the sources  4. fence older collectors. Called by
+        the application itself when it starts, unless somebody wants to know first why it cannot.
 
         Raises:
             BrokerUnavailable, StoreUnavailable: the log does not answer.
         """
         await asyncio.to_thread(ensure_internal_topics, self._connection)
         await self._store.open()
+        await self._tokens.open()
         await self._collector.open()
         self._is_open = True
 
     async def close(self) -> None:
         """Let go of the log; what was answered is there."""
+        await self._tokens.close()
         await self._collector.close()
         await self._store.close()
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from mainstem.client.append import append
+from mainstem.client.basis import Basis, furthest, parse
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.heartbeats import Statement, decode
 from mainstem.client.internal import CATALOG, HEARTBEATS
@@ -18,9 +19,9 @@ from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
 from mainstem.connect.sources import http_append
-from mainstem.connect.sources.http import Collector, Result, _answer
+from mainstem.connect.sources.http import Collector, Result, _ends
 from mainstem.connect.sources.http_append import Placed
-from mainstem.connect.sources.http_events import parse
+from mainstem.connect.sources.http_events import parse as parse_events
 from mainstem.connect.sources.http_topics import Encoder
 from mainstem.registry import Registry, avro
 from mainstem.registry.records import SchemaValue
@@ -129,7 +130,7 @@ def test_bad_events_are_answered_and_kept_and_the_others_land(http, log_connecti
 
 def test_an_event_is_held_as_its_bytes_while_it_waits_for_the_log_a_refused_one_too():
     encoder = Encoder("orders", TopicEntry(), SchemaValue("orders-value", 1, 7, ORDER))
-    events = parse({}, json.dumps([order(1), {"customer": [[], []]}]).encode(), 10, 1000)
+    events = parse_events({}, json.dumps([order(1), {"customer": [[], []]}]).encode(), 10, 1000)
     no_ids = SimpleNamespace(of=lambda _: None)
     collector = SimpleNamespace(config=CollectorConfig())
     intakes = [Collector._take(collector, encoder, no_ids, event) for event in events]
@@ -137,12 +138,42 @@ def test_an_event_is_held_as_its_bytes_while_it_waits_for_the_log_a_refused_one_
 
 
 def test_the_basis_is_past_an_event_whose_offset_is_not_known():
-    encoder = Encoder("orders", TopicEntry(), SchemaValue("orders-value", 1, 7, ORDER))
     placed = [Placed("accepted", 0, -1, 16), Placed("duplicate", 0, 11, 12), Placed("accepted", 1, 4, 5)]
     results = [Result(n, place.status, place.partition, place.offset) for n, place in enumerate(placed)]
     rejected = Result(3, "rejected", 1, 40)  # in the quarantine
-    answer = _answer(encoder, [*results, rejected], [*placed, Placed("accepted", 1, 40, 41)], whole_body=False)
-    assert json.loads(answer.body)["basis"] == {"orders": {"0": 16, "1": 5}}
+    assert _ends([*results, rejected], [*placed, Placed("accepted", 1, 40, 41)]) == {0: 16, 1: 5}
+
+
+def test_the_token_of_an_answer_has_what_was_appended_and_what_came_with_the_request(gateway_url, topic):
+    with httpx.Client(base_url=gateway_url, timeout=30) as client:
+        first = post(client, topic, order(1)).json()
+        written = {topic: {int(p): end for p, end in first["basis"][topic].items()}}
+        assert parse(first["token"]).positions == written
+        answer = post(client, topic, order(2))  # the client sends its cookie
+        body = answer.json()
+        both = furthest(written, {topic: {int(p): end for p, end in body["basis"][topic].items()}})
+        assert parse(body["token"]).positions == both
+        assert answer.headers["Mainstem-Basis"] == body["token"] == client.cookies["mainstem_basis"]
+        elsewhere = Basis(parse(body["token"]).log, {"elsewhere": {3: 5}}).token
+        body = post(client, topic, order(3), headers={"Mainstem-Basis": elsewhere}).json()
+        assert parse(body["token"]).positions.keys() == {topic, "elsewhere"}
+
+
+def test_a_token_that_is_of_no_use_is_refused_before_anything_is_appended(http, log_connection, topic):
+    for token, reason in (("rubbish", "starts with ms1"), (Basis("other", {"t": {0: 1}}).token, "in log")):
+        answer = post(http, topic, order(1), headers={"Mainstem-Basis": token})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_token")
+        assert reason in answer.json()["error"]["message"]
+    assert not committed(log_connection, topic)
+
+
+def test_a_table_is_answered_when_every_reader_sees_it(http, log_connection, topic):
+    """A job that starts a batch between a commit and its markers would be joined with the table of before."""
+    write_catalog(log_connection, {f"topic:{topic}": TopicEntry("changelog", ("customer",), "at", f"{topic}-value")})
+    for number in range(20):
+        ends = post(http, topic, order(number)).json()["basis"][topic]
+        stable = end_offsets(log_connection, topic, committed=True)
+        assert all(stable[int(partition)] >= end for partition, end in ends.items())
 
 
 def test_a_body_that_is_no_json_at_all(http, log_connection, registry, topic):

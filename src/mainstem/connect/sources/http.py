@@ -10,6 +10,8 @@ the others of the request are appended. All of a request is one part of one tran
 """
 
 import asyncio
+import contextlib
+import time
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,12 +20,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from mainstem.client.basis import BadToken, Basis, OtherLog, answer_headers
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.errors import UnknownTopic as TopicGone
 from mainstem.client.heartbeats import encode as encode_heartbeat
 from mainstem.client.heartbeats import statement_about
 from mainstem.client.internal import HEARTBEATS
+from mainstem.client.progress import NextOffsets
 from mainstem.client.topics import topic_ids
 from mainstem.connect import quarantine
 from mainstem.connect.gateway_config import CollectorConfig
@@ -33,6 +37,7 @@ from mainstem.connect.sources.http_events import UNREADABLE, BadRequest, Event, 
 from mainstem.connect.sources.http_topics import Encoder, NoSchema, NotAnInput, Topics, UnknownTopic, event_time_ms
 from mainstem.connect.sources.http_values import Unfit
 from mainstem.connect.sources.http_window import ID_HEADER, MAX_ID_BYTES, content_hash, tail
+from mainstem.connect.tokens import NotReached, Tokens
 from mainstem.core import CorruptData, MainstemError, Retriable, UserError
 from mainstem.core.bodies import Bodies, BodiesFull, BodyTooLarge, BodyTooSlow, Held
 from mainstem.core.clock import Clock, SystemClock
@@ -47,6 +52,7 @@ log = get_logger()
 STAGE = "http"
 RETRY_AFTER_SECONDS = "1"
 BODY_SECONDS = 60.0  # that a client may take to send one
+_STABLE_SECONDS = 10.0
 
 
 class Result(msgspec.Struct, omit_defaults=True):
@@ -76,9 +82,16 @@ class Collector:
     """Takes events for the topics of one log. `run` must be running for requests to be answered."""
 
     def __init__(
-        self, connection: Connection, schemas: Store, config: CollectorConfig, *, clock: Clock | None = None
+        self,
+        connection: Connection,
+        schemas: Store,
+        config: CollectorConfig,
+        tokens: Tokens,
+        *,
+        clock: Clock | None = None,
     ) -> None:
         self.config = config
+        self._tokens = tokens
         self.clock = clock or SystemClock()
         self.appender = Appender(
             connection,
@@ -117,7 +130,10 @@ class Collector:
     # -- events
 
     async def _events(self, request: Request) -> Response:
-        """1. read and split the body  2. check and encode each event  3. append all in one transaction  4. answer."""
+        """1. read and split the body  2. check and encode each event  3. append all in one transaction  4. answer, with
+        the token of what was appended.
+        """
+        self._basis(request, {})  # a token that is of no use is refused before anything is appended
         encoder = await self.topics.encoder(request.path_params["topic"])
         with self._bodies.hold() as held:
             return await self._take_in(request, encoder, held)
@@ -136,7 +152,18 @@ class Collector:
         results = [_result(intake, place) for intake, place in zip(intakes, placed, strict=True)]
         self._see_times(encoder.topic, intakes, results)
         await self._keep_reused(encoder, intakes, results)
-        return _answer(encoder, results, placed, whole_body=len(events) == 1 and events[0].raw is body)
+        ends = _ends(results, placed)
+        if encoder.entry.kind == "changelog":
+            with contextlib.suppress(NotReached, BrokerUnavailable):  # it is appended: an error would bring it again
+                await self._tokens.until_stable({encoder.topic: ends}, time.monotonic() + _STABLE_SECONDS)
+        basis = self._basis(request, {encoder.topic: ends})
+        return _answer(encoder, results, ends, basis, whole_body=len(events) == 1 and events[0].raw is body)
+
+    def _basis(self, request: Request, positions: NextOffsets) -> Basis:
+        try:
+            return self._tokens.basis(request, positions)
+        except (BadToken, OtherLog) as error:
+            raise BadRequest(400, "bad_token", str(error), hint=error.hint) from None
 
     def _see_times(self, topic: str, intakes: list[_Intake], results: list[Result]) -> None:
         topic_id = self.appender.topic_id(topic)
@@ -403,18 +430,26 @@ def _result(intake: _Intake, place: Placed) -> Result:
     return Result(index, place.status, place.partition, place.offset)
 
 
-def _answer(encoder: Encoder, results: list[Result], placed: list[Placed], *, whole_body: bool) -> Response:
-    counts = {"accepted": 0, "duplicate": 0, "rejected": 0}
-    basis: dict[int, int] = {}
+def _ends(results: list[Result], placed: list[Placed]) -> dict[int, int]:
+    """Partition -> next offset after what is there of the events, also of those that were there before."""
+    ends: dict[int, int] = {}
     for result, place in zip(results, placed, strict=True):
-        counts[result.status] += 1
         if result.status != "rejected":
-            basis[place.partition] = max(place.next_offset, basis.get(place.partition, 0))
+            ends[place.partition] = max(place.next_offset, ends.get(place.partition, 0))
+    return ends
+
+
+def _answer(
+    encoder: Encoder, results: list[Result], ends: dict[int, int], basis: Basis, *, whole_body: bool
+) -> Response:
+    counts = {"accepted": 0, "duplicate": 0, "rejected": 0}
+    for result in results:
+        counts[result.status] += 1
     status = 200
     if counts["rejected"] == len(results):
         status = 400 if whole_body and results[0].code == "not_json" else 422
-    answer = {"topic": encoder.topic, "schema_id": encoder.schema_id, **counts, "basis": {encoder.topic: basis}}
-    return _json(status, answer | {"results": results})
+    answer = {"topic": encoder.topic, "schema_id": encoder.schema_id, **counts, "basis": {encoder.topic: ends}}
+    return _json(status, answer | {"token": basis.token, "results": results}, answer_headers(basis))
 
 
 def _not_known_yet(error: TopicGone) -> LogUnavailable:

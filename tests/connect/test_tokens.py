@@ -1,0 +1,137 @@
+"""Tokens of a source's position, against a writer that commits as a database source does."""
+
+import threading
+import time
+import uuid
+from contextlib import closing
+
+import httpx
+import pytest
+
+from mainstem.client.basis import Basis, parse
+from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics, ensure_topic
+from mainstem.client.writer import SourceState, TransactionalWriter
+from mainstem.connect.gateway import Gateway
+from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
+from mainstem.connect.tokens import has_appended
+from tests.support.serving import served
+
+
+@pytest.fixture(scope="module")
+def url(log_connection):
+    config = GatewayConfig(collector=CollectorConfig(name=f"tokens-{uuid.uuid4().hex[:8]}"))
+    with served(Gateway(log_connection, config, on_taken_over=lambda: None).app) as url:
+        yield url
+
+
+@pytest.fixture
+def topic(log_connection):
+    ensure_internal_topics(log_connection)
+    name = f"fleet-{uuid.uuid4().hex[:8]}"
+    ensure_topic(log_connection, name, 2)
+    return name
+
+
+@pytest.fixture
+def writer(log_connection):
+    with closing(TransactionalWriter(log_connection, f"fleet{uuid.uuid4().hex[:8]}")) as writer:
+        writer.open()
+        yield writer
+
+
+def position(lsn, state="streaming"):
+    return {"state": state, "slot": "s", "lsn": lsn}
+
+
+def commit(writer, topic, lsn, *, rows=1, **more):
+    writer.begin()
+    for number in range(rows):
+        writer.send(topic, lsn % 2, b"k%d" % number, b"v")
+    return writer.commit(position(lsn, **more))
+
+
+def ask(url, source, **query):
+    return httpx.get(f"{url}/token", params={"source": source, **query}, timeout=60)
+
+
+def test_what_is_appended_already_is_answered_at_once_with_all_of_the_source(url, log_connection, writer, topic):
+    ends = commit(writer, topic, 16) | {}
+    ends[topic] |= commit(writer, topic, 17)[topic]
+    answer = ask(url, writer.source, lsn="0/10")
+    body = answer.json()
+    assert answer.status_code == 200, body
+    assert body["basis"] == {topic: {str(partition): end for partition, end in ends[topic].items()}}
+    assert (body["lsn"], body["log"]) == ("0/11", cluster_id(log_connection))
+    assert parse(answer.headers["Mainstem-Basis"]) == parse(body["token"]) == Basis(body["log"], ends)
+    stable = end_offsets(log_connection, topic, committed=True)
+    assert all(stable[partition] >= end for partition, end in ends[topic].items())
+    assert ask(url, writer.source).json()["basis"] == body["basis"]  # all that it has appended by now
+
+
+def test_what_is_not_appended_yet_is_waited_for(url, writer, topic):
+    commit(writer, topic, 16)
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(ask(url, writer.source, lsn=1000)))
+    asking.start()
+    commit(writer, topic, 999)
+    commit(writer, topic, 998, rows=0, state="snapshot")  # a new snapshot: nothing of before counts
+    commit(writer, topic, 2000, state="snapshot")
+    assert not answers
+    last = commit(writer, topic, 1001)
+    asking.join(60)
+    assert parse(answers[0].json()["token"]).positions[topic].items() >= last[topic].items()
+
+
+def test_what_does_not_come_in_time_is_answered_with_how_far_it_is(url, writer, topic):
+    commit(writer, topic, 16)
+    began = time.monotonic()
+    answer = ask(url, writer.source, lsn="1/0", timeout=0.3)
+    assert time.monotonic() - began < 20
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"] == "1"
+    assert "expected lsn 1/0, the log has all up to 0/10 after 0.3 s" in answer.json()["error"]["message"]
+
+
+def test_the_token_has_what_the_request_brought(url, writer, topic):
+    commit(writer, topic, 16)
+    log = ask(url, writer.source).json()["log"]
+    brought = Basis(log, {"elsewhere": {0: 7}}).token
+    answer = httpx.get(f"{url}/token", params={"source": writer.source}, headers={"Mainstem-Basis": brought})
+    assert parse(answer.json()["token"]).positions["elsewhere"] == {0: 7}
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "told"),
+    [
+        ({}, 400, "expected ?source=NAME"),
+        ({"source": "nobody"}, 404, "no such source has written to this log"),
+        ({"source": "SOURCE", "lsn": "x"}, 400, "expected a position as PostgreSQL prints it"),
+        ({"source": "SOURCE", "lsn": "0/x"}, 400, "expected a position as PostgreSQL prints it"),
+        ({"source": "SOURCE", "lsn": "-1"}, 400, "expected a position as PostgreSQL prints it"),
+        ({"source": "SOURCE", "lsn": str(2**64)}, 400, "expected a position as PostgreSQL prints it"),
+        ({"source": "SOURCE", "timeout": "nan"}, 400, "timeout: expected 0 to 300 seconds"),
+        ({"source": "SOURCE", "timeout": "1e9"}, 400, "timeout: expected 0 to 300 seconds"),
+    ],
+)
+def test_bad_questions_are_answered_in_a_line(url, writer, topic, query, status, told):
+    commit(writer, topic, 16)
+    assert ask(url, writer.source).status_code == 200
+    query = {name: writer.source if text == "SOURCE" else text for name, text in query.items()}
+    answer = httpx.get(f"{url}/token", params=query)
+    assert (answer.status_code, told in answer.json()["error"]["message"]) == (status, True), answer.text
+
+
+def test_an_lsn_of_a_source_that_has_none_is_refused(url, writer, topic):
+    writer.begin()
+    writer.send(topic, 0, b"k", b"v")
+    ends = writer.commit({"inode": 1, "position": 5})
+    answer = ask(url, writer.source, lsn="0/1")
+    assert answer.status_code == 400
+    assert "expected a database for an lsn" in answer.json()["error"]["message"]
+    assert parse(ask(url, writer.source).json()["token"]).positions == ends
+
+
+def test_nothing_of_a_database_is_there_before_its_snapshot():
+    assert not has_appended(SourceState(position(20, state="snapshot")), 10)
+    assert has_appended(SourceState(position(20)), 20)
+    assert not has_appended(SourceState(position(20)), 21)
