@@ -22,6 +22,7 @@ from mainstem.log import LogConfig
 from mainstem.log.config import TopicConfig as KafkaTopicConfig
 from mainstem.process.project import JobConfig, ProjectConfig, TopicConfig
 from mainstem.process.session import SparkConfig
+from mainstem.serve.config import ServeConfig, ViewConfig
 
 TARGET = Path(__file__).with_name("settings.md")
 
@@ -35,6 +36,8 @@ TABLES: list[tuple[str, type[msgspec.Struct]]] = [
     ('[sinks.NAME] with type = "postgres"', PostgresReplicaConfig),
     ("[gateway]", GatewayConfig),
     ("[gateway.collector]", CollectorConfig),
+    ("[serve.NAME]", ServeConfig),
+    ("[serve.NAME.views.VIEW]", ViewConfig),
     ("[spark]", SparkConfig),
     ("[broker]", BrokerConfig),
     ("[log]", LogConfig),

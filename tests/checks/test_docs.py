@@ -127,4 +127,4 @@ def test_every_command_that_ends_with_an_answer_has_json_and_a_section() -> None
         elif not isinstance(command, click.Group):
             without.append(name)
     # Those that run until they are stopped.
-    assert without == ["log start", "run connect", "run gateway", "run spark", "up"]
+    assert without == ["log start", "run connect", "run gateway", "run serve", "run spark", "up"]

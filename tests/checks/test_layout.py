@@ -20,6 +20,7 @@ ROOMS = {
     "log": "KEEP:",
     "broker": "SHARE:",
     "client": "How every room below reaches the log",
+    "web": "DOORS FOR PROGRAMS:",
     "registry": "AGREE:",
     "connect": "IN and OUT:",
     "process": "CHANGE:",

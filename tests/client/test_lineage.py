@@ -187,6 +187,14 @@ def test_a_version_that_is_retired_makes_nothing_any_more(chain):
     assert chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}})) is None
 
 
+def test_a_batch_that_is_told_before_its_job_counts_when_the_job_is_known():
+    early = Lineage()
+    early.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {1: 4}}))
+    early.see(Progress("enriched", "1", 1, {"flights": {0: 11}}))
+    early.see_job(*entry_of("enriched"))
+    assert early.needed("enriched", {"flights": {0: 11}}) == {1: 4}
+
+
 def test_old_batches_are_let_go_and_count_as_the_oldest_that_is_kept(chain, monkeypatch):
     monkeypatch.setattr(lineage, "KEPT_BATCHES", 5)
     for number in range(100):

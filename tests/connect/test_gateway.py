@@ -15,11 +15,10 @@ from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_topic
 from mainstem.client.writer import read_source
-from mainstem.connect.gateway import AddressInUse, Gateway, GatewayTakenOver, bound
+from mainstem.connect.gateway import Gateway, GatewayTakenOver
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
 from mainstem.core import Superseded
-from mainstem.core.config import BadSetting
 from mainstem.records.fingerprint import fingerprint_sum
 from mainstem.registry import Registry, avro
 from tests.support import processes
@@ -30,16 +29,6 @@ from tests.support.serving import served
 from tests.support.waiting import wait_until
 
 SCHEMA = '{"type":"record","name":"E","fields":[{"name":"n","type":"long"}]}'
-
-
-def test_an_address_that_cannot_be_bound_is_one_line():
-    with bound("127.0.0.1:0") as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(AddressInUse, match=f"127.0.0.1:{port}: Address already in use"):
-            bound(f"127.0.0.1:{port}")
-    for wrong in ("9600", "127.0.0.1:port", "::1:0", "no-such-host.invalid:1"):
-        with pytest.raises(BadSetting, match="listen"):
-            bound(wrong)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`mainstem run gateway|connect|spark`: one process of a project, as `mainstem up` starts it
+"""`mainstem run gateway|connect|serve|spark`: one process of a project, as `mainstem up` starts it
 or as another host does.
 """
 
@@ -48,6 +48,21 @@ def connect(project: Path, bootstrap: str, gateway: str, data: Path, log_level: 
     configure("connect", level=log_level)
     die_with_parent()
     run_connect(project, bootstrap, gateway, data)
+
+
+@run.command(short_help="A serving node.")
+@click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Address of the log.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Where state is kept.")
+@click.option("--node", required=True, metavar="NAME", help="`answers` of [serve.answers]; `answers-2` of several.")
+@log_level_option("info")
+def serve(project: Path, bootstrap: str, data: Path, node: str, log_level: str) -> None:
+    """A serving node of PROJECT: the views that it keeps, over HTTP."""
+    from mainstem.standalone.processes import run_serve
+
+    configure(f"serve-{node}", level=log_level)
+    die_with_parent()
+    run_serve(project, bootstrap, data, node)
 
 
 @run.command(short_help="Jobs and the lakehouse.")

@@ -26,6 +26,7 @@ from mainstem.client.catalog import RETIRED
 from mainstem.client.internal import job_key
 from mainstem.client.progress import Marker, NextOffsets, Progress, merge_positions
 
+_EARLY_BATCHES = 1_000  # of a version that the catalog is not known to have yet: topics are read side by side
 KEPT_BATCHES = 10_000
 """Of each version. What is older counts as the oldest that is kept: a reader may wait for more than it must."""
 
@@ -73,6 +74,7 @@ class Lineage:
     def __init__(self) -> None:
         self._by_output: dict[str, _Writer] = {}
         self._by_key: dict[str, _Writer] = {}  # by `<job>@<version>`
+        self._early: dict[str, list[Progress]] = {}
 
     def see_job(self, job: str, entry: Mapping[str, Any]) -> None:
         """A job's entry of the catalog: which version writes which topic, and what it reads."""
@@ -81,6 +83,8 @@ class Lineage:
             if key not in self._by_key:
                 streams = frozenset(about["inputs"].values()) - frozenset(about.get("tables", ()))
                 self._by_key[key] = self._by_output[about["output"]] = _Writer(job, about["output"], streams)
+                for progress in self._early.pop(key, ()):
+                    self.see(progress)
         for version in entry.get(RETIRED, ()):
             writer = self._by_key.pop(job_key(job, version), None)
             if writer is not None and self._by_output.get(writer.output) is writer:
@@ -97,8 +101,12 @@ class Lineage:
 
     def see(self, progress: Progress) -> str | None:
         """A batch is committed; the topic that it may have written to, None where the job is not known."""
-        writer = self._by_key.get(job_key(progress.job, progress.version))
+        key = job_key(progress.job, progress.version)
+        writer = self._by_key.get(key)
         if writer is None:
+            early = self._early.setdefault(key, [])
+            early.append(progress)
+            del early[:-_EARLY_BATCHES]
             return None
         writer.add(progress)
         return writer.output

@@ -9,14 +9,11 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
-import uvicorn
 import uvloop
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -28,26 +25,19 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS, SOURCES
 from mainstem.client.topics import end_offsets, ensure_internal_topics
 from mainstem.connect.gateway_config import GatewayConfig
-from mainstem.connect.heads import BoundedProtocol
-from mainstem.connect.origins import OwnOrigins
 from mainstem.connect.sources.http import Collector
 from mainstem.connect.sources.http_append import TakenOver
 from mainstem.connect.tokens import Tokens
-from mainstem.core import MainstemError, Superseded, UserError
-from mainstem.core.address import format_address, parse_address
-from mainstem.core.config import BadSetting
+from mainstem.core import MainstemError, Superseded
 from mainstem.core.logging import get_logger
 from mainstem.registry.app import routes as registry_routes
 from mainstem.registry.store import Store
+from mainstem.web.origins import OwnOrigins
+from mainstem.web.server import WebServer, bound
 
 log = get_logger()
 
-GRACE_SECONDS = 10
 LOG_SECONDS = 2.0  # what `/health` waits for the log; what it said counts for a second
-
-
-class AddressInUse(UserError):
-    """Somebody else listens on the gateway's address."""
 
 
 class GatewayTakenOver(Superseded):
@@ -157,28 +147,6 @@ class Gateway:
         return Response(msgspec.json.encode(body), 503 if problems else 200, media_type="application/json")
 
 
-class _Server(uvicorn.Server):
-    """Tells when it answers, which uvicorn only logs;
-    and ends without the signal's own exit code when it was asked to.
-    """
-
-    on_ready: Callable[[], None]
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self.on_ready()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 def run(connection: Connection, config: GatewayConfig, *, on_ready: Callable[[str], None] = lambda _: None) -> None:
     """Serve until SIGINT or SIGTERM; requests under way are answered first.
 
@@ -192,7 +160,8 @@ def run(connection: Connection, config: GatewayConfig, *, on_ready: Callable[[st
         BrokerUnavailable, StoreUnavailable: the log does not answer.
         GatewayTakenOver: a newer gateway of the same name runs.
     """
-    with bound(config.listen) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    listener = bound(config.listen, "[gateway] listen", "--gateway, or [gateway] listen")
+    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if runner.run(_serve(connection, config, listener, on_ready)):
             raise GatewayTakenOver(
                 f"collector {config.collector.name}: a newer gateway took over, this one has stopped",
@@ -212,43 +181,11 @@ async def _serve(
         server.should_exit = True
 
     gateway = Gateway(connection, config, on_taken_over=stop)
-    settings = uvicorn.Config(
-        gateway.app,
-        http=BoundedProtocol,
-        ws="none",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        server_header=False,
-    )
-    server = _Server(settings)
-    host, port = listener.getsockname()[:2]
-    server.on_ready = lambda: on_ready(format_address(host, port))
+    server = WebServer(gateway.app, listener, on_ready)
     try:
         await gateway.open()
     except BaseException:
         await gateway.close()
         raise
-    await server.serve(sockets=[listener])
+    await server.run_here()
     return taken_over
-
-
-def bound(address: str) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        BadSetting: not HOST:PORT, or no such host.
-        AddressInUse: taken.
-    """
-    host, port = parse_address(address, "[gateway] listen")
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    except socket.gaierror as error:
-        raise BadSetting(f"[gateway] listen: {address!r}: {error}") from None
-    try:
-        return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        hint = "stop what listens there, or choose another address: --gateway, or [gateway] listen"
-        raise AddressInUse(f"{address}: {reason}", hint=hint) from None

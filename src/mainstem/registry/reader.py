@@ -4,7 +4,7 @@ A value in Confluent's wire format becomes a row; any other becomes JSON where i
 otherwise. Keys are text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -56,6 +56,58 @@ def read_schemas(connection: Connection) -> dict[int, str]:
     return schemas
 
 
+class SchemaTexts:
+    """Schema id -> text, read again when an id comes up that was registered since."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._schemas: dict[int, str] = {}
+        self._end = -1  # of `_schemas`, when they were read
+        self._looked = False
+
+    def look_again(self) -> None:
+        """More records have come, and they may name schemas that were not there before."""
+        self._looked = False
+
+    def __call__(self, schema_id: int) -> str:
+        """The text of a schema.
+
+        Raises:
+            CorruptData: there is no such id.
+        """
+        # Every value that begins with a zero, of any format, seems to name an id. A schema is registered before a
+        # record names it, so that one look tells of all records that came together.
+        if schema_id not in self._schemas and not self._looked:
+            end = end_offsets(self._connection, SCHEMAS)[0]
+            if end != self._end:
+                self._schemas, self._end = read_schemas(self._connection), end
+            self._looked = True
+        try:
+            return self._schemas[schema_id]
+        except KeyError:
+            raise CorruptData(f"expected schema {schema_id} in {SCHEMAS}, found none") from None
+
+
+def decode_value(value: bytes, schema_of: Callable[[int], str]) -> Any:
+    """A value of any topic: a row where it is in Confluent's wire format, else what JSON it is, text, or bytes.
+
+    Raises:
+        CorruptData: it seems to be in that format, and does not fit its schema, or there is none.
+    """
+    if value[:1] == b"\0" and len(value) >= SHORTEST_AVRO:
+        from mainstem.registry import avro  # what it needs comes with an extra, and plain values do without
+
+        return avro.decode(value, schema_of)
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError):  # the second: nested deeper than a document may be
+        pass
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
 class TypedReader:
     """Iterate over the records of `topic`; partitions are mixed, each is in order.
 
@@ -87,9 +139,7 @@ class TypedReader:
         self._connection = connection
         self._topic = topic
         self._raw = raw
-        self._schemas: dict[int, str] = {}
-        self._schemas_end = -1  # of `_schemas`, when they were read
-        self._looked = False  # for others, since the records in hand came
+        self._schemas = SchemaTexts(connection)
         self._first = 0 if start in {"earliest", "end"} else int(start)
         if start == "end":
             starts = end_offsets(connection, topic)
@@ -119,7 +169,7 @@ class TypedReader:
 
     def __iter__(self) -> Iterator[TypedRecord]:
         for messages in self._reader:
-            self._looked = False
+            self._schemas.look_again()
             for message in messages:
                 if message.offset() >= self._first:
                     yield self._decoded(message)
@@ -129,7 +179,7 @@ class TypedReader:
         headers = {name: (data or b"").decode(errors="replace") for name, data in headers_of(message).items()}
         undecoded = ""
         try:
-            decoded = None if value is None else self._value(value)
+            decoded = None if value is None else decode_value(value, self._schemas)
         except CorruptData as error:
             if not self._raw:
                 place = f"{TopicPartition(self._topic, message.partition())} offset {message.offset()}"
@@ -144,30 +194,3 @@ class TypedReader:
             headers,
             undecoded,
         )
-
-    def _value(self, value: bytes) -> Any:
-        if value[:1] == b"\0" and len(value) >= SHORTEST_AVRO:
-            from mainstem.registry import avro  # what it needs comes with an extra, and plain values do without
-
-            return avro.decode(value, self._schema)
-        try:
-            return msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):  # the second: nested deeper than a document may be
-            pass
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value
-
-    def _schema(self, schema_id: int) -> str:
-        # Every value that begins with a zero, of any format, seems to name an id. A schema is registered before a
-        # record names it, so that one look tells of all records that came together.
-        if schema_id not in self._schemas and not self._looked:
-            end = end_offsets(self._connection, SCHEMAS)[0]
-            if end != self._schemas_end:
-                self._schemas, self._schemas_end = read_schemas(self._connection), end
-            self._looked = True
-        try:
-            return self._schemas[schema_id]
-        except KeyError:
-            raise CorruptData(f"expected schema {schema_id} in {SCHEMAS}, found none") from None

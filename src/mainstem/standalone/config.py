@@ -26,6 +26,7 @@ from mainstem.core.config import (
 from mainstem.log import InvalidTopicConfig, LogConfig, TopicConfig
 from mainstem.process import Project
 from mainstem.process.session import SparkConfig
+from mainstem.serve.config import ServeConfig, convert_nodes
 from mainstem.standalone.state import LAYOUT
 from mainstem.standalone.tables import check_tables
 
@@ -43,6 +44,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     sources: dict[str, SourceConfig]
     connect_sinks: dict[str, SinkConfig]
     lakehouses: dict[str, LakehouseConfig]
+    serve: dict[str, ServeConfig] = {}
 
 
 def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> NodeConfig:
@@ -85,6 +87,7 @@ def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
         lakehouses={
             n: _below(convert(s, LakehouseConfig, where=f"{where}: [sinks.{n}]"), directory) for n, s in deltas.items()
         },
+        serve=convert_nodes(named_tables(tree, "serve", where=where), where=str(where)),
     )
 
 

@@ -13,12 +13,15 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.core import Retriable
 from mainstem.core.address import parse_address
+from mainstem.core.config import PROJECT_FILE, BadSetting
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.core.process import say_ready, wait_for_go
 from mainstem.core.task import TaskState
+from mainstem.serve.config import node_names
 from mainstem.standalone.config import load_config, table_directories
 from mainstem.standalone.lakehouses import LockedLakehouse
+from mainstem.standalone.state import LAYOUT
 from mainstem.standalone.supervisor import unfailing
 
 log = get_logger()
@@ -76,6 +79,46 @@ def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     save(worker.states)
     say_ready(", ".join(tasks))
     worker.run(stop)
+
+
+def run_serve(project: Path, bootstrap: str, data: Path, node: str) -> None:
+    """One serving node of the project; what takes long to import is there when the log is.
+
+    Raises:
+        BadSetting: the project has no such node.
+        DirectoryInUse: another process is this node.
+        AddressInUse: somebody else listens there.
+        BrokerUnavailable: the log does not answer.
+    """
+    from mainstem.serve.server import run
+    from mainstem.standalone.tasks import TasksWriter
+
+    config = load_config(project)
+    nodes = {
+        each: (settings, address)
+        for name, settings in config.serve.items()
+        for each, address in zip(node_names(name, settings), settings.addresses, strict=True)
+    }
+    if node not in nodes:
+        raise BadSetting(
+            f"{project / PROJECT_FILE}: expected a serving node {node}, found {', '.join(nodes) or 'none'}"
+        )
+    settings, address = nodes[node]
+    home = data / LAYOUT["serve"] / node
+    end_on_signals()  # until the server takes them
+    if not wait_for_go():
+        return
+    save = unfailing(TasksWriter(data, os.getpid(), f"serve-{node}").save)
+    with DirectoryLock(home):
+        run(
+            node,
+            settings,
+            address,
+            Connection(bootstrap, config.security),
+            home,
+            on_ready=lambda at: say_ready(f"listening on {at}"),
+            on_change=save,
+        )
 
 
 def run_spark(

@@ -37,7 +37,7 @@ FORMAT = 1
 DIRECTORY_FORMAT = 1
 BEING_DELETED = 0
 
-LAYOUT = {"log": "log", "logs": "logs", "spark": "spark", "tables": "tables"}
+LAYOUT = {"log": "log", "logs": "logs", "spark": "spark", "tables": "tables", "serve": "serve"}
 """What lies where below a data directory."""
 
 EMPTY = {"lock", "mainstem.json.new", "lost+found"}

@@ -5,7 +5,7 @@ from typing import Any
 
 from mainstem.core.config import BadSetting, suggestion, variable_of
 
-TABLES = ("project", "topics", "jobs", "spark", "log", "broker", "gateway", "security", "sources", "sinks")
+TABLES = ("project", "topics", "jobs", "spark", "log", "broker", "gateway", "security", "sources", "sinks", "serve")
 
 
 def check_tables(

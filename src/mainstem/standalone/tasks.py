@@ -1,5 +1,5 @@
-"""`connect.json` and `spark-<code>.json` in the data directory: how each source, sink and job is, and each table that a
-sink has to hold back, for `mainstem up` and `mainstem status`.
+"""`connect.json`, `spark-<code>.json` and `serve-<node>.json` in the data directory: how each source, sink, job and
+view is, and each table that a sink has to hold back, for `mainstem up` and `mainstem status`.
 
     {"format": 1, "pid": 4713, "tasks": [{"name": "source fleet", "state": "waiting", "error": "...", ...}]}
 
@@ -67,7 +67,7 @@ def forget_tasks(data: Path) -> None:
 
 
 def _files(data: Path) -> list[Path]:
-    return [tasks_file(data), *sorted(data.glob("spark-*.json"))]
+    return [tasks_file(data), *sorted(data.glob("spark-*.json")), *sorted(data.glob("serve-*.json"))]
 
 
 def is_failing(task: TaskState) -> bool:

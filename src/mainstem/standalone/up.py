@@ -28,6 +28,7 @@ from mainstem.process import Project, load_project
 from mainstem.process.jars import absent_jars, spark_jars
 from mainstem.process.topics import losses, other_settings, settings_of_topics
 from mainstem.process.versions import assignments, code_hash, edited, freeze, left_over
+from mainstem.serve.config import node_names
 from mainstem.standalone.config import NodeConfig, check_topics, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.disks import DiskAlarm
@@ -82,6 +83,12 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
         command = python("log", "start", "--data", str(data / LAYOUT["log"]), "--listen", at.bootstrap, *settings)
         specs.append(ChildSpec("log", command, ready_within_s=None))  # a recovery may have to read all that there is
     specs.append(ChildSpec("gateway", python("run", "gateway", directory, *common)))
+    for name, each in config.serve.items():
+        for node in node_names(name, each):
+            command = python(
+                "run", "serve", directory, "--bootstrap", at.bootstrap, "--data", str(data), "--node", node
+            )
+            specs.append(ChildSpec(f"serve-{node}", command, early=True))
     if config.sources or config.connect_sinks:
         specs.append(ChildSpec("connect", python("run", "connect", directory, *common)))
     current = freeze(project.directory, data, SystemClock()).sha

@@ -1,4 +1,4 @@
-"""Which web pages may talk to the gateway: those of this machine, or of the address at which it is asked.
+"""Which web pages may talk to a listener of ours: those of this machine, or of the address at which it is asked.
 
 A browser sends what any page asks it to, also to a loopback address, and names the page's origin with everything but
 plain reads; programs leave it out. A host's name says nothing: whoever owns it can have it mean this machine, and then
@@ -90,7 +90,7 @@ def _other_origin(origin: str) -> Response:
 
 def _other_host(host: str) -> Response:
     return _refusal(
-        f"expected a Host of localhost, an IP address or the name in [gateway] listen, found {host[:200]!r}: "
+        f"expected a Host of localhost, an IP address or the name that `listen` has, found {host[:200]!r}: "
         "it may be a web page's, made to mean this machine",
         "ask for localhost or an IP address; a proxy sets Host to the one that it asks",
     )

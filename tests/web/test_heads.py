@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mainstem.connect.heads import BoundedProtocol
+from mainstem.web.heads import BoundedProtocol
 from tests.support.serving import served
 
 

@@ -7,7 +7,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mainstem.connect.origins import OwnOrigins, is_meant, is_own
+from mainstem.web.origins import OwnOrigins, is_meant, is_own
 from tests.support.serving import served
 
 

@@ -1,0 +1,364 @@
+"""The views of a node over HTTP, in JSON.
+
+    GET  /views, /views/{view}                 what there is, and how far it is
+    GET  /views/{view}/row?COLUMN=VALUE...     key-value: the row of a key; 404 where there is none
+    GET  /views/{view}/rows?COLUMN=VALUE...    key-value: rows whose key begins so, page by page
+    GET  /views/{view}/search?q=WORDS          search: the rows that fit best
+    POST /views/{view}/query {"sql": ...}      SQL: rows of one SELECT
+    GET  /openapi.json, /health
+
+A request may bring a basis token: header `Mainstem-Basis`, else cookie `mainstem_basis`. Then it is answered when the
+view has all that the token has seen, or with 503 and how far it got when `timeout` seconds (10) have passed. Every
+answer gives a token back. docs/formats/views.md
+"""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mainstem.client.basis import (
+    COOKIE,
+    HEADER,
+    PREFIX,
+    Basis,
+    OtherLog,
+    answer_headers,
+    given_basis,
+    parse,
+    wait_seconds,
+)
+from mainstem.core import CorruptData, MainstemError, Retriable, UserError
+from mainstem.core.bodies import Bodies, BodiesFull, BodyTooLarge, BodyTooSlow
+from mainstem.serve.errors import BadQuery, NotKept
+from mainstem.serve.index import to_json
+from mainstem.serve.node import Node
+from mainstem.serve.openapi import document
+from mainstem.serve.values import parse_value
+from mainstem.serve.view import View, asked
+from mainstem.web.origins import OwnOrigins
+
+RETRY_AFTER_SECONDS = "1"
+MOST_ROWS = 10_000
+MOST_BODY_BYTES = 1 << 20
+BODY_SECONDS = 30.0
+_OURS = frozenset({"limit", "after", "at", "timeout", "offset", "q"})
+"""Parameters that are no columns; a column of such a name is written with a _ in front."""
+
+
+class NotFound(UserError):
+    """There is no such view, or no row of that key."""
+
+
+class NotReached(Retriable):
+    """The view has not come so far in time."""
+
+
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a query; parameters are those of `?`, `$1` or `$name` in it."""
+
+    sql: str
+    parameters: list[Any] | dict[str, Any] = []
+    limit: int = 1000
+    seconds: float = 10.0
+
+
+class App:
+    """The ASGI application of a node: `app`."""
+
+    def __init__(self, node: Node, listen: str) -> None:
+        self._node = node
+        self._bodies = Bodies(16 * MOST_BODY_BYTES, seconds=BODY_SECONDS)
+        reads: dict[str, tuple[str, Callable[..., Any]]] = {
+            "row": ("GET", self._row),
+            "rows": ("GET", self._rows),
+            "search": ("GET", self._search),
+            "query": ("POST", self._query),
+        }
+        self.app = Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/openapi.json", self._openapi),
+                Route("/views", self._list),
+                Route("/views/{view}", self._guarded(self._show)),
+                *(
+                    Route(f"/views/{{view}}/{name}", self._guarded(call), methods=[method])
+                    for name, (method, call) in reads.items()
+                ),
+            ],
+            middleware=[Middleware(OwnOrigins, listen=listen)],
+            lifespan=self._lifespan,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await self._node.close()
+
+    # -- what there is
+
+    async def _health(self, _: Request) -> Response:
+        """200 while every view can be asked."""
+        views = {name: _about(view) for name, view in self._node.views.items()}
+        ready = all(view.is_ready for view in self._node.views.values())
+        body = {"status": "ok" if ready else "not ready", "node": self._node.name, "log": self._node.log}
+        return _json(200 if ready else 503, body | {"views": views})
+
+    async def _list(self, _: Request) -> Response:
+        return _json(200, {"views": {name: _about(view) for name, view in self._node.views.items()}})
+
+    async def _openapi(self, _: Request) -> Response:
+        return _json(200, document(self._node))
+
+    async def _show(self, request: Request) -> Response:
+        view = self._view(request)
+
+        async def tell(_: Any) -> Any:
+            return _about(view)
+
+        return await self._answer(request, view, tell)
+
+    # -- reads
+
+    async def _row(self, request: Request) -> Response:
+        view = self._view(request, "key-value")
+        at = await self._at(request, view)
+
+        async def get(index: Any) -> Any:
+            key = _key(request, view, index.key_columns)
+            if len(key) < len(index.key_columns):
+                raise BadQuery(
+                    f"expected a value of every column of the key ({', '.join(index.key_columns)}), found {len(key)}",
+                    hint="`rows` answers with all whose key begins so",
+                )
+            found = await _now(index.get, key, at)
+            if found is None:
+                return None
+            return {"row": to_json(found.row), "partition": found.partition, "offset": found.offset}
+
+        return await self._answer(request, view, get)
+
+    async def _rows(self, request: Request) -> Response:
+        view = self._view(request, "key-value")
+        limit, after = _number(request, "limit", 100, MOST_ROWS), _after(request)
+        at = await self._at(request, view)
+
+        async def scan(index: Any) -> Any:
+            page = await asked(index.scan, _key(request, view, index.key_columns), after, limit, at)
+            following = None if page.after is None else base64.urlsafe_b64encode(page.after).decode()
+            return {"rows": [to_json(each.row) for each in page.rows], "after": following}
+
+        return await self._answer(request, view, scan)
+
+    async def _search(self, request: Request) -> Response:
+        view = self._view(request, "search")
+        words = request.query_params.get("q")
+        if not words:
+            raise BadQuery("expected ?q=WORDS, found none", hint="q=boeing, q=manufacturer:boeing, q=boeing AND 737")
+        limit, offset = _number(request, "limit", 10, 1000), _number(request, "offset", 0, 1 << 20)
+
+        async def search(index: Any) -> Any:
+            found = await asked(index.search, words, limit=limit, offset=offset)
+            names = {} if view.engine is None else {topic: name for name, topic in view.engine.topics.items()}
+            hits = [{"topic": names.get(h.topic, h.topic), "score": h.score, "row": to_json(h.row)} for h in found.hits]
+            return {"total": found.total, "hits": hits}
+
+        return await self._answer(request, view, search)
+
+    async def _query(self, request: Request) -> Response:
+        view = self._view(request, "sql")
+        query = await self._read_query(request)
+
+        async def run(index: Any) -> Any:
+            answer = await asked(index.query, query.sql, query.parameters, limit=query.limit, seconds=query.seconds)
+            return {"columns": answer.columns, "rows": to_json(answer.rows), "more": answer.more}
+
+        return await self._answer(request, view, run)
+
+    async def _read_query(self, request: Request) -> Query:
+        with self._bodies.hold() as held:
+            try:
+                expected = int(request.headers.get("content-length") or 0)
+                body = await held.read(request.stream(), MOST_BODY_BYTES, expected=expected)
+            except (BodyTooLarge, BodyTooSlow) as error:
+                raise BadQuery(str(error), hint=error.hint) from None
+        try:
+            query = msgspec.json.decode(body, type=Query)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadQuery(f'expected {{"sql": "SELECT …"}}, found something else: {error}') from None
+        if not 1 <= query.limit <= MOST_ROWS or not 0 < query.seconds <= 60:
+            raise BadQuery(f"expected a limit of 1 to {MOST_ROWS} and 0 to 60 seconds")
+        return query
+
+    async def _answer(self, request: Request, view: View, ask: Callable[[Any], Awaitable[Any]]) -> Response:
+        """1. wait until the view has all that the token has seen  2. ask  3. say what the answer may have shown."""
+        basis = self._given(request)
+        await self._wait(request, view, basis)
+        body = await ask(view.index())
+        headers = answer_headers(basis.with_positions(self._node.seen(view)))
+        if body is None:
+            return _error(404, "not_found", NotFound(f"view {view.name}: no row has this key"), headers)
+        return _json(200, body, headers)
+
+    def _given(self, request: Request) -> Basis:
+        return given_basis(self._node.log, request.headers.get(HEADER), request.cookies.get(COOKIE))
+
+    async def _wait(self, request: Request, view: View, basis: Basis) -> None:
+        seconds = wait_seconds(request.query_params.get("timeout"))
+        try:
+            async with asyncio.timeout(seconds):
+                await self._node.covers(view, basis)
+        except TimeoutError:
+            raise NotReached(
+                f"view {view.name}: not as far as the token after {seconds:g} s: {self._node.how_far(view, basis)}",
+                hint="ask again; `mainstem status` shows what is behind",
+            ) from None
+
+    async def _at(self, request: Request, view: View) -> dict[int, int] | None:
+        """The position of `?at=`, a token or `partition:offset,…`; the view has reached it on return."""
+        text = request.query_params.get("at")
+        if text is None:
+            return None
+        given, places = (parse(text), {}) if text.startswith(PREFIX) else (Basis(self._node.log), _places(text))
+        await self._wait(request, view, given)  # then its topic is known
+        (topic,) = view.topics
+        basis = given.with_positions({topic: places})
+        await self._wait(request, view, basis)
+        return self._node.lineage.needed(topic, basis.positions)
+
+    def _view(self, request: Request, kind: str | None = None) -> View:
+        name = request.path_params["view"]
+        view = self._node.views.get(name)
+        if view is None:
+            there = ", ".join(sorted(self._node.views)) or "none"
+            raise NotFound(f"view {name!r}: no such view on node {self._node.name}", hint=f"there are: {there}")
+        if kind is not None and view.config.kind != kind:
+            raise NotFound(f"view {name}: expected a {kind} view for this, found a {view.config.kind} view")
+        return view
+
+    def _guarded(self, call: Callable[[Request], Awaitable[Response]]) -> Any:
+        """Every error as JSON with a code, a line and what to do; those worth a retry say when."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await call(request)
+            except ClientDisconnect:
+                return Response(status_code=499)
+            except MainstemError as error:
+                status, code = _status(error)
+                headers = {"Retry-After": RETRY_AFTER_SECONDS} if status in (429, 503) else {}
+                return _error(status, code, error, headers)
+
+        return endpoint
+
+
+def _status(error: MainstemError) -> tuple[int, str]:
+    match error:
+        case NotFound():
+            return 404, "not_found"
+        case OtherLog():
+            return 409, "other_log"
+        case NotKept():
+            return 410, "not_kept"
+        case BodiesFull():
+            return 429, "overloaded"
+        case NotReached():
+            return 503, "not_reached"
+        case UserError():
+            return 400, "bad_request"
+        case Retriable() | CorruptData():
+            return 503, "not_ready"
+    return 500, "failed"
+
+
+def _about(view: View) -> dict[str, Any]:
+    state = view.keeper.state if view.keeper is not None else None
+    return {
+        "kind": view.config.kind,
+        "topics": list(view.config.names),
+        "ready": view.is_ready,
+        "position": view.position,
+        "state": "waiting" if state is None else state.state,
+        "why": view.why if state is None else state.told,
+    }
+
+
+def _key(request: Request, view: View, columns: tuple[str, ...]) -> list[Any]:
+    """The values of the key's leading columns that the request names."""
+    (types,) = view.columns.values() or ({},)
+    given = {_column(name): text for name, text in request.query_params.items() if name not in _OURS}
+    if unknown := [name for name in given if name not in columns]:
+        raise BadQuery(f"{unknown[0]}: expected columns of the key ({', '.join(columns)}), found another one")
+    key = []
+    for column in columns:
+        if column not in given:
+            break
+        key.append(parse_value(given[column], column, types.get(column, "VARCHAR")))
+    if len(key) < len(given):
+        raise BadQuery(f"expected the leading columns of the key ({', '.join(columns)}), found {', '.join(given)}")
+    return key
+
+
+def _column(name: str) -> str:
+    return name[1:] if name.startswith("_") and name[1:] in _OURS else name
+
+
+def _number(request: Request, name: str, default: int, most: int) -> int:
+    text = request.query_params.get(name)
+    number = default if text is None else int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    if not 0 <= number <= most:
+        raise BadQuery(f"{name}: expected a number up to {most}, found {str(text)[:40]!r}")
+    return number
+
+
+def _after(request: Request) -> bytes | None:
+    text = request.query_params.get("after")
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text, altchars=b"-_", validate=True)
+    except ValueError:
+        raise BadQuery(f"after: expected what the page before has, found {text[:40]!r}") from None
+
+
+def _places(text: str) -> dict[int, int]:
+    """`0:17,1:4`: partition -> next offset."""
+    places: dict[int, int] = {}
+    for part in text.split(","):
+        partition, _, offset = part.partition(":")
+        if (
+            not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit())
+            or len(part) > 40
+        ):
+            raise BadQuery(f"at: expected a token, or partition:offset of each partition, found {text[:60]!r}")
+        places[int(partition)] = int(offset)
+    return places
+
+
+async def _now(call: Any, *arguments: Any) -> Any:
+    """What takes microseconds is asked here: to wake a thread would take longer."""
+    try:
+        return call(*arguments)
+    except MainstemError:
+        raise
+    except Exception as error:  # the engine's own: it was closed while it was asked
+        raise NotReached(f"the index was closed while it was asked: {error}", hint="ask again") from error
+
+
+def _json(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+
+
+def _error(status: int, code: str, error: MainstemError, headers: dict[str, str] | None = None) -> Response:
+    details = {"code": code, "message": str(error)} | ({"hint": error.hint} if error.hint else {})
+    return _json(status, {"error": details}, headers)

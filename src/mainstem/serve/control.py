@@ -1,0 +1,99 @@
+"""What a node knows of everything but rows: the catalog, and how far jobs are; followed in a thread of its own.
+
+The catalog is read from its beginning, the progress of jobs from its last records on: what was before is in the last
+commit of each version. `caught_up` once both are as new as they were at the start.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from mainstem.client.compacted import decode_state, read_state
+from mainstem.client.connection import Connection
+from mainstem.client.internal import CATALOG, COMMITS, PROGRESS
+from mainstem.client.progress import Marker, Progress
+from mainstem.client.reader import arrived, committed_consumer, is_record
+from mainstem.client.topics import end_offsets, list_topics, start_offsets
+from mainstem.core import CorruptData, MainstemError
+from mainstem.core.logging import get_logger
+
+log = get_logger()
+
+_PROGRESS_RECORDS = 20_000
+"""Read at the start, so that tokens of some minutes ago are known exactly."""
+_AGAIN_SECONDS = 1.0
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """What was read, in its order; `catalog` has None for an entry that was removed."""
+
+    catalog: dict[str, dict[str, Any] | None]
+    progress: list[Progress]
+    markers: list[
+        tuple[Marker, dict[int, int]]
+    ]  # of each version, once: its last commit, an end of its output after it
+    position: int  # of the catalog: everything below is told
+    caught_up: bool
+
+
+def follow(connection: Connection, tell: Callable[[Learned], None], stop: threading.Event) -> None:
+    """Tell what is read until `stop`; after an error, all of it again."""
+    while not stop.is_set():
+        try:
+            _follow(connection, tell, stop)
+        except MainstemError as error:
+            log.warning("catalog_unread", error=str(error), hint=error.hint)
+            stop.wait(_AGAIN_SECONDS)
+
+
+def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threading.Event) -> None:
+    """1. the ends  2. the last commits, which are no older  3. both topics, for ever."""
+    missing = {topic: end_offsets(connection, topic)[0] for topic in (CATALOG, PROGRESS)}
+    starts = {topic: start_offsets(connection, topic)[0] for topic in (CATALOG, PROGRESS)}
+    starts[PROGRESS] = max(starts[PROGRESS], missing[PROGRESS] - _PROGRESS_RECORDS)
+    markers = _markers(connection)
+    position = starts[CATALOG]
+    consumer = committed_consumer(connection, "mainstem.control", deleted="earliest", wait_ms=50)
+    try:
+        consumer.assign([ConfluentPartition(topic, 0, start) for topic, start in starts.items()])
+        while not stop.is_set():
+            catalog: dict[str, dict[str, Any] | None] = {}
+            progress: list[Progress] = []
+            for message in arrived(consumer, 0.2, 10_000):
+                topic, end = message.topic(), message.offset()
+                if is_record(message, topic):
+                    _take(message, catalog, progress)
+                    end += 1
+                elif end >= missing.get(topic, 0):
+                    missing.pop(topic, None)
+                position = end if topic == CATALOG else position
+            tell(Learned(catalog, progress, [] if missing else markers, position, not missing))
+            markers = markers if missing else []
+    finally:
+        consumer.close()
+
+
+def _take(message: Any, catalog: dict[str, dict[str, Any] | None], progress: list[Progress]) -> None:
+    key, value, topic = message.key() or b"", message.value(), message.topic()
+    try:
+        if topic == CATALOG:
+            name = key.decode(errors="backslashreplace")
+            catalog[name] = None if value is None else decode_state(topic, key, value, dict[str, Any])
+        elif value is not None:
+            progress.append(decode_state(topic, key, value, Progress))
+    except CorruptData as error:  # anybody may have written it
+        log.warning("internal_record_unreadable", error=str(error), offset=message.offset())
+
+
+def _markers(connection: Connection) -> list[tuple[Marker, dict[int, int]]]:
+    """The last commit of each version, and where its output ended at some time after that."""
+    existing = list_topics(connection)
+    found = []
+    for marker in read_state(connection, COMMITS, Marker).values():
+        output = next(iter(marker.written), "")
+        # Not the last stable offset: a commit may be known before its markers are written everywhere.
+        found.append((marker, end_offsets(connection, output) if output in existing else {}))
+    return found

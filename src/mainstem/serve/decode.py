@@ -1,0 +1,53 @@
+"""Records of a topic as changes of an index."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mainstem.client.catalog import TopicEntry
+from mainstem.core import CorruptData
+from mainstem.registry import schema as schemas
+from mainstem.registry.avro import split
+from mainstem.registry.reader import SHORTEST_AVRO, decode_value
+from mainstem.serve.index import Change, Row
+
+PLAIN = "value"
+"""The column of what is no record: a text, a number, bytes."""
+
+
+class Decoder:
+    """Decodes one topic. A stream keeps all records; a table the last one of each key, by the record's key."""
+
+    def __init__(self, topic: str, entry: TopicEntry, schema_of: Callable[[int], str]) -> None:
+        self.topic = topic
+        self.kind = entry.kind
+        self.schema_ids: set[int] = set()  # that its values have named
+        self._schema_of = schema_of
+        self._changes: dict[int, bool] = {}  # schema id -> whether its records are change records
+
+    def change(self, message: Any) -> Change:
+        """What a record (confluent's message) does.
+
+        Raises:
+            CorruptData: its value or key cannot be decoded.
+        """
+        try:
+            key = (message.key() or b"").decode() if self.kind == "changelog" else ""
+        except UnicodeDecodeError as error:
+            raise CorruptData(f"expected a key of text: {error}") from error
+        value = message.value()
+        row = None if value is None else self._row(value)
+        return Change(self.topic, message.partition(), message.offset(), key, row)
+
+    def _row(self, value: bytes) -> Row | None:
+        row = decode_value(value, self._schema_of)
+        if value[:1] == b"\0" and len(value) >= SHORTEST_AVRO:
+            schema_id = split(value)[0]
+            self.schema_ids.add(schema_id)
+            if self._is_change(schema_id):
+                return row["after"]  # type: ignore[no-any-return]
+        return row if isinstance(row, dict) else {PLAIN: row}
+
+    def _is_change(self, schema_id: int) -> bool:
+        if schema_id not in self._changes:
+            self._changes[schema_id] = schemas.is_change(self._schema_of(schema_id))
+        return self._changes[schema_id]

@@ -1,0 +1,150 @@
+"""The index of a view: which kind, with which shape, and what its topics' schemas mean for that."""
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainstem.client.catalog import TopicEntry
+from mainstem.core import MainstemError, Retriable
+from mainstem.registry.errors import NotFound
+from mainstem.registry.kept import KeptSchemas
+from mainstem.serve.columns import TableShape, columns_of, quoted
+from mainstem.serve.config import ViewConfig
+from mainstem.serve.decode import PLAIN
+from mainstem.serve.index import Index
+
+if TYPE_CHECKING:
+    from mainstem.serve.search import SearchIndex
+    from mainstem.serve.sql import SqlIndex
+
+_FIELDS = {
+    "VARCHAR": "text",
+    "UUID": "keyword",
+    "INTEGER": "integer",
+    "BIGINT": "integer",
+    "FLOAT": "float",
+    "DOUBLE": "float",
+    "BOOLEAN": "boolean",
+    "DATE": "time",
+    "TIMESTAMP": "time",
+    "TIMESTAMP WITH TIME ZONE": "time",
+}
+"""SQL type -> what a search takes its values for; what has another type is in the rows, and not searched for."""
+
+
+class NotKnownYet(Retriable):
+    """What a view is made of is not there yet: a topic, its schema, its key."""
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """What is needed to open the index of a view, again and again.
+
+    Attributes:
+        config: of the view.
+        topics: that it reads, by the name that the view has for each.
+        entries: what the catalog says of them.
+        sql_memory: for the queries of an SQL view.
+    """
+
+    config: ViewConfig
+    topics: Mapping[str, str]
+    entries: Mapping[str, TopicEntry]
+    sql_memory: str
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Of a key-value view.
+
+        Raises:
+            NotKnownYet: neither the settings nor the catalog name them.
+        """
+        (topic,) = self.topics.values()
+        columns = self.config.key_columns or self.entries.get(topic, TopicEntry()).key
+        if not columns:
+            raise NotKnownYet(
+                f"topic {topic}: the columns of its key are not known yet",
+                hint="its writer says which they are when it starts; `key` of the view does so at once",
+            )
+        return columns
+
+    def open(self, path: Path, known: KeptSchemas) -> Index:
+        """Open the index, or begin one.
+
+        Raises:
+            NotKnownYet: a schema or a key is not there yet.
+            OtherShape, IndexDamaged, IndexInUse, IndexUnavailable: as the indexes do.
+        """
+        if self.config.kind == "key-value":
+            from mainstem.serve.key_value import KeyValueIndex
+
+            return KeyValueIndex.open(path, key_columns=self.key_columns, versions=self.config.versions)
+        if self.config.kind == "search":
+            from mainstem.serve.search import SearchIndex
+
+            return SearchIndex.open(path, self.fields(known))
+        from mainstem.serve.sql import SqlIndex
+
+        shapes = {topic: self._table(name, topic, {}) for name, topic in self.topics.items()}
+        return SqlIndex.open(path, shapes, memory=self.sql_memory)
+
+    def learn(self, index: Index, topic: str, texts: Iterable[str], known: KeptSchemas) -> None:
+        """Records of `topic` have named schemas for the first time: what the index has to change for them.
+
+        Raises:
+            OtherShape: it cannot be changed, and has to be built anew.
+        """
+        if self.config.kind == "sql":
+            _extend(index, self, topic, texts)  # type: ignore[arg-type]
+        elif self.config.kind == "search":
+            _check_fields(index, self.fields(known))  # type: ignore[arg-type]
+
+    def fields(self, known: KeptSchemas) -> dict[str, str]:
+        """What a search view looks in: the columns of its topics by the latest schema of each."""
+        fields: dict[str, str] = {}
+        for topic in self.topics.values():
+            for column, kind in columns_of(_latest(topic, known)).items():
+                field = _FIELDS.get(kind)
+                if field is not None and fields.setdefault(column, field) != field:
+                    fields[column] = "text"  # of another type in another topic: as text it is found in both
+        return fields or {PLAIN: "text"}
+
+    def columns(self, known: KeptSchemas) -> dict[str, dict[str, str]]:
+        """Column -> SQL type of each topic, by the view's name for it; of those whose schema is one of records."""
+        found: dict[str, dict[str, str]] = {}
+        for name, topic in self.topics.items():
+            with contextlib.suppress(MainstemError):
+                found[name] = columns_of(_latest(topic, known))
+        return found
+
+    def _table(self, name: str, topic: str, columns: Mapping[str, str]) -> TableShape:
+        kind = self.entries.get(topic, TopicEntry()).kind
+        shape = TableShape(dict(columns), "changelog" if kind == "changelog" else "stream")
+        return msgspec.structs.replace(shape, name=shape.table(name))  # called as the view says, whatever version it is
+
+
+def table_names(engine: Engine) -> list[str]:
+    """The tables of an SQL view, as a query names them."""
+    return [quoted(TableShape({}, "stream").table(name)) for name in engine.topics]
+
+
+def _extend(index: "SqlIndex", engine: Engine, topic: str, texts: Iterable[str]) -> None:
+    (name,) = (name for name, each in engine.topics.items() if each == topic)
+    for text in texts:
+        index.extend({topic: engine._table(name, topic, columns_of(text))})
+
+
+def _check_fields(index: "SearchIndex", fields: Mapping[str, str]) -> None:
+    from mainstem.serve.errors import OtherShape
+
+    if index.fields != fields:
+        raise OtherShape(f"search: expected the fields {', '.join(fields)}, found {', '.join(index.fields)}")
+
+
+def _latest(topic: str, known: KeptSchemas) -> str:
+    try:
+        return known.latest(f"{topic}-value").schema
+    except NotFound:
+        raise NotKnownYet(f"topic {topic} has no schema yet", hint="whoever writes it registers one") from None

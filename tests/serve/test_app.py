@@ -1,0 +1,269 @@
+"""A node over HTTP: its views against what was written, tokens, and what it says of bad requests."""
+
+import json
+import threading
+import uuid
+
+import msgspec
+import pytest
+
+from mainstem.client.append import append
+from mainstem.client.basis import Basis, parse
+from mainstem.client.catalog import write_catalog
+from mainstem.client.internal import CATALOG, PROGRESS
+from mainstem.client.progress import Progress
+from mainstem.client.topics import ensure_topic
+from mainstem.registry import avro
+from tests.serve.fleet import PLANE, header
+from tests.support.waiting import wait_until
+
+
+def test_every_kind_of_view_answers_with_what_was_written_when_it_carries_the_token(fleet, tmp_path):
+    with fleet.node(tmp_path) as http:
+        for number in range(20):
+            basis = fleet.write(fleet.planes, ("N1", f"maker{number}", number), ("N2", "BOEING", 100))
+            answer = http.get("/views/planes/row", params={"tailnum": "N1"}, headers=header(basis))
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["row"] == {"tailnum": "N1", "manufacturer": f"maker{number}", "seats": number}
+            found = http.get("/views/names/search", params={"q": f"maker{number}"}, headers=header(basis)).json()
+            assert [(hit["topic"], hit["row"]["seats"]) for hit in found["hits"]] == [(fleet.planes, number)]
+            table = fleet.planes.replace("-", "_")
+            sql = f"SELECT seats FROM {table} WHERE tailnum = ?"
+            found = http.post("/views/flights/query", json={"sql": sql, "parameters": ["N1"]}, headers=header(basis))
+            assert found.json()["rows"] == [[number]]
+        basis = fleet.write(fleet.planes, ("N1", None, None))
+        answer = http.get("/views/planes/row", params={"tailnum": "N1"}, headers=header(basis))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+        assert parse(answer.headers["Mainstem-Basis"]).positions[fleet.planes].items() >= (
+            basis.positions[fleet.planes].items()
+        )
+        assert http.get("/views/names/search", params={"q": "maker19"}, headers=header(basis)).json()["total"] == 0
+
+
+def test_the_cookie_alone_lets_a_client_never_go_back(fleet, tmp_path):
+    """Another node that is behind answers when it is as far as what the client has seen of the first."""
+    with fleet.node(tmp_path / "one") as one, fleet.node(tmp_path / "two") as two:
+        for number in range(10):
+            basis = fleet.write(fleet.planes, ("N1", "x", number))
+            answer = one.get("/views/planes/row", params={"tailnum": "N1"}, headers=header(basis))
+            token = one.cookies["mainstem_basis"]
+            assert answer.headers["Mainstem-Basis"] == token
+            cookie = {"Cookie": f"mainstem_basis={token}"}
+            seen = two.get("/views/planes/row", params={"tailnum": "N1"}, headers=cookie)
+            assert seen.json()["row"]["seats"] == number
+
+
+def test_a_position_that_does_not_come_is_answered_with_how_far_it_is(fleet, tmp_path):
+    with fleet.node(tmp_path) as http:
+        end = fleet.write(fleet.planes, ("N1", "x", 1)).positions[fleet.planes]
+        (partition,) = end
+        far = Basis(fleet.log, {fleet.planes: {partition: end[partition] + 5}})
+        query = {"tailnum": "N1", "timeout": "0.5"}
+        answer = http.get("/views/planes/row", params=query, headers=header(far))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_reached")
+        assert f"{{{partition}: [{end[partition]}, {end[partition] + 5}]}}" in answer.json()["error"]["message"]
+        assert answer.headers["Retry-After"] == "1"
+
+
+def test_rows_come_in_the_order_of_their_keys_page_by_page(fleet, tmp_path):
+    basis = fleet.write(fleet.planes, *((f"N{n:03}", "x", n) for n in range(50)))
+    with fleet.node(tmp_path) as http:
+        after, seen = None, []
+        while True:
+            params = {"limit": 7} | ({"after": after} if after else {})
+            page = http.get("/views/planes/rows", params=params, headers=header(basis)).json()
+            seen += [row["seats"] for row in page["rows"]]
+            if (after := page["after"]) is None:
+                break
+        assert seen == list(range(50))
+
+
+def test_a_view_is_read_as_of_any_position(fleet, tmp_path):
+    states, positions, rows = [], [], {}
+    with fleet.node(tmp_path) as http:
+        position = {}
+        for number in range(30):
+            tailnum = f"N{number % 4}"
+            row = (tailnum, "x", number if number % 5 else None)
+            position = position | fleet.write(fleet.planes, row).positions[fleet.planes]
+            rows = {**rows, tailnum: row[2]}
+            states.append(dict(rows))
+            positions.append(position)
+        for state, position in zip(states, positions, strict=True):
+            as_token = Basis(fleet.log, {fleet.planes: position}).token
+            as_text = ",".join(f"{partition}:{offset}" for partition, offset in position.items())
+            for at in (as_token, as_text):
+                for tailnum in ("N0", "N1", "N2", "N3"):
+                    answer = http.get("/views/planes/row", params={"tailnum": tailnum, "at": at})
+                    expected = state.get(tailnum)
+                    found = answer.json()["row"]["seats"] if answer.status_code == 200 else None
+                    assert (answer.status_code, found) == (404 if expected is None else 200, expected)
+                page = http.get("/views/planes/rows", params={"at": at}).json()["rows"]
+                assert {row["tailnum"]: row["seats"] for row in page} == {
+                    k: v for k, v in state.items() if v is not None
+                }
+
+
+def test_a_node_that_is_started_again_goes_on_and_one_that_lost_its_index_builds_it_anew(fleet, tmp_path):
+    basis = fleet.write(fleet.planes, *((f"N{n}", "x", n) for n in range(20)))
+    with fleet.node(tmp_path) as http:
+        assert (
+            http.get("/views/planes/row", params={"tailnum": "N7"}, headers=header(basis)).json()["row"]["seats"] == 7
+        )
+    basis += fleet.write(fleet.planes, ("N7", "x", 77))
+    with fleet.node(tmp_path) as http:
+        assert (
+            http.get("/views/planes/row", params={"tailnum": "N7"}, headers=header(basis)).json()["row"]["seats"] == 77
+        )
+        assert (
+            http.get("/views/planes/row", params={"tailnum": "N8"}, headers=header(basis)).json()["row"]["seats"] == 8
+        )
+    for damaged in (tmp_path / "views").rglob("index.json"):
+        damaged.write_bytes(b"{")
+    with fleet.node(tmp_path) as http:
+        for query in ("/views/planes/row?tailnum=N7", "/views/names/search?q=x&limit=100"):
+            assert http.get(query, headers=header(basis)).status_code == 200
+        assert http.get("/views/names/search", params={"q": "x", "limit": 100}).json()["total"] == 20
+
+
+def test_a_token_of_a_source_works_on_what_a_job_makes_of_it(fleet, tmp_path):
+    """The job is played: it appends its row, then its progress."""
+    job = f"seats-{uuid.uuid4().hex[:8]}"
+    version = {"output": fleet.planes, "inputs": {"flights": fleet.flights}, "tables": []}
+    write_catalog(fleet.connection, {f"job:{job}": {"versions": {"1": version}}})
+    with fleet.node(tmp_path) as http:
+        source = fleet.write(fleet.flights, ("N1", "x", 1))
+        answers = []
+
+        def ask():
+            answers.append(
+                http.get("/views/planes/row", params={"tailnum": "N1", "timeout": 50}, headers=header(source))
+            )
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        derived = fleet.write(fleet.planes, ("N1", "derived", 1))
+        wait_until(lambda: http.node.views["planes"].position.get(fleet.planes), "the row is applied")
+        assert not answers  # it is applied, but nobody has said that it is all of what was posted
+        progress = Progress(job, "1", 0, source.positions, {}, derived.positions)
+        append(fleet.connection, PROGRESS, [(f"{job}@1".encode(), msgspec.json.encode(progress))])
+        asking.join(60)
+        assert answers[0].json()["row"]["manufacturer"] == "derived"
+        seen = parse(answers[0].headers["Mainstem-Basis"]).positions
+        assert seen[fleet.flights] == source.positions[fleet.flights]
+        assert seen[CATALOG][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "told"),
+    [
+        ("/views/nothing/row?tailnum=N1", 404, "no such view"),
+        ("/views/flights/row?tailnum=N1", 404, "expected a key-value view"),
+        ("/views/planes/row", 400, "expected a value of every column of the key (tailnum), found 0"),
+        ("/views/planes/row?seats=1", 400, "expected columns of the key (tailnum), found another one"),
+        ("/views/planes/rows?limit=x", 400, "limit: expected a number"),
+        ("/views/planes/rows?limit=0", 400, "limit: expected 1 or more"),
+        ("/views/planes/rows?after=%25", 400, "after: expected what the page before has"),
+        ("/views/planes/row?tailnum=N1&at=x", 400, "at: expected a token, or partition:offset"),
+        ("/views/planes/row?tailnum=N1&timeout=-1", 400, "timeout: expected"),
+        ("/views/names/search", 400, "expected ?q=WORDS"),
+        ("/views/names/search?q=nothing:there", 400, "query: "),
+    ],
+)
+def test_bad_requests_are_answered_in_a_line(fleet, tmp_path, path, status, told):
+    fleet.write(fleet.planes, ("N1", "x", 1))
+    with fleet.node(tmp_path) as http:
+        answer = http.get(path)
+        assert (answer.status_code, told in answer.json()["error"]["message"]) == (status, True), answer.text
+
+
+def test_queries_that_are_none_or_may_not_be_are_refused(fleet, tmp_path):
+    with fleet.node(tmp_path) as http:
+        for body in (b"", b"[]", b'{"sql": 5}', b'{"sql": "SELECT 1", "x": 1}', b'{"sql": "SELECT 1", "limit": 0}'):
+            assert http.post("/views/flights/query", content=body).status_code == 400
+        for sql in ("DROP TABLE x", "SELECT * FROM read_csv('/etc/passwd')", "SELECT 1; SELECT 2"):
+            assert http.post("/views/flights/query", json={"sql": sql}).status_code == 400
+        assert http.post("/views/flights/query", json={"sql": "SELECT 1 AS one"}).json() == {
+            "columns": ["one"], "rows": [[1]], "more": False,
+        }  # fmt: skip
+        assert http.post("/views/flights/query", content=b"x" * (2 << 20)).status_code == 400
+
+
+def test_tokens_of_another_log_and_those_that_are_none_are_refused(fleet, tmp_path):
+    with fleet.node(tmp_path) as http:
+        for token, status in (("x", 400), (Basis("other", {"t": {0: 1}}).token, 409)):
+            answer = http.get("/views/planes/row", params={"tailnum": "N1"}, headers={"Mainstem-Basis": token})
+            assert answer.status_code == status
+        answer = http.get("/views/planes/row", params={"tailnum": "N1", "at": Basis("other", {}).token})
+        assert answer.status_code == 409
+
+
+def test_health_tells_what_cannot_be_asked_yet(fleet, tmp_path):
+    missing = f"later-{uuid.uuid4().hex[:8]}"
+    views = {"later": {"kind": "sql", "topics": missing}, "planes": {"kind": "key-value", "topics": fleet.planes}}
+    with fleet.node(tmp_path, **views) as http:
+        wait_until(lambda: http.get("/views").json()["views"]["planes"]["ready"], "the view is ready")
+        answer = http.get("/health")
+        assert answer.status_code == 503
+        assert f"topic {missing} is not in the catalog yet" in answer.json()["views"]["later"]["why"]
+        asked = http.post("/views/later/query?timeout=0.2", json={"sql": "SELECT 1"})
+        assert asked.status_code == 503
+        ensure_topic(fleet.connection, missing, 1)
+        write_catalog(fleet.connection, {f"topic:{missing}": {"kind": "stream"}})
+        wait_until(lambda: http.get("/health").status_code == 200, "all is ready")
+
+
+def test_an_undecodable_record_is_left_out_and_the_others_are_there(fleet, tmp_path):
+    append(fleet.connection, fleet.planes, [(b"N0", b"\0\0\0\0\1bad"), (b"\xff", b"x")])
+    basis = fleet.write(fleet.planes, ("N1", "x", 1))
+    with fleet.node(tmp_path) as http:
+        answer = http.get("/views/planes/row", params={"tailnum": "N1"}, headers=header(basis))
+        assert answer.json()["row"]["seats"] == 1
+
+
+def test_the_openapi_document_has_the_columns_of_each_view(fleet, tmp_path):
+    fleet.write(fleet.planes, ("N1", "x", 1))
+    with fleet.node(tmp_path) as http:
+        wait_until(lambda: http.get("/health").status_code == 200, "all is ready")
+        found = http.get("/openapi.json").json()
+        row = found["paths"]["/views/planes/row"]["get"]
+        assert [p["name"] for p in row["parameters"]] == ["tailnum", "at", "Mainstem-Basis", "timeout"]
+        columns = row["responses"]["200"]["content"]["application/json"]["schema"]["properties"]["row"]["properties"]
+        assert columns["seats"] == {"type": ["integer", "null"], "format": "int32"}
+        assert set(found["paths"]) == {
+            "/views/planes/row", "/views/planes/rows", "/views/names/search", "/views/flights/query",
+        }  # fmt: skip
+
+
+def test_a_column_that_is_added_later_is_there(fleet, live_registry, tmp_path):
+    """The search index is built anew for it, the table of the SQL index gets it."""
+    fleet.write(fleet.planes, ("N1", "x", 1))
+    with fleet.node(tmp_path) as http:
+        wait_until(lambda: http.get("/health").status_code == 200, "all is ready")
+        wider = json.loads(PLANE)
+        wider["fields"].append({"name": "engine", "type": ["null", "string"], "default": None})
+        schema_id = live_registry.register(f"{fleet.planes}-value", json.dumps(wider))
+        row = {"tailnum": "N2", "manufacturer": "y", "seats": 2, "engine": "turbofan"}
+        value = avro.encode(schema_id, json.dumps(wider), row)
+        basis = Basis(fleet.log, {fleet.planes: append(fleet.connection, fleet.planes, [(b"N2", value)])})
+        found = http.get("/views/names/search", params={"q": "engine:turbofan"}, headers=header(basis)).json()
+        assert [hit["row"]["tailnum"] for hit in found["hits"]] == ["N2"]
+        table = fleet.planes.replace("-", "_")
+        sql = {"sql": f"SELECT tailnum, engine FROM {table} ORDER BY 1"}
+        rows = http.post("/views/flights/query", json=sql, headers=header(basis)).json()["rows"]
+        assert rows == [["N1", None], ["N2", "turbofan"]]
+
+
+def test_a_topic_that_is_deleted_and_made_anew_is_read_anew(fleet, live_registry, tmp_path):
+    from mainstem.client.topics import delete
+
+    fleet.write(fleet.planes, ("N1", "x", 1), ("N2", "x", 2))
+    view = {"planes": {"kind": "key-value", "topics": fleet.planes}}
+    with fleet.node(tmp_path, **view) as http:
+        wait_until(lambda: http.get("/health").status_code == 200, "all is ready")
+    delete(fleet.connection, [fleet.planes])
+    ensure_topic(fleet.connection, fleet.planes, 2)
+    basis = fleet.write(fleet.planes, ("N2", "x", 22))
+    with fleet.node(tmp_path, **view) as http:
+        found = http.get("/views/planes/rows", headers=header(basis)).json()["rows"]
+        assert [(row["tailnum"], row["seats"]) for row in found] == [("N2", 22)]

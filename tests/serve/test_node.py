@@ -1,0 +1,37 @@
+"""What a read waits for, and what it says that it has shown; the rest of a node is tested over HTTP (test_app.py)."""
+
+import asyncio
+
+import pytest
+
+from mainstem.client.basis import Basis, OtherLog
+from mainstem.client.catalog import write_catalog
+from mainstem.client.internal import CATALOG
+from mainstem.client.topics import end_offsets
+from mainstem.serve.node import Node
+
+
+def test_a_read_waits_for_the_catalog_as_far_as_its_token_has_seen_it(fleet, tmp_path):
+    async def run():
+        node = Node("n", fleet.config(), fleet.connection, tmp_path)
+        await node.open()
+        try:
+            view = node.views["planes"]
+            async with asyncio.timeout(60):
+                await node.covers(view, Basis(node.log))
+                seen = node.seen(view)
+                assert seen[CATALOG][0] >= end_offsets(fleet.connection, CATALOG)[0] - 1
+                ahead = end_offsets(fleet.connection, CATALOG)[0] + 1
+                waiting = asyncio.ensure_future(node.covers(view, Basis(node.log, {CATALOG: {0: ahead}})))
+                await asyncio.sleep(0)
+                assert not waiting.done()
+                assert "the catalog is read up to" in node.how_far(view, Basis(node.log, {CATALOG: {0: ahead}}))
+                await asyncio.to_thread(write_catalog, fleet.connection, {"topic:other": {}, "topic:another": {}})
+                await waiting
+            with pytest.raises(OtherLog):
+                await node.covers(view, Basis("other"))
+        finally:
+            await node.close()
+        assert {state.name for state in node.states} == {"view planes@n", "view names@n", "view flights@n"}
+
+    asyncio.run(run())

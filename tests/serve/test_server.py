@@ -1,0 +1,101 @@
+"""A node as a process: its start, its end, and a kill at any moment."""
+
+import random
+import signal
+import subprocess
+import sys
+
+import httpx
+import msgspec
+import pytest
+
+from mainstem.client.basis import Basis
+from tests.serve.fleet import header
+from tests.support import processes
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import msgspec
+from mainstem.client.connection import Connection
+from mainstem.core import MainstemError
+from mainstem.core.config import convert
+from mainstem.serve.config import ServeConfig
+from mainstem.serve.server import run
+bootstrap, directory, address, settings = sys.argv[1:]
+try:
+    run("n", convert(msgspec.json.decode(settings), ServeConfig, where="test"), address, Connection(bootstrap), Path(directory),
+        on_ready=lambda at: print("listening on", at, flush=True))
+except MainstemError as error:
+    print(f"{type(error).__name__}: {error} ({error.hint})", flush=True)
+    sys.exit(2)
+"""
+
+
+class NodeProcess:
+    def __init__(self, fleet, directory):
+        self.address = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{self.address}"
+        settings = msgspec.json.encode(fleet.config()).decode()
+        self.command = [
+            sys.executable, "-c", PROGRAM, fleet.connection.bootstrap, str(directory), self.address, settings,
+        ]  # fmt: skip
+        self.process = None
+
+    def start(self):
+        self.process = processes.start(self.command, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        assert line == f"listening on {self.address}\n", line
+        return self
+
+    def end(self, number):
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def process(fleet, tmp_path):
+    process = NodeProcess(fleet, tmp_path)
+    yield process
+    if process.process is not None and process.process.poll() is None:
+        process.end(signal.SIGKILL)
+
+
+def test_it_serves_and_stops_in_order(fleet, process):
+    process.start()
+    wait_until(lambda: httpx.get(f"{process.url}/health").status_code == 200, "all views are ready")
+    second = subprocess.run(process.command, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 2
+    assert "Address already in use" in second.stdout
+    assert process.end(signal.SIGTERM) == 0
+
+
+def test_killed_at_any_moment_it_goes_on_and_no_answer_is_older_than_its_token(fleet, process):
+    """Every kind of view, while a thousand changes are made; at each answer all that was written before it is there."""
+    chance, rows, basis = random.Random(7), {}, Basis(fleet.log)
+    process.start()
+    for number in range(12):
+        for _ in range(chance.randint(1, 40)):
+            tailnum = f"N{chance.randrange(20)}"
+            rows[tailnum] = rows.get(tailnum, 0) + 1
+            basis += fleet.write(fleet.planes, (tailnum, f"maker{rows[tailnum]}", rows[tailnum]))
+        if number % 2:
+            process.end(signal.SIGKILL)
+            process.start()
+        tailnum = chance.choice(sorted(rows))
+        ask = {"params": {"tailnum": tailnum, "timeout": 50}, "headers": header(basis), "timeout": 60}
+        answer = httpx.get(f"{process.url}/views/planes/row", **ask)
+        assert answer.json()["row"]["seats"] == rows[tailnum]
+        query = {"sql": f"SELECT tailnum, seats FROM {fleet.planes.replace('-', '_')}"}
+        answer = httpx.post(
+            f"{process.url}/views/flights/query?timeout=50", json=query, headers=header(basis), timeout=60
+        )
+        assert dict(answer.json()["rows"]) == rows
+        answer = httpx.get(
+            f"{process.url}/views/names/search?q=tailnum:{tailnum}&timeout=50", headers=header(basis), timeout=60
+        )
+        assert [hit["row"]["seats"] for hit in answer.json()["hits"]] == [rows[tailnum]]
