@@ -80,7 +80,7 @@ check: tools
 # room that needs no Spark; then the longest come first.
 rooms = '$(addprefix tests/,$(1))'
 ROOMS := $(call rooms,broker) $(call rooms,process registry contract examples cli) $(call rooms,crash) $(call rooms,connect) \
-    $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire web serve audit records core test_*.py)
+    $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire web serve replicate audit records core test_*.py)
 LANES ?= 2
 
 test: tools

@@ -25,6 +25,7 @@ ROOMS = {
     "connect": "IN and OUT:",
     "process": "CHANGE:",
     "serve": "ANSWER:",
+    "replicate": "AGREE ON STATE:",
     "audit": "PROVE:",
     "standalone": "The only place",
     "cli": "Doors for people",

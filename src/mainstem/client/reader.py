@@ -27,7 +27,9 @@ PATIENCE_SECONDS = 60.0
 _headers = methodcaller("headers")
 
 
-def committed_consumer(connection: Connection, name: str, *, deleted: Deleted, wait_ms: int = 500) -> Consumer:
+def committed_consumer(
+    connection: Connection, name: str, *, deleted: Deleted, wait_ms: int = 500, reconnect_ms: int = 10_000
+) -> Consumer:
     """A consumer of committed records that keeps no offsets in the log, and is told where a partition ends for now.
 
     Args:
@@ -35,11 +37,13 @@ def committed_consumer(connection: Connection, name: str, *, deleted: Deleted, w
         name: what the broker calls it.
         deleted: what to do where a record that comes next was deleted.
         wait_ms: how long the broker may keep a fetch waiting for records.
+        reconnect_ms: the longest pause between two tries to connect.
     """
     settings = connection.confluent(
         isolation_level="read_committed", enable_auto_commit=False, enable_partition_eof=True, log_level=2
     )
     settings |= {"group.id": name, "auto.offset.reset": deleted, "fetch.wait.max.ms": wait_ms}
+    settings |= {"reconnect.backoff.max.ms": reconnect_ms}
     return Consumer(settings)
 
 
