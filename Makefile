@@ -8,6 +8,8 @@
 #   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
 #   make crash       the crash tests alone
 #   make bench       side by side with Apache Kafka; raw figures go to bench/results/, to be committed or deleted
+#   make browser     the Chromium of the dashboard's tests: `make test` fetches it
+#   make pictures    the dashboard's pages as pictures: docs/pictures/
 #   make wheel       dist/mainstem-*.whl
 #   make lock        make the lock files anew; UPGRADE=1 takes newer versions
 #   make clean       remove what the targets above made, except the caches in the home directory
@@ -29,10 +31,10 @@ PYTEST := $(PY) -m pytest
 # of the processor for each of Spark's Python workers, of which 1.5 are left. What is kept lies in .venv and __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup tools archive check test test-long test-kafka crash demo bench wheel lock clean
+.PHONY: help setup tools browser pictures archive check test test-long test-kafka crash demo bench wheel lock clean
 
 help:
-	@sed -n '3,13s/^#   //p' Makefile
+	@sed -n '3,15s/^#   //p' Makefile
 
 setup: tools archive
 
@@ -44,6 +46,13 @@ tools: $(VENV)/installed
 	    $(PY) -m mainstem.process.java; }
 	@$(PY) -m mainstem.process.jars
 	@$(PY) -m mainstem.process.jars tests/support/kafka.lock
+
+# What has no browser leaves out the tests of the dashboard in one, and says so.
+browser: tools
+	@$(PY) -m tests.support.chromium || { [ $$? = 3 ] && { \
+	    echo "setup: no npm on this machine: taking the one from a wheel"; \
+	    $(PIP) --only-binary :all: -r requirements/node.txt; \
+	    $(PY) -m tests.support.chromium; }; } || echo "setup: going on without a browser"
 
 archive: tools
 	@$(PY) -m mainstem.standalone.class_archive || echo "setup: going on without it; Spark takes longer to start"
@@ -80,10 +89,10 @@ check: tools
 # room that needs no Spark; then the longest come first.
 rooms = '$(addprefix tests/,$(1))'
 ROOMS := $(call rooms,broker) $(call rooms,process registry contract examples cli) $(call rooms,crash) $(call rooms,connect) \
-    $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire web serve replicate audit records core test_*.py)
+    $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire web serve replicate audit dash records core test_*.py)
 LANES ?= 2
 
-test: tools
+test: tools browser
 	@printf '%s\n' archive check $(ROOMS) | xargs -P $(LANES) -I {} bash -c 'case "{}" in \
 	        archive | check) said=$$(make {} 2>&1) && code=0 || code=255 ;; \
 	        *) said=$$($(PYTEST) --quiet --durations 5 --durations-min 10 {} 2>&1) && code=0 || code=1 ;; \
@@ -97,6 +106,9 @@ test-kafka: setup
 
 crash: setup
 	@$(PYTEST) --long tests/crash
+
+pictures: browser
+	@MAINSTEM_PICTURES=docs/pictures $(PYTEST) --quiet tests/dash/test_pages.py
 
 demo: setup
 	@$(PY) examples/flights_demo/demo.py $(if $(KEEP),--keep) $(if $(FLIGHTS),--flights $(FLIGHTS))
@@ -118,6 +130,7 @@ lock: $(VENV)/pip
 	$(COMPILE) pyproject.toml --extra gateway --extra postgres --extra spark --extra serve --extra demo --group dev -o requirements/dev.txt
 	$(COMPILE) requirements/build.in --constraint requirements/dev.txt -o requirements/build.txt
 	$(COMPILE) requirements/java.in -o requirements/java.txt
+	$(COMPILE) requirements/node.in -o requirements/node.txt
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt
 	$(PY) -m tests.support.lock_jars
 

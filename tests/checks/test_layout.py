@@ -29,6 +29,7 @@ ROOMS = {
     "audit": "PROVE:",
     "standalone": "The only place",
     "cli": "Doors for people",
+    "dash": "A door for people",
 }
 """Each room and how its sentence begins."""
 

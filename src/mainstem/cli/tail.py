@@ -1,8 +1,7 @@
 """`mainstem tail TOPIC`: the records of a topic as they come, decoded."""
 
 import itertools
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 @connection_options
 def tail(topic: str, start: str, count: int | None, no_follow: bool, as_json: bool, target: Target) -> None:
     """Print the committed records of TOPIC, one per line."""
-    from mainstem.registry.reader import TypedReader
+    from mainstem.registry.reader import TypedReader, in_json
 
     if start not in ("earliest", "end") and not (start.isascii() and start.isdigit() and len(start) < len(str(2**63))):
         raise UserError(f"--from: expected earliest, end or an offset, found {start[:40]!r}")
     connection, printed = target.connect(), 0
     with TypedReader(connection, topic, start=start, follow=not no_follow, raw=True, decided=no_follow) as reader:
         for found in itertools.islice(reader, count):
-            record = msgspec.structs.replace(found, value=_in_json(found.value))
+            record = msgspec.structs.replace(found, value=in_json(found.value))
             click.echo(msgspec.json.encode(record) if as_json else _line(record))
             printed += 1
         if printed != count:
@@ -45,15 +44,3 @@ def _line(record: "TypedRecord") -> str:
     value = "deleted" if record.value is None else msgspec.json.encode(record.value).decode()
     reason = f"  (not decoded: {record.undecoded})" if record.undecoded else ""
     return printable(f"{record.partition}:{record.offset}  {key}  {value}{reason}")
-
-
-def _in_json(value: Any) -> Any:
-    """The value with a text, as PostgreSQL writes it, for each number that JSON has none for: else it would be null."""
-    match value:
-        case float() if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        case dict():
-            return {name: _in_json(each) for name, each in value.items()}
-        case list():
-            return [_in_json(each) for each in value]
-    return value

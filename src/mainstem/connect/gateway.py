@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import msgspec
 import uvloop
@@ -19,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from mainstem.client.connection import Connection
 from mainstem.client.internal import SCHEMAS, SOURCES
@@ -42,6 +44,22 @@ LOG_SECONDS = 2.0  # what `/health` waits for the log; what it said counts for a
 
 class GatewayTakenOver(Superseded):
     """A newer gateway took the collector's transactional id: this one has stopped."""
+
+
+class Door(Protocol):
+    """What a room above this one answers in the gateway's process."""
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """They come first: where two have one path, a door's counts."""
+        ...
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """What goes on while the gateway runs."""
+        ...
+
+    def leave(self) -> None:
+        """The gateway stops: end the answers that would go on for ever. Called in its event loop."""
+        ...
 
 
 class _Probe:
@@ -73,8 +91,16 @@ class _Probe:
 class Gateway:
     """The application and what it holds. One per process and event loop."""
 
-    def __init__(self, connection: Connection, config: GatewayConfig, *, on_taken_over: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        config: GatewayConfig,
+        *,
+        on_taken_over: Callable[[], None],
+        doors: Sequence[Door] = (),
+    ) -> None:
         self._connection = connection
+        self._doors = doors
         self._store = Store(connection)
         self._tokens = Tokens(connection)
         self._collector = Collector(connection, self._store, config.collector, self._tokens)
@@ -83,6 +109,7 @@ class Gateway:
         self._is_open = False
         self.app = Starlette(
             routes=[
+                *(route for door in doors for route in door.routes()),
                 Route("/health", self._health),
                 *self._tokens.routes(),
                 *self._collector.routes(),
@@ -116,7 +143,9 @@ class Gateway:
         try:
             if not self._is_open:
                 await self.open()
-            async with asyncio.TaskGroup() as tasks:
+            async with contextlib.AsyncExitStack() as running, asyncio.TaskGroup() as tasks:
+                for door in self._doors:
+                    await running.enter_async_context(door.running())
                 work = tasks.create_task(self._collect())
                 yield
                 work.cancel()
@@ -147,13 +176,20 @@ class Gateway:
         return Response(msgspec.json.encode(body), 503 if problems else 200, media_type="application/json")
 
 
-def run(connection: Connection, config: GatewayConfig, *, on_ready: Callable[[str], None] = lambda _: None) -> None:
+def run(
+    connection: Connection,
+    config: GatewayConfig,
+    *,
+    on_ready: Callable[[str], None] = lambda _: None,
+    doors: Sequence[Door] = (),
+) -> None:
     """Serve until SIGINT or SIGTERM; requests under way are answered first.
 
     Args:
         connection: the log.
         config: the gateway's settings.
         on_ready: told the address (`host:port`) once requests are answered.
+        doors: what else is answered here.
 
     Raises:
         AddressInUse, BadSetting: the address cannot be bound.
@@ -162,7 +198,7 @@ def run(connection: Connection, config: GatewayConfig, *, on_ready: Callable[[st
     """
     listener = bound(config.listen, "[gateway] listen", "--gateway, or [gateway] listen")
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if runner.run(_serve(connection, config, listener, on_ready)):
+        if runner.run(_serve(connection, config, listener, on_ready, doors)):
             raise GatewayTakenOver(
                 f"collector {config.collector.name}: a newer gateway took over, this one has stopped",
                 hint="run one gateway per collector name, or give this one another [gateway.collector] name, and start it again",
@@ -170,7 +206,11 @@ def run(connection: Connection, config: GatewayConfig, *, on_ready: Callable[[st
 
 
 async def _serve(
-    connection: Connection, config: GatewayConfig, listener: socket.socket, on_ready: Callable[[str], None]
+    connection: Connection,
+    config: GatewayConfig,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    doors: Sequence[Door],
 ) -> bool:
     """Serve on `listener`; true if a newer gateway took over."""
     taken_over = False
@@ -180,8 +220,13 @@ async def _serve(
         taken_over = True
         server.should_exit = True
 
-    gateway = Gateway(connection, config, on_taken_over=stop)
-    server = WebServer(gateway.app, listener, on_ready)
+    gateway = Gateway(connection, config, on_taken_over=stop, doors=doors)
+
+    def leave() -> None:
+        for door in doors:
+            door.leave()
+
+    server = WebServer(gateway.app, listener, on_ready, leave)
     try:
         await gateway.open()
     except BaseException:

@@ -4,6 +4,7 @@ A value in Confluent's wire format becomes a row; any other becomes JSON where i
 otherwise. Keys are text.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -108,6 +109,45 @@ def decode_value(value: bytes, schema_of: Callable[[int], str]) -> Any:
         return value
 
 
+def in_json(value: Any) -> Any:
+    """The value with a text, as PostgreSQL writes it, for each number that JSON has none for: else it would be null."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {name: in_json(each) for name, each in value.items()}
+        case list():
+            return [in_json(each) for each in value]
+    return value
+
+
+def typed(message: Any, topic: str, schema_of: Callable[[int], str], *, raw: bool = False) -> TypedRecord:
+    """Confluent's message of `topic` as a record; `raw` as for the reader.
+
+    Raises:
+        CorruptData: the value does not fit its schema; unless `raw`.
+    """
+    key, value = message.key(), message.value()
+    headers = {name: (data or b"").decode(errors="replace") for name, data in headers_of(message).items()}
+    undecoded = ""
+    try:
+        decoded = None if value is None else decode_value(value, schema_of)
+    except CorruptData as error:
+        if not raw:
+            place = f"{TopicPartition(topic, message.partition())} offset {message.offset()}"
+            raise CorruptData(f"{place}: {error}", hint=error.hint) from error
+        decoded, undecoded = value, str(error)
+    return TypedRecord(
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        None if key is None else key.decode(errors="replace"),
+        decoded,
+        headers,
+        undecoded,
+    )
+
+
 class TypedReader:
     """Iterate over the records of `topic`; partitions are mixed, each is in order.
 
@@ -172,25 +212,4 @@ class TypedReader:
             self._schemas.look_again()
             for message in messages:
                 if message.offset() >= self._first:
-                    yield self._decoded(message)
-
-    def _decoded(self, message: Any) -> TypedRecord:
-        key, value = message.key(), message.value()
-        headers = {name: (data or b"").decode(errors="replace") for name, data in headers_of(message).items()}
-        undecoded = ""
-        try:
-            decoded = None if value is None else decode_value(value, self._schemas)
-        except CorruptData as error:
-            if not self._raw:
-                place = f"{TopicPartition(self._topic, message.partition())} offset {message.offset()}"
-                raise CorruptData(f"{place}: {error}", hint=error.hint) from error
-            decoded, undecoded = value, str(error)
-        return TypedRecord(
-            message.partition(),
-            message.offset(),
-            message.timestamp()[1],
-            None if key is None else key.decode(errors="replace"),
-            decoded,
-            headers,
-            undecoded,
-        )
+                    yield typed(message, self._topic, self._schemas, raw=self._raw)

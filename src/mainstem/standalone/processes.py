@@ -46,18 +46,23 @@ def end_on_signals() -> None:
 
 
 def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None:
-    """The registry and the collector.
+    """The registry, the collector and the dashboard.
 
     Raises:
         AddressInUse: somebody else listens there.
         BrokerUnavailable: the log does not answer.
     """
     from mainstem.connect import gateway as room
+    from mainstem.dash.app import Dashboard
+    from mainstem.process.project import project_name
+    from mainstem.standalone.dashboard import dashboard_state
 
     config = load_config(project)
     parse_address(gateway, "--gateway")
     settings = msgspec.structs.replace(config.gateway, listen=gateway)
-    room.run(Connection(bootstrap, config.security), settings, on_ready=lambda at: say_ready(f"listening on {at}"))
+    connection, name = Connection(bootstrap, config.security), project_name(project)
+    dashboard = Dashboard(connection, lambda: dashboard_state(data, connection, name))
+    room.run(connection, settings, on_ready=lambda at: say_ready(f"listening on {at}"), doors=[dashboard])
 
 
 def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None:

@@ -30,9 +30,16 @@ class WebServer(uvicorn.Server):
         app: with its lifespan.
         listener: a listening socket.
         on_ready: told the address (`host:port`) once requests are answered.
+        on_leave: called when it stops, to end the answers that would go on for ever.
     """
 
-    def __init__(self, app: Any, listener: socket.socket, on_ready: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        app: Any,
+        listener: socket.socket,
+        on_ready: Callable[[str], None] = lambda _: None,
+        on_leave: Callable[[], None] = lambda: None,
+    ) -> None:
         settings = uvicorn.Config(
             app,
             http=BoundedProtocol,
@@ -46,6 +53,7 @@ class WebServer(uvicorn.Server):
         super().__init__(settings)
         self._listener = listener
         self._on_ready = on_ready
+        self._on_leave = on_leave
 
     async def run_here(self) -> None:
         """Serve on the event loop of the caller."""
@@ -56,6 +64,10 @@ class WebServer(uvicorn.Server):
         if self.started:
             host, port = self._listener.getsockname()[:2]
             self._on_ready(format_address(host, port))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_leave()  # it waits for the answers under way
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,0 +1,179 @@
+"""The pages in a real Chromium. With MAINSTEM_PICTURES=DIRECTORY, pictures of them are left there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mainstem.client.append import append
+from mainstem.connect.gateway import Gateway
+from mainstem.connect.gateway_config import GatewayConfig
+from mainstem.dash.app import Dashboard
+from mainstem.standalone.dashboard import dashboard_state
+from tests.dash.conftest import SCRIPT
+from tests.support.serving import served
+
+PICTURES = os.environ.get("MAINSTEM_PICTURES")
+
+
+@pytest.fixture(scope="module")
+def url(shop, tmp_path_factory):
+    data = tmp_path_factory.mktemp("data")
+    dashboard = Dashboard(shop.connection, lambda: dashboard_state(data, shop.connection, "shop"))
+    gateway = Gateway(shop.connection, GatewayConfig(), on_taken_over=lambda: None, doors=[dashboard])
+    with served(gateway.app, timeout_graceful_shutdown=1) as url:
+        yield url
+
+
+@pytest.fixture
+def opened(browser, url):
+    """Opens pages; at the end their consoles have to be empty."""
+    found = []
+
+    def page(path, **options):
+        found.append(browser.page(**options))
+        found[-1].open(url + path)
+        return found[-1]
+
+    yield page
+    problems = [page.problems() for page in found]
+    for each in found:
+        each.open("about:blank")
+    assert not any(problems), problems
+
+
+def picture(page, name):
+    if PICTURES:
+        page.picture(Path(PICTURES) / f"{name}.png")
+
+
+def card(name):
+    return f'.card[href="/topics/{name}"]'
+
+
+def test_the_path_is_drawn_from_left_to_right(opened, shop):
+    page = opened("/")
+    page.wait_for("#link", "live")
+    page.wait_for(card("shop.orders"), "offset 24")
+    left = "(name => [...document.querySelectorAll('.card')].find(c => c.textContent.startsWith(name)).offsetLeft)"
+    places = [page.run(f"{left}({name!r})") for name in ("shop", "shop.orders", "revenue_hourly", "lakehouse")]
+    assert places == sorted(places)
+    assert page.count("#edges path") >= 8
+    page.click("#audit")
+    page.wait_for("#verdict", "balanced")
+    page.wait_for(card("revenue_hourly"), "balanced")
+    picture(page, "path")
+
+
+def test_rates_change_when_records_come(opened, shop):
+    page = opened("/")
+    page.wait_for(card("clicks"), "0/s")
+    before = page.text(card("clicks"))
+    shop.write("site", "clicks", [(None, {"path": "/new", "ms": n}) for n in range(500)])
+    page.wait_for(f"{card('clicks')} .middle", "offset 9")
+    rates = "document.querySelector('" + card("clicks") + " .middle').lastChild.textContent"
+    assert page.text(card("clicks")) != before
+    assert page.run(rates) not in ("", "0/s")
+    assert page.count("#edges path.flows") >= 1
+
+
+def test_a_topic_is_paged_by_clicks(opened, shop):
+    page = opened("/")
+    page.click(card("shop.orders"))
+    page.wait_for("#records tbody tr")
+    assert page.count("#records tbody tr") == 50
+    first = page.text("#records tbody tr")
+    picture(page, "topic")
+    page.click("#more", "Older")
+    page.wait_for("#newest:not([hidden])")
+    assert page.text("#records tbody tr") != first
+    page.run("document.getElementById('partition').value = '1'; document.getElementById('from').value = '5'")
+    page.click("#place button")
+    page.wait_for("#more", "Newer")
+    assert page.text("#records tbody tr td:nth-child(2)") == "5"
+
+
+def test_a_record_is_text_and_never_a_script(opened, shop):
+    append(shop.connection, "odd", [(SCRIPT.encode(), SCRIPT.encode()), (b"gone", None), (b"large", b"x" * 9000)])
+    page = opened("/topics/odd")
+    page.wait_for("#records .value", "onerror")
+    page.wait_for("#records .value", "tombstone")
+    assert page.count("#records img, #records script") == 0
+    assert page.run("document.title") == "odd · Mainstem"
+    page.click("#records .value button", "9,000")
+    page.wait_for("#records .value", "x" * 9000)
+    assert page.run("fetch('https://other.example').catch(() => 'refused')") == "refused"
+    # Our own try to reach another host is the only thing that the console may tell of.
+    page._devtools.events[page._session] = []
+
+
+def test_what_a_page_lacks_is_told(opened, url, browser):
+    page = browser.page()
+    page.open(f"{url}/topics/none")
+    page.wait_for("#problem", "no such topic")
+    page.open(f"{url}/jobs/none")
+    page.wait_for("#none:not([hidden])", "No such job")
+    page.open("about:blank")
+
+
+def test_a_job_shows_its_versions(opened):
+    page = opened("/")
+    page.click('.card[href="/jobs/revenue_hourly"]')
+    page.wait_for("section", "Version 2")
+    assert page.count("#versions section") == 2
+    assert page.text('[data-part="code"]') == "9f2c41d07be8"
+    picture(page, "job")
+    page.click("dd a", "shop.orders")
+    page.wait_for("#records tbody tr")
+
+
+def test_it_works_by_keyboard(opened):
+    page = opened("/")
+    page.wait_for(card("clicks"))
+    for _ in range(40):
+        page.press("Tab")
+        if page.run("document.activeElement.getAttribute('href')") == "/topics/clicks":
+            break
+    assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.press("Enter")
+    page.wait_for("#name", "clicks")
+
+
+NAMELESS = "[...document.querySelectorAll('button, input, select, a, [tabindex]')].filter(e => !(e.textContent.trim() || e.ariaLabel || e.labels?.length)).length"
+
+CONTRAST = """(() => {
+  const parse = (c) => c.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const back = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+    if (c[3] !== 0) return c; } return [255, 255, 255]; };
+  return [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() &&
+      [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+    .map((e) => { const [a, b] = [light(parse(getComputedStyle(e).color)), light(back(e))];
+      return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.textContent.slice(0, 40)]; })
+    .filter(([ratio]) => ratio < 4.5);
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("path", ["/", "/topics/shop.orders", "/jobs/revenue_hourly"])
+def test_all_can_be_read_and_has_a_name(opened, path, dark):
+    page = opened(path, dark=dark)
+    page.wait_for("#link", "live")
+    page.wait_for("h1, h2", "")
+    assert page.run(CONTRAST) == []
+    assert page.run(NAMELESS) == 0
+    if dark and path == "/":
+        page.wait_for(card("clicks"), "offset")
+        picture(page, "path-dark")
+
+
+@pytest.mark.parametrize("path", ["/", "/topics/shop.orders", "/jobs/revenue_hourly"])
+def test_a_phone_shows_it_without_moving_sideways(opened, path):
+    page = opened(path, width=390, height=800, mobile=True)
+    page.wait_for("#link", "live")
+    page.wait_for(".card, #records tbody tr, #versions section")
+    assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    picture(
+        page, {"/": "phone-path"}.get(path, f"phone{path.replace('/', '-')}")
+    ) if path != "/jobs/revenue_hourly" else None
