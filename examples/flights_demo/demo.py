@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import httpx
 import psycopg2
 import stock
+from answers import Answers
 from check import (
     Line,
     compare,
@@ -61,6 +62,7 @@ from mainstem.client.topics import end_offsets, list_topics
 from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sources.postgres import mark_position
 from mainstem.core import MainstemError, UserError
+from mainstem.core.address import free_port
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.core.process import PARENT, start_child
 
@@ -88,6 +90,7 @@ def arguments() -> argparse.ArgumentParser:
     options.add_argument(
         "--new-table-seconds", type=float, default=NEW_TABLE_S, help="how long a new topic may take to become a table"
     )
+    options.add_argument("--changes", type=int, default=1000, help="how many changes are read through the views")
     options.add_argument("--keep", action="store_true", help="keep everything running at the end")
     options.add_argument("--listen", default="127.0.0.1:0", help="address of the log")
     options.add_argument("--gateway", default="127.0.0.1:0", help="address of registry and collector")
@@ -153,6 +156,7 @@ class Demo:
         self.work: Path = options.work.resolve()
         self.fleet, self.replica = postgres.create_database("fleet"), postgres.create_database("fleet_replica")
         self.access_log = self.work / "access.log"
+        self.nodes = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]  # the same ones after a kill
         self.times: list[tuple[str, float]] = []
         self.began = time.monotonic()
         self.sent: Counter[str] = Counter()  # events by topic: what makes the key of a batch its own
@@ -214,6 +218,7 @@ class Demo:
         said = [each for each in read_reports(self.connection, list_topics(self.connection)) if "@" in each.reader]
         late = sum(each.late for each in said)
         results.append(Line("audit", "rows behind the watermark", len(said), late, 0, bool(said) and late == 0))
+        results += self.answers(self.options.changes)
         return self.conclude(results)
 
     # -- what runs -----------------------------------------------------------------------------------------------------
@@ -225,6 +230,7 @@ class Demo:
             "MAINSTEM_SOURCES__FLEET__URL": self.fleet,
             "MAINSTEM_SOURCES__ACCESS__PATH": str(self.access_log),
             "MAINSTEM_SINKS__REPLICA__URL": self.replica,
+            "MAINSTEM_SERVE__ANSWERS__LISTEN": ",".join(self.nodes),
         }
         self.access_log.touch()
         where = ["--bootstrap", self.options.bootstrap] if self.options.bootstrap else ["--listen", self.options.listen]
@@ -398,6 +404,16 @@ class Demo:
         """A topic and its Delta table."""
         rows = topic_table(self.connection, self.http, topic)
         return compare_topic_and_table(topic, took, rows, delta_table(self.work / "node" / "tables", topic), want)
+
+    def answers(self, changes: int) -> list[Line]:
+        """Views that show what was just written, while their nodes are killed."""
+        if not changes:
+            return []
+        answers = Answers(self.fleet, str(self.http.base_url).rstrip("/"), self.nodes, self.work / "node", self.check)
+        self.timed(f"change planes {changes:,} times, read each through every view", lambda: answers.run(changes))
+        self.progress(f"  {answers.told()}")
+        self.sent["flights"] += answers.posted
+        return answers.lines(changes)
 
     def new_table(self) -> list[Line]:
         """How long a new topic took to be a table; nothing where processes are killed, or may be, as on a Kafka."""

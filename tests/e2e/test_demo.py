@@ -18,7 +18,7 @@ GENEROUS = ("--new-table-seconds", "300")
 @pytest.mark.timeout(1200)
 def test_every_stage_is_equal_to_the_truth_and_it_runs_until_it_is_interrupted(tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_TOOL_OPTIONS")
-    options = ("--flights", "20000", "--keep", *GENEROUS, "--work", str(tmp_path / "work"))
+    options = ("--flights", "20000", "--changes", "150", "--keep", *GENEROUS, "--work", str(tmp_path / "work"))
     with running_demo(*options, seconds=1140) as demo:
         output = ""
         for line in demo.stdout:
@@ -36,8 +36,8 @@ def test_every_stage_is_equal_to_the_truth_and_it_runs_until_it_is_interrupted(t
         demo.send_signal(signal.SIGINT)
         rest = demo.stdout.read()
         assert demo.wait() == 0, rest
-    order = re.findall(r"(\w+) +stopped", rest)
-    assert order == ["spark", "connect", "gateway", "log"], rest
+    order = re.findall(r"([\w-]+) +stopped", rest)
+    assert order == ["spark", "connect", "serve-answers-2", "serve-answers-1", "gateway", "log"], rest
     wait_for(lambda: not any(each.is_running() for each in started))
 
 
@@ -46,7 +46,9 @@ def ways_in(output):
     status, tail = re.findall(r"^  \S*mainstem (.*)$", output, re.MULTILINE)
     done = mainstem(*status.split())
     assert done.returncode == 0, done
-    assert len(re.findall(r"^(?:log|gateway|connect|spark) .*running", done.stdout, re.MULTILINE)) == 4, done.stdout
+    assert len(re.findall(r"^(?:log|gateway|connect|spark|serve-\S+) .*running", done.stdout, re.MULTILINE)) == 6, (
+        done.stdout
+    )
     done = mainstem(*tail.split(), "--from", "earliest", "-n", "3")
     assert done.returncode == 0, done
     assert done.stdout.count('"airline":') == 3, done.stdout

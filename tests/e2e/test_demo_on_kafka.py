@@ -23,7 +23,16 @@ def test_killed_leaders_change_nothing(kafka_cluster: KafkaCluster, tmp_path):
                 killed.append(kafka_cluster.leader(topic, 0))
                 kafka_cluster.kill(killed[-1])
 
-    options = ("--flights", "20000", "--bootstrap", kafka_cluster.bootstrap, "--work", str(tmp_path / "work"))
+    options = (
+        "--flights",
+        "20000",
+        "--changes",
+        "150",
+        "--bootstrap",
+        kafka_cluster.bootstrap,
+        "--work",
+        str(tmp_path / "work"),
+    )
     output = run_demo(*options, seconds=1100, on_line=kill_a_leader)
     assert len(killed) == len(KILLED)
     assert not kafka_cluster.is_running(killed[-1])

@@ -11,6 +11,8 @@ def test_nodes_have_the_views_and_an_address_each():
     config = convert_nodes({"answers": table}, where="x")["answers"]
     assert config.views["planes"].names == ("fleet.planes",)
     assert node_names("answers", config) == ["answers-1", "answers-2"]
+    text = convert_nodes({"a": {"listen": "127.0.0.1:0, 127.0.0.1:0", "views": {}}}, where="x")["a"]
+    assert text.addresses == ("127.0.0.1:0", "127.0.0.1:0")  # as a variable of the environment has it
     single = convert_nodes({"one": {"views": {"planes": PLANES}}}, where="x")["one"]
     assert node_names("one", single) == ["one"]
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from mainstem.client.basis import Basis
+from mainstem.client.catalog import read_catalog
 from tests.serve.fleet import header
 from tests.support import processes
 from tests.support.ports import free_port
@@ -68,6 +69,9 @@ def process(fleet, tmp_path):
 def test_it_serves_and_stops_in_order(fleet, process):
     process.start()
     wait_until(lambda: httpx.get(f"{process.url}/health").status_code == 200, "all views are ready")
+    wait_until(
+        lambda: read_catalog(fleet.connection).get("node:n", {}).get("address") == process.address, "it is announced"
+    )
     second = subprocess.run(process.command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 2
     assert "Address already in use" in second.stdout

@@ -12,7 +12,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, job_key
 from mainstem.core import CorruptData
 
-KINDS = ("topic", "job", "source", "sink", "project")
+KINDS = ("topic", "job", "source", "sink", "project", "node")
 RETIRED = "retired"
 """Of a job's entry: the versions that never run again. Of a sink's: true where its project has it no more."""
 

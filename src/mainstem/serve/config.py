@@ -62,8 +62,8 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[serve.<name>]`: nodes that keep the same views, each a process with indexes of its own.
 
     Attributes:
-        listen: HOST:PORT of the node, or a list with that of each; port 0 takes a free one. There is no authentication
-            yet: keep it on loopback.
+        listen: HOST:PORT of the node, or those of several, as a list or with commas between them; port 0 takes a free
+            one. There is no authentication yet: keep it on loopback.
         views: by their names.
         snapshot_every_s: how often an index is copied, to be restored from where it is lost; 0: never.
         sql_memory: what the queries of an SQL view may take together.
@@ -88,7 +88,7 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return (self.listen,) if isinstance(self.listen, str) else tuple(self.listen)
+        return tuple(self.listen.replace(" ", "").split(",")) if isinstance(self.listen, str) else tuple(self.listen)
 
 
 def convert_nodes(tables: Mapping[str, Any], *, where: str) -> dict[str, ServeConfig]:

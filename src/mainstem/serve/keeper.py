@@ -110,21 +110,29 @@ class Keeper:
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
             try:
-                self._attempts.start()
-                self._on_change()
+                if self.state.state != "idle":
+                    self._attempts.start()
+                    self._on_change()
                 self._keep(stop)
             except (OtherShape, IndexDamaged, RecordsDeleted) as error:
                 log.warning("index_is_built_anew", view=self.state.name, reason=str(error))
                 self._anew = True
                 self._fail(error, stop, needs_a_person=False)
             except (NotKnownYet, UnknownTopic) as reason:
-                self._attempts.idle(str(reason), reason.hint)
-                self._on_change()
+                self._wait_for(reason)
                 stop.wait(1.0)
             except Exception as error:
                 self._fail(error, stop, needs_a_person=isinstance(error, (UserError, CorruptData)))
         self._attempts.stop()
         self._on_change()
+
+    def _wait_for(self, reason: MainstemError) -> None:
+        """What the view is made of is not there yet, as at the start of a project: nobody has to do anything."""
+        now = self._clock.now_ms()
+        idle = TaskState(self.state.name, "idle", error=str(reason), hint=reason.hint, since_ms=now)
+        if self.state.error != idle.error:
+            self._attempts.state = idle
+            self._on_change()
 
     def _fail(self, error: Exception, stop: threading.Event, *, needs_a_person: bool) -> None:
         ours = isinstance(error, MainstemError)
@@ -145,6 +153,9 @@ class Keeper:
             applied = index.applied or Applied(found.log, found.ids, {})
             reads = _from(applied.reads, found.starts)
             self.upper = Applied(found.log, found.ids, reads).position
+            if self.state.state == "idle":
+                self._attempts.go_on()
+                self._on_change()
             self._tell(Opened(index, self.upper, found.ends, self._engine.columns(found.schemas)))
             self._follow(index, found, reads, stop)
         finally:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.client.basis import Basis, check_log, furthest
-from mainstem.client.catalog import TopicEntry, topic_entries
+from mainstem.client.catalog import TopicEntry, topic_entries, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG
 from mainstem.client.lineage import Lineage
 from mainstem.client.progress import NextOffsets
 from mainstem.client.topics import cluster_id, ensure_internal_topics
-from mainstem.core import CorruptData
+from mainstem.core import CorruptData, MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
 from mainstem.serve import control
@@ -88,6 +88,12 @@ class Node:
             _call(loop, self._learn, learned)
 
         self._start("control", control.follow, self._connection, tell, self._stop)
+
+    def announce(self, address: str) -> None:
+        """Tell the catalog where it answers, for those who look for a view."""
+        views = {name: {"kind": view.kind, "topics": list(view.names)} for name, view in self.config.views.items()}
+        entry = {f"node:{self.name}": {"address": address, "views": views}}
+        self._start("announce", _announce, self._connection, entry)
 
     async def close(self) -> None:
         """Close the indexes; what was answered is there."""
@@ -204,6 +210,13 @@ class Node:
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+
+def _announce(connection: Connection, entry: Mapping[str, Any]) -> None:
+    try:
+        write_catalog(connection, entry)
+    except MainstemError as error:  # it answers all the same
+        log.warning("node_not_announced", error=str(error), hint=error.hint)
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:

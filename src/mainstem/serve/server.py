@@ -49,4 +49,9 @@ def run(
 
 async def _serve(node: Node, address: str, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
     await node.open()
-    await WebServer(App(node, address).app, listener, on_ready).run_here()
+
+    def ready(at: str) -> None:
+        node.announce(at)
+        on_ready(at)
+
+    await WebServer(App(node, address).app, listener, ready).run_here()

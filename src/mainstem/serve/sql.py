@@ -205,7 +205,7 @@ class SqlIndex:
         for topic, shape in tables.items():
             name = shape.table(topic)
             self._writer.execute('SELECT "table", kind FROM mainstem.topics WHERE topic = ?', [topic])
-            found = self._writer.fetchone()
+            found = next(iter(self._writer.fetchall()), None)  # to the end: else the next statement is refused
             if found is None:
                 columns = ", ".join(f"{quoted(column)} {kind}" for column, kind in {**OWN, **shape.columns}.items())
                 steps.append([f"CREATE TABLE {quoted(name)} ({columns})"])
@@ -223,7 +223,7 @@ class SqlIndex:
         )  # fmt: skip
         there = {lower: (column, kind) for lower, column, kind in self._writer.fetchall()}
         for column, kind in columns.items():
-            (wanted,) = self._writer.execute(f"SELECT typeof(CAST(NULL AS {kind}))").fetchone() or ("",)
+            ((wanted,),) = self._writer.execute(f"SELECT typeof(CAST(NULL AS {kind}))").fetchall()
             old, found = there.get(column.lower(), ("", ""))
             widest = wider(found, wanted)
             if not old:
