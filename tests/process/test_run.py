@@ -787,7 +787,9 @@ def test_an_edited_version_runs_beside_the_first(
     assert [row["euros"] for row in read_rows(log_connection, f"{shop}.euros.v2")] == [1002.5, 1003.5]
     assert read_catalog(log_connection)["job:euros"]["current"] == "1"
 
-    retire(log_connection, data, "euros", "1", project)  # while it runs: its driver stops it and does not fail
+    retire(
+        log_connection, data, "euros", "1", project, force=True
+    )  # while it runs: its driver stops it and does not fail
     put_rows(log_connection, live_registry, topic, ORDERS, [order(3, "ann", 2, 450)], ("customer",))
     run_until(new, lambda: len(read_all(log_connection, f"{shop}.euros.v2")) == 3)
     run_until(old, lambda: not old.running)
@@ -948,7 +950,7 @@ def test_an_empty_table_is_waited_for_only_where_a_database_feeds_it(log_connect
 
 def test_what_is_fixed_for_the_life_of_a_version_is_not_changed_by_settings_for_another(tmp_path):
     """Who gave a job a new version with other partitions, as the refusal says, stopped the version that ran."""
-    write_fixed(tmp_path / "hourly@1", Fixed("hourly", "1", "abc", {}, "hourly", 7, 4))
+    write_fixed(tmp_path / "jobs" / "hourly@1", Fixed("hourly", "1", "abc", {}, "hourly", 7, 4))
     settings = JobConfig(version="2", state_partitions=8, every="5 seconds")
     assert _config(settings, "1", tmp_path, "hourly") == JobConfig(version="1", state_partitions=4, every="5 seconds")
     assert _config(settings, "2", tmp_path, "hourly") == settings
@@ -958,7 +960,9 @@ def test_what_is_fixed_for_the_life_of_a_version_holds_where_no_settings_name_it
     """A job that is taken out of the code goes on, and its settings must be taken out with it: it was refused then."""
     write_fixed(tmp_path / "jobs" / "visits@1", Fixed("visits", "1", "abc", {}, "visits", 7, 8))
     frozen = load_project(write_project(tmp_path / "frozen", shop, sessions_job("visits")))
-    assert _configs(frozen, {}, [("visits", "1")], tmp_path) == {"visits@1": ("visits", JobConfig(state_partitions=8))}
+    assert _configs(frozen, {}, [("visits", "1")], tmp_path) == {
+        "visits@1": ("visits", JobConfig(version="1", state_partitions=8))
+    }
 
 
 def test_the_first_version_writes_to_the_topic_itself():

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.client.catalog import read_catalog, write_catalog
+from mainstem.client.catalog import current_versions, read_catalog, with_cutover, write_catalog
 from mainstem.core import CorruptData, ManualClock, SystemClock, UserError
+from mainstem.core.locks import DirectoryInUse
 from mainstem.process.declare import Location
 from mainstem.process.project import load_project
 from mainstem.process.versions import (
@@ -16,11 +17,14 @@ from mainstem.process.versions import (
     code_hash,
     edited,
     freeze,
+    hold_catalog,
     left_over,
     load_version,
+    newest,
     open_version,
     read_fixed,
     retire,
+    with_versions,
     write_fixed,
 )
 
@@ -119,7 +123,7 @@ def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(pr
     (project / "helper.py").write_text("LIMIT = 2\n")
     (line,) = map(str, edited(load_project(project), data, code_hash(project)))
     assert line == (
-        f"job job@1 goes on with its frozen code {first.sha} (changed since: helper.py); "
+        f"job job@2 goes on with its frozen code {first.sha} (changed since: helper.py); "
         '[jobs.job] version = "3" runs the edited code beside it'
     )
     with (project / "mainstem.toml").open("a") as file:
@@ -152,7 +156,10 @@ def test_a_version_that_the_project_does_not_ask_for_is_told_until_it_is_retired
     sha = freeze(project, data, ManualClock()).sha
     for name, version in (("job", "1"), ("job", "2"), ("gone", "1")):
         write_fixed(data / "jobs" / f"{name}@{version}", Fixed(name, version, sha, {}, f"{name}.v{version}", 1, 4))
-    gone, second = map(str, left_over(load_project(project), data))
+    (gone,) = map(str, left_over(load_project(project), data))  # of the other job it asks for no version in particular
+    (project / "mainstem.toml").write_text('[jobs.job]\nversion = "1"\n')
+    assert gone == str(left_over(load_project(project), data)[0])
+    second = str(left_over(load_project(project), data)[1])
     assert gone == (
         f"job gone@1 goes on with its frozen code {sha}, though the project has no such job; "
         "`mainstem job retire gone 1` stops it for good"
@@ -466,11 +473,69 @@ def test_a_version_is_retired_once_the_project_asks_for_another(project, tmp_pat
     assert [each.jobs for each in assignments(project, data, clock)] == [(("job", "1"),)]
 
     (project / "mainstem.toml").write_text('[jobs.job]\nversion = "2"\n')
+    with pytest.raises(UserError, match=r"^job job@1 is current: ") as refused:
+        retire(log_connection, data, "job", "1", project)
+    assert "`mainstem job cutover job 2`; --force" in refused.value.hint
+    write_catalog(log_connection, with_cutover(read_catalog(log_connection), {"job": "2"}, {}, 0))
+    with pytest.raises(UserError, match=r"^job job@1 is what `mainstem job revert job` leads back to"):
+        retire(log_connection, data, "job", "1", project)
     for _ in range(2):  # it can be repeated
-        assert retire(log_connection, data, "job", "1", project).output == "b"
+        assert retire(log_connection, data, "job", "1", project, force=True).output == "b"
     assert [each.jobs for each in assignments(project, data, clock)] == [(("job", "2"),)]
     entry = read_catalog(log_connection)["job:job"]
     assert entry == {"versions": {"2": about["2"]}, "current": "2", "retired": ["1"]}
+
+
+def test_readers_of_a_current_version_that_is_retired_all_the_same_go_back(tmp_path, log_connection):
+    data, about = tmp_path / "data", {version: {} for version in ("1", "2", "3")}
+    write_catalog(log_connection, {"job:forced": {"versions": about, "current": "1"}})
+    for version in about:
+        write_fixed(data / "jobs" / f"forced@{version}", Fixed("forced", version, "abc", {}, "b", 1, 4))
+    write_catalog(log_connection, with_cutover(read_catalog(log_connection), {"forced": "2"}, {}, 0))
+    for version, left in [("2", "1"), ("1", "3"), ("3", "")]:
+        retire(log_connection, data, "forced", version, tmp_path, force=True)
+        assert current_versions(read_catalog(log_connection))["forced"] == left
+
+
+def test_two_commands_that_change_the_versions_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr("mainstem.process.versions.HOLD_SECONDS", 0.0)
+    with hold_catalog(tmp_path), pytest.raises(DirectoryInUse), hold_catalog(tmp_path):
+        pass
+    with hold_catalog(tmp_path):
+        pass
+
+
+def test_where_no_version_is_named_those_that_were_started_go_on(project, tmp_path):
+    """Without a setting the project asked for version 1: once that was retired it was refused, and a job that went on
+    as version 2 was said to be left over.
+    """
+    data, clock = tmp_path / "data", ManualClock()
+    (only,) = assignments(project, data, clock)
+    assert only.jobs == (("job", "1"),)
+    for version in ("1", "2", "10"):
+        write_fixed(data / "jobs" / f"job@{version}", Fixed("job", version, only.sha, {}, "b", 1, 4))
+    (every,) = assignments(project, data, clock)
+    assert sorted(every.jobs) == [("job", "1"), ("job", "10"), ("job", "2")]
+    (data / "jobs" / "job@1" / RETIRED).touch()
+    assert [sorted(each.jobs) for each in assignments(project, data, clock)] == [[("job", "10"), ("job", "2")]]
+    assert (left_over(load_project(project), data), edited(load_project(project), data, only.sha)) == ([], [])
+    assert with_versions(load_project(project), data).job_config("job").version == "10"
+    assert with_versions(load_project(project), None).job_config("job").version == "1"
+
+
+def test_the_last_version_that_goes_on_is_what_a_project_has_that_names_none(project, tmp_path, log_connection):
+    data = tmp_path / "data"
+    sha = freeze(project, data, ManualClock()).sha
+    for version in ("1", "2"):
+        write_fixed(data / "jobs" / f"job@{version}", Fixed("job", version, sha, {}, "b", 1, 4))
+    retire(log_connection, data, "job", "1", project, force=True)
+    with pytest.raises(UserError, match=r"job job@2 is what .*mainstem\.toml asks for"):
+        retire(log_connection, data, "job", "2", project, force=True)
+
+
+@pytest.mark.parametrize(("versions", "last"), [([], None), (["2", "10"], "10"), (["z", "1"], "1"), (["a", "b"], "b")])
+def test_the_newest_version_is_the_largest_number_else_the_last_name(versions, last):
+    assert newest(versions) == last
 
 
 def test_a_job_that_the_project_no_longer_has_is_retired(project, tmp_path, log_connection):

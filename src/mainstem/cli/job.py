@@ -80,20 +80,23 @@ def show(name: str, as_json: bool, target: Target) -> None:
 @click.argument("name")
 @click.argument("version")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also where readers mean this version, or `revert` leads back to it.")
 @json_option
 @connection_options
-def retire(name: str, version: str, yes: bool, as_json: bool, target: Target) -> None:
+def retire(name: str, version: str, yes: bool, force: bool, as_json: bool, target: Target) -> None:
     """Stop VERSION of job NAME for good. What it wrote stays; what it has not read it never reads.
 
     The log has to run; `mainstem up` may, and goes on with the others.
-    Refused for the version that the project asks for.
+    Refused for the version that the project asks for, and without --force for the current one while another runs,
+    and for the one that `revert` leads back to.
     """
     from mainstem.process.versions import retirable, retire
 
-    connection, where = target.connect(), (target.directory, name, version, target.project_of_data)
+    where = (target.connect(), target.directory, name, version, target.project_of_data)
     if not yes:
-        confirm(f"stop job {name}@{version}, which writes topic {retirable(*where).output}, for good?")
-    fixed = retire(connection, *where)
+        output = retirable(*where, force=force).output
+        confirm(f"stop job {name}@{version}, which writes topic {output}, for good?")
+    fixed = retire(*where, force=force)
     if as_json:
         click.echo(to_json(JobRetired(name, version, fixed.output)))
         return

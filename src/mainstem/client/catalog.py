@@ -1,7 +1,7 @@
 """The catalog: what every name of a project means. Key `topic:<name>`, `job:<name>`, …; the value is JSON."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,9 +10,10 @@ from mainstem.client.append import append
 from mainstem.client.compacted import NOT_OURS, read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, job_key
-from mainstem.core import CorruptData
+from mainstem.client.progress import NextOffsets
+from mainstem.core import CorruptData, UserError
 
-KINDS = ("topic", "job", "source", "sink", "project", "node")
+KINDS = ("topic", "job", "source", "sink", "project", "node", "current")
 RETIRED = "retired"
 """Of a job's entry: the versions that never run again. Of a sink's: true where its project has it no more."""
 
@@ -27,9 +28,22 @@ class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     producer: str | None = None  # `source:<name>` or `job:<name>`
 
 
-def read_catalog(connection: Connection) -> dict[str, dict[str, Any]]:
-    """Every entry by its key, as of now."""
-    return read_state(connection, CATALOG, dict[str, Any])
+CURRENT = "current:jobs"
+"""The one record that says which versions are current: a cutover of several jobs is read as a whole, or not at all."""
+
+
+class Cutover(msgspec.Struct, frozen=True):
+    """What the record says of one job. Those that were moved together have the same time."""
+
+    version: str
+    previous: str  # the one that a revert leads to
+    since_ms: int
+    at: NextOffsets = {}  # what the version had reached: of what it is made of, and of its output
+
+
+def read_catalog(connection: Connection, *, linearizable: bool = False) -> dict[str, dict[str, Any]]:
+    """Every entry by its key, as of now. Whoever changes what is there reads it `linearizable`."""
+    return read_state(connection, CATALOG, dict[str, Any], linearizable=linearizable)
 
 
 def entries(catalog: Mapping[str, dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
@@ -78,12 +92,132 @@ def users_of(catalog: Mapping[str, dict[str, Any]], topic: str) -> tuple[list[st
     return writers, readers
 
 
-def write_catalog(connection: Connection, changes: Mapping[str, Any]) -> None:
-    """Write entries by key; None removes one. Durable on return."""
+def plain_name(version: str, output: str) -> str:
+    """The name that the output of a version goes by where it is current: that of the job's topic."""
+    return output if version == "1" else output.removesuffix(f".v{version}")
+
+
+def cutovers(catalog: Mapping[str, dict[str, Any]]) -> dict[str, Cutover]:
+    """What the record of current versions says, by job.
+
+    Raises:
+        CorruptData: it is none of ours.
+    """
+    try:
+        return msgspec.convert(catalog.get(CURRENT, {}).get("jobs", {}), dict[str, Cutover], strict=False)
+    except msgspec.ValidationError as error:
+        raise CorruptData(
+            f"{CATALOG}: key {CURRENT!r}: expected JSON as Mainstem writes it: {error}", hint=NOT_OURS
+        ) from error
+
+
+def current_versions(catalog: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """The version of each job that readers of its plain name mean; "" where none is left.
+
+    The record says it; of a job that it does not name, and of one whose version was retired since, the job's own entry.
+    """
+    moved = cutovers(catalog)
+    found = {}
+    for job, entry in entries(catalog, "job").items():
+        named = moved[job].version if job in moved else ""
+        found[job] = named if named in entry.get("versions", {}) else entry.get("current", "")
+    return found
+
+
+def previous_versions(catalog: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """The version of each job that a revert leads to, of those that have one."""
+    jobs, current = entries(catalog, "job"), current_versions(catalog)
+    return {
+        job: each.previous
+        for job, each in cutovers(catalog).items()
+        if each.previous in jobs.get(job, {}).get("versions", {}) and each.previous != current[job]
+    }
+
+
+def with_cutover(
+    catalog: Mapping[str, dict[str, Any]],
+    targets: Mapping[str, str],
+    at: Mapping[str, NextOffsets],
+    now_ms: int,
+) -> dict[str, Any]:
+    """What to write so that these versions are current, all at once. Each leads back to the one that is current now.
+
+    Args:
+        catalog: as it is now.
+        targets: the version of each job that is moved.
+        at: what each of them has reached.
+        now_ms: the time.
+
+    Raises:
+        UserError: one was never started, was retired, or is current already.
+    """
+    jobs, current = entries(catalog, "job"), current_versions(catalog)
+    moved = cutovers(catalog)
+    for job, version in targets.items():
+        check_target(jobs, current, job, version)
+        moved[job] = Cutover(version, current[job], now_ms, at.get(job, {}))
+    return {CURRENT: {"jobs": msgspec.to_builtins(moved, str_keys=True)}}
+
+
+def with_revert(
+    catalog: Mapping[str, dict[str, Any]], jobs: Iterable[str], at: Mapping[str, NextOffsets], now_ms: int
+) -> dict[str, Any]:
+    """What to write so that the versions before the last cutover are current again. It is a cutover too: reverted once
+    more, it goes forward again.
+
+    Raises:
+        UserError: there is no way back for one of them.
+    """
+    return with_cutover(catalog, way_back(catalog, jobs), at, now_ms)
+
+
+def way_back(catalog: Mapping[str, dict[str, Any]], jobs: Iterable[str]) -> dict[str, str]:
+    """The version that each of these jobs goes back to.
+
+    Raises:
+        UserError: there is none.
+    """
+    previous, moved, targets = previous_versions(catalog), cutovers(catalog), {}
+    for job in jobs:
+        if job not in previous:
+            gone = f"version {moved[job].previous} was retired" if job in moved else "it was never cut over"
+            raise UserError(
+                f"job {job}: expected a version to go back to, found none: {gone}",
+                hint=f"`mainstem job versions {job}` shows those that there are",
+            )
+        targets[job] = previous[job]
+    return targets
+
+
+def check_target(jobs: Mapping[str, dict[str, Any]], current: Mapping[str, str], job: str, version: str) -> None:
+    """Refuse a version that readers cannot be moved to.
+
+    Raises:
+        UserError: it was never started, was retired, or is current already.
+    """
+    entry, key = jobs.get(job, {}), job_key(job, version)
+    if version in entry.get(RETIRED, ()):
+        raise UserError(
+            f"job {key} was retired, and never runs again", hint=f"`mainstem job versions {job}` shows those that run"
+        )
+    if version not in entry.get("versions", {}):
+        raise UserError(
+            f"job {key} has never started on this log",
+            hint=f"`mainstem job versions {job}` shows those that have"
+            if entry
+            else "`mainstem job list` shows the jobs",
+        )
+    if current[job] == version:
+        raise UserError(f"job {key} is current already", hint=f"`mainstem job versions {job}` shows the others")
+
+
+def write_catalog(connection: Connection, changes: Mapping[str, Any]) -> int:
+    """Write entries by key; None removes one. Durable on return, which is the catalog's next offset after them."""
     for key in changes:
         assert key.partition(":")[0] in KINDS, key
     encode = msgspec.json.encode
-    append(connection, CATALOG, [(k.encode(), None if v is None else encode(v)) for k, v in changes.items()])
+    records = [(key.encode(), None if value is None else encode(value)) for key, value in changes.items()]
+    return append(connection, CATALOG, records).get(0, 0)
 
 
 def _topic_entry(name: str, value: dict[str, Any]) -> TopicEntry:

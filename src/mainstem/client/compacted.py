@@ -59,7 +59,9 @@ def read_compacted(
     return {key: value for key, value in state.items() if value is not None}
 
 
-def read_state(connection: Connection, topic: str, kind: type[T]) -> dict[str, T]:
+def read_state(
+    connection: Connection, topic: str, kind: type[T], *, decided: bool = False, linearizable: bool = False
+) -> dict[str, T]:
     """What `read_compacted` gives, each value decoded from JSON.
 
     Raises:
@@ -67,7 +69,7 @@ def read_state(connection: Connection, topic: str, kind: type[T]) -> dict[str, T
     """
     return {
         key.decode(errors="backslashreplace"): decode_state(topic, key, value, kind)
-        for key, value in read_compacted(connection, topic).items()
+        for key, value in read_compacted(connection, topic, decided=decided, linearizable=linearizable).items()
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mainstem.client.compacted import decode_state, read_compacted
+from mainstem.client.compacted import decode_state, read_compacted, read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS, job_key
 from mainstem.records.fingerprint import MODULUS
@@ -114,6 +114,11 @@ def read_marker(
     key = job_key(job, version).encode()
     value = read_compacted(connection, COMMITS, decided=decided, linearizable=linearizable).get(key)
     return None if value is None else decode_state(COMMITS, key, value, Marker)
+
+
+def read_markers(connection: Connection, *, decided: bool = False) -> dict[str, Marker]:
+    """The last committed marker of each version, by `<job>@<version>`; `decided` as of `read_marker`."""
+    return read_state(connection, COMMITS, Marker, decided=decided)
 
 
 def merge_positions(positions: Mapping[str, NextOffsets]) -> NextOffsets:

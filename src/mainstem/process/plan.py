@@ -15,7 +15,7 @@ from mainstem.process.project import Project, TopicSpec
 from mainstem.process.run import input_type, nobody_writes, output_topic
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema
-from mainstem.process.versions import code_hash, edited, is_retired, left_over, read_fixed, writer_of
+from mainstem.process.versions import code_hash, edited, is_retired, left_over, read_fixed, with_versions, writer_of
 from mainstem.registry.spark import SchemaSource, TopicSchema, avro_schema, subject_of, topic_schema
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def plan(
     if data is not None:
         others = edited(project, data, sha)
         goes_on = {each.job: str(each) for each in others if not is_retired(data, each.job, each.version)}
+    beside = [str(each) for each in left_over(project, data)] if data is not None else []
+    project = with_versions(project, data)
     schemas = _known_schemas(project, registry)
     jobs = [_job(project, name, spark, schemas) for name in project.order]
     if registry is not None:  # what the frozen code writes, and not the edited one
@@ -111,7 +113,7 @@ def plan(
         for spec in project.topics.values()
         for name in _names(project, spec, topics, data)
     ]
-    changes = _changes(project, goes_on, schemas, registry, topics, data)
+    changes = _changes(project, goes_on, schemas, registry, topics, data) + beside
     return Plan(project.name, sha, planned, jobs, changes, complete=topics is not None)
 
 
@@ -251,8 +253,6 @@ def _changes(
         changes += [goes_on[name]] if name in goes_on else _job_changes(project, name, schemas, registry, data)
         if data is not None:
             changes += _unwritten(project, name, data)
-    if data is not None:
-        changes += map(str, left_over(project, data))
     return changes
 
 

@@ -94,7 +94,8 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         every: how often the job looks for new records.
-        version: another name builds the job anew, beside the old one.
+        version: another name builds the job anew, beside the old one; empty: those that were started go on, and where
+            there is none, version 1 starts.
         max_offsets_per_trigger: most records of one batch, and with it of its transaction.
         transaction_timeout_seconds: for writing one batch; readers wait so long for a dead driver's.
         state_partitions: in how many parts the job's state is kept; fixed for the life of a version.
@@ -102,7 +103,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     every: str = "1 second"
-    version: str = "1"
+    version: str = ""
     max_offsets_per_trigger: Annotated[int, Meta(ge=1)] = 100_000
     transaction_timeout_seconds: Annotated[int, Meta(ge=1, le=900)] = 60
     state_partitions: Annotated[int, Meta(ge=1)] = 4
@@ -110,7 +111,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_interval(self.every)
-        if not is_topic_name(self.version):  # a part of the output's name, and of a directory's
+        if self.version and not is_topic_name(self.version):  # a part of the output's name, and of a directory's
             raise ValueError(f"expected letters, digits, '.', '_' and '-' in a version, found {self.version!r}")
 
 

@@ -36,7 +36,7 @@ from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type
 from mainstem.process.topics import create_topic, register_schema
-from mainstem.process.versions import Fixed, Version, is_retired, read_fixed, write_fixed, writer_of
+from mainstem.process.versions import Fixed, Version, is_retired, read_fixed, version_of, write_fixed, writer_of
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
 from mainstem.registry.spark import TopicSchema, avro_schema, row_type, subject_of, topic_schema
@@ -85,7 +85,7 @@ def nobody_writes(
     """
     if each.job is None:
         return None
-    version = settings.get(each.job, JobConfig()).version
+    version = version_of(data, each.job, settings.get(each.job, JobConfig()))
     if version == "1" or writer_of(data, each.topic) is not None:
         return None
     output = output_topic(each.topic, version)
@@ -416,18 +416,20 @@ def _configs(
     project: Project, settings: Mapping[str, JobConfig], jobs: Sequence[tuple[str, str]] | None, data: Path
 ) -> dict[str, tuple[str, JobConfig]]:
     """Name and settings by `<job>@<version>`, each after those it reads from."""
-    versions = [(name, settings.get(name, JobConfig()).version) for name in project.order] if jobs is None else jobs
+    asked = [(name, version_of(data, name, settings.get(name, JobConfig()))) for name in project.order]
+    versions = asked if jobs is None else jobs
     return {
-        job_key(name, version): (name, _config(settings.get(name), version, data / "jobs", name))
+        job_key(name, version): (name, _config(settings.get(name), version, data, name))
         for name, version in sorted(versions, key=lambda job: project.order.index(job[0]))
     }
 
 
-def _config(config: JobConfig | None, version: str, homes: Path, name: str) -> JobConfig:
+def _config(config: JobConfig | None, version: str, data: Path, name: str) -> JobConfig:
     """The settings for a version of a job. What is fixed for the life of a version holds where they name another one,
     or nothing: a job that goes on though the project has it no more has no settings.
     """
-    fixed = read_fixed(homes / job_key(name, version)) if config is None or version != config.version else None
+    is_other = config is None or version != version_of(data, name, config)
+    fixed = read_fixed(data / "jobs" / job_key(name, version)) if is_other else None
     config = config or JobConfig()
     partitions = fixed.state_partitions if fixed is not None else config.state_partitions
     return msgspec.structs.replace(config, version=version, state_partitions=partitions)

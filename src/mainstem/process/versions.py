@@ -19,23 +19,33 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mainstem.client.catalog import RETIRED, read_catalog, write_catalog
+from mainstem.client.catalog import (
+    RETIRED,
+    current_versions,
+    entries,
+    previous_versions,
+    read_catalog,
+    write_catalog,
+)
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PREFIX, PROJECT_FILE, BadSetting, named_tables, read_toml
 from mainstem.core.files import make_directory, sync_directory, write_atomically
+from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.process.declare import Location
 from mainstem.process.imports import import_from, places_of
 from mainstem.process.jars import SPARK_LOCK
-from mainstem.process.project import Project, load_project
+from mainstem.process.project import JobConfig, Project, load_project
 
 _SOURCES = frozenset({".py", ".avsc", ".sql", ".json", ".toml", ".csv", ".txt"})
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
@@ -45,6 +55,9 @@ _TABLES = ("project", "topics")
 _FILES = f"jobs of [project] in {PROJECT_FILE}"
 _DIGITS = 16
 _UNFINISHED = ".freezing-"
+CATALOG_LOCK = ".versions~"
+"""No version can have such a name."""
+HOLD_SECONDS = 90.0  # the reader of the catalog waits for strangers' transactions
 
 
 class Frozen(msgspec.Struct, frozen=True):
@@ -204,8 +217,8 @@ def _sources(directory: Path) -> Iterator[tuple[str, Path]]:
 
 def _named(tree: Mapping[str, Any], tables: Collection[str], setting: str, where: Path) -> Iterator[Path]:
     """The paths that a setting has in each entry of `tables`."""
-    for entries in (named_tables(tree, table, where=where) for table in tables):
-        for each in entries.values():
+    for found in (named_tables(tree, table, where=where) for table in tables):
+        for each in found.values():
             if isinstance(each.get(setting), str):
                 yield Path(os.path.normpath(where.parent / each[setting]))
 
@@ -245,6 +258,8 @@ def _packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+FIRST = "1"
+"""The version that a job starts with, unless its project names another one."""
 RETIRED_FILE = "retired"
 """The file that says of a version's home that it never runs again."""
 
@@ -293,6 +308,30 @@ def writer_of(data: Path, output: str) -> Fixed | None:
     return next((each for each in live_versions(data) if each.output == output), None)
 
 
+def newest(versions: Iterable[str]) -> str | None:
+    """The last of some versions: numbers by their size, after what is none."""
+    return max(versions, key=lambda name: (name.isdecimal(), int(name) if name.isdecimal() else 0, name), default=None)
+
+
+def version_of(data: Path | None, job: str, config: JobConfig) -> str:
+    """The version that a project asks for; where it asks for none in particular the newest that goes on, else the
+    first.
+    """
+    if config.version:
+        return config.version
+    lives = [each.version for each in live_versions(data) if each.job == job] if data is not None else []
+    return newest(lives) or FIRST
+
+
+def with_versions(project: Project, data: Path | None) -> Project:
+    """The project with the version of each job that it means in this data directory."""
+    configs = {name: project.job_config(name) for name in project.order}
+    named = {
+        name: msgspec.structs.replace(each, version=version_of(data, name, each)) for name, each in configs.items()
+    }
+    return msgspec.structs.replace(project, job_configs=project.job_configs | named)
+
+
 class Assignment(msgspec.Struct, frozen=True):
     """What one driver process runs: jobs, each with its version's name, that share a version of the code."""
 
@@ -315,7 +354,7 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
     current = freeze(directory, data, clock)
     code: dict[tuple[str, str], str] = {}
     for name in project.order:
-        version = project.job_config(name).version
+        version = version_of(data, name, project.job_config(name))
         if is_retired(data, name, version):
             raise UserError(
                 f"{directory / PROJECT_FILE}: job {job_key(name, version)} was retired and never runs again",
@@ -390,12 +429,16 @@ class Edited(msgspec.Struct, frozen=True):
 
 
 def edited(project: Project, data: Path, sha: str) -> list[Edited]:
-    """The jobs whose version, as the project names it, was started with other code than `sha`, the project's own."""
+    """The jobs whose version, as the project names it, was started with other code than `sha`, the project's own. Where
+    it names none, those of which no version runs that code.
+    """
     found = []
     for name in project.order:
-        version = project.job_config(name).version
+        config = project.job_config(name)
+        version = version_of(data, name, config)
         fixed = read_fixed(data / "jobs" / job_key(name, version))
-        if fixed is not None and fixed.sha != sha:
+        others = () if config.version else (each for each in live_versions(data) if each.job == name)
+        if fixed is not None and fixed.sha != sha and all(each.sha != sha for each in others):
             free = next(n for n in map(str, itertools.count(2)) if not (data / "jobs" / job_key(name, n)).exists())
             changed = _changed(version_directory(data, fixed.sha), project.directory)
             found.append(Edited(name, version, fixed.sha, changed, free))
@@ -431,12 +474,14 @@ class LeftOver(msgspec.Struct, frozen=True):
 
 
 def left_over(project: Project, data: Path) -> list[LeftOver]:
-    """The versions that run whenever the project is up, but are not what it asks for as it is now."""
+    """The versions that run whenever the project is up, but are not what it asks for as it is now; where it asks for
+    none in particular, all of them are.
+    """
     asked_for = {name: project.job_config(name).version for name in project.order}
     return [
         LeftOver(each.job, each.version, each.sha, asked_for.get(each.job))
         for each in live_versions(data)
-        if asked_for.get(each.job) != each.version
+        if asked_for.get(each.job) not in (each.version, "")
     ]
 
 
@@ -445,17 +490,19 @@ def is_retired(data: Path, job: str, version: str) -> bool:
     return (data / "jobs" / job_key(job, version) / RETIRED_FILE).exists()
 
 
-def retirable(data: Path, job: str, version: str, directory: Path) -> Fixed:
+def retirable(connection: Connection, data: Path, job: str, version: str, directory: Path, *, force: bool) -> Fixed:
     """A version that may be retired.
 
     Args:
+        connection: the log that it ran on.
         data: the data directory that it was started from; `mainstem up` may hold it.
         job: its name.
         version: its version.
-        directory: of the project. Where there is none any more, nothing is current.
+        directory: of the project. Where there is none any more, nothing is asked for.
+        force: also where readers are moved by it, or cannot go back any more.
 
     Raises:
-        UserError: it was never started here, or is what the project as it is now asks for.
+        UserError: it was never started here, is what the project as it is now asks for, or readers need it.
     """
     fixed = read_fixed(data / "jobs" / job_key(job, version))
     if fixed is None:
@@ -464,44 +511,94 @@ def retirable(data: Path, job: str, version: str, directory: Path) -> Fixed:
         )
     if (directory / PROJECT_FILE).exists():
         project = load_project(directory)
-        if job in project.jobs and project.job_config(job).version == version:
+        asked = project.job_config(job).version
+        lives = {each.version for each in live_versions(data) if each.job == job}
+        # Where it asks for none, the last one that goes on is what it has; the next start would begin anew.
+        if job in project.jobs and (asked == version or (not asked and lives == {version})):
             raise UserError(
                 f"job {job_key(job, version)} is what {directory / PROJECT_FILE} asks for",
                 hint=f"first set another version under [jobs.{job}], or take the job out of the code",
             )
+    if not force:
+        _check_unneeded(read_catalog(connection), job, version)
     return fixed
 
 
-def retire(connection: Connection, data: Path, job: str, version: str, directory: Path) -> Fixed:
+def _check_unneeded(catalog: Mapping[str, dict[str, Any]], job: str, version: str) -> None:
+    """Refuse to retire what readers mean by the job's name while they can mean another, and their way back.
+
+    Raises:
+        UserError: it is one of the two.
+    """
+    others = [each for each in entries(catalog, "job").get(job, {}).get("versions", {}) if each != version]
+    if others and current_versions(catalog).get(job) == version:
+        raise UserError(
+            f"job {job_key(job, version)} is current: who reads the job by its name means it",
+            hint=f"first `mainstem job cutover {job} {newest(others)}`; --force retires it, and moves them unprepared",
+        )
+    if previous_versions(catalog).get(job) == version:
+        raise UserError(
+            f"job {job_key(job, version)} is what `mainstem job revert {job}` leads back to",
+            hint="--force retires it; then there is no way back",
+        )
+
+
+def retire(
+    connection: Connection, data: Path, job: str, version: str, directory: Path, *, force: bool = False
+) -> Fixed:
     """Never run this version again; returns what it was. Its output stays, and so does its checkpoint.
 
     1. Mark it: no driver starts it any more, and one that runs it stops it, 2. fence: whatever it has open is aborted,
-    3. tell the catalog. Each step can be repeated.
+    3. tell the catalog. Each step can be repeated. Nobody makes it current meanwhile.
 
     Args:
         connection: the log that it ran on.
         data: the data directory that it was started from; `mainstem up` may hold it.
         job: its name.
         version: its version.
-        directory: of the project. Where there is none any more, nothing is current.
+        directory: of the project. Where there is none any more, nothing is asked for.
+        force: also where readers are moved by it, or cannot go back any more.
 
     Raises:
         UserError: it is not `retirable`.
+        DirectoryInUse: another command has moved readers, or retired something, for all of the time that this waited.
     """
-    fixed = retirable(data, job, version, directory)
     from mainstem.process.sink_commit import fence_job
 
-    write_atomically(data / "jobs" / job_key(job, version) / RETIRED_FILE, b"")
-    fence_job(connection, job, version)
-    _forget(connection, job, version)
+    with hold_catalog(data):
+        fixed = retirable(connection, data, job, version, directory, force=force)
+        write_atomically(data / "jobs" / job_key(job, version) / RETIRED_FILE, b"")
+        fence_job(connection, job, version)
+        _forget(connection, job, version)
     return fixed
 
 
 def _forget(connection: Connection, job: str, version: str) -> None:
-    """Tell the catalog that a version is retired; of those that are left the newest is current if that one was."""
-    entry = dict(read_catalog(connection).get(f"job:{job}", {}))
+    """Tell the catalog that a version is retired; if it was current, the one before it is, else the newest left."""
+    catalog = read_catalog(connection, linearizable=True)
+    entry = dict(catalog.get(f"job:{job}", {}))
     versions = {name: about for name, about in entry.get("versions", {}).items() if name != version}
     entry |= {"versions": versions, RETIRED: sorted({*entry.get(RETIRED, ()), version})}
-    if entry.get("current") == version:
-        entry["current"] = next(reversed(versions), "")
+    if version in (current_versions(catalog).get(job), entry.get("current")):
+        entry["current"] = previous_versions(catalog).get(job) or next(reversed(versions), "")
     write_catalog(connection, {f"job:{job}": entry})
+
+
+@contextmanager
+def hold_catalog(data: Path) -> Iterator[None]:
+    """Change what the catalog says of versions: of all commands on a data directory one at a time, each after reading
+    what the last one wrote.
+
+    Raises:
+        DirectoryInUse: another one takes longer than they do.
+    """
+    deadline = time.monotonic() + HOLD_SECONDS
+    while True:
+        try:
+            lock = DirectoryLock(data / "jobs", CATALOG_LOCK)
+            break
+        except DirectoryInUse:
+            if time.monotonic() > deadline:
+                raise
+    with lock:
+        yield

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client import topics
-from mainstem.client.catalog import entries, read_catalog, retired_readers
+from mainstem.client.catalog import current_versions, entries, read_catalog, retired_readers
 from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
@@ -27,7 +27,7 @@ from mainstem.standalone.tasks import load_tasks
 class JobState(msgspec.Struct, frozen=True):
     """One version of a job. `lag` is in offsets, over all inputs; None before its first batch.
 
-    `current`: it was the first to start, and has not been retired; or it is the newest that is left.
+    `current`: readers of the job's plain name mean it: `job cutover` said so, or it was the first to start.
     `state` and `why` are what its process says of it (`TaskState`); "" where none does. One that has never run is known
     by them alone.
     """
@@ -130,7 +130,8 @@ def _in_catalog(connection: Connection) -> list[JobState]:
         return []
     markers = read_state(connection, COMMITS, Marker)
     states: list[JobState] = []
-    jobs = entries(read_catalog(connection), "job")
+    catalog = read_catalog(connection)
+    jobs, current = entries(catalog, "job"), current_versions(catalog)
     versions = [about for entry in jobs.values() for about in entry.get("versions", {}).values()]
     ends = _stable_offsets(connection, existing, {topic for about in versions for topic in about["inputs"].values()})
     for job, entry in sorted(jobs.items()):
@@ -141,7 +142,7 @@ def _in_catalog(connection: Connection) -> list[JobState]:
                 JobState(
                     job=job,
                     version=version,
-                    current=entry.get("current") == version,
+                    current=current[job] == version,
                     inputs=about["inputs"],
                     output=about["output"],
                     code=about["code"],
