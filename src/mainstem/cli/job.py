@@ -1,8 +1,9 @@
-"""`mainstem job list|show|retire`."""
+"""`mainstem job`: list, show, retire; versions, cutover and revert are in `cli.job_versions`."""
 
 import click
 import msgspec
 
+from mainstem.cli import job_versions
 from mainstem.cli.output import confirm, json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 
@@ -15,9 +16,13 @@ class JobRetired(msgspec.Struct, frozen=True):
     output: str
 
 
-@click.group(short_help="The versions of jobs; stop one for good.")
+@click.group(short_help="The versions of jobs; move readers; stop one.")
 def job() -> None:
     """The jobs that run, or have run, on this log."""
+
+
+for command in (job_versions.versions, job_versions.cutover, job_versions.revert):
+    job.add_command(command)
 
 
 @job.command("list", short_help="Every version of every job.")

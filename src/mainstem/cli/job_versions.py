@@ -1,0 +1,143 @@
+"""`mainstem job versions|cutover|revert`."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from mainstem.cli.output import confirm, json_option, to_json, to_table
+from mainstem.cli.target import Target, connection_options
+from mainstem.core import UserError
+
+if TYPE_CHECKING:
+    from mainstem.process.cutover import Moves, Waiting
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """`job cutover --json` and `job revert --json`."""
+
+    moved: "list[Any]"
+    basis: str
+
+
+def _timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--timeout",
+        default=600.0,
+        show_default=True,
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="How long to wait for what is not ready.",
+    )(command)
+
+
+@click.command(short_help="The versions of a job; which are ready.")
+@click.argument("name")
+@json_option
+@connection_options
+def versions(name: str, as_json: bool, target: Target) -> None:
+    """Show the versions of job NAME: which readers of its name mean, and which they can be moved to.
+
+    A version is ready once it has read all that the current one had read when this was asked.
+    """
+    from mainstem.standalone.job_versions import job_versions
+
+    found = job_versions(target.connect(), target.directory, name, target.tasks)
+    if as_json:
+        click.echo(to_json(found))
+        return
+    columns = ["version", "", "ready", "behind", "code", "frozen", "writes", "batch", "lag", "rows", "determinism"]
+    rows = [
+        (
+            each.version,
+            "current" if each.current else "previous" if each.previous else "",
+            each.ready,
+            each.behind,
+            each.code,
+            None if each.frozen_at is None else f"{datetime.fromtimestamp(each.frozen_at // 1000):%Y-%m-%d %H:%M}",
+            each.output,
+            each.batch,
+            each.lag,
+            each.rows,
+            each.determinism,
+            f"{each.state}: {each.why}" if each.why else each.state,
+        )
+        for each in found
+    ]
+    click.echo(to_table([*columns, "state"], rows))
+
+
+@click.command(short_help="Move readers of jobs to other versions.")
+@click.argument("name")
+@click.argument("version")
+@click.option("--with", "others", nargs=2, multiple=True, metavar="NAME VERSION", help="Another job in the same step.")
+@_timeout_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@connection_options
+def cutover(
+    name: str,
+    version: str,
+    others: tuple[tuple[str, str], ...],
+    timeout: float,
+    yes: bool,
+    as_json: bool,
+    target: Target,
+) -> None:
+    """Make VERSION of job NAME current: what readers of the job's name mean.
+
+    Waits until the version has read all that the current one had read when this was asked; what is given up before that
+    has changed nothing. The old version goes on, and `job revert NAME` leads back to it.
+    """
+    from mainstem.process.cutover import cutover
+
+    targets = {name: version}
+    for job, wanted in others:
+        if targets.setdefault(job, wanted) != wanted:
+            raise UserError(f"job {job}: expected one version, found {targets[job]} and {wanted}")
+    connection = target.connect()
+    if not yes:
+        moves = ", ".join(f"{job} to version {wanted}" for job, wanted in targets.items())
+        confirm(f"move readers of {moves}?")
+    _say(cutover(connection, target.directory, targets, _waiting(target, timeout)), target, as_json=as_json)
+
+
+@click.command(short_help="Move readers of jobs back.")
+@click.argument("name")
+@click.option("--with", "others", multiple=True, metavar="NAME", help="Another job in the same step.")
+@_timeout_option
+@json_option
+@connection_options
+def revert(name: str, others: tuple[str, ...], timeout: float, as_json: bool, target: Target) -> None:
+    """Make the version of job NAME current again that was before the last cutover; reverted once more, it goes forward.
+
+    Waits, as `job cutover` does, until that version has read as much as the one that is left.
+    """
+    from mainstem.process.cutover import revert
+
+    moves = revert(target.connect(), target.directory, dict.fromkeys([name, *others]), _waiting(target, timeout))
+    _say(moves, target, as_json=as_json)
+
+
+def _waiting(target: Target, timeout: float) -> "Waiting":
+    from mainstem.process.cutover import Waiting
+
+    def failed() -> dict[str, str]:
+        found = [task for task in target.tasks if task.name.startswith("job ") and task.state == "failed"]
+        return {task.name.removeprefix("job "): task.told for task in found}
+
+    return Waiting(timeout_seconds=timeout, failed=failed, tell=lambda line: click.echo(line, err=True))
+
+
+def _say(moves: "Moves", target: Target, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(to_json(Moved(msgspec.to_builtins(moves.moves, str_keys=True), moves.basis)))
+        return
+    for each in moves.moves:
+        click.echo(
+            f"job {each.job}: version {each.version} is current, which writes topic {each.output}; "
+            f"version {each.previous} goes on"
+        )
+    click.echo(f"basis: {moves.basis}")

@@ -1,0 +1,170 @@
+"""Move the readers of jobs from one version to another, several jobs at once, and back.
+
+1. Pin what readers may have seen of the versions that are left, 2. wait until those that come have read as far,
+3. write one record to the catalog. A command that ends before the third step has changed nothing, and after it there is
+nothing left to do: whoever follows the catalog moves by itself.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from mainstem.client.basis import Basis
+from mainstem.client.catalog import (
+    check_target,
+    current_versions,
+    entries,
+    read_catalog,
+    way_back,
+    with_cutover,
+    write_catalog,
+)
+from mainstem.client.connection import Connection
+from mainstem.client.internal import CATALOG, job_key
+from mainstem.client.progress import NextOffsets
+from mainstem.client.topics import cluster_id
+from mainstem.core import Clock, Retriable, SystemClock, UserError
+from mainstem.process.readiness import Look, Pin, look
+from mainstem.process.versions import hold_catalog, is_retired
+
+TIMEOUT_SECONDS = 600.0
+LOOK_EVERY_SECONDS = 0.5
+
+
+class NotReached(Retriable):
+    """A version has not read as far as the one that readers are to be moved from."""
+
+
+class Overtaken(Retriable):
+    """Another command has moved the readers of a job meanwhile."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """What was moved: readers of the job's name mean `version` now, which writes `output`."""
+
+    job: str
+    version: str
+    previous: str
+    output: str
+    at: NextOffsets
+
+
+class Moves(msgspec.Struct, frozen=True):
+    """A cutover or a revert; a read that carries the token `basis` is answered by the versions that came."""
+
+    moves: list[Move]
+    basis: str
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """How long to wait for versions that are not ready, and what happens meanwhile.
+
+    Attributes:
+        timeout_seconds: then it is given up.
+        failed: why versions do not run, by `<job>@<version>`, of those that do not.
+        tell: is called with a line when there is something new to wait for.
+        clock: what the time is measured with.
+        pause: waits so many seconds.
+    """
+
+    timeout_seconds: float = TIMEOUT_SECONDS
+    failed: Callable[[], Mapping[str, str]] = dict
+    tell: Callable[[str], None] = lambda _: None
+    clock: Clock = SystemClock()
+    pause: Callable[[float], object] = time.sleep
+
+
+PATIENT = Waiting()
+
+
+def cutover(connection: Connection, data: Path, targets: Mapping[str, str], waiting: Waiting = PATIENT) -> Moves:
+    """Make these versions of jobs current, all at once.
+
+    Args:
+        connection: the log.
+        data: the data directory that they were started from; `mainstem up` may hold it.
+        targets: version by job.
+        waiting: for those that are not ready.
+
+    Raises:
+        UserError: one was never started, was retired, is current, or has failed.
+        NotReached: one was not ready in time; nothing is changed.
+        Overtaken: another command was faster; nothing is changed.
+    """
+    return _move(connection, data, lambda _: targets, waiting)
+
+
+def revert(connection: Connection, data: Path, jobs: Iterable[str], waiting: Waiting = PATIENT) -> Moves:
+    """Make the versions before the last cutover current again; they may have to catch up first. It raises what
+    `cutover` does.
+    """
+    names = list(jobs)
+    return _move(connection, data, lambda now: way_back(now.catalog, names), waiting)
+
+
+def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[str, str]], waiting: Waiting) -> Moves:
+    now = look(connection)
+    targets = choose(now)
+    for job, version in targets.items():
+        check_target(entries(now.catalog, "job"), now.current, job, version)
+    current = {job: now.current[job] for job in targets}
+    pins = {job: Pin(now, job, current[job]) for job in targets}
+    _wait(connection, targets, pins, waiting)
+    ends = look(connection, decided=True).ends  # after they have reached it: their outputs have all that covers it
+    outputs = {job: str(now.about(job, version)["output"]) for job, version in targets.items()}
+    at = {job: pins[job].positions | {outputs[job]: ends.get(outputs[job], {})} for job in targets}
+    with hold_catalog(data):
+        catalog = read_catalog(connection, linearizable=True)
+        for job, version in targets.items():
+            _check_still(data, current_versions(catalog), job, version, current[job])
+        end = write_catalog(connection, with_cutover(catalog, targets, at, waiting.clock.now_ms()))
+    token = Basis(cluster_id(connection), {CATALOG: {0: end}}).token
+    return Moves([Move(job, version, current[job], outputs[job], at[job]) for job, version in targets.items()], token)
+
+
+def _wait(connection: Connection, targets: Mapping[str, str], pins: Mapping[str, Pin], waiting: Waiting) -> None:
+    """Return once each version has reached its pin.
+
+    Raises:
+        UserError: one has failed.
+        NotReached: the time is over.
+    """
+    told, deadline = "", waiting.clock.monotonic() + waiting.timeout_seconds
+    while True:
+        reasons = waiting.failed()
+        for job, version in targets.items():
+            if (key := job_key(job, version)) in reasons:
+                raise UserError(
+                    f"job {key} has failed: {reasons[key]}", hint="readers are moved to a version that runs: mend it"
+                )
+        now = look(connection, decided=True)
+        missing = {job_key(job, v): pins[job].missing(now, job, v) for job, v in targets.items()}
+        left = ", ".join(f"job {key} has {count:,} offsets to go" for key, count in missing.items() if count)
+        if not left:
+            return
+        if waiting.clock.monotonic() >= deadline:
+            raise NotReached(
+                f"not ready in time: {left}; nothing is changed",
+                hint="see with `mainstem job list` that it runs; --timeout gives it longer",
+            )
+        if left != told:
+            waiting.tell(told := left)
+        waiting.pause(LOOK_EVERY_SECONDS)
+
+
+def _check_still(data: Path, found: Mapping[str, str], job: str, version: str, current: str) -> None:
+    """See that nobody has moved readers since, or ended the version.
+
+    Raises:
+        Overtaken, UserError: somebody has.
+    """
+    if found.get(job) != current:
+        raise Overtaken(
+            f"job {job}: expected that version {current} is current still, found {found.get(job)}: another command has "
+            "moved its readers; nothing is changed",
+            hint=f"`mainstem job versions {job}` shows how it is; give the command again if it is still what you want",
+        )
+    if is_retired(data, job, version):  # the catalog hears of it last
+        raise UserError(f"job {job_key(job, version)} was retired, and never runs again")

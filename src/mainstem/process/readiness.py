@@ -1,0 +1,122 @@
+"""Whether readers can be moved from one version of a job to another and none of them goes back in time.
+
+    version 1 has read   orders 0:5120        the pin: what readers may have seen something of
+    version 2 has read   orders 0:4980        140 offsets to go; at 5120 it is ready, whatever has come meanwhile
+
+A position is pinned once, when somebody asks. A small lag says nothing: a version that is slower than its input never
+is done with what was there, and one that has just started has none. A version that reads other topics than the current
+one is measured by what they are made of, through the jobs that write them; where nobody's job writes one, by its end.
+
+State holders without I/O but for `look`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mainstem.client.basis import furthest
+from mainstem.client.catalog import current_versions, entries, read_catalog
+from mainstem.client.connection import Connection
+from mainstem.client.internal import COMMITS, job_key
+from mainstem.client.progress import Marker, NextOffsets, merge_positions, read_markers
+from mainstem.client.topics import list_topics, stable_offsets
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What the log says at one moment; `ends` of the topics that jobs read or write were asked for last."""
+
+    catalog: dict[str, dict[str, Any]]
+    markers: dict[str, Marker]
+    ends: NextOffsets
+
+    @property
+    def current(self) -> dict[str, str]:
+        """The current version of each job."""
+        return current_versions(self.catalog)
+
+    def about(self, job: str, version: str) -> dict[str, Any]:
+        """What the catalog says of a version; nothing where it has none."""
+        found: dict[str, Any] = entries(self.catalog, "job").get(job, {}).get("versions", {}).get(version, {})
+        return found
+
+    def basis(self, job: str, version: str) -> NextOffsets:
+        """Up to where a version has read its streams."""
+        marker = self.markers.get(job_key(job, version))
+        return merge_positions(marker.end_offsets) if marker is not None else {}
+
+    def streams(self, job: str, version: str) -> list[str]:
+        """The topics that a version reads record by record."""
+        about = self.about(job, version)
+        return sorted(set(about.get("inputs", {}).values()) - set(about.get("tables", ())))
+
+    def writer(self, topic: str) -> tuple[str, str] | None:
+        """Job and version that write a topic."""
+        for job, entry in entries(self.catalog, "job").items():
+            for version, about in entry.get("versions", {}).items():
+                if about.get("output") == topic:
+                    return job, version
+        return None
+
+
+def look(connection: Connection, *, decided: bool = False) -> Look:
+    """See how far all versions are.
+
+    Args:
+        connection: the log.
+        decided: do not wait for open transactions: of a version, an older batch than its last may be seen.
+    """
+    existing = list_topics(connection)
+    markers = read_markers(connection, decided=decided) if COMMITS in existing else {}
+    catalog = read_catalog(connection)
+    versions = [about for entry in entries(catalog, "job").values() for about in entry.get("versions", {}).values()]
+    wanted = {topic for about in versions for topic in (about.get("output"), *about.get("inputs", {}).values())}
+    ends = stable_offsets(connection, {name: existing[name].partitions for name in sorted(wanted & existing.keys())})
+    return Look(catalog, markers, ends)
+
+
+class Pin:
+    """A position that a version has to reach: what readers of another one may have seen something of.
+
+    Attributes:
+        positions: of the topics that are known so far; what a version reads that the other one does not is added once
+            it is known from where on it covers the rest.
+    """
+
+    def __init__(self, seen: Look, job: str, version: str) -> None:
+        self.positions = _seen_by(seen, job, version, frozenset())
+
+    def missing(self, now: Look, job: str, version: str) -> int:
+        """How many offsets a version, and those that it reads from, still have to read; 0: it has reached the pin."""
+        return self._missing(now, job, version, frozenset())
+
+    def _missing(self, now: Look, job: str, version: str, above: frozenset[str]) -> int:
+        key, basis, total = job_key(job, version), now.basis(job, version), 0
+        if key in above:  # no job reads itself; whoever wrote such a catalog shall not hold us up
+            return 0
+        for topic in now.streams(job, version):
+            if topic not in self.positions:
+                writer = now.writer(topic)
+                upstream = 0 if writer is None else self._missing(now, *writer, above | {key})
+                if upstream:
+                    total += upstream
+                    continue
+                self.positions[topic] = now.ends.get(topic, {})  # all that was written until now covers the pin
+            total += lacks(basis.get(topic, {}), self.positions[topic])
+        return total
+
+
+def lacks(position: Mapping[int, int], wanted: Mapping[int, int]) -> int:
+    """How many offsets lie between a position of a topic and one that is wanted."""
+    return sum(max(0, offset - position.get(partition, 0)) for partition, offset in wanted.items())
+
+
+def _seen_by(seen: Look, job: str, version: str, above: frozenset[str]) -> NextOffsets:
+    """What a version has read, and what those have read that write that: at least what came into it."""
+    key = job_key(job, version)
+    found = seen.basis(job, version)
+    for topic in () if key in above else seen.streams(job, version):
+        writer = seen.writer(topic)
+        if writer is not None:
+            found = furthest(found, _seen_by(seen, *writer, above | {key}))
+    return found

@@ -1,0 +1,123 @@
+"""Readers are moved to versions that have read as much, all at once or not at all."""
+
+import pytest
+
+from mainstem.client.append import append
+from mainstem.client.basis import parse
+from mainstem.client.catalog import current_versions, cutovers, read_catalog
+from mainstem.client.internal import CATALOG, job_key
+from mainstem.client.topics import cluster_id, end_offsets
+from mainstem.core import ManualClock, UserError
+from mainstem.process import cutover as module
+from mainstem.process.cutover import NotReached, Overtaken, Waiting, cutover, revert
+from mainstem.process.versions import RETIRED_FILE
+from tests.support.versions import write_read, write_versions
+
+
+@pytest.fixture
+def jobs(log_connection, request):
+    """Two jobs that no other test has."""
+    names = [f"{request.node.name[:40]}-{n}" for n in "ab"]
+    for job in names:
+        write_versions(log_connection, job)
+    return names
+
+
+def current(connection, *jobs):
+    found = current_versions(read_catalog(connection))
+    return [found[job] for job in jobs]
+
+
+def test_readers_of_several_jobs_are_moved_together_and_back(log_connection, jobs, tmp_path):
+    one, two = jobs
+    for job in jobs:
+        for version in "12":
+            write_read(log_connection, job, version, 5)
+    append(log_connection, f"{one}.v2", [(b"k", b"v")] * 3)
+    done = cutover(log_connection, tmp_path, {one: "2", two: "2"}, Waiting(clock=ManualClock(77)))
+    assert current(log_connection, one, two) == ["2", "2"]
+    assert [(each.job, each.version, each.previous, each.output) for each in done.moves] == [
+        (job, "2", "1", f"{job}.v2") for job in jobs
+    ]
+    found = cutovers(read_catalog(log_connection))
+    assert found[one].at == done.moves[0].at == {"orders": {0: 5}, f"{one}.v2": {0: 3}}
+    assert (found[one].since_ms, found[two].since_ms) == (77, 77)
+    basis = parse(done.basis)
+    assert (basis.log, basis.positions) == (cluster_id(log_connection), {CATALOG: end_offsets(log_connection, CATALOG)})
+    write_read(log_connection, one, "2", 9)
+    write_read(log_connection, one, "1", 9)
+    (back,) = revert(log_connection, tmp_path, [one]).moves
+    assert (back.version, back.previous, current(log_connection, one, two)) == ("1", "2", ["1", "2"])
+    revert(log_connection, tmp_path, [one])  # forward again
+    assert current(log_connection, one, two) == ["2", "2"]
+
+
+def test_what_the_current_version_has_read_is_waited_for(log_connection, jobs, tmp_path):
+    job, _ = jobs
+    write_read(log_connection, job, "1", 2_000)
+    write_read(log_connection, job, "2", 500)
+    told, clock, steps = [], ManualClock(), iter([1_999, 2_000])
+
+    def pause(seconds):
+        assert current(log_connection, job) == ["1"]
+        write_read(log_connection, job, "1", 9_000)  # what comes later does not matter
+        write_read(log_connection, job, "2", next(steps))
+
+    cutover(log_connection, tmp_path, {job: "2"}, Waiting(clock=clock, pause=pause, tell=told.append))
+    assert told == [f"job {job}@2 has {count} offsets to go" for count in ("1,500", "1")]
+    assert current(log_connection, job) == ["2"]
+    clock.advance_ms(1)
+    write_read(log_connection, job, "2", 9_001)
+    with pytest.raises(NotReached, match=f"job {job}@1 has 1 offsets to go; nothing is changed$"):
+        revert(log_connection, tmp_path, [job], Waiting(timeout_seconds=0, clock=clock))
+    assert current(log_connection, job) == ["2"]
+
+
+def test_who_is_interrupted_has_changed_nothing(log_connection, jobs, tmp_path):
+    job, _ = jobs
+    write_read(log_connection, job, "1", 1)
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cutover(log_connection, tmp_path, {job: "2"}, Waiting(pause=interrupted))
+    assert current(log_connection, job) == ["1"]
+
+
+def test_readers_are_moved_to_no_version_that_has_failed_or_is_retired(log_connection, jobs, tmp_path):
+    job, other = jobs
+    failed = {job_key(job, "2"): "a row is bad (mend it)"}
+    with pytest.raises(UserError, match=rf"job {job}@2 has failed: a row is bad \(mend it\)"):
+        cutover(log_connection, tmp_path, {job: "2"}, Waiting(failed=lambda: failed))
+    with pytest.raises(UserError, match="has never started"):
+        cutover(log_connection, tmp_path, {job: "3"})
+    with pytest.raises(UserError, match="was never cut over"):
+        revert(log_connection, tmp_path, [job])
+    home = tmp_path / "jobs" / job_key(job, "2")
+    home.mkdir(parents=True)
+    (home / RETIRED_FILE).touch()  # and was killed before it told the catalog
+    with pytest.raises(UserError, match=f"^job {job}@2 was retired"):
+        cutover(log_connection, tmp_path, {other: "2", job: "2"})
+    assert current(log_connection, job, other) == ["1", "1"]
+
+
+def test_of_two_that_move_one_job_the_second_is_refused_and_of_two_jobs_none_is_lost(
+    log_connection, jobs, tmp_path, monkeypatch
+):
+    one, two = jobs
+    write_versions(log_connection, one, ("1", "2", "3"))
+    hold, others = module.hold_catalog, []
+
+    def held(data):  # after another command, which was faster
+        if others:
+            others.pop()()
+        return hold(data)
+
+    monkeypatch.setattr(module, "hold_catalog", held)
+    others.append(lambda: cutover(log_connection, tmp_path, {one: "2"}))
+    with pytest.raises(Overtaken, match=f"job {one}: expected that version 1 is current still, found 2"):
+        cutover(log_connection, tmp_path, {one: "3"})
+    others.append(lambda: revert(log_connection, tmp_path, [one]))
+    cutover(log_connection, tmp_path, {two: "2"})
+    assert current(log_connection, one, two) == ["1", "2"]

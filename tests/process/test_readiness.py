@@ -1,0 +1,69 @@
+from mainstem.client.catalog import CURRENT
+from mainstem.client.progress import Marker
+from mainstem.process.readiness import Look, Pin, lacks
+
+
+def about(output, *streams, tables=()):
+    return {"output": output, "inputs": {each: each for each in (*streams, *tables)}, "tables": list(tables)}
+
+
+def seen(jobs, read, ends):
+    """What is there: versions by `<job>@<version>`, and how far each has read, partition 0 of each topic."""
+    catalog, markers = {}, {}
+    for key, each in jobs.items():
+        job, _, version = key.partition("@")
+        entry = catalog.setdefault(f"job:{job}", {"versions": {}, "current": version})
+        entry["versions"][version] = each
+    for key, topics in read.items():
+        job, _, version = key.partition("@")
+        markers[key] = Marker(job, version, "", 0, {"s": {topic: {0: end} for topic, end in topics.items()}})
+    return Look(catalog, markers, {topic: {0: end} for topic, end in ends.items()})
+
+
+JOBS = {"sums@1": about("sums", "orders", tables=["rates"]), "sums@2": about("sums.v2", "orders", tables=["rates"])}
+
+
+def test_a_version_is_ready_once_it_has_read_what_the_current_one_had_when_it_was_asked():
+    """Not once its lag is small: what comes meanwhile does not matter."""
+    pin = Pin(seen(JOBS, {"sums@1": {"orders": 50}}, {"orders": 60}), "sums", "1")
+    assert pin.positions == {"orders": {0: 50}}
+    counts = [
+        pin.missing(seen(JOBS, {"sums@1": {"orders": 500}, "sums@2": {"orders": at}}, {"orders": 500}), "sums", "2")
+        for at in (0, 49, 50, 500)
+    ]
+    assert counts == [50, 1, 0, 0]
+    assert pin.missing(seen(JOBS, {}, {"orders": 500}), "sums", "2") == 50  # it has not begun
+
+
+def test_a_version_that_reads_another_ones_output_is_measured_by_what_that_is_made_of():
+    jobs = JOBS | {"top@1": about("top", "sums"), "top@2": about("top.v2", "sums.v2")}
+    pin = Pin(seen(jobs, {"top@1": {"sums": 8}, "sums@1": {"orders": 50}}, {}), "top", "1")
+    assert pin.positions == {"sums": {0: 8}, "orders": {0: 50}}
+    read = {"sums@2": {"orders": 40}, "top@2": {"sums.v2": 9}}
+    assert (
+        pin.missing(seen(jobs, read, {"sums.v2": 9}), "top", "2") == 10
+    )  # at the end of what has not been written yet
+    read["sums@2"] = {"orders": 50}
+    assert pin.missing(seen(jobs, read, {"sums.v2": 12}), "top", "2") == 3
+    assert pin.missing(seen(jobs, read, {"sums.v2": 99}), "top", "2") == 3  # pinned by now
+    read["top@2"] = {"sums.v2": 12}
+    assert pin.missing(seen(jobs, read, {"sums.v2": 99}), "top", "2") == 0
+
+
+def test_what_only_the_other_version_reads_is_pinned_at_its_end():
+    jobs = JOBS | {"sums@3": about("sums.v3", "orders", "returns")}
+    pin = Pin(seen(jobs, {"sums@1": {"orders": 5}}, {}), "sums", "1")
+    assert pin.missing(seen(jobs, {"sums@3": {"orders": 5}}, {"returns": 7}), "sums", "3") == 7
+    assert pin.missing(seen(jobs, {"sums@3": {"orders": 5, "returns": 7}}, {"returns": 70}), "sums", "3") == 0
+
+
+def test_a_catalog_in_which_jobs_read_themselves_holds_nobody_up():
+    jobs = {"a@1": about("a", "b"), "b@1": about("b", "a"), "a@2": about("a.v2", "c"), "b@2": about("c", "a.v2")}
+    now = seen(jobs, {"a@1": {"b": 5}}, {})
+    assert Pin(now, "a", "1").missing(now, "a", "2") == 0
+
+
+def test_of_what_is_missing_only_what_is_missing_counts():
+    assert lacks({0: 5, 1: 20}, {0: 10, 1: 10, 2: 3}) == 8
+    now = Look({"job:a": {"versions": {"1": {}}, "current": ""}, CURRENT: {"jobs": {}}}, {}, {})
+    assert (now.current, now.about("a", "1"), now.about("b", "1"), now.writer("t")) == ({"a": ""}, {}, {}, None)

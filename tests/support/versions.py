@@ -1,0 +1,34 @@
+"""Two versions of a job as the log knows them, without a driver that runs them."""
+
+import msgspec
+
+from mainstem.client.append import append
+from mainstem.client.catalog import write_catalog
+from mainstem.client.internal import COMMITS, job_key
+from mainstem.client.progress import Marker
+from mainstem.client.topics import ensure_internal_topics, ensure_topic
+
+
+def write_versions(connection, job, versions=("1", "2"), *, source="orders", code="c0de"):
+    """The catalog's entry of a job: each version reads `source`, of one partition; the first one is current."""
+    ensure_internal_topics(connection)
+    ensure_topic(connection, source, 1)
+    found = {}
+    for version in versions:
+        output = job if version == "1" else f"{job}.v{version}"
+        ensure_topic(connection, output, 1)
+        found[version] = {
+            "code": code,
+            "output": output,
+            "inputs": {"o": source},
+            "tables": [],
+            "determinism": "prefix-deterministic",
+            "reason": "",
+        }
+    write_catalog(connection, {f"job:{job}": {"versions": found, "current": versions[0]}})
+
+
+def write_read(connection, job, version, position, *, source="orders"):
+    """A version has read its input up to `position`."""
+    marker = Marker(job, version, "uuid", position, {"o": {source: {0: position}}})
+    append(connection, COMMITS, [(job_key(job, version).encode(), msgspec.json.encode(marker))])
