@@ -1,5 +1,6 @@
 import json
 
+import deltalake
 import pytest
 from click.testing import CliRunner
 
@@ -9,6 +10,8 @@ from mainstem.client.catalog import current_versions, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.core import UserError
 from mainstem.process.cutover import NotReached
+from tests.standalone.project import write_project
+from tests.support.node import Node, wait_for
 from tests.support.versions import write_read, write_versions
 
 
@@ -53,3 +56,68 @@ def test_what_is_not_ready_changes_nothing(log, tmp_path):
     assert current_versions(read_catalog(Connection(log)))["sums"] == "1"
     result = run(log, tmp_path, "cutover", "sums", "2", "--with", "sums", "3", "--yes")
     assert isinstance(result.exception, UserError)
+
+
+JOBS = """
+from mainstem.process import stream, topic
+from pyspark.sql import functions as F
+
+orders = topic("orders")
+
+@stream(to="doubled", key="number")
+def doubled(orders):
+    return orders.select("number", (F.col("amount") * 2).alias("amount"), "_position")
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_readers_of_views_follow_from_one_version_to_another_and_back(tmp_path):
+    project, data = write_project(tmp_path / "project"), tmp_path / "data"
+    settings = (project / "mainstem.toml").read_text() + '[sinks.lake]\ntype = "delta"\n'
+    (project / "mainstem.toml").write_text(settings)
+    (project / "jobs.py").write_text(JOBS)
+    command = ["--project", str(project), "--data", str(data)]
+
+    def job(*words):
+        result = CliRunner().invoke(group, ["job", *words, *command, "--json"])
+        assert result.exit_code == 0, result.exception
+        return json.loads(result.stdout)
+
+    def rows(path=data / "views" / "doubled"):
+        table = deltalake.DeltaTable(str(path)).to_pyarrow_table()
+        return dict(zip(table["number"].to_pylist(), table["amount"].to_pylist(), strict=True))
+
+    def post(node, *numbers):
+        events = [{"number": number, "amount": float(number)} for number in numbers]
+        assert node.post("orders/events", events)["accepted"] == len(events)
+
+    with Node(project, data) as node:
+        post(node, 1, 2)
+        wait_for(lambda: (data / "views" / "doubled").exists() and rows() == {1: 2.0, 2: 4.0}, 120)
+        node.stop()
+
+    (project / "jobs.py").write_text(JOBS.replace("* 2", "* 2 + 100"))
+    (project / "mainstem.toml").write_text(settings + '[jobs.doubled]\nversion = "2"\n')
+    with Node(project, data) as node:
+        post(node, 3)
+        wait_for(lambda: rows() == {1: 2.0, 2: 4.0, 3: 6.0}, 120)
+        wait_for(lambda: len(job("versions", "doubled")) == 2, 120)
+        done = job("cutover", "doubled", "2", "--yes")
+        assert [(view["path"], view["moved"]) for view in done["views"]] == [(str(data / "views" / "doubled"), True)]
+        assert rows() == {1: 102.0, 2: 104.0, 3: 106.0}
+        (project / "mainstem.toml").write_text(settings)  # it asks for no version in particular
+        node.stop()
+
+    with Node(project, data) as node:
+        wait_for(lambda: node.runs("spark"), 120)
+        assert rows() == {1: 102.0, 2: 104.0, 3: 106.0}
+        post(node, 4)
+        wait_for(lambda: 4 in rows(), 120)
+        assert [(each["version"], each["current"]) for each in job("versions", "doubled")] == [
+            ("1", False),
+            ("2", True),
+        ]
+        assert all(view["moved"] for view in job("revert", "doubled")["views"])
+        assert rows() == {1: 2.0, 2: 4.0, 3: 6.0, 4: 8.0}
+        node.stop()

@@ -6,7 +6,7 @@ from mainstem.client.topics import is_topic_name
 from mainstem.core import ManualClock
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.task import TaskState
-from mainstem.standalone.lakehouses import LOCK, LockedLakehouse
+from mainstem.standalone.lakehouses import LOCK, LockedLakehouse, WithViews
 
 
 class Keeper:
@@ -79,3 +79,13 @@ def test_a_directory_that_cannot_be_made_lags_only_this_sink(tmp_path):
 
 def test_the_lock_is_never_taken_for_a_table():
     assert not is_topic_name(LOCK)
+
+
+def test_who_keeps_the_tables_keeps_their_views():
+    lakehouse, views = Keeper(), Keeper()
+    both = WithViews(lakehouse, views)
+    both.start()
+    both.step()
+    both.stop()
+    assert (lakehouse.calls, views.calls) == (["start", "step", "stop"], ["start", "stop"])  # the views have a thread
+    assert both.states == [*lakehouse.states, *views.states]

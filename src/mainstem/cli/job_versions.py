@@ -13,12 +13,14 @@ from mainstem.core import UserError
 
 if TYPE_CHECKING:
     from mainstem.process.cutover import Moves, Waiting
+    from mainstem.standalone.moved_views import MovedView
 
 
 class Moved(msgspec.Struct, frozen=True):
     """`job cutover --json` and `job revert --json`."""
 
     moved: "list[Any]"
+    views: "list[MovedView]"
     basis: str
 
 
@@ -132,12 +134,26 @@ def _waiting(target: Target, timeout: float) -> "Waiting":
 
 
 def _say(moves: "Moves", target: Target, *, as_json: bool) -> None:
+    """What was moved; returns when the views of lakehouses have followed, or says which have not."""
+    from mainstem.standalone.moved_views import wait_for_views
+
+    try:
+        views = wait_for_views(target.project_of_data, target.directory, moves.moves)
+    except UserError as error:  # what was moved is moved
+        click.echo(f"mainstem: views are not looked at: {error}", err=True)
+        views = []
+    for view in views:
+        if not view.moved:
+            click.echo(f"mainstem: {view.path} does not lead to {view.table} yet; it will when that is there", err=True)
     if as_json:
-        click.echo(to_json(Moved(msgspec.to_builtins(moves.moves, str_keys=True), moves.basis)))
+        click.echo(to_json(Moved(msgspec.to_builtins(moves.moves, str_keys=True), views, moves.basis)))
         return
     for each in moves.moves:
         click.echo(
             f"job {each.job}: version {each.version} is current, which writes topic {each.output}; "
             f"version {each.previous} goes on"
         )
+    for view in views:
+        if view.moved:
+            click.echo(f"{view.path} leads to {view.table}")
     click.echo(f"basis: {moves.basis}")

@@ -112,9 +112,9 @@ def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[s
     current = {job: now.current[job] for job in targets}
     pins = {job: Pin(now, job, current[job]) for job in targets}
     _wait(connection, targets, pins, waiting)
-    ends = look(connection, decided=True).ends  # after they have reached it: their outputs have all that covers it
+    reached = look(connection, decided=True)  # afterwards: what covers the pin is in their outputs, up to these ends
     outputs = {job: str(now.about(job, version)["output"]) for job, version in targets.items()}
-    at = {job: pins[job].positions | {outputs[job]: ends.get(outputs[job], {})} for job in targets}
+    at = {job: pins[job].positions | {outputs[job]: reached.end(outputs[job])} for job in targets}
     with hold_catalog(data):
         catalog = read_catalog(connection, linearizable=True)
         for job, version in targets.items():

@@ -50,6 +50,16 @@ class Look(msgspec.Struct, frozen=True):
         about = self.about(job, version)
         return sorted(set(about.get("inputs", {}).values()) - set(about.get("tables", ())))
 
+    def end(self, topic: str) -> dict[int, int]:
+        """Where a topic ends, with all that the last commits of those that write it say: a broker marks a transaction
+        as committed in one partition after the other.
+        """
+        found = {topic: self.ends.get(topic, {})}
+        for marker in self.markers.values():
+            if topic in marker.outputs:
+                found = furthest(found, {topic: {p: each.last + 1 for p, each in marker.outputs[topic].items()}})
+        return found[topic]
+
     def writer(self, topic: str) -> tuple[str, str] | None:
         """Job and version that write a topic."""
         for job, entry in entries(self.catalog, "job").items():
@@ -101,7 +111,7 @@ class Pin:
                 if upstream:
                     total += upstream
                     continue
-                self.positions[topic] = now.ends.get(topic, {})  # all that was written until now covers the pin
+                self.positions[topic] = now.end(topic)  # all that was written until now covers the pin
             total += lacks(basis.get(topic, {}), self.positions[topic])
         return total
 

@@ -5,12 +5,15 @@ be a `mainstem run spark --tables` beside `mainstem up`, or two data directories
 """
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mainstem.core import Clock, MainstemError, SystemClock, UserError
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.core.task import Attempts, TaskState
+
+if TYPE_CHECKING:
+    from mainstem.connect.sinks.delta_views import Views
 
 log = get_logger()
 
@@ -29,6 +32,31 @@ class Keeper(Protocol):
     def step(self) -> None: ...
 
     def stop(self) -> None: ...
+
+
+class WithViews:
+    """A lakehouse, and the views of its tables: both are kept by who has the tables."""
+
+    def __init__(self, lakehouse: Keeper, views: "Views") -> None:
+        self._lakehouse, self._views = lakehouse, views
+
+    @property
+    def states(self) -> list[TaskState]:
+        return [*self._lakehouse.states, *self._views.states]
+
+    def start(self) -> None:
+        """Start both."""
+        self._lakehouse.start()
+        self._views.start()
+
+    def step(self) -> None:
+        """See after the lakehouse; the views have a thread."""
+        self._lakehouse.step()
+
+    def stop(self) -> None:
+        """Stop both."""
+        self._views.stop()
+        self._lakehouse.stop()
 
 
 class LockedLakehouse:

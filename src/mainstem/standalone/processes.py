@@ -20,7 +20,7 @@ from mainstem.core.process import say_ready, wait_for_go
 from mainstem.core.task import TaskState
 from mainstem.serve.config import node_names
 from mainstem.standalone.config import load_config, table_directories
-from mainstem.standalone.lakehouses import LockedLakehouse
+from mainstem.standalone.lakehouses import LockedLakehouse, WithViews
 from mainstem.standalone.state import LAYOUT
 from mainstem.standalone.supervisor import unfailing
 
@@ -157,6 +157,7 @@ def _drive(
     project: Path, bootstrap: str, gateway: str, data: Path, code: str, jobs: Sequence[tuple[str, str]], *, tables: bool
 ) -> None:
     from mainstem.connect.sinks.delta import Lakehouse
+    from mainstem.connect.sinks.delta_views import Views
     from mainstem.process.imports import link_for_workers
     from mainstem.process.project import Project, load_job_configs
     from mainstem.process.run import JobDriver
@@ -195,7 +196,8 @@ def _drive(
         for name, place in table_directories(config, data).items() if tables else ():
             checkpoint, sink = data / "lakehouse" / name, config.lakehouses[name]
             lakehouse = Lakehouse(spark.newSession(), connection, place, checkpoint, sink, name=name)
-            lakehouses.append(LockedLakehouse(name, place, lakehouse))
+            views = Views(connection, place, sink.topics, name=name)
+            lakehouses.append(LockedLakehouse(name, place, WithViews(lakehouse, views)))
             lakehouses[-1].start()
         told = states()
         tell(told)
