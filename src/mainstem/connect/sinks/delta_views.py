@@ -34,6 +34,7 @@ from mainstem.core.task import Attempts, TaskState
 log = get_logger()
 
 LOOK_EVERY_SECONDS = 1.0
+STOP_SECONDS = 5.0  # a log that has gone away is waited for much longer
 _NUMBERED = re.compile(r"\.(?P<views>.+)-(?P<number>\d+)")
 
 
@@ -159,10 +160,10 @@ class Views:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when nothing is being written."""
+        """Return when nothing is being written; who waits for an answer of the log then writes nothing any more."""
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
             self._thread = None
 
     def look(self) -> None:
@@ -176,7 +177,7 @@ class Views:
             self._end = end
         present = read_views(self._views)
         links = next_views(self._tables, present, self._wanted)
-        if links != present:
+        if links != present and not self._stopping.is_set():
             write_views(self._tables, self._views, links)
             log.info("views_moved", sink=self._name, views=links)
 
