@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import random
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -100,7 +101,8 @@ def under_fire(cluster: Cluster, operations: list[str], say: bool = True) -> lis
 
 
 def same_state(cluster: Cluster) -> bool:
-    """Whether all nodes come to the same state."""
+    """Whether all nodes come to the same state; those that have only just been started are waited for."""
+    cluster.wait_until(lambda: all(cluster.status(node) for node in cluster.nodes), "all nodes answer")
     basis = max(cluster.status(node)["position"] for node in cluster.nodes)
     for node in cluster.nodes:
         cluster.local(node, "x", basis)
@@ -118,7 +120,6 @@ def play(bootstrap: str, model: str, operations: list[str]) -> list[str] | None:
         for node in cluster.nodes:
             cluster.kill(node)
             cluster.start(node, wait=False)
-        cluster.wait_until(lambda: all(cluster.status(node) for node in cluster.nodes), "all nodes are back")
         same = same and same_state(cluster)
     log = read_log(Connection(bootstrap), topic)
     if model == "primary-backup":
@@ -147,7 +148,9 @@ def zombie(*, fenced: bool) -> tuple[str, list[tuple[int, int, Record]]]:
         first = cluster.primary()
         Client([cluster.addresses[first]]).operate("x+=5")
         relays[first].hold()
-        ask(cluster.addresses[first], "/ops", {"op": "x+=1"}, seconds=0.3)  # nobody is told an answer
+        one_more = (cluster.addresses[first], "/ops", {"op": "x+=1"}, 60.0)
+        threading.Thread(target=ask, args=one_more, daemon=True).start()  # it is told that this is not carried out
+        cluster.wait_until(lambda: cluster.status(first).get("pending"), "the primary has carried out x+=1")
         cluster.stop(first)
         others = [cluster.addresses[node] for node in cluster.nodes if node != first]
         said = Client(others).operate("x+=10")

@@ -173,7 +173,9 @@ def test_local_reads_of_a_node_that_lags_are_not_linearizable(connection, topic,
             lags = second if leads is first else first
             receive, held = lags._receive, []
             lags._receive = lambda *arguments: held.append(arguments)
-            call = await ask(leads, "x+=1")
+            call = None
+            while call is None:
+                call = await ask(leads, "x+=1")
             while not held:
                 await asyncio.sleep(0.01)
             stale = await ask(lags, "x?", local=True)

@@ -60,6 +60,23 @@ def test_a_refusal_is_an_answer_and_changes_nothing():
     assert machine.digest() == before
 
 
+def test_a_fault_of_the_service_is_an_answer():
+    machine = Machine(Sums)
+    assert apply(machine, "?") == Answer(
+        error="the service failed: ValueError: not enough values to unpack (expected 2, got 1)"
+    )
+    assert machine.query(["x"]).error.startswith("the service failed: TypeError")
+
+
+def test_without_memory_nothing_is_answered():
+    class Full(Sums):
+        def execute(self, operation):
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        Machine(Full).decide("?", None)
+
+
 def test_a_request_is_carried_out_once_and_answered_alike():
     machine = Machine(Sums)
     machine.open_client(7)

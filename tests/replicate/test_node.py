@@ -12,6 +12,7 @@ from mainstem.client.append import append
 from mainstem.client.errors import TopicMismatch
 from mainstem.client.topics import delete, end_offsets, ensure_topic
 from mainstem.replicate import (
+    Broken,
     Diverged,
     Node,
     NotApplied,
@@ -215,6 +216,21 @@ def test_a_record_of_somebody_else_stops_the_node(connection, topic):
             assert "offset 0" in node.status()["problem"]
         with pytest.raises(Unreadable):
             await Node(connection, topic, state_machine()).open()
+
+    asyncio.run(scenario())
+
+
+def test_a_service_that_fails_halfway_stops_its_node(connection, topic):
+    class Fails(Sums):
+        def assign(self, changes):
+            raise KeyError("x")
+
+    async def scenario():
+        async with Node(connection, topic, state_machine(service=Fails)) as node:
+            with pytest.raises(OutcomeUnknown):
+                await node.write(["x", 1])
+            with pytest.raises(Broken, match="offset 0: the service failed: KeyError: 'x'"):
+                await asyncio.wait_for(node.wait_stopped(), 60)
 
     asyncio.run(scenario())
 

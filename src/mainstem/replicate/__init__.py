@@ -6,6 +6,7 @@ operations and every node carries them out, or `PrimaryBackup`, where one electe
 
 from mainstem.replicate.election import Lineage, Timing
 from mainstem.replicate.errors import (
+    Broken,
     Diverged,
     NotApplied,
     NotPrimary,
@@ -26,6 +27,7 @@ from mainstem.replicate.state_machine import StateMachine
 
 __all__ = [
     "Answered",
+    "Broken",
     "Diverged",
     "Lineage",
     "Machine",

@@ -13,7 +13,8 @@ MainstemError
 │   └── Stopped              this node has stopped
 ├── CorruptData
 │   └── Unreadable           a record that no replica of this version writes: nobody can go on without reading it
-└── Diverged                 a bug of the service: the same operations have led to another state than elsewhere
+├── Diverged                 a bug of the service: the same operations have led to another state than elsewhere
+└── Broken                   a bug of the service: it has failed where it must not
 """
 
 from mainstem.core.errors import CorruptData, MainstemError, Retriable, UserError
@@ -68,3 +69,7 @@ class Diverged(MainstemError):
             hint="what the service does must follow from state and operation alone: no clock, chance or order of a set",
         )
         self.offset = offset
+
+
+class Broken(MainstemError):
+    """The service failed while it took over changes: what its state is now is not known."""

@@ -94,8 +94,8 @@ class Machine:
                 return known
         try:
             value, changes = self.service.execute(operation)
-        except Refused as error:
-            return Effect(Answer(error=str(error)), None, request)
+        except Exception as error:
+            return Effect(Answer(error=_told(error)), None, request)
         return Effect(Answer(value), changes, request)
 
     def _known(self, request: Request) -> Answer | None:
@@ -137,8 +137,8 @@ class Machine:
         """The service's answer to a question."""
         try:
             return Answer(self.service.query(question))
-        except Refused as error:
-            return Answer(error=str(error))
+        except Exception as error:
+            return Answer(error=_told(error))
 
     def clone(self) -> "Machine":
         """Another one in the same state."""
@@ -157,3 +157,12 @@ class Machine:
     def digest(self) -> str:
         """A hash of the service's state: the same wherever the state is."""
         return blake2b(msgspec.json.encode(self.service.dump(), order="sorted"), digest_size=8).hexdigest()
+
+
+def _told(error: Exception) -> str:
+    """A fault of the service is an answer, too: it has changed nothing, and what stopped one node would stop all
+    of them at this operation, for good. Where it is not the same everywhere, the digests of the answers tell.
+    """
+    if isinstance(error, MemoryError):
+        raise error
+    return str(error) if isinstance(error, Refused) else f"the service failed: {type(error).__name__}: {error}"

@@ -31,7 +31,7 @@ from mainstem.core import Clock, MainstemError, Retriable, SystemClock, TopicPar
 from mainstem.core.logging import get_logger
 from mainstem.replicate import checkpoint
 from mainstem.replicate.checkpoint import Checkpoint, Identity
-from mainstem.replicate.errors import Diverged, OtherLog, OutcomeUnknown, Refused, Stopped, UnknownRequest
+from mainstem.replicate.errors import Broken, Diverged, OtherLog, OutcomeUnknown, Refused, Stopped, UnknownRequest
 from mainstem.replicate.records import Answer, Request
 from mainstem.replicate.replica import Replica
 
@@ -302,6 +302,9 @@ class Node:
             self.replica.reached(next_offset)
         except MainstemError as error:
             self._fail(error)
+            return
+        except Exception as error:  # nobody would hear of it, and no record would ever come again
+            self._fail(Broken(f"offset {self.replica.position}: the service failed: {type(error).__name__}: {error}"))
             return
         while self._bases and self._bases[0][0] <= self.replica.position:
             _settle(heapq.heappop(self._bases)[2], None)

@@ -131,6 +131,7 @@ class PrimaryBackup(Replica):
             "primary": election.primary(now),
             "term": election.lineage.hi,
             "seq": election.lineage.last,
+            "pending": len(self._pending),
             "discarded": self.discarded,
         }
 
