@@ -9,9 +9,10 @@ from mainstem.client.topics import TopicDescription
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
 from mainstem.process.declare import BadDeclaration
+from mainstem.process.frozen import freeze
 from mainstem.process.plan import plan
 from mainstem.process.project import load_project
-from mainstem.process.versions import RETIRED_FILE, Fixed, freeze, write_fixed
+from mainstem.process.versions import RETIRED_FILE, Fixed, write_fixed
 from mainstem.registry.client import RegisteredSchema
 from mainstem.registry.errors import NotFound
 

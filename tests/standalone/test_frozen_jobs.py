@@ -9,9 +9,10 @@ from mainstem.client.connection import Connection
 from mainstem.core import CorruptData, ManualClock, Retriable, UserError
 from mainstem.process import load_project
 from mainstem.process.declare import BadDeclaration, Location
+from mainstem.process.frozen import freeze, version_directory
 from mainstem.process.job import JobFailed
 from mainstem.process.run import JobDriver
-from mainstem.process.versions import RETIRED_FILE, Fixed, assignments, freeze, version_directory, write_fixed
+from mainstem.process.versions import RETIRED_FILE, Fixed, assignments, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.standalone.frozen_jobs import FrozenJobs, job_states
 from tests.standalone.project import write_project

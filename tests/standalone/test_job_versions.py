@@ -3,7 +3,7 @@ from mainstem.client.connection import Connection
 from mainstem.core import ManualClock
 from mainstem.core.task import TaskState
 from mainstem.process.cutover import cutover
-from mainstem.process.versions import freeze
+from mainstem.process.frozen import freeze
 from mainstem.standalone.job_versions import job_versions
 from tests.standalone.project import write_project
 from tests.support.versions import write_read, write_versions

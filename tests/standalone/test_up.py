@@ -19,8 +19,9 @@ from mainstem.client.topics import cluster_id, list_topics
 from mainstem.core.config import BadSetting
 from mainstem.core.task import TaskState
 from mainstem.process import load_project
+from mainstem.process.frozen import code_hash
 from mainstem.process.jars import FetchFailed
-from mainstem.process.versions import Fixed, code_hash, write_fixed
+from mainstem.process.versions import Fixed, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.standalone import disks
 from mainstem.standalone.config import load_config

@@ -13,9 +13,9 @@ from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import Statement, write_heartbeats
 from mainstem.client.topics import end_offsets
 from mainstem.core import SystemClock
+from mainstem.process.frozen import freeze
 from mainstem.process.project import load_project
 from mainstem.process.run import JobDriver
-from mainstem.process.versions import freeze
 from mainstem.registry import avro
 from mainstem.registry.client import Registry
 from mainstem.registry.reader import TypedReader

@@ -95,7 +95,7 @@ def retire(name: str, version: str, yes: bool, force: bool, as_json: bool, targe
     Refused for the version that the project asks for, and without --force for the current one while another runs,
     and for the one that `revert` leads back to.
     """
-    from mainstem.process.versions import retirable, retire
+    from mainstem.process.retire import retirable, retire
 
     where = (target.connect(), target.directory, name, version, target.project_of_data)
     if not yes:

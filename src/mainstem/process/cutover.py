@@ -27,7 +27,8 @@ from mainstem.client.progress import NextOffsets
 from mainstem.client.topics import cluster_id
 from mainstem.core import Clock, Retriable, SystemClock, UserError
 from mainstem.process.readiness import Look, Pin, look
-from mainstem.process.versions import hold_catalog, is_retired
+from mainstem.process.retire import hold_catalog
+from mainstem.process.versions import is_retired
 
 TIMEOUT_SECONDS = 600.0
 LOOK_EVERY_SECONDS = 0.5

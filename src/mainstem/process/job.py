@@ -26,6 +26,7 @@ from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, call, describe, milliseconds, place_of
 from mainstem.process.declare import Job, Location
+from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import (
     Follower,
     Inject,
@@ -54,7 +55,7 @@ from mainstem.process.session import job_session
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.tables import PinnedTable, TableReader
-from mainstem.process.versions import Fixed, Version
+from mainstem.process.versions import Fixed
 from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, later_id, unknown_id, with_id
 
 if TYPE_CHECKING:

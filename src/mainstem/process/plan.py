@@ -11,11 +11,12 @@ from mainstem.client.internal import job_key
 from mainstem.client.topics import TopicDescription
 from mainstem.core import UserError
 from mainstem.process.analysis import analyse
+from mainstem.process.frozen import code_hash
 from mainstem.process.project import Project, TopicSpec
 from mainstem.process.run import input_type, nobody_writes, output_topic
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema
-from mainstem.process.versions import code_hash, edited, is_retired, left_over, read_fixed, with_versions, writer_of
+from mainstem.process.versions import edited, is_retired, left_over, read_fixed, with_versions, writer_of
 from mainstem.registry.spark import SchemaSource, TopicSchema, avro_schema, subject_of, topic_schema
 
 if TYPE_CHECKING:

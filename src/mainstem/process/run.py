@@ -28,6 +28,7 @@ from mainstem.core import Clock, MainstemError, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, analyse, describe, recall, remember
 from mainstem.process.declare import BadDeclaration
+from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import Follower
 from mainstem.process.identity import lost_input, lost_output, used_topics
 from mainstem.process.job import JobFailed, JobSpec, RunningJob
@@ -36,7 +37,7 @@ from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type
 from mainstem.process.topics import create_topic, register_schema
-from mainstem.process.versions import Fixed, Version, is_retired, read_fixed, version_of, write_fixed, writer_of
+from mainstem.process.versions import Fixed, is_retired, read_fixed, version_of, write_fixed, writer_of
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
 from mainstem.registry.spark import TopicSchema, avro_schema, row_type, subject_of, topic_schema

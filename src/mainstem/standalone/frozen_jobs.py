@@ -13,9 +13,10 @@ from mainstem.client.internal import job_key
 from mainstem.core import Clock, MainstemError, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
+from mainstem.process.frozen import Version, load_version, open_version, version_directory
 from mainstem.process.project import Project, project_name
 from mainstem.process.retries import Retries
-from mainstem.process.versions import Version, is_retired, load_version, open_version, read_fixed, version_directory
+from mainstem.process.versions import is_retired, read_fixed
 
 if TYPE_CHECKING:
     from mainstem.process.run import JobDriver

@@ -9,8 +9,8 @@ from mainstem.client.catalog import previous_versions
 from mainstem.client.connection import Connection
 from mainstem.core import CorruptData
 from mainstem.core.task import TaskState
+from mainstem.process.frozen import open_version
 from mainstem.process.readiness import Pin, look
-from mainstem.process.versions import open_version
 from mainstem.standalone.overview import JobState, job_state
 
 

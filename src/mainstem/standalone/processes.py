@@ -158,11 +158,11 @@ def _drive(
 ) -> None:
     from mainstem.connect.sinks.delta import Lakehouse
     from mainstem.connect.sinks.delta_views import Views
+    from mainstem.process.frozen import Version
     from mainstem.process.imports import link_for_workers
     from mainstem.process.project import Project, load_job_configs
     from mainstem.process.run import JobDriver
     from mainstem.process.session import has_ended, start_session, stop_session, worker_imports
-    from mainstem.process.versions import Version
     from mainstem.registry.client import Registry
     from mainstem.standalone.frozen_jobs import FrozenJobs
     from mainstem.standalone.tasks import TasksWriter

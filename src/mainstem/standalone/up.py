@@ -25,9 +25,10 @@ from mainstem.core.config import PROJECT_FILE, BadSetting
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
+from mainstem.process.frozen import code_hash, freeze
 from mainstem.process.jars import absent_jars, spark_jars
 from mainstem.process.topics import losses, other_settings, settings_of_topics
-from mainstem.process.versions import assignments, code_hash, edited, freeze, left_over
+from mainstem.process.versions import assignments, edited, left_over
 from mainstem.serve.config import node_names
 from mainstem.standalone.config import NodeConfig, check_topics, load_config, table_directories
 from mainstem.standalone.declare import declare_topics

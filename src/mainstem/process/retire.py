@@ -1,0 +1,142 @@
+"""End a version of a job for good, and take turns at what the catalog says of versions."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mainstem.client.catalog import (
+    RETIRED,
+    current_versions,
+    entries,
+    previous_versions,
+    read_catalog,
+    write_catalog,
+)
+from mainstem.client.connection import Connection
+from mainstem.client.internal import job_key
+from mainstem.core import UserError
+from mainstem.core.config import PROJECT_FILE
+from mainstem.core.files import write_atomically
+from mainstem.core.locks import DirectoryInUse, DirectoryLock
+from mainstem.process.project import load_project
+from mainstem.process.versions import RETIRED_FILE, Fixed, live_versions, newest, read_fixed
+
+CATALOG_LOCK = ".versions~"
+"""No version can have such a name."""
+HOLD_SECONDS = 90.0  # the reader of the catalog waits for strangers' transactions
+
+
+def retirable(connection: Connection, data: Path, job: str, version: str, directory: Path, *, force: bool) -> Fixed:
+    """A version that may be retired.
+
+    Args:
+        connection: the log that it ran on.
+        data: the data directory that it was started from; `mainstem up` may hold it.
+        job: its name.
+        version: its version.
+        directory: of the project. Where there is none any more, nothing is asked for.
+        force: also where readers are moved by it, or cannot go back any more.
+
+    Raises:
+        UserError: it was never started here, is what the project as it is now asks for, or readers need it.
+    """
+    fixed = read_fixed(data / "jobs" / job_key(job, version))
+    if fixed is None:
+        raise UserError(
+            f"job {job_key(job, version)} was never started from {data}", hint="`mainstem job list` shows the jobs"
+        )
+    if (directory / PROJECT_FILE).exists():
+        project = load_project(directory)
+        asked = project.job_config(job).version
+        lives = {each.version for each in live_versions(data) if each.job == job}
+        # Where it asks for none, the last one that goes on is what it has; the next start would begin anew.
+        if job in project.jobs and (asked == version or (not asked and lives == {version})):
+            raise UserError(
+                f"job {job_key(job, version)} is what {directory / PROJECT_FILE} asks for",
+                hint=f"first set another version under [jobs.{job}], or take the job out of the code",
+            )
+    if not force:
+        _check_unneeded(read_catalog(connection), job, version)
+    return fixed
+
+
+def _check_unneeded(catalog: Mapping[str, dict[str, Any]], job: str, version: str) -> None:
+    """Refuse to retire what readers mean by the job's name while they can mean another, and their way back.
+
+    Raises:
+        UserError: it is one of the two.
+    """
+    others = [each for each in entries(catalog, "job").get(job, {}).get("versions", {}) if each != version]
+    if others and current_versions(catalog).get(job) == version:
+        raise UserError(
+            f"job {job_key(job, version)} is current: who reads the job by its name means it",
+            hint=f"first `mainstem job cutover {job} {newest(others)}`; --force retires it, and moves them unprepared",
+        )
+    if previous_versions(catalog).get(job) == version:
+        raise UserError(
+            f"job {job_key(job, version)} is what `mainstem job revert {job}` leads back to",
+            hint="--force retires it; then there is no way back",
+        )
+
+
+def retire(
+    connection: Connection, data: Path, job: str, version: str, directory: Path, *, force: bool = False
+) -> Fixed:
+    """Never run this version again; returns what it was. Its output stays, and so does its checkpoint.
+
+    1. Mark it: no driver starts it any more, and one that runs it stops it, 2. fence: whatever it has open is aborted,
+    3. tell the catalog. Each step can be repeated. Nobody makes it current meanwhile.
+
+    Args:
+        connection: the log that it ran on.
+        data: the data directory that it was started from; `mainstem up` may hold it.
+        job: its name.
+        version: its version.
+        directory: of the project. Where there is none any more, nothing is asked for.
+        force: also where readers are moved by it, or cannot go back any more.
+
+    Raises:
+        UserError: it is not `retirable`.
+        DirectoryInUse: another command has moved readers, or retired something, for all of the time that this waited.
+    """
+    from mainstem.process.sink_commit import fence_job
+
+    with hold_catalog(data):
+        fixed = retirable(connection, data, job, version, directory, force=force)
+        write_atomically(data / "jobs" / job_key(job, version) / RETIRED_FILE, b"")
+        fence_job(connection, job, version)
+        _forget(connection, job, version)
+    return fixed
+
+
+def _forget(connection: Connection, job: str, version: str) -> None:
+    """Tell the catalog that a version is retired; if it was current, the one before it is, else the newest left."""
+    catalog = read_catalog(connection, linearizable=True)
+    entry = dict(catalog.get(f"job:{job}", {}))
+    versions = {name: about for name, about in entry.get("versions", {}).items() if name != version}
+    entry |= {"versions": versions, RETIRED: sorted({*entry.get(RETIRED, ()), version})}
+    if version in (current_versions(catalog).get(job), entry.get("current")):
+        entry["current"] = previous_versions(catalog).get(job) or next(reversed(versions), "")
+    write_catalog(connection, {f"job:{job}": entry})
+
+
+@contextmanager
+def hold_catalog(data: Path) -> Iterator[None]:
+    """Change what the catalog says of versions: of all commands on a data directory one at a time, each after reading
+    what the last one wrote.
+
+    Raises:
+        DirectoryInUse: another one takes longer than they do.
+    """
+    deadline = time.monotonic() + HOLD_SECONDS
+    while True:
+        try:
+            lock = DirectoryLock(data / "jobs", CATALOG_LOCK)
+            break
+        except DirectoryInUse:
+            if time.monotonic() > deadline:
+                raise
+    with lock:
+        yield

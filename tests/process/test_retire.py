@@ -1,0 +1,93 @@
+"""A version that was retired never runs again, and readers of it go where they are told."""
+
+import pytest
+
+from mainstem.client.catalog import current_versions, read_catalog, with_cutover, write_catalog
+from mainstem.core import ManualClock, UserError
+from mainstem.core.locks import DirectoryInUse
+from mainstem.process.frozen import freeze
+from mainstem.process.retire import hold_catalog, retire
+from mainstem.process.versions import Fixed, assignments, write_fixed
+
+JOBS = 'from mainstem.process import stream, topic\nfrom helper import LIMIT\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return LIMIT\n'
+
+
+@pytest.fixture
+def project(tmp_path):
+    directory = tmp_path / "project"
+    (directory / "schemas").mkdir(parents=True)
+    (directory / "mainstem.toml").write_text("[project]\nname = 'x'\n[gateway]\nlisten = '127.0.0.1:9600'\n")
+    (directory / "jobs.py").write_text(JOBS)
+    (directory / "helper.py").write_text("LIMIT = 1\n")
+    (directory / "schemas" / "a.avsc").write_text("{}")
+    (directory / ".mainstem").mkdir()
+    (directory / ".mainstem" / "big.py").write_text("not a source")
+    return directory
+
+
+def test_a_version_is_retired_once_the_project_asks_for_another(project, tmp_path, log_connection):
+    data, clock = tmp_path / "data", ManualClock()
+    (only,) = assignments(project, data, clock)
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", only.sha, {}, "b", 1, 4))
+    about = {version: {"output": "b", "inputs": {"a": "a"}} for version in ("1", "2")}
+    write_catalog(log_connection, {"job:job": {"versions": about, "current": "1"}})
+
+    with pytest.raises(UserError, match="was never started from"):
+        retire(log_connection, data, "job", "2", project)
+    with pytest.raises(UserError, match=r"job job@1 is what .*mainstem\.toml asks for") as refused:
+        retire(log_connection, data, "job", "1", project)
+    assert "set another version under [jobs.job]" in refused.value.hint
+    assert [each.jobs for each in assignments(project, data, clock)] == [(("job", "1"),)]
+
+    (project / "mainstem.toml").write_text('[jobs.job]\nversion = "2"\n')
+    with pytest.raises(UserError, match=r"^job job@1 is current: ") as refused:
+        retire(log_connection, data, "job", "1", project)
+    assert "`mainstem job cutover job 2`; --force" in refused.value.hint
+    write_catalog(log_connection, with_cutover(read_catalog(log_connection), {"job": "2"}, {}, 0))
+    with pytest.raises(UserError, match=r"^job job@1 is what `mainstem job revert job` leads back to"):
+        retire(log_connection, data, "job", "1", project)
+    for _ in range(2):  # it can be repeated
+        assert retire(log_connection, data, "job", "1", project, force=True).output == "b"
+    assert [each.jobs for each in assignments(project, data, clock)] == [(("job", "2"),)]
+    entry = read_catalog(log_connection)["job:job"]
+    assert entry == {"versions": {"2": about["2"]}, "current": "2", "retired": ["1"]}
+
+
+def test_readers_of_a_current_version_that_is_retired_all_the_same_go_back(tmp_path, log_connection):
+    data, about = tmp_path / "data", {version: {} for version in ("1", "2", "3")}
+    write_catalog(log_connection, {"job:forced": {"versions": about, "current": "1"}})
+    for version in about:
+        write_fixed(data / "jobs" / f"forced@{version}", Fixed("forced", version, "abc", {}, "b", 1, 4))
+    write_catalog(log_connection, with_cutover(read_catalog(log_connection), {"forced": "2"}, {}, 0))
+    for version, left in [("2", "1"), ("1", "3"), ("3", "")]:
+        retire(log_connection, data, "forced", version, tmp_path, force=True)
+        assert current_versions(read_catalog(log_connection))["forced"] == left
+
+
+def test_two_commands_that_change_the_versions_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr("mainstem.process.retire.HOLD_SECONDS", 0.0)
+    with hold_catalog(tmp_path), pytest.raises(DirectoryInUse), hold_catalog(tmp_path):
+        pass
+    with hold_catalog(tmp_path):
+        pass
+
+
+def test_the_last_version_that_goes_on_is_what_a_project_has_that_names_none(project, tmp_path, log_connection):
+    data = tmp_path / "data"
+    sha = freeze(project, data, ManualClock()).sha
+    for version in ("1", "2"):
+        write_fixed(data / "jobs" / f"job@{version}", Fixed("job", version, sha, {}, "b", 1, 4))
+    retire(log_connection, data, "job", "1", project, force=True)
+    with pytest.raises(UserError, match=r"job job@2 is what .*mainstem\.toml asks for"):
+        retire(log_connection, data, "job", "2", project, force=True)
+
+
+def test_a_job_that_the_project_no_longer_has_is_retired(project, tmp_path, log_connection):
+    data = tmp_path / "data"
+    sha = freeze(project, data, ManualClock()).sha
+    write_fixed(data / "jobs" / "job@1", Fixed("job", "1", sha, {}, "b", 1, 4))
+    (project / "jobs.py").write_text(JOBS.replace("def job", "def other"))
+    retire(log_connection, data, "job", "1", project)
+    write_fixed(data / "jobs" / "other@1", Fixed("other", "1", sha, {}, "b", 1, 4))
+    retire(log_connection, data, "other", "1", tmp_path / "the project is gone")
+    assert read_catalog(log_connection)["job:other"] == {"versions": {}, "retired": ["1"]}
