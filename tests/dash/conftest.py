@@ -1,18 +1,24 @@
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 from mainstem import embedded
 from mainstem.client.append import append
-from mainstem.client.catalog import TopicEntry, write_catalog
+from mainstem.client.catalog import TopicEntry, read_catalog, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS
 from mainstem.client.progress import Marker, Read, Written
 from mainstem.client.reports import Report, write_reports
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.client.writer import TransactionalWriter
+from mainstem.dash.nodes import Nodes
 from mainstem.records.fingerprint import fingerprint_sum
+from mainstem.registry.client import Registry
+from tests.serve.fleet import Fleet, header
 from tests.support.browser import Browser
 from tests.support.chromium import is_there
+from tests.support.live import running_registry
 
 SCRIPT = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 
@@ -89,6 +95,22 @@ class Shop:
 def shop():
     with embedded() as log:
         yield Shop(Connection(log.bootstrap))
+
+
+@pytest.fixture(scope="session")
+def views(shop, tmp_path_factory):
+    """A serving node on the shop's log: what the dashboard knows of it, and whoever writes what it answers."""
+    with running_registry(shop.connection) as registry:
+        fleet = Fleet(shop.connection, Registry(registry), unique="")
+        makers = ("BOEING", "AIRBUS", "EMBRAER")
+        fleet.write(fleet.planes, *((f"N{n:03}", makers[n % 3], 50 + n) for n in range(250)))
+        basis = fleet.write(fleet.flights, *((f"N{n:03}", makers[n % 3], n) for n in range(20)))
+        with fleet.node(tmp_path_factory.mktemp("node")) as client:
+            write_catalog(shop.connection, {"node:answers": {"address": client.base_url.netloc.decode()}})
+            for view in ("planes", "names", "flights"):
+                assert client.get(f"/views/{view}", headers=header(basis)).status_code == 200
+            nodes = Nodes({"answers": fleet.config()}, lambda: read_catalog(shop.connection))
+            yield SimpleNamespace(fleet=fleet, nodes=nodes, client=client)
 
 
 @pytest.fixture(scope="session")

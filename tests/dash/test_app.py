@@ -37,7 +37,7 @@ def test_browsers_get_the_page_and_clients_of_registries_their_answer(url):
     assert httpx.get(url, headers={"accept": "application/json"}).json() == {}
 
 
-@pytest.mark.parametrize("file", ["style.css", "common.js", "path.js", "topic.js", "job.js", "icon.svg"])
+@pytest.mark.parametrize("file", ["style.css", "common.js", "path.js", "topic.js", "job.js", "view.js", "icon.svg"])
 def test_static_files_are_those_of_the_package(url, file):
     assert httpx.get(f"{url}/static/{file}").headers["x-content-type-options"] == "nosniff"
 

@@ -17,9 +17,9 @@ PICTURES = os.environ.get("MAINSTEM_PICTURES")
 
 
 @pytest.fixture(scope="module")
-def url(shop, tmp_path_factory):
-    data = tmp_path_factory.mktemp("data")
-    dashboard = Dashboard(shop.connection, lambda: dashboard_state(data, shop.connection, "shop"))
+def url(shop, views, tmp_path_factory):
+    data, nodes = tmp_path_factory.mktemp("data"), views.nodes
+    dashboard = Dashboard(shop.connection, lambda: dashboard_state(data, shop.connection, "shop", nodes), nodes)
     gateway = Gateway(shop.connection, GatewayConfig(), on_taken_over=lambda: None, doors=[dashboard])
     with served(gateway.app, timeout_graceful_shutdown=1) as url:
         yield url
@@ -127,6 +127,72 @@ def test_a_job_shows_its_versions(opened):
     page.wait_for("#records tbody tr")
 
 
+def view_card(name):
+    return f'.card[href="/views/answers/{name}"]'
+
+
+def fill(page, selector, text):
+    page.run(f"document.querySelector({selector!r}).value = {text!r}")
+
+
+def test_a_view_is_asked_by_key_and_by_its_beginning(opened, views):
+    page = opened("/")
+    page.wait_for(view_card("planes"), "running")
+    page.click(view_card("planes"))
+    page.wait_for("#summary", "key-value of planes · on answers")
+    page.wait_for("#nodes tr", "running")
+    page.wait_for("#key-tailnum")
+    page.click("#go")
+    page.wait_for("#told", "100 rows")
+    page.click("#more", "More")
+    page.wait_for("#told", "200 rows")
+    fill(page, "#key-tailnum", "N007")
+    page.click("#go")
+    page.wait_for("#told", "1 row · partition")
+    assert page.text("#rows tbody") == "N007AIRBUS57"
+    assert page.run("document.querySelector('#token').value.startsWith('ms1.')")
+    fill(page, "#at", "0:0,1:0")
+    page.click("#go")
+    page.wait_for("#failed", "no row has this key")
+    assert page.count("#rows tbody tr") == 0
+    page._devtools.events[page._session] = []  # that the answer was 404
+
+
+def test_a_read_sees_what_was_written_before_it(opened, views):
+    page = opened("/views/answers/planes")
+    page.wait_for("#key-tailnum")
+    fill(page, "#key-tailnum", "N901")
+    for seats in range(5):
+        basis = views.fleet.write(views.fleet.planes, ("N901", "CESSNA", 1000 + seats))
+        fill(page, "#token", basis.token)
+        page.click("#go")
+        page.wait_for("#told", "1 row")
+        page.wait_for("#answered:not(.stale) td.number", str(1000 + seats))
+
+
+def test_a_view_is_searched_and_queried(opened, views):
+    page = opened("/views/answers/names")
+    page.wait_for("#q")
+    fill(page, "#q", "manufacturer:embraer AND flights")
+    page.click("#go")
+    page.wait_for("#told", "0 fit")
+    fill(page, "#q", "embraer")
+    page.click("#go")
+    page.wait_for("#rows td", "manufacturer EMBRAER")
+    page = opened("/views/answers/flights")
+    page.wait_for("#sql")
+    page.wait_for("#tables", "planes (tailnum, manufacturer, seats)")
+    fill(page, "#sql", "SELECT manufacturer, sum(seats) + 9007199254740993 AS much FROM planes GROUP BY 1 ORDER BY 1")
+    page.click("#go")
+    page.wait_for("#rows td.number", "90071992547")
+    assert page.run("[...document.querySelectorAll('#rows td.number')].every(e => BigInt(e.textContent) > 2n ** 53n)")
+    fill(page, "#sql", "SELECT * FROM none")
+    page.click("#go")
+    page.wait_for("#failed", "none")
+    assert "\n" not in page.text("#failed")
+    page._devtools.events[page._session] = []  # that the answer was 400
+
+
 def test_it_works_by_keyboard(opened):
     page = opened("/")
     page.wait_for(card("clicks"))
@@ -156,7 +222,7 @@ CONTRAST = """(() => {
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("path", ["/", "/topics/shop.orders", "/jobs/revenue_hourly"])
+@pytest.mark.parametrize("path", ["/", "/topics/shop.orders", "/jobs/revenue_hourly", "/views/answers/flights"])
 def test_all_can_be_read_and_has_a_name(opened, path, dark):
     page = opened(path, dark=dark)
     page.wait_for("#link", "live")
@@ -168,11 +234,11 @@ def test_all_can_be_read_and_has_a_name(opened, path, dark):
         picture(page, "path-dark")
 
 
-@pytest.mark.parametrize("path", ["/", "/topics/shop.orders", "/jobs/revenue_hourly"])
+@pytest.mark.parametrize("path", ["/", "/topics/shop.orders", "/jobs/revenue_hourly", "/views/answers/flights"])
 def test_a_phone_shows_it_without_moving_sideways(opened, path):
     page = opened(path, width=390, height=800, mobile=True)
     page.wait_for("#link", "live")
-    page.wait_for(".card, #records tbody tr, #versions section")
+    page.wait_for(".card, #records tbody tr, #versions section, #nodes tr")
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
     picture(
         page, {"/": "phone-path"}.get(path, f"phone{path.replace('/', '-')}")

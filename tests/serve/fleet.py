@@ -33,10 +33,10 @@ PLANE = json.dumps(
 class Fleet:
     """A table of planes and a stream of flights in the log, and what they should be."""
 
-    def __init__(self, connection, registry):
+    def __init__(self, connection, registry, *, unique=None):
         self.connection, self.log = connection, cluster_id(connection)
-        unique = uuid.uuid4().hex[:8]
-        self.planes, self.flights = f"planes-{unique}", f"flights-{unique}"
+        after = f"-{uuid.uuid4().hex[:8]}" if unique is None else unique
+        self.planes, self.flights = f"planes{after}", f"flights{after}"
         ids = {}
         for topic, kind in ((self.planes, "changelog"), (self.flights, "stream")):
             ensure_topic(connection, topic, 2)

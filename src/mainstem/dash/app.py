@@ -3,6 +3,7 @@
 /                     the path as a graph, live; for programs, what the registry answers there
 /topics/<name>        its records; /topics/<name>/about and /topics/<name>/records are what the page asks for
 /jobs/<name>          its versions
+/views/...            views, and what their nodes answer: `views`
 /events               the state, as server-sent events
 POST /audit           count the whole log, once at a time; the result comes with the next event
 /static/<file>        scripts and styles
@@ -12,9 +13,8 @@ Pages are files of the package: all that is data comes later, and scripts put it
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -23,29 +23,17 @@ from starlette.routing import BaseRoute, Route
 
 from mainstem.audit.report import audit
 from mainstem.client.connection import Connection
-from mainstem.client.errors import UnknownTopic
-from mainstem.core import MainstemError, UserError
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.dash import browse
 from mainstem.dash.books import summed_up
 from mainstem.dash.live import Live
+from mainstem.dash.nodes import Nodes
 from mainstem.dash.state import AuditResult, State
+from mainstem.dash.views import Views
+from mainstem.dash.web import Endpoint, Threads, answering, file, json_answer, number, page
 
 T = TypeVar("T")
 
-STATIC = Path(__file__).with_name("static")
-TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# Nothing but our own files: a record that finds a way into a page as HTML still runs nothing.
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
-}
 PAGE_RECORDS = 50
 
 
@@ -55,11 +43,17 @@ class Dashboard:
     Args:
         connection: the log.
         read: the state, without rates; it blocks.
+        nodes: the serving nodes that views are asked of.
         clock: what rates are measured with.
     """
 
-    def __init__(self, connection: Connection, read: Callable[[], State], clock: Clock | None = None) -> None:
+    def __init__(
+        self, connection: Connection, read: Callable[[], State], nodes: Nodes | None = None, clock: Clock | None = None
+    ) -> None:
         self._connection = connection
+        self._threads = Threads()
+        self._nodes = nodes or Nodes({}, dict)
+        self._views = Views(self._nodes, self._threads)
         self._clock = clock or SystemClock()
         self._live = Live(read, self._clock)
         self._auditing: asyncio.Task[None] | None = None
@@ -69,10 +63,11 @@ class Dashboard:
         return [
             Route("/", _root),
             Route("/static/{file}", _static),
-            Route("/topics/{name}", _page("topic.html")),
-            Route("/topics/{name}/about", self._answer(self._about)),
-            Route("/topics/{name}/records", self._answer(self._records)),
-            Route("/jobs/{name}", _page("job.html")),
+            Route("/topics/{name}", page("topic.html")),
+            Route("/topics/{name}/about", self._asked(self._about)),
+            Route("/topics/{name}/records", self._asked(self._records)),
+            Route("/jobs/{name}", page("job.html")),
+            *self._views.routes(),
             Route("/events", self._events),
             Route("/audit", self._audit, methods=["POST"]),
         ]
@@ -81,11 +76,15 @@ class Dashboard:
     async def running(self) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as self._tasks:
             reading = self._tasks.create_task(self._live.run())
-            yield
-            reading.cancel()
+            try:
+                yield
+            finally:
+                reading.cancel()
+                self._threads.close()
 
     def leave(self) -> None:
         self._live.leave()
+        self._nodes.close()
 
     async def _events(self, _: Request) -> Response:
         async def events() -> AsyncIterator[bytes]:
@@ -110,7 +109,7 @@ class Dashboard:
         self._live.audited(msgspec.structs.replace(before, running=True, error=""))
         began = self._clock.monotonic()
         try:
-            lines = await asyncio.to_thread(audit, self._connection)
+            lines = await self._threads.call(audit, self._connection)
         except Exception as error:  # told on the page
             self._live.audited(AuditResult(self._clock.now_ms(), error=str(error) or type(error).__name__))
             return
@@ -121,57 +120,27 @@ class Dashboard:
 
     def _records(self, request: Request) -> browse.Page:
         topic, asked = request.path_params["name"], request.query_params
-        only = _number(asked.get("partition"), "partition")
-        if (offset := _number(asked.get("offset"), "offset")) is not None:
+        only = number(asked.get("partition"), "partition")
+        if (offset := number(asked.get("offset"), "offset")) is not None:
             return browse.one(self._connection, topic, only or 0, offset)
-        limit = max(1, min(_number(asked.get("limit"), "limit") or PAGE_RECORDS, browse.MOST_RECORDS))
+        limit = max(1, min(number(asked.get("limit"), "limit") or PAGE_RECORDS, browse.MOST_RECORDS))
         if "from" in asked:
             return browse.from_offset(self._connection, topic, limit, browse.positions(asked["from"]), only)
         before = browse.positions(asked["before"]) if "before" in asked else None
         return browse.newest(self._connection, topic, limit, before, only)
 
-    def _answer(self, ask: Callable[[Request], T]) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            try:
-                return _json(await asyncio.to_thread(ask, request))
-            except MainstemError as error:
-                code = 404 if isinstance(error, UnknownTopic) else 400 if isinstance(error, UserError) else 503
-                return _json({"error": {"message": str(error), "hint": error.hint}}, code)
+    def _asked(self, ask: Callable[[Request], T]) -> Endpoint:
+        async def answer(request: Request) -> Response:
+            return json_answer(await self._threads.call(ask, request))
 
-        return endpoint
-
-
-def _number(text: str | None, name: str) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < len(str(2**63))):
-        raise UserError(f"{name}: expected a number, found {text[:40]!r}")
-    return int(text)
-
-
-def _json(content: Any, code: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), code, media_type="application/json", headers=HEADERS)
-
-
-def _file(name: str) -> Response:
-    path = STATIC / name
-    if path.parent != STATIC or not path.is_file():
-        return Response("no such file\n", 404, media_type="text/plain")
-    return Response(path.read_bytes(), media_type=TYPES[path.suffix], headers=HEADERS)
+        return answering(answer)
 
 
 async def _root(request: Request) -> Response:
     if "text/html" in request.headers.get("accept", ""):
-        return _file("path.html")
-    return _json({})  # clients of registries ask this of one
+        return file("path.html")
+    return json_answer({})  # clients of registries ask this of one
 
 
 async def _static(request: Request) -> Response:
-    return _file(request.path_params["file"])
-
-
-def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
-    async def page(_: Request) -> Response:
-        return _file(name)
-
-    return page
+    return file(request.path_params["file"])

@@ -117,10 +117,12 @@ class Live:
             before = self._state or State(self._clock.now_ms())
             return msgspec.structs.replace(before, problem=f"{type(error).__name__}: {error}")
         counts = {node.id: node.count for node in state.nodes}
+        counts |= {f"{view.node}/{view.view}": view.count for view in state.views}
         rates = self._rates.of(self._clock.monotonic(), counts)
         nodes = [_with_rate(node, rates.get(node.id)) for node in state.nodes]
         jobs = [_with_rate(job, rates.get(f"job:{job.job}@{job.version}")) for job in state.jobs]
-        return self._with_audit(msgspec.structs.replace(state, nodes=nodes, jobs=jobs))
+        views = [_with_rate(view, rates.get(f"{view.node}/{view.view}")) for view in state.views]
+        return self._with_audit(msgspec.structs.replace(state, nodes=nodes, jobs=jobs, views=views))
 
     def _with_audit(self, state: State) -> State:
         verdicts = self.audit.topics if self.audit else {}

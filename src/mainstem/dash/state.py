@@ -4,11 +4,12 @@ import msgspec
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A source, topic, job or sink of the path.
+    """A source, topic, job, sink or view of the path.
 
-    `kind`: source, topic, job or sink; `id` is `<kind>:<name>`, with the version of a job. `count`: records that it
-    has written, or rows that it has got; of a topic its end offsets; `rate` is what `count` grows by in a second, None
-    where that is not known yet. `state` and `error` are what its process says of it, "" where none does.
+    `kind`: source, topic, job, sink or view; `id` is `<kind>:<name>`, with the version of a job. `count`: records that
+    it has written, or rows that it has got; of a topic its end offsets, of a view those up to which it has applied its
+    topics; `rate` is what `count` grows by in a second, None where that is not known yet. `state` and `error` are what
+    its process says of it, "" where none does.
     """
 
     id: str
@@ -24,6 +25,7 @@ class Node(msgspec.Struct, frozen=True):
     detail: str = ""
     audit: str = ""  # the verdict of the last audit, of a topic
     layer: int = 0  # from the left
+    page: str = ""  # of a view: that of the first node that keeps it
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -63,6 +65,25 @@ class JobVersion(msgspec.Struct, frozen=True):
     rate: float | None = None
 
 
+class View(msgspec.Struct, frozen=True):
+    """One view of one serving node. `topics`: as the settings name them; `reads`: those that they stand for now.
+
+    `count` is the sum of the offsets up to which it has applied them; `lag` how many there are after those, None where
+    it has not said how far it is.
+    """
+
+    node: str
+    view: str
+    kind: str
+    topics: list[str]
+    reads: list[str] = []
+    state: str = ""
+    why: str = ""
+    count: int = 0
+    lag: int | None = None
+    rate: float | None = None
+
+
 class AuditResult(msgspec.Struct, frozen=True):
     """The last audit. `wrong`: its lines that are wrong, for people."""
 
@@ -84,6 +105,7 @@ class State(msgspec.Struct, frozen=True):
     edges: list[Edge] = []
     processes: list[Process] = []
     jobs: list[JobVersion] = []
+    views: list[View] = []
     disk: str = ""
     problem: str = ""
     audit: AuditResult | None = None

@@ -15,12 +15,20 @@ from mainstem.connect.sources.postgres_pgoutput import format_lsn
 from mainstem.core import SystemClock
 from mainstem.core.task import TaskState
 from mainstem.dash.graph import layered
-from mainstem.dash.state import Edge, JobVersion, Node, Process, State
+from mainstem.dash.nodes import Nodes
+from mainstem.dash.state import Edge, JobVersion, Node, Process, State, View
+from mainstem.standalone.dashboard_views import view_nodes, view_states
 from mainstem.standalone.overview import JobState, Overview, ReaderLine, SourceLine, overview
 
 
-def dashboard_state(data: Path, connection: Connection, project: str) -> State:
+def dashboard_state(data: Path, connection: Connection, project: str, nodes: Nodes | None = None) -> State:
     """The state of now. Topics whose names begin with _ are not shown.
+
+    Args:
+        data: the project's data directory.
+        connection: the log.
+        project: its name.
+        nodes: its serving nodes.
 
     Raises:
         BrokerUnavailable: the log does not answer.
@@ -31,23 +39,23 @@ def dashboard_state(data: Path, connection: Connection, project: str) -> State:
     partitions = {name: each.partitions for name, each in existing.items() if not name.startswith("_")}
     ends = topics.stable_offsets(connection, partitions)
     tasks = {task.name: task for task in seen.tasks}
-    nodes = [_topic(name, offsets) for name, offsets in sorted(ends.items())]
+    found = [_topic(name, offsets) for name, offsets in sorted(ends.items())]
     edges: set[Edge] = set()
 
     written = read_state(connection, SOURCES, SourceState) if SOURCES in existing else {}
     sources = {line.source: line for line in seen.sources}
     sources |= {name: SourceLine(name, {}, 0) for name in _named(tasks, "source ") if name not in sources}
     for name, line in sources.items():
-        nodes.append(_source(line, tasks.get(f"source {name}")))
+        found.append(_source(line, tasks.get(f"source {name}")))
         edges |= {Edge(f"source:{name}", f"topic:{topic}") for topic in getattr(written.get(name), "written", {})}
     for name, entry in topic_entries(catalog).items():
         if (entry.producer or "").startswith("source:"):
             edges.add(Edge(str(entry.producer), f"topic:{name}"))
 
     for job in seen.jobs:
-        nodes.append(_job(job))
-        edges |= {Edge(f"topic:{topic}", nodes[-1].id) for topic in job.inputs.values()}
-        edges.add(Edge(nodes[-1].id, f"topic:{job.output}"))
+        found.append(_job(job))
+        edges |= {Edge(f"topic:{topic}", found[-1].id) for topic in job.inputs.values()}
+        edges.add(Edge(found[-1].id, f"topic:{job.output}"))
 
     jobs = {job_key(job.job, job.version) for job in seen.jobs}
     sinks = sinks_of(catalog)
@@ -55,21 +63,30 @@ def dashboard_state(data: Path, connection: Connection, project: str) -> State:
         about = sinks.get(name, {})
         reader = about.get("reader", name)
         lines = [line for line in seen.readers if line.reader == reader and line.reader not in jobs]
-        nodes.append(_sink(name, lines, tasks.get(f"sink {name}")))
+        found.append(_sink(name, lines, tasks.get(f"sink {name}")))
         pattern = about.get("pattern")
         matched = {topic for topic in ends if pattern is not None and re.fullmatch(pattern, topic)}
         read = matched | set(about.get("topics", ())) | {line.topic for line in lines}
         edges |= {Edge(f"topic:{topic}", f"sink:{name}") for topic in read}
 
-    known = {node.id for node in nodes}
+    views: list[View] = []
+    if nodes is not None:
+        nodes.see(catalog)
+        views = view_states(nodes, ends)
+        cards, reads = view_nodes(views)
+        found += cards
+        edges |= reads
+
+    known = {node.id for node in found}
     drawn = sorted((e for e in edges if {e.source, e.target} <= known), key=lambda edge: (edge.source, edge.target))
     return State(
         SystemClock().now_ms(),
         project,
-        layered(nodes, drawn),
+        layered(found, drawn),
         drawn,
         _processes(seen),
         [_version(job) for job in seen.jobs],
+        views,
         str(seen.disk) if seen.disk is not None and seen.disk.is_low else "",
     )
 

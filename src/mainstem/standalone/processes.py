@@ -52,8 +52,10 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
         AddressInUse: somebody else listens there.
         BrokerUnavailable: the log does not answer.
     """
+    from mainstem.client.catalog import read_catalog
     from mainstem.connect import gateway as room
     from mainstem.dash.app import Dashboard
+    from mainstem.dash.nodes import Nodes
     from mainstem.process.project import project_name
     from mainstem.standalone.dashboard import dashboard_state
 
@@ -61,7 +63,8 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     parse_address(gateway, "--gateway")
     settings = msgspec.structs.replace(config.gateway, listen=gateway)
     connection, name = Connection(bootstrap, config.security), project_name(project)
-    dashboard = Dashboard(connection, lambda: dashboard_state(data, connection, name))
+    nodes = Nodes(config.serve, lambda: read_catalog(connection))
+    dashboard = Dashboard(connection, lambda: dashboard_state(data, connection, name, nodes), nodes)
     room.run(connection, settings, on_ready=lambda at: say_ready(f"listening on {at}"), doors=[dashboard])
 
 

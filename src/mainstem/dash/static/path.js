@@ -101,7 +101,7 @@ function line({ source, target }, places) {
 
 function card(node) {
   const name = encodeURIComponent(node.name);
-  const pages = { topic: `/topics/${name}`, job: `/jobs/${name}` };
+  const pages = { topic: `/topics/${name}`, job: `/jobs/${name}`, view: node.page };
   const element = make(pages[node.kind] ? "a" : "div", { class: `card ${node.kind}` });
   if (pages[node.kind]) element.href = pages[node.kind];
   const row = (kind) => make("span", { class: kind }, make("span"), make("span"));

@@ -1,4 +1,4 @@
-import { $, follow, make, rate, setText, whole } from "./common.js";
+import { $, ask, follow, make, rate, setText, shown, tell, whole } from "./common.js";
 
 const topic = decodeURIComponent(location.pathname.split("/").pop());
 const base = `/topics/${encodeURIComponent(topic)}`;
@@ -29,20 +29,8 @@ $("newest").onclick = () => {
   show();
 };
 
-async function ask(path) {
-  const response = await fetch(path);
-  const answer = await response.json();
-  if (!response.ok) throw new Error([answer.error.message, answer.error.hint].filter(Boolean).join(" · "));
-  return answer;
-}
-
-function tell(error) {
-  setText($("problem"), error ? error.message : "");
-  $("problem").hidden = !error;
-}
-
 async function about() {
-  const found = await ask(`${base}/about`).catch(tell);
+  const found = (await ask(`${base}/about`).catch(tell))?.answer;
   if (!found) return;
   $("partitions").replaceChildren(...found.partitions.map((each) => make("tr", {}, ...[
     each.partition, each.start, each.end, each.end - each.start,
@@ -61,7 +49,7 @@ async function show(place = "") {
   if (partition) asked.set("partition", partition);
   if (from) asked.set("from", place || [...$("partition").options].slice(1).map((each) => `${each.value}:${from}`).join(","));
   else if (place) asked.set("before", place);
-  const page = await ask(`${base}/records?${asked}`).catch(tell);
+  const page = (await ask(`${base}/records?${asked}`).catch(tell))?.answer;
   if (!page) return;
   tell();
   next = page.next;
@@ -96,7 +84,7 @@ function fill(cell, record) {
   if (shown < record.characters) {
     const all = make("button", { type: "button" }, `… all ${whole(record.characters)} characters`);
     all.onclick = async () => {
-      const page = await ask(`${base}/records?partition=${record.partition}&offset=${record.offset}`).catch(tell);
+      const page = (await ask(`${base}/records?partition=${record.partition}&offset=${record.offset}`).catch(tell))?.answer;
       if (page?.records.length) fill(cell, page.records[0]);
     };
     cell.append(all);

@@ -1,0 +1,125 @@
+"""What the dashboard's answers have in common: pages that are files of the package, JSON, errors on one line."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainstem.client.errors import UnknownTopic
+from mainstem.core import MainstemError, Retriable, UserError
+from mainstem.dash.nodes import UnknownView
+
+T = TypeVar("T")
+
+STATIC = Path(__file__).with_name("static")
+TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+# Nothing but our own files: a record that finds a way into a page as HTML still runs nothing.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+THREADS = 8
+MOST_WAITING = 64
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Overloaded(Retriable):
+    """Others ask too much at once."""
+
+
+class Threads:
+    """Where calls that block are made: of the dashboard's own, so that what waits here holds up nobody else in its
+    process, and the other way round.
+    """
+
+    def __init__(self, count: int = THREADS, most_waiting: int = MOST_WAITING) -> None:
+        self._threads = ThreadPoolExecutor(count, "dashboard")
+        self._most, self._waiting = count + most_waiting, 0
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What `function` returns.
+
+        Raises:
+            Overloaded: too many wait for their turn; the rest as it does.
+        """
+        if self._waiting >= self._most:
+            raise Overloaded(f"the dashboard answers {self._waiting} requests already", hint="ask again in a second")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Begin nothing more; what is under way is not waited for here."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def json_answer(content: Any, code: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), code, media_type="application/json", headers=HEADERS)
+
+
+def told(error: MainstemError) -> Response:
+    """An error as the pages show it."""
+    match error:
+        case UnknownTopic() | UnknownView():
+            code = 404
+        case UserError():
+            code = 400
+        case Overloaded():
+            code = 429
+        case _:
+            code = 503
+    return json_answer({"error": {"message": str(error), "hint": error.hint}}, code)
+
+
+def answering(answer: Endpoint) -> Endpoint:
+    """Errors of ours as JSON."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except MainstemError as error:
+            return told(error)
+
+    return endpoint
+
+
+def file(name: str) -> Response:
+    """A file of the package, 404 for any other."""
+    path = STATIC / name
+    if path.parent != STATIC or not path.is_file():
+        return Response("no such file\n", 404, media_type="text/plain")
+    return Response(path.read_bytes(), media_type=TYPES[path.suffix], headers=HEADERS)
+
+
+def page(name: str) -> Endpoint:
+    async def endpoint(_: Request) -> Response:
+        return file(name)
+
+    return endpoint
+
+
+def number(text: str | None, name: str) -> int | None:
+    """A parameter that is a number; None where it is not given.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < len(str(2**63))):
+        raise UserError(f"{name}: expected a number, found {text[:40]!r}")
+    return int(text)

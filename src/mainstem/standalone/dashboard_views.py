@@ -1,0 +1,92 @@
+"""The views of serving nodes, as the dashboard shows them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from mainstem.client.progress import NextOffsets
+from mainstem.dash.nodes import Nodes
+from mainstem.dash.state import Edge, Node, View
+from mainstem.serve.config import ViewConfig
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What a node says of a view."""
+
+    ready: bool
+    position: NextOffsets
+    state: str
+    why: str
+
+
+def view_states(nodes: Nodes, ends: NextOffsets) -> list[View]:
+    """Every view of every node, those of nodes that do not answer too.
+
+    Args:
+        nodes: of the project; they are asked now.
+        ends: of the topics.
+    """
+    told = nodes.look()
+    return [
+        _view(node, name, view, told[node], ends)
+        for node, config in nodes.configs.items()
+        for name, view in config.views.items()
+    ]
+
+
+def view_nodes(views: Sequence[View]) -> tuple[list[Node], set[Edge]]:
+    """A node of the path for each view, however many serving nodes keep it; the slowest of them counts."""
+    same: dict[tuple[str, str, tuple[str, ...]], list[View]] = {}
+    for view in views:
+        same.setdefault((view.view, view.kind, tuple(view.topics)), []).append(view)
+    nodes, edges = [], set[Edge]()
+    for (name, kind, topics), copies in same.items():
+        first = copies[0]
+        count, lags = min(each.count for each in copies), [each.lag for each in copies]
+        bad = next((each for each in copies if each.state != "running" and each.why), None)
+        some = f"{sum(each.state == 'running' for each in copies)} of {len(copies)} run"
+        node = Node(
+            f"view:{first.node}/{name}",
+            "view",
+            name,
+            count,
+            lag=None if None in lags else max(each for each in lags if each is not None),
+            position=f"offset {count:,}",
+            state=some if len({each.state for each in copies}) > 1 else first.state,
+            error="" if bad is None else f"{bad.node}: {bad.why}",
+            detail=f"{kind}, {len(copies)} node{'s' * (len(copies) != 1)}",
+            page=f"/views/{quote(first.node, safe='')}/{quote(name, safe='')}",
+        )
+        nodes.append(node)
+        read = {topic for each in copies for topic in each.reads} or set(topics)
+        edges |= {Edge(f"topic:{topic}", node.id) for topic in read}
+    return nodes, edges
+
+
+def _view(node: str, name: str, config: ViewConfig, told: Mapping[str, Any] | str, ends: NextOffsets) -> View:
+    view = View(node, name, config.kind, list(config.names))
+    if isinstance(told, str):
+        return msgspec.structs.replace(view, state="no answer", why=told)
+    try:
+        about = msgspec.convert(told.get(name), _Told, strict=False)
+    except msgspec.ValidationError as error:
+        return msgspec.structs.replace(view, state="no answer", why=f"it does not know this view: {error}")
+    return msgspec.structs.replace(
+        view,
+        reads=sorted(about.position),
+        state="reading" if about.state == "running" and not about.ready else about.state,
+        why=about.why,
+        count=sum(offset for offsets in about.position.values() for offset in offsets.values()),
+        lag=_lag(about.position, ends) if about.position else None,
+    )
+
+
+def _lag(position: NextOffsets, ends: NextOffsets) -> int:
+    """How many offsets lie after `position`; the ends were asked for before it."""
+    return sum(
+        max(0, offset - position[topic].get(partition, 0))
+        for topic in position
+        for partition, offset in ends.get(topic, {}).items()
+    )

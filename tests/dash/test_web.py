@@ -1,0 +1,51 @@
+import asyncio
+import threading
+
+import pytest
+
+from mainstem.client.errors import UnknownTopic
+from mainstem.core import Retriable, UserError
+from mainstem.dash import web
+
+
+def test_who_waits_for_too_many_others_is_told():
+    go_on = threading.Event()
+
+    async def work():
+        threads = web.Threads(1, most_waiting=1)
+        first, second = (asyncio.ensure_future(threads.call(go_on.wait)) for _ in range(2))
+        await asyncio.sleep(0)
+        with pytest.raises(web.Overloaded, match="answers 2 requests already"):
+            await threads.call(print)
+        go_on.set()
+        assert await asyncio.gather(first, second) == [True, True]
+        assert await threads.call(int, "7") == 7
+        threads.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownTopic("no"), 404),
+        (UserError("no"), 400),
+        (web.Overloaded("no"), 429),
+        (Retriable("no", hint="wait"), 503),
+    ],
+)
+def test_errors_have_their_codes(error, code):
+    answer = web.told(error)
+    assert answer.status_code == code
+    assert b'"message":"no"' in answer.body
+
+
+def test_only_files_of_the_package_are_given():
+    assert web.file("style.css").status_code == 200
+    assert web.file("../web.py").status_code == web.file("none").status_code == 404
+
+
+def test_a_number_is_one():
+    assert (web.number(None, "n"), web.number("7", "n")) == (None, 7)
+    with pytest.raises(UserError, match="n: expected a number, found '-1'"):
+        web.number("-1", "n")
