@@ -61,7 +61,7 @@ def main() -> None:
     report = Report("second_up", options.keep)
     with tempfile.TemporaryDirectory() as directory, LocalPostgres(Path(directory) / "postgres") as postgres:
         chosen = arguments().parse_args(
-            ["--flights", str(options.flights), "--changes", "0", "--work", directory, "--new-table-seconds", "3600"]
+            ["--flights", str(options.flights), "--only-tables", "--work", directory, "--new-table-seconds", "3600"]
         )
         demo = Demo(chosen, postgres)
         try:

@@ -124,5 +124,5 @@ class Cluster:
                 raise Late(f"not within {seconds:.0f} s: {what}")
             for node, process in self.processes.items():
                 if process.poll() is not None:
-                    raise Late(f"{node} has ended: {process.communicate()[1]}")
+                    raise Late(f"{node} has ended: {self.kill(node)}")
             time.sleep(0.02)

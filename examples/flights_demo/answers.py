@@ -30,9 +30,8 @@ import psycopg2
 from check import Line
 from waiting import LONGEST_WAIT_S, Background, Stuck
 
-SESSIONS = 25
-KILL_EVERY_S = 3.0
-KILLS_EACH = 4
+SESSIONS = 60
+KILLS_EACH = 4  # evenly over the changes
 AFTER_ALL = datetime(2014, 1, 17, tzinfo=UTC)  # of the input
 CARRIER = "ZZ"  # no airline's: its flights are of the sessions alone
 
@@ -55,13 +54,14 @@ class Answers:
         self._old: Counter[str] = Counter()
         self._kills = 0
         self._done = threading.Event()
+        self._changed = threading.Semaphore(0)  # once for each change that was read
         self._lock = threading.Lock()
         self._slowest = 0.0
 
     def run(self, changes: int) -> None:
         """Make so many changes, and read each through every view."""
         planes = self._planes()
-        killer = Background(self._kill_nodes)
+        killer = Background(lambda: self._kill_nodes(changes))
         killer.start()
         numbers = itertools.count(1)
         sessions = min(SESSIONS, changes)
@@ -75,6 +75,7 @@ class Answers:
                     job.result()
         finally:
             self._done.set()
+            self._changed.release(changes)
         killer.finish()
 
     def lines(self, changes: int) -> list[Line]:
@@ -108,6 +109,7 @@ class Answers:
                     return
                 self._check()
                 self._change(http, forgetful, database, tailnum, change)
+                self._changed.release()
 
     def _change(self, http: httpx.Client, forgetful: httpx.Client, database: Any, tailnum: str, change: int) -> None:
         seats = 1000 + change  # no two changes have the same
@@ -183,16 +185,19 @@ class Answers:
             cursor.execute("SELECT tailnum FROM planes ORDER BY tailnum")
             return [tailnum for (tailnum,) in cursor]
 
-    def _kill_nodes(self) -> None:
-        """One after the other while all run, until all is done or each was killed so often: what ends again and again
-        is started again later and later.
-        """
-        while self._kills < KILLS_EACH * len(self._nodes) and not self._done.wait(KILL_EVERY_S):
-            state = json.loads((self._data / "up.json").read_text())
-            nodes = [each for each in state["children"] if each["name"].startswith("serve-")]
-            if all(each["state"] == "running" for each in nodes):
-                os.kill(nodes[self._kills % len(nodes)]["pid"], signal.SIGKILL)
-                self._kills += 1
+    def _kill_nodes(self, changes: int) -> None:
+        """One after the other while all run: one that was killed again and again is started later and later."""
+        kills = KILLS_EACH * len(self._nodes)
+        for number in range(kills):
+            for _ in range(changes // (kills + 1)):
+                self._changed.acquire()
+            while not self._done.wait(0.1):
+                state = json.loads((self._data / "up.json").read_text())
+                nodes = [each for each in state["children"] if each["name"].startswith("serve-")]
+                if all(each["state"] == "running" for each in nodes):
+                    os.kill(nodes[number % len(nodes)]["pid"], signal.SIGKILL)
+                    self._kills += 1
+                    break
 
 
 def flight(tailnum: str, number: int) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from check import (
     topic_table,
 )
 from faults import Faults, Work
+from replicas import replicas
 from stock import ReplicaReader, Transfers
 from truth import (
     HERE,
@@ -91,6 +92,7 @@ def arguments() -> argparse.ArgumentParser:
         "--new-table-seconds", type=float, default=NEW_TABLE_S, help="how long a new topic may take to become a table"
     )
     options.add_argument("--changes", type=int, default=1000, help="how many changes are read through the views")
+    options.add_argument("--only-tables", action="store_true", help="end when all tables are compared")
     options.add_argument("--keep", action="store_true", help="keep everything running at the end")
     options.add_argument("--listen", default="127.0.0.1:0", help="address of the log")
     options.add_argument("--gateway", default="127.0.0.1:0", help="address of registry and collector")
@@ -218,7 +220,9 @@ class Demo:
         said = [each for each in read_reports(self.connection, list_topics(self.connection)) if "@" in each.reader]
         late = sum(each.late for each in said)
         results.append(Line("audit", "rows behind the watermark", len(said), late, 0, bool(said) and late == 0))
-        results += self.answers(self.options.changes)
+        if not self.options.only_tables:
+            results += self.answers(self.options.changes)
+            results += self.replicas()
         return self.conclude(results)
 
     # -- what runs -----------------------------------------------------------------------------------------------------
@@ -407,13 +411,18 @@ class Demo:
 
     def answers(self, changes: int) -> list[Line]:
         """Views that show what was just written, while their nodes are killed."""
-        if not changes:
-            return []
         answers = Answers(self.fleet, str(self.http.base_url).rstrip("/"), self.nodes, self.work / "node", self.check)
         self.timed(f"change planes {changes:,} times, read each through every view", lambda: answers.run(changes))
         self.progress(f"  {answers.told()}")
         self.sent["flights"] += answers.posted
         return answers.lines(changes)
+
+    def replicas(self) -> list[Line]:
+        """Services that are replicated through the log."""
+        lines: list[Line] = self.timed(
+            "a replicated service, both ways, while its nodes die", lambda: replicas(self.connection.bootstrap, print)
+        )
+        return lines
 
     def new_table(self) -> list[Line]:
         """How long a new topic took to be a table; nothing where processes are killed, or may be, as on a Kafka."""

@@ -200,12 +200,14 @@ class Truth:
             """,
         )
 
-    def delays_hourly(self) -> Want:
+    def delays_hourly(self, *, cancelled_in_mean: bool = True) -> Want:
+        """As its first version has them, or as the second: there, cancelled flights have left the mean."""
+        mean = "avg(coalesce(dep_delay, 0))" if cancelled_in_mean else "avg(dep_delay)"
         return self.want(
             "delays_hourly",
-            """
+            f"""
             SELECT origin, time_bucket(INTERVAL 1 hour, scheduled_at) AS hour, count(*) AS flights,
-              count(*) FILTER (dep_time IS NULL) AS cancelled, avg(dep_delay) AS mean_dep_delay,
+              count(*) FILTER (dep_time IS NULL) AS cancelled, {mean} AS mean_dep_delay,
               max(dep_delay) AS max_dep_delay, quantile_cont(dep_delay::DOUBLE, 0.95) AS p95_dep_delay
             FROM flights GROUP BY 1, 2
             """,

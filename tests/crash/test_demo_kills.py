@@ -16,7 +16,7 @@ from tests.support.processes import start, stop
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
 def test_kill_9_of_each_process_in_turn_changes_nothing(tmp_path):
-    output = run_demo("--flights", "4000", "--changes", "0", "--kill", "--work", str(tmp_path / "work"), seconds=1140)
+    output = run_demo("--flights", "4000", "--only-tables", "--kill", "--work", str(tmp_path / "work"), seconds=1140)
     killed = re.findall(r"kill -9 \d+: (.+); (\w+) moved by ([\d,]+), ([\d,]+) left", output)
     assert [name for name, *_ in killed] == [
         "log",

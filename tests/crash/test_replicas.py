@@ -38,6 +38,26 @@ def test_a_script_has_the_same_answers_while_nodes_die_and_wake_up(bootstrap, mo
         assert same_state(cluster)
 
 
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+@models
+def test_a_script_has_the_same_answers_while_the_leaders_of_its_topic_are_killed(kafka_cluster, model):
+    operations = script(240, seed=11)
+    with cluster_of(model, kafka_cluster.bootstrap) as cluster:
+        client, answers, killed = Client(list(cluster.addresses.values())), [], list[int]()
+        for number, operation in enumerate(operations):
+            if number % 80 == 40:
+                for broker in killed[-1:]:
+                    kafka_cluster.start(broker)
+                    kafka_cluster.wait_until_in_sync()
+                killed.append(kafka_cluster.leader(cluster.topic, 0))
+                kafka_cluster.kill(killed[-1])
+            answers.append(client.operate(operation))
+        assert len(killed) == 3
+        assert answers == expected(operations)
+        assert same_state(cluster)
+
+
 @models
 def test_all_nodes_killed_at_once_come_back_with_what_was_acknowledged(bootstrap, model):
     operations = script(40, seed=3)

@@ -280,6 +280,7 @@ def describe_configs(connection: Connection, names: Iterable[str]) -> dict[str, 
         connection,
         lambda client, seconds: client.describe_configs(wanted, request_timeout=seconds),
         lambda resource: f"describe topic {resource.name}",
+        lambda resource: (resource.name, None),
     )
     return {
         resource.name: {key: entry.value for key, entry in sorted(entries.items())}
@@ -339,6 +340,7 @@ def topic_ids(connection: Connection, names: Iterable[str]) -> dict[str, str]:
         connection,
         lambda client, seconds: client.describe_topics(TopicCollection(wanted), request_timeout=seconds),
         lambda name: f"describe topic {name}",
+        lambda name: (name, None),
         only_present=True,
     )
     return {name: str(description.topic_id) for name, description in found.items()}
@@ -409,6 +411,7 @@ def _list_offsets(
         connection,
         lambda client, seconds: client.list_offsets(wanted, request_timeout=seconds, **options),
         lambda _: doing,
+        lambda place: (place.topic, place.partition),
         only_present=only_present,
         # librdkafka has no error for the partitions of a broker that ended before it answered, only this offset. Taken
         # for the end of a partition it would make all that is read from there empty.
@@ -421,17 +424,19 @@ def _asked(
     connection: Connection,
     ask: Callable[[AdminClient, float], Mapping[K, Future[V]]],
     doing: Callable[[K], str],
+    place: Callable[[K], tuple[str, int | None]],
     *,
     only_present: bool = False,
     no_answer: Callable[[V], bool] = lambda _: False,
 ) -> dict[K, V]:
     """The answers to a question that changes nothing: asked again while leaders are elected, do not know yet that they
-    are, or end.
+    are, or end, and while a broker has not heard yet of a topic that others list.
 
     Args:
         connection: the log.
         ask: with so many seconds for the answers.
         doing: what is asked, in words.
+        place: the topic that is asked about, and the partition.
         only_present: leave out what there is not, instead of raising it.
         no_answer: whether an answer is none.
     """
@@ -447,6 +452,8 @@ def _asked(
                 found[each] = future.result()
             except KafkaException as error:
                 code = error.args[0].code()
+                if code in _ABSENT and not late and _is_listed(connection, *place(each)):
+                    break
                 if only_present and code in _ABSENT:
                     continue
                 if late or code not in _PASSING:
@@ -460,6 +467,11 @@ def _asked(
             return found
         time.sleep(0.1)
         _metadata(connection)  # the client learns who leads them now
+
+
+def _is_listed(connection: Connection, name: str, partition: int | None) -> bool:
+    topic = _metadata(connection).topics.get(name)
+    return topic is not None and topic.error is None and (partition is None or partition in topic.partitions)
 
 
 def _wait_for_leaders(connection: Connection, name: str) -> TopicDescription:

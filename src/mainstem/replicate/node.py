@@ -380,7 +380,7 @@ class Node:
     def _where(self) -> tuple[Identity, int]:
         """Which log this is, and where it ends for readers of committed records."""
         topic = self._place.topic
-        topic_id = topic_ids(self._connection, [topic]).get(topic, "")
+        topic_id = topic_ids(self._connection, [topic]).get(topic, "")  # none: it was deleted
         end = end_offsets(self._connection, topic, committed=True)[self._place.partition]
         return Identity(cluster_id(self._connection), topic_id), end
 
