@@ -12,7 +12,16 @@ from mainstem.client.connection import Connection
 from mainstem.process.cutover import cutover, revert
 from tests.support.versions import write_read, write_versions
 
-STEPS = ["look", "check_target", "Pin", "_wait", "hold_catalog", "read_catalog", "_check_still", "with_cutover"]
+STEPS = [
+    "look",
+    "check_target",
+    "Pin",
+    "wait_until_read",
+    "hold_catalog",
+    "read_catalog",
+    "_check_still",
+    "with_cutover",
+]
 STEPS += ["write_catalog", "cluster_id"]
 COMMAND = """
 import os, signal, sys

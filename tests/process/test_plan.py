@@ -134,7 +134,7 @@ def test_what_would_change_against_what_runs(spark, project, tmp_path):
     assert len(told) == len(edited.changes) == 3  # the frozen code registers no schema of the edited one
     assert told[0] == (
         f"job big@1 goes on with its frozen code {version.sha} (changed since: jobs.py); "
-        '[jobs.big] version = "2" runs the edited code beside it'
+        "`mainstem job reprocess big` runs the edited code beside it, as version 2"
     )
     (big,) = [topic for topic in edited.topics if topic.name == "big"]
     assert [column.name for column in big.columns] == ["id", "cents"]

@@ -25,9 +25,9 @@ from mainstem.process.declare import BadDeclaration
 from mainstem.process.offsets import read_plan
 from mainstem.process.project import Input, JobConfig, load_job_configs, load_project
 from mainstem.process.retire import retire
-from mainstem.process.run import InputMissing, _check_sources, _config, _configs, output_topic
+from mainstem.process.run import InputMissing, _check_sources, _config, _configs
 from mainstem.process.sink_decision import SinkRefused
-from mainstem.process.versions import Fixed, assignments, write_fixed
+from mainstem.process.versions import Fixed, assignments, output_topic, write_fixed
 from mainstem.registry.reader import TypedReader
 from tests.support.jobs import change_schema, driver_of, put_changes, put_rows, read_rows, run_until, say_end
 

@@ -43,7 +43,7 @@ def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(pr
     (line,) = map(str, edited(load_project(project), data, code_hash(project)))
     assert line == (
         f"job job@2 goes on with its frozen code {first.sha} (changed since: helper.py); "
-        '[jobs.job] version = "3" runs the edited code beside it'
+        "`mainstem job reprocess job` runs the edited code beside it, as version 3"
     )
     with (project / "mainstem.toml").open("a") as file:
         file.write("[topics.other]\npartitions = 1\n")

@@ -12,7 +12,7 @@ from mainstem.process.declare import BadDeclaration, Location
 from mainstem.process.frozen import freeze, version_directory
 from mainstem.process.job import JobFailed
 from mainstem.process.run import JobDriver
-from mainstem.process.versions import RETIRED_FILE, Fixed, assignments, write_fixed
+from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, assignments, write_asked, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.standalone.frozen_jobs import FrozenJobs, job_states
 from tests.standalone.project import write_project
@@ -52,6 +52,9 @@ class Driver:
 
     def step(self):
         self.calls.append("step")
+
+    def take_on(self, jobs):
+        self.calls.append(jobs)
 
     def stop(self):
         self.calls.append("stop")
@@ -132,7 +135,7 @@ def test_a_job_that_the_frozen_code_does_not_have_is_told(old, tmp_path):
     write_fixed(data / "jobs" / "later@1", Fixed("later", "1", old, {}, "d", 1, 4))
     jobs = FrozenJobs(data, old, [("job", "1"), ("later", "1")])
     jobs.load()
-    assert [": expected job later" in each.error for each in jobs.states] == [True, True]
+    assert [": expected job later" in each.error for each in jobs.states] == [True] * 3
 
 
 def test_a_place_is_told_as_that_in_the_project_that_was_moved(old, tmp_path):
@@ -183,3 +186,22 @@ def test_a_job_that_waits_for_its_input_is_told_with_what_it_waits_for(driver):
         "job b@1": ("waiting", "no answer"),
         "job c@1": ("running", ""),
     }
+
+
+def test_versions_that_are_asked_for_are_taken_on_and_stay_with_a_driver_that_is_started_again(old, tmp_path):
+    data, clock = tmp_path / "data", ManualClock()
+    jobs = FrozenJobs(data, old, [("job", "1"), ("other", "1")], clock=clock)
+    jobs.load()
+    jobs.start(Driver)
+    jobs.step()
+    write_asked(data / "jobs" / "job@2", Asked("job", "2", old, "b.v2", 0))
+    write_asked(data / "jobs" / "other@2", Asked("other", "2", "0123", "c.v2", 0))  # from other code
+    for _ in range(2):
+        clock.advance_ms(2_000)
+        jobs.step()
+    assert jobs.driver.calls == ["start", "step", [("job", "2")], "step", "step"]
+    write_fixed(data / "jobs" / "job@2", Fixed("job", "2", old, {}, "b.v2", 1, 4))
+    (data / "versions" / f"{old}.json").unlink()
+    again = FrozenJobs(data, old, [("job", "1"), ("other", "1")], clock=clock)
+    again.load()
+    assert [each.name for each in again.states] == ["job job@1", "job other@1", "job job@2"]

@@ -523,3 +523,36 @@ async def test_what_is_waited_for_gives_its_result_or_its_error_unless_all_stops
             await supervisor._unless_stopping(asyncio.sleep(600))
         supervisor.stop()
     assert not supervisor._waits
+
+
+async def test_a_child_that_is_added_runs_behind_the_others_and_stops_before_them(tmp_path):
+    changes = []
+    supervisor = Supervisor(
+        [child("a", SERVE)], tmp_path, lambda states: changes.extend((each.name, each.state) for each in states)
+    )
+
+    async def add():
+        await supervisor.ready()
+        supervisor.add(child("b", SERVE))
+        await supervisor.ready()
+        assert [(each.name, each.state) for each in supervisor.states] == [("a", "running"), ("b", "running")]
+
+    await run(supervisor, add)
+    assert changes.index(("b", "stopped")) < changes.index(("a", "stopping"))
+    supervisor.add(child("c", SERVE))  # too late
+    assert [each.name for each in supervisor.states] == ["a", "b"]
+
+
+async def test_one_that_is_not_vital_and_refuses_to_start_stops_nothing(tmp_path):
+    refuse = child("b", "import sys; print('mainstem: no such job', file=sys.stderr); sys.exit(2)", vital=False)
+    supervisor = Supervisor([child("a", SERVE)], tmp_path, for_a_person=Backoff(0.01, 30))
+
+    async def add():
+        await supervisor.ready()
+        supervisor.add(refuse)
+        while supervisor.states[1].restarts < 2:
+            await asyncio.sleep(0.01)
+        assert supervisor.states[0].state == "running"
+        assert supervisor.states[1].last_error == "exit 2: no such job"
+
+    await run(supervisor, add)

@@ -21,6 +21,7 @@ from mainstem.core.task import TaskState
 from mainstem.process import load_project
 from mainstem.process.frozen import code_hash
 from mainstem.process.jars import FetchFailed
+from mainstem.process.reprocess import reprocess
 from mainstem.process.versions import Fixed, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.standalone import disks
@@ -28,7 +29,7 @@ from mainstem.standalone.config import load_config
 from mainstem.standalone.disks import GIB, DiskAlarm
 from mainstem.standalone.state import OtherLog, bind_log, claim_directory, load
 from mainstem.standalone.tasks import TasksWriter, load_tasks
-from mainstem.standalone.up import Addresses, child_specs, choose_addresses, up, watch_disk
+from mainstem.standalone.up import Addresses, child_specs, choose_addresses, missing_drivers, up, watch_disk
 from tests.standalone.project import write_project
 from tests.support.commands import mainstem, the_line
 from tests.support.node import Node, wait_for
@@ -64,6 +65,24 @@ def test_jobs_that_were_started_with_code_that_was_edited_since_have_a_process_o
     with (project / "mainstem.toml").open("a") as file:
         file.write('[jobs.job]\nversion = "2"\n')
     assert names(project, tmp_path, own_log=False) == ["gateway", "connect", "spark", f"spark-{sha[:8]}"]
+
+
+def test_a_version_that_is_asked_for_while_all_runs_gets_a_driver_unless_that_of_its_code_takes_it_on(
+    project, tmp_path
+):
+    jobs = 'from mainstem.process import stream, topic\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return a\n'
+    (project / "jobs.py").write_text(jobs)
+    at = Addresses("127.0.0.1:1", "127.0.0.1:2")
+    specs = child_specs(load_project(project), load_config(project, {}), tmp_path, at, own_log=False)
+    write_fixed(tmp_path / "jobs" / "job@1", Fixed("job", "1", code_hash(project), {}, "b", 1, 4))
+    reprocess(None, project, tmp_path, "job", anyway=True)
+    assert missing_drivers(project, tmp_path, at, specs) == []
+    (project / "jobs.py").write_text(jobs + "# edited\n")
+    reprocess(None, project, tmp_path, "job")
+    (spec,) = missing_drivers(project, tmp_path, at, specs)
+    assert (spec.name, spec.vital) == (f"spark-{code_hash(project)[:8]}", False)
+    assert spec.command[-4:] == ("--code", code_hash(project), "--job", "job@3")
+    assert missing_drivers(project, tmp_path, at, [*specs, spec]) == []
 
 
 def test_missing_jars_are_fetched_where_their_progress_is_seen(project, tmp_path, monkeypatch):
@@ -114,7 +133,7 @@ def test_a_job_that_does_not_run_the_code_as_it_is_now_is_told(project, tmp_path
             up(project, data, listen="127.0.0.1:0", gateway="127.0.0.1:0", on_news=news.append)
     (line,) = news
     assert line.startswith("job job@1 goes on with its frozen code")
-    assert '[jobs.job] version = "2" runs the edited code beside it' in line
+    assert "`mainstem job reprocess job` runs the edited code beside it, as version 2" in line
     (project / "jobs.py").write_text(jobs.replace("def job", "def other"))
     with pytest.raises(BadSetting, match="nothing is started"):
         up(project, data, listen="127.0.0.1:0", gateway="127.0.0.1:0", on_news=news.append)

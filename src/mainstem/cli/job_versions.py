@@ -1,4 +1,4 @@
-"""`mainstem job versions|cutover|revert`."""
+"""`mainstem job versions|reprocess|cutover|revert`."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from mainstem.cli.output import confirm, json_option, to_json, to_table
-from mainstem.cli.target import Target, connection_options
+from mainstem.cli.target import NotUp, Target, connection_options
 from mainstem.core import UserError
 
 if TYPE_CHECKING:
@@ -22,6 +22,16 @@ class Moved(msgspec.Struct, frozen=True):
     moved: "list[Any]"
     views: "list[MovedView]"
     basis: str
+
+
+class Reprocessed(msgspec.Struct, frozen=True):
+    """`job reprocess --json`; `up`: whether `mainstem up` runs, which starts it."""
+
+    job: str
+    version: str
+    code: str
+    output: str
+    up: bool
 
 
 def _timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,6 +79,42 @@ def versions(name: str, as_json: bool, target: Target) -> None:
         for each in found
     ]
     click.echo(to_table([*columns, "state"], rows))
+
+
+@click.command(short_help="Build a version of a job anew, from the code of now.")
+@click.argument("name")
+@click.option("--anyway", is_flag=True, help="Also where a version runs this very code.")
+@click.option("--wait", is_flag=True, help="Return when readers can be moved to it.")
+@_timeout_option
+@json_option
+@connection_options
+def reprocess(name: str, anyway: bool, wait: bool, timeout: float, as_json: bool, target: Target) -> None:
+    """Build job NAME anew beside what runs: its next version, from the code as it is now and from the earliest records.
+
+    The `mainstem up` that runs starts it, and all else goes on meanwhile; where none runs, the next one does.
+    """
+    from mainstem.process.reprocess import reprocess, wait_ready
+    from mainstem.standalone.state import is_up
+
+    running = is_up(target.directory)
+    try:
+        connection = target.connect()
+    except NotUp:
+        if wait:
+            raise
+        connection = None
+    done = reprocess(connection, target.project_of_data, target.directory, name, anyway=anyway)
+    if not as_json:
+        when = "now" if running else "by the next `mainstem up`"
+        click.echo(
+            f"job {name}: version {done.version} is started {when} from the code {done.code}, and writes topic {done.output}"
+        )
+    if wait and connection is not None:
+        wait_ready(connection, name, done.version, _waiting(target, timeout))
+        if not as_json:
+            click.echo(f"job {name}: version {done.version} is ready")
+    if as_json:
+        click.echo(to_json(Reprocessed(done.job, done.version, done.code, done.output, running)))
 
 
 @click.command(short_help="Move readers of jobs to other versions.")

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -72,6 +73,26 @@ class DirectoryLock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.release()
+
+
+@contextlib.contextmanager
+def hold(directory: Path, name: str, seconds: float) -> Iterator[None]:
+    """Hold a lock that others hold for short times, one after the other.
+
+    Raises:
+        DirectoryInUse: another process has held it for all of the time.
+        UnusableDirectory: as `DirectoryLock`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            lock = DirectoryLock(directory, name)
+            break
+        except DirectoryInUse:
+            if time.monotonic() > deadline:
+                raise
+    with lock:
+        yield
 
 
 def is_held(directory: Path, name: str = "lock") -> bool:

@@ -112,7 +112,7 @@ def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[s
         check_target(entries(now.catalog, "job"), now.current, job, version)
     current = {job: now.current[job] for job in targets}
     pins = {job: Pin(now, job, current[job]) for job in targets}
-    _wait(connection, targets, pins, waiting)
+    wait_until_read(connection, targets, pins, waiting)
     reached = look(connection, decided=True)  # afterwards: what covers the pin is in their outputs, up to these ends
     outputs = {job: str(now.about(job, version)["output"]) for job, version in targets.items()}
     at = {job: pins[job].positions | {outputs[job]: reached.end(outputs[job])} for job in targets}
@@ -125,8 +125,22 @@ def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[s
     return Moves([Move(job, version, current[job], outputs[job], at[job]) for job, version in targets.items()], token)
 
 
-def _wait(connection: Connection, targets: Mapping[str, str], pins: Mapping[str, Pin], waiting: Waiting) -> None:
-    """Return once each version has reached its pin.
+def wait_until_read(
+    connection: Connection,
+    targets: Mapping[str, str],
+    pins: Mapping[str, Pin],
+    waiting: Waiting,
+    *,
+    meanwhile: str = "nothing is changed",
+) -> None:
+    """Return once each version has started and has reached its pin.
+
+    Args:
+        connection: the log.
+        targets: version by job.
+        pins: by job.
+        waiting: how long.
+        meanwhile: what is so where the time is over.
 
     Raises:
         UserError: one has failed.
@@ -141,18 +155,24 @@ def _wait(connection: Connection, targets: Mapping[str, str], pins: Mapping[str,
                     f"job {key} has failed: {reasons[key]}", hint="readers are moved to a version that runs: mend it"
                 )
         now = look(connection, decided=True)
-        missing = {job_key(job, v): pins[job].missing(now, job, v) for job, v in targets.items()}
-        left = ", ".join(f"job {key} has {count:,} offsets to go" for key, count in missing.items() if count)
+        left = ", ".join(filter(None, (_left(now, pins[job], job, version) for job, version in targets.items())))
         if not left:
             return
         if waiting.clock.monotonic() >= deadline:
             raise NotReached(
-                f"not ready in time: {left}; nothing is changed",
+                f"not ready in time: {left}; {meanwhile}",
                 hint="see with `mainstem job list` that it runs; --timeout gives it longer",
             )
         if left != told:
             waiting.tell(told := left)
         waiting.pause(LOOK_EVERY_SECONDS)
+
+
+def _left(now: Look, pin: Pin, job: str, version: str) -> str:
+    if not now.about(job, version):
+        return f"job {job_key(job, version)} has not started"
+    count = pin.missing(now, job, version)
+    return f"job {job_key(job, version)} has {count:,} offsets to go" if count else ""
 
 
 def _check_still(data: Path, found: Mapping[str, str], job: str, version: str, current: str) -> None:

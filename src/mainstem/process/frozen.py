@@ -25,7 +25,8 @@ import msgspec
 
 from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PREFIX, PROJECT_FILE, BadSetting, named_tables, read_toml
-from mainstem.core.files import make_directory, sync_directory, write_atomically
+from mainstem.core.files import sync_directory, write_atomically
+from mainstem.core.locks import hold
 from mainstem.process.declare import Location
 from mainstem.process.imports import import_from, places_of
 from mainstem.process.jars import SPARK_LOCK
@@ -39,6 +40,8 @@ _TABLES = ("project", "topics")
 _FILES = f"jobs of [project] in {PROJECT_FILE}"
 _DIGITS = 16
 _UNFINISHED = ".freezing-"
+_LOCK = ".frozen~"
+_HOLD_SECONDS = 90.0
 
 
 class Frozen(msgspec.Struct, frozen=True):
@@ -96,11 +99,19 @@ def _contents(directory: Path) -> dict[str, bytes]:
 
 
 def freeze(directory: Path, data: Path, clock: Clock) -> Version:
-    """The frozen copy of the project as it is now; made if it does not exist yet, durable on return. For
-    one process at a time, which holds the lock of `data`.
+    """The frozen copy of the project as it is now; made if it does not exist yet, durable on return. Of all
+    processes on a data directory one at a time.
+
+    Raises:
+        DirectoryInUse: another one takes longer than they do.
     """
-    versions = data / "versions"
-    make_directory(versions)
+    with hold(data / "versions", _LOCK, _HOLD_SECONDS):
+        sha = _freeze(directory, data / "versions", clock)
+    return open_version(data, sha, directory)
+
+
+def _freeze(directory: Path, versions: Path, clock: Clock) -> str:
+    """Make the copy; its hash."""
     for unfinished in versions.glob(f"{_UNFINISHED}*"):  # of a process that was killed
         shutil.rmtree(unfinished, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=versions) as scratch:
@@ -116,7 +127,7 @@ def freeze(directory: Path, data: Path, clock: Clock) -> Version:
             _keep(copy, versions / sha)
             manifest = Frozen(sha, str(directory), clock.now_ms(), _packages(), SPARK_LOCK.read_text())
             write_atomically(versions / f"{sha}.json", msgspec.json.format(msgspec.json.encode(manifest)))
-    return open_version(data, sha, directory)
+    return sha
 
 
 def open_version(data: Path, sha: str, project: Path | None = None) -> Version:

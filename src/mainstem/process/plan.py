@@ -13,10 +13,10 @@ from mainstem.core import UserError
 from mainstem.process.analysis import analyse
 from mainstem.process.frozen import code_hash
 from mainstem.process.project import Project, TopicSpec
-from mainstem.process.run import input_type, nobody_writes, output_topic
+from mainstem.process.run import input_type, nobody_writes
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema
-from mainstem.process.versions import edited, is_retired, left_over, read_fixed, with_versions, writer_of
+from mainstem.process.versions import edited, is_retired, left_over, output_topic, read_fixed, with_versions, writer_of
 from mainstem.registry.spark import SchemaSource, TopicSchema, avro_schema, subject_of, topic_schema
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """End a version of a job for good, and take turns at what the catalog says of versions."""
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,16 +18,18 @@ from mainstem.client.internal import job_key
 from mainstem.core import UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.core.files import write_atomically
-from mainstem.core.locks import DirectoryInUse, DirectoryLock
+from mainstem.core.locks import hold
 from mainstem.process.project import load_project
-from mainstem.process.versions import RETIRED_FILE, Fixed, live_versions, newest, read_fixed
+from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, all_versions, newest, read_asked, read_fixed
 
 CATALOG_LOCK = ".versions~"
 """No version can have such a name."""
 HOLD_SECONDS = 90.0  # the reader of the catalog waits for strangers' transactions
 
 
-def retirable(connection: Connection, data: Path, job: str, version: str, directory: Path, *, force: bool) -> Fixed:
+def retirable(
+    connection: Connection, data: Path, job: str, version: str, directory: Path, *, force: bool
+) -> Fixed | Asked:
     """A version that may be retired.
 
     Args:
@@ -42,7 +43,8 @@ def retirable(connection: Connection, data: Path, job: str, version: str, direct
     Raises:
         UserError: it was never started here, is what the project as it is now asks for, or readers need it.
     """
-    fixed = read_fixed(data / "jobs" / job_key(job, version))
+    home = data / "jobs" / job_key(job, version)
+    fixed = read_fixed(home) or read_asked(home)
     if fixed is None:
         raise UserError(
             f"job {job_key(job, version)} was never started from {data}", hint="`mainstem job list` shows the jobs"
@@ -50,7 +52,7 @@ def retirable(connection: Connection, data: Path, job: str, version: str, direct
     if (directory / PROJECT_FILE).exists():
         project = load_project(directory)
         asked = project.job_config(job).version
-        lives = {each.version for each in live_versions(data) if each.job == job}
+        lives = {each.version for each in all_versions(data) if each.job == job}
         # Where it asks for none, the last one that goes on is what it has; the next start would begin anew.
         if job in project.jobs and (asked == version or (not asked and lives == {version})):
             raise UserError(
@@ -83,7 +85,7 @@ def _check_unneeded(catalog: Mapping[str, dict[str, Any]], job: str, version: st
 
 def retire(
     connection: Connection, data: Path, job: str, version: str, directory: Path, *, force: bool = False
-) -> Fixed:
+) -> Fixed | Asked:
     """Never run this version again; returns what it was. Its output stays, and so does its checkpoint.
 
     1. Mark it: no driver starts it any more, and one that runs it stops it, 2. fence: whatever it has open is aborted,
@@ -130,13 +132,5 @@ def hold_catalog(data: Path) -> Iterator[None]:
     Raises:
         DirectoryInUse: another one takes longer than they do.
     """
-    deadline = time.monotonic() + HOLD_SECONDS
-    while True:
-        try:
-            lock = DirectoryLock(data / "jobs", CATALOG_LOCK)
-            break
-        except DirectoryInUse:
-            if time.monotonic() > deadline:
-                raise
-    with lock:
+    with hold(data / "jobs", CATALOG_LOCK, HOLD_SECONDS):
         yield

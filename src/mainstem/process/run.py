@@ -37,7 +37,16 @@ from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type
 from mainstem.process.topics import create_topic, register_schema
-from mainstem.process.versions import Fixed, is_retired, read_fixed, version_of, write_fixed, writer_of
+from mainstem.process.versions import (
+    Fixed,
+    is_bound,
+    is_retired,
+    output_topic,
+    read_fixed,
+    version_of,
+    write_fixed,
+    writer_of,
+)
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
 from mainstem.registry.spark import TopicSchema, avro_schema, row_type, subject_of, topic_schema
@@ -66,11 +75,6 @@ class SchemaLost(UserError):
 
 class OutputTaken(UserError):
     """A version that has never run would write into a topic that another one writes."""
-
-
-def output_topic(to: str, version: str) -> str:
-    """Where a version of a job writes: the first one to the topic itself, others beside it."""
-    return to if version == "1" else f"{to}.v{version}"
 
 
 def nobody_writes(
@@ -139,7 +143,8 @@ class JobDriver:
         self._registry = registry
         self._data = data
         self._settings = settings or project.job_configs
-        self._configs = _configs(project, self._settings, jobs, data)
+        self._jobs = _asked_of(project, self._settings, data) if jobs is None else list(jobs)
+        self._configs = _configs(project, self._settings, self._jobs, data)
         self.heartbeats = Follower(connection)
         self._next_start = 0.0
 
@@ -156,6 +161,12 @@ class JobDriver:
         self._create_declared()
         self.waiting = dict.fromkeys(self._configs, "")
         self._start_waiting(first=True)
+
+    def take_on(self, jobs: Sequence[tuple[str, str]]) -> None:
+        """Run these versions too: `step` starts them. The others go on meanwhile."""
+        self._jobs += jobs
+        self._configs = _configs(self._project, self._settings, self._jobs, self._data)
+        self.waiting |= dict.fromkeys((job_key(*each) for each in jobs), "")
 
     def step(self) -> None:
         """Start what can start, see that all run, pass on news of idle inputs."""
@@ -258,7 +269,7 @@ class JobDriver:
                 log.info("job_waiting", job=key, reason=str(reason))
             self.waiting[key] = str(reason)
         except Exception as error:
-            if first and isinstance(error, BadDeclaration) and not self._is_fixed(key):
+            if first and isinstance(error, BadDeclaration) and not self._is_bound(key):
                 raise self._in_project(error) from error
             self._fail(key, error)
         return None
@@ -395,6 +406,10 @@ class JobDriver:
             analysis=remember(analysis, config.spark),
         )
 
+    def _is_bound(self, key: str) -> bool:
+        name, config = self._configs[key]
+        return is_bound(self._data, name, config.version)
+
     def _is_fixed(self, key: str) -> bool:
         return read_fixed(self._data / "jobs" / key) is not None
 
@@ -413,15 +428,18 @@ class JobDriver:
         return BadDeclaration(self._version.in_project(error.location), error.reason, hint=error.hint)
 
 
+def _asked_of(project: Project, settings: Mapping[str, JobConfig], data: Path) -> list[tuple[str, str]]:
+    """All jobs of a project, in the versions that it means."""
+    return [(name, version_of(data, name, settings.get(name, JobConfig()))) for name in project.order]
+
+
 def _configs(
-    project: Project, settings: Mapping[str, JobConfig], jobs: Sequence[tuple[str, str]] | None, data: Path
+    project: Project, settings: Mapping[str, JobConfig], jobs: Sequence[tuple[str, str]], data: Path
 ) -> dict[str, tuple[str, JobConfig]]:
     """Name and settings by `<job>@<version>`, each after those it reads from."""
-    asked = [(name, version_of(data, name, settings.get(name, JobConfig()))) for name in project.order]
-    versions = asked if jobs is None else jobs
     return {
         job_key(name, version): (name, _config(settings.get(name), version, data, name))
-        for name, version in sorted(versions, key=lambda job: project.order.index(job[0]))
+        for name, version in sorted(jobs, key=lambda job: project.order.index(job[0]))
     }
 
 

@@ -1,12 +1,13 @@
 """Which versions of its jobs a project has: each runs from the code that it was started with, until it is retired.
 
     <data>/jobs/<job>@<version>/job.json   what it was first started with, for life
+    <data>/jobs/<job>@<version>/asked.json from which code it is to be started, by the `up` that runs or the next
     <data>/jobs/<job>@<version>/retired    it never runs again
 
 The code itself, and how it is frozen: `frozen`.
 """
 
-import itertools
+import glob
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +24,7 @@ from mainstem.process.project import JobConfig, Project, load_project
 
 FIRST = "1"
 """The version that a job starts with, unless its project names another one."""
+ASKED_FILE = "asked.json"
 RETIRED_FILE = "retired"
 """The file that says of a version's home that it never runs again."""
 
@@ -60,10 +62,75 @@ def write_fixed(home: Path, fixed: Fixed) -> None:
     write_atomically(home / "job.json", msgspec.json.format(msgspec.json.encode(fixed)))
 
 
+def output_topic(to: str, version: str) -> str:
+    """Where a version of a job writes: the first one to the topic itself, others beside it."""
+    return to if version == "1" else f"{to}.v{version}"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A version that somebody has asked for. It stays when that was done: what is broken in it from the first stops
+    itself alone, unlike what somebody has just written into the project.
+    """
+
+    job: str
+    version: str
+    sha: str
+    output: str  # the topic that it will write
+    asked_at: int  # ms since 1970
+
+
+def read_asked(home: Path) -> Asked | None:
+    """What was asked for in `home`; None where it was not.
+
+    Raises:
+        CorruptData: the file is not as it was written.
+    """
+    path = home / ASKED_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Asked)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        hint = f"remove {path}: `mainstem job reprocess` asks for the version again"
+        raise CorruptData(f"{path}: expected which version is to be started: {error}", hint=hint) from error
+
+
+def write_asked(home: Path, asked: Asked) -> None:
+    """From here on the version is to be started; durable on return."""
+    make_directory(home)
+    write_atomically(home / ASKED_FILE, msgspec.json.format(msgspec.json.encode(asked)))
+
+
+def asked_versions(data: Path) -> list[Asked]:
+    """What was asked for, has not been started yet, and was not retired."""
+    homes = [home for home in _homes(data) if not (home / "job.json").exists()]
+    return [each for each in map(read_asked, homes) if each is not None]
+
+
+def is_bound(data: Path, job: str, version: str) -> bool:
+    """Whether the version goes on with its code whatever is wrong with it: it was started once, or asked for."""
+    home = data / "jobs" / job_key(job, version)
+    return read_fixed(home) is not None or read_asked(home) is not None
+
+
+def all_versions(data: Path) -> list[Fixed | Asked]:
+    """What runs whenever the project is up: what was started here, and what was asked for."""
+    return [*live_versions(data), *asked_versions(data)]
+
+
+def jobs_of(data: Path, sha: str) -> list[tuple[str, str]]:
+    """The versions, by job and name, that run from the code `sha`, or are to be started from it."""
+    return [(each.job, each.version) for each in all_versions(data) if each.sha == sha]
+
+
+def _homes(data: Path) -> list[Path]:
+    """Of the versions that were not retired."""
+    return [home for home in sorted((data / "jobs").glob("*@*")) if not (home / RETIRED_FILE).exists()]
+
+
 def live_versions(data: Path) -> list[Fixed]:
     """What was started here and was not retired: each of them runs whenever the project is up."""
-    homes = [home for home in sorted((data / "jobs").glob("*@*")) if not (home / RETIRED_FILE).exists()]
-    return [each for each in map(read_fixed, homes) if each is not None]
+    return [each for each in map(read_fixed, _homes(data)) if each is not None]
 
 
 def writer_of(data: Path, output: str) -> Fixed | None:
@@ -76,14 +143,21 @@ def newest(versions: Iterable[str]) -> str | None:
     return max(versions, key=lambda name: (name.isdecimal(), int(name) if name.isdecimal() else 0, name), default=None)
 
 
+def free_version(data: Path, job: str, used: Iterable[str] = ()) -> str:
+    """The number that comes after those of all versions of a job, retired ones too; `used` are known otherwise."""
+    homes = [home for home in (data / "jobs").glob(f"{glob.escape(job)}@*") if any(home.iterdir())]
+    names = [*used, *(home.name.rpartition("@")[2] for home in homes)]
+    return str(max((int(name) for name in names if name.isdecimal()), default=1) + 1)
+
+
 def version_of(data: Path | None, job: str, config: JobConfig) -> str:
     """The version that a project asks for; where it asks for none in particular the newest that goes on, else the
     first.
     """
     if config.version:
         return config.version
-    lives = [each.version for each in live_versions(data) if each.job == job] if data is not None else []
-    return newest(lives) or FIRST
+    lives = all_versions(data) if data is not None else []
+    return newest(each.version for each in lives if each.job == job) or FIRST
 
 
 def with_versions(project: Project, data: Path | None) -> Project:
@@ -105,9 +179,9 @@ class Assignment(msgspec.Struct, frozen=True):
 def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
     """Which jobs run from which code: one driver process each, that of the project as it is now first.
 
-    A version of a job that was started once goes on with the code it was started with, until it is retired; what is new
-    in the project runs from the code as it is now. Other code is not looked at: what is wrong with it stops its own
-    jobs alone.
+    A version of a job that was started once goes on with the code it was started with, until it is retired; one
+    that was asked for starts with its own; what is new in the project runs from the code as it is now. Other code is
+    not looked at: what is wrong with it stops its own jobs alone.
 
     Raises:
         BadDeclaration, BadSetting: the project as it is now is wrong.
@@ -124,8 +198,8 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
                 hint=f"set another version under [jobs.{name}], or take the job out of the code",
             )
         code[name, version] = current.sha
-    for fixed in live_versions(data):
-        code[fixed.job, fixed.version] = fixed.sha
+    for each in all_versions(data):
+        code[each.job, each.version] = each.sha
     if current.sha in code.values():
         check_whole(project, current)
     shas = sorted(set(code.values()), key=lambda sha: (sha != current.sha, sha))
@@ -145,7 +219,7 @@ class Edited(msgspec.Struct, frozen=True):
         since = f" (changed since: {', '.join(self.changed)})" if self.changed else ""
         return (
             f"job {job_key(self.job, self.version)} goes on with its frozen code {self.sha}{since}; "
-            f'[jobs.{self.job}] version = "{self.next_version}" runs the edited code beside it'
+            f"`mainstem job reprocess {self.job}` runs the edited code beside it, as version {self.next_version}"
         )
 
 
@@ -158,9 +232,9 @@ def edited(project: Project, data: Path, sha: str) -> list[Edited]:
         config = project.job_config(name)
         version = version_of(data, name, config)
         fixed = read_fixed(data / "jobs" / job_key(name, version))
-        others = () if config.version else (each for each in live_versions(data) if each.job == name)
+        others = [] if config.version else [each for each in all_versions(data) if each.job == name]
         if fixed is not None and fixed.sha != sha and all(each.sha != sha for each in others):
-            free = next(n for n in map(str, itertools.count(2)) if not (data / "jobs" / job_key(name, n)).exists())
+            free = free_version(data, name)
             changed = changed_since(version_directory(data, fixed.sha), project.directory)
             found.append(Edited(name, version, fixed.sha, changed, free))
     return found

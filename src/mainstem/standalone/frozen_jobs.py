@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainstem.client.internal import job_key
-from mainstem.core import Clock, MainstemError, SystemClock, UserError
+from mainstem.core import Clock, CorruptData, MainstemError, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
 from mainstem.process.frozen import Version, load_version, open_version, version_directory
 from mainstem.process.project import Project, project_name
 from mainstem.process.retries import Retries
-from mainstem.process.versions import is_retired, read_fixed
+from mainstem.process.versions import asked_versions, is_bound, is_retired, jobs_of
 
 if TYPE_CHECKING:
     from mainstem.process.run import JobDriver
 
 log = get_logger()
+
+_LOOK_EVERY_SECONDS = 1.0
 
 
 class CodeLost(UserError):
@@ -49,9 +51,13 @@ class FrozenJobs:
         clock: Clock | None = None,
     ) -> None:
         self.driver: JobDriver | None = None
-        self._data, self._code, self._jobs = data, code, tuple(jobs)
+        self._data, self._code = data, code
+        # A driver that is started again also has what it was given since its first start.
+        self._jobs = tuple(dict.fromkeys([*jobs, *jobs_of(data, code)]))
+        self._next_look = 0.0
         self._project = project
-        self._retries = Retries(clock or SystemClock())
+        self._clock = clock or SystemClock()
+        self._retries = Retries(self._clock)
         self._loaded: tuple[Version, Project] | None = None
         self._make: Callable[[Version, Project], JobDriver] | None = None
 
@@ -101,7 +107,10 @@ class FrozenJobs:
             self._fail(error)
 
     def step(self) -> None:
-        """See after the jobs, or try again to load their code."""
+        """See after the jobs, or try again to load their code; take on versions that were asked for since."""
+        if self._clock.monotonic() >= self._next_look:
+            self._take_on()
+            self._next_look = self._clock.monotonic() + _LOOK_EVERY_SECONDS
         if self.driver is not None:
             self.driver.step()
         elif self._make is not None and self._left() and all(map(self._retries.is_due, self._left())):
@@ -128,13 +137,27 @@ class FrozenJobs:
         text = f"{len(self.driver.running)} jobs running, {waiting} waiting for their inputs"
         return f"{text}, {failed} failed" if failed else text
 
+    def _take_on(self) -> None:
+        try:
+            new = [(each.job, each.version) for each in asked_versions(self._data) if each.sha == self._code]
+        except CorruptData as error:  # a file of another job, maybe: `up` says so at its next start
+            log.warning("asked_versions_unreadable", reason=str(error))
+            return
+        new = [each for each in new if each not in self._jobs]
+        if not new:
+            return
+        self._jobs += tuple(new)
+        log.info("jobs_taken_on", jobs=[job_key(*each) for each in new])
+        if self.driver is not None:
+            self.driver.take_on(new)
+
     def _left(self) -> list[str]:
         """Those that were not retired meanwhile, as `<job>@<version>`."""
         return [job_key(*job) for job in self._jobs if not is_retired(self._data, *job)]
 
     def _is_new(self) -> bool:
-        """Whether a job of it has never run."""
-        return any(read_fixed(self._data / "jobs" / job_key(*job)) is None for job in self._jobs)
+        """Whether a job of it has never run, and was not asked for: somebody has just written it."""
+        return not all(is_bound(self._data, *job) for job in self._jobs)
 
     def _fail(self, error: MainstemError) -> None:
         mend = error.hint or "bring back what it needs"

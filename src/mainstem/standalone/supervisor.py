@@ -52,6 +52,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
         ready_within_s: a child that says nothing for so long is killed and tried again; None:
             it may take as long as it does.
         stop_within_s: after SIGTERM, before SIGKILL.
+        vital: where it refuses to start, nothing else makes sense: all is stopped. Otherwise it is failed, and the
+            others go on.
         early: it is started at once and prepares itself; the line on its stdin that `core.process.wait_for_go` waits
             for comes when the one before it is ready.
     """
@@ -62,6 +64,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     ready_within_s: float | None = 120.0
     stop_within_s: float = 20.0
     early: bool = False
+    vital: bool = True
 
 
 class ChildState(msgspec.Struct):
@@ -132,6 +135,18 @@ class Supervisor:
         self.exit_codes: dict[str, int] = {}
         self._life_began = {spec.name: 0 for spec in specs}  # the byte of its log file
         self._failure: MainstemError | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def add(self, spec: ChildSpec) -> None:
+        """Keep one more child running, behind those there are; call it from the event loop of `run`."""
+        if self._stopping or self._tasks is None:
+            return
+        self._specs.append(spec)
+        self._states[spec.name] = ChildState(spec.name)
+        for events in (self._served, self._ready, self._stopped):
+            events[spec.name] = asyncio.Event()
+        self._life_began[spec.name] = 0
+        self._tasks.create_task(self._keep_running(len(self._specs) - 1))
 
     def stop(self) -> None:
         """Begin to stop all children; call it from the event loop of `run`."""
@@ -149,7 +164,7 @@ class Supervisor:
         """Wait until every child has been ready once; False where the supervisor stops before."""
 
         async def everyone() -> None:
-            for event in self._ready.values():
+            for event in list(self._ready.values()):
                 await event.wait()
 
         try:
@@ -173,11 +188,11 @@ class Supervisor:
         for number in ends:
             loop.add_signal_handler(number, self.stop)
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as self._tasks:
                 for index in range(len(self._specs)):
-                    tasks.create_task(self._keep_running(index))
+                    self._tasks.create_task(self._keep_running(index))
                 for name in self._after:
-                    tasks.create_task(self._follow_up(name))
+                    self._tasks.create_task(self._follow_up(name))
         finally:
             for number in ends:
                 loop.remove_signal_handler(number)
@@ -187,28 +202,25 @@ class Supervisor:
     async def _keep_running(self, index: int) -> None:
         spec, state = self._specs[index], self._states[self._specs[index].name]
         before = self._specs[index - 1].name if index else None
-        later = [each.name for each in self._specs[index + 1 :]]
         try:
             with contextlib.suppress(_Stopping):
                 if before is not None and not spec.early:
                     await self._unless_stopping(self._ready[before].wait())
-                await self._restart_until_stopped(spec, state, before, later)
+                await self._restart_until_stopped(spec, state, before)
         finally:
             self._change(state, "stopped", pid=None)
             self._stopped[spec.name].set()
 
-    async def _restart_until_stopped(
-        self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]
-    ) -> None:
+    async def _restart_until_stopped(self, spec: ChildSpec, state: ChildState, before: str | None) -> None:
         attempts = Attempts(spec.name, SystemClock(), passing=self._passing, for_a_person=self._for_a_person)
         while not self._stopping:
             attempts.start()
-            ended = await self._life(spec, state, before, later)
+            ended = await self._life(spec, state, before)
             if self._stopping:
                 return
             code, state.last_error = ended
             refused = code in (MISUSE, SUPERSEDED)
-            if refused and not self._served[spec.name].is_set():
+            if refused and spec.vital and not self._served[spec.name].is_set():
                 said = self._said(spec) or f"it ended with exit code {code}, and said nothing"
                 self._failure = ChildFailed(f"{spec.name}: {said}", hint=f"its log: {self._log_file(spec)}")
                 self.stop()
@@ -223,12 +235,10 @@ class Supervisor:
             state.restarts += 1
             await self._unless_stopping(asyncio.sleep(delay_s))
 
-    async def _life(
-        self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]
-    ) -> tuple[int, str]:
+    async def _life(self, spec: ChildSpec, state: ChildState, before: str | None) -> tuple[int, str]:
         """Run a child to its end; its exit code, and what to tell of it."""
         try:
-            code = await self._run_once(spec, state, before, later)
+            code = await self._run_once(spec, state, before)
         except OSError as error:  # no memory for a process, no room for its log file: that may pass
             return -1, f"cannot be started: {error}"
         said = self._said(spec)
@@ -240,7 +250,7 @@ class Supervisor:
         """The last line of this life of the child."""
         return last_line(self._log_file(spec), self._life_began[spec.name]).removeprefix("mainstem: ")
 
-    async def _run_once(self, spec: ChildSpec, state: ChildState, before: str | None, later: Sequence[str]) -> int:
+    async def _run_once(self, spec: ChildSpec, state: ChildState, before: str | None) -> int:
         """One life of a child: start, wait for its ready line, then for its end or ours. Return its exit code."""
         put_aside(self._log_file(spec))
         with self._log_file(spec).open("ab", buffering=0) as log_file:
@@ -264,8 +274,8 @@ class Supervisor:
                 finally:
                     if process.returncode is None and self._stopping:
                         # All of them: the next one may be down, and stopped before those after it.
-                        for each in later:
-                            await self._stopped[each].wait()
+                        for each in self._specs[self._specs.index(spec) + 1 :]:
+                            await self._stopped[each.name].wait()
                     if process.returncode is None:  # still: somebody may have signalled all of them at once
                         await self._end(spec, state, process)
                     first.cancel()

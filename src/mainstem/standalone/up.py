@@ -10,7 +10,7 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch
 from mainstem.client.internal import job_key
 from mainstem.client.topics import cluster_id
-from mainstem.core import SystemClock
+from mainstem.core import MainstemError, SystemClock
 from mainstem.core.address import format_address, free_port, parse_address
 from mainstem.core.config import PROJECT_FILE, BadSetting
 from mainstem.core.locks import DirectoryLock
@@ -28,7 +28,7 @@ from mainstem.process import Project, load_project
 from mainstem.process.frozen import code_hash, freeze
 from mainstem.process.jars import absent_jars, spark_jars
 from mainstem.process.topics import losses, other_settings, settings_of_topics
-from mainstem.process.versions import assignments, edited, left_over
+from mainstem.process.versions import asked_versions, assignments, edited, left_over
 from mainstem.serve.config import node_names
 from mainstem.standalone.config import NodeConfig, check_topics, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
@@ -97,15 +97,43 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     if config.lakehouses and not runs:
         runs = [(current, ())]
     for number, (sha, jobs) in enumerate(runs):
-        # By hash and name: a driver that is started again goes on with its code and its jobs,
-        # whatever was edited meanwhile.
-        command = python("run", "spark", directory, *common, "--code", sha)
-        command += tuple(option for name, version in jobs for option in ("--job", job_key(name, version)))
-        if config.lakehouses and number == 0:
-            command += ("--tables",)
-        name = "spark" if sha == current else f"spark-{sha[:8]}"
-        specs.append(ChildSpec(name, command, ready_within_s=300, early=True))
+        tables = bool(config.lakehouses) and number == 0
+        driver = "spark" if sha == current else f"spark-{sha[:8]}"
+        specs.append(spark_spec(project.directory, data, at, sha, jobs, tables=tables, name=driver))
     return specs
+
+
+def spark_spec(
+    project: Path,
+    data: Path,
+    at: Addresses,
+    sha: str,
+    jobs: Sequence[tuple[str, str]],
+    *,
+    tables: bool = False,
+    name: str | None = None,
+) -> ChildSpec:
+    """The driver of the jobs that run from the code `sha`.
+
+    By hash and name: a driver that is started again goes on with its code and its jobs, whatever was edited meanwhile.
+    """
+    common = ("--bootstrap", at.bootstrap, "--gateway", at.gateway, "--data", str(data))
+    command = python("run", "spark", str(project), *common, "--code", sha)
+    command += tuple(option for job, version in jobs for option in ("--job", job_key(job, version)))
+    command += ("--tables",) if tables else ()
+    return ChildSpec(name or f"spark-{sha[:8]}", command, ready_within_s=300, early=True)
+
+
+def missing_drivers(project: Path, data: Path, at: Addresses, specs: Iterable[ChildSpec]) -> list[ChildSpec]:
+    """Drivers of versions that were asked for since `specs` were made: of code that none of them runs. That of others
+    takes them on by itself. One that does not start shall stop nothing that runs.
+    """
+    asked: dict[str, list[tuple[str, str]]] = {}
+    for each in asked_versions(data):
+        asked.setdefault(each.sha, []).append((each.job, each.version))
+    running = {word for spec in specs for word in spec.command}
+    found = [spark_spec(project, data, at, sha, jobs) for sha, jobs in asked.items() if sha not in running]
+    return [msgspec.structs.replace(spec, vital=False) for spec in found]
 
 
 def check_same_log(data: Path, bootstrap: str | None, found: str) -> None:
@@ -224,6 +252,7 @@ def up(
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_announce(supervisor, unfailing(lambda: on_ready(state))))
                 told = [tasks.create_task(_follow_tasks(supervisor, data, unfailing(on_news)))]
+                told.append(tasks.create_task(_follow_asked(supervisor, project.directory, data, at, specs)))
                 alarm = DiskAlarm()
                 told += [tasks.create_task(watch_disk(alarm, each, unfailing(on_news))) for each in disks]
                 await supervisor.run()
@@ -247,6 +276,22 @@ async def _follow_tasks(supervisor: Supervisor, data: Path, tell: Callable[[str]
         pids = [state.pid for state in supervisor.states]
         for line in news.of(load_tasks(data, pids, clock.now_ms())):
             tell(line)
+        await asyncio.sleep(NEWS_EVERY_S)
+
+
+async def _follow_asked(
+    supervisor: Supervisor, project: Path, data: Path, at: Addresses, specs: list[ChildSpec]
+) -> None:
+    """Start the drivers of versions that are asked for while everything runs."""
+    while True:
+        try:
+            missing = missing_drivers(project, data, at, specs)
+        except (MainstemError, OSError) as error:  # a file that somebody has damaged ends nothing that runs
+            log.warning("asked_versions_unreadable", reason=str(error))
+            missing = []
+        for spec in missing:
+            specs.append(spec)
+            supervisor.add(spec)
         await asyncio.sleep(NEWS_EVERY_S)
 
 
