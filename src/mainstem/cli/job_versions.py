@@ -81,7 +81,7 @@ def versions(name: str, as_json: bool, target: Target) -> None:
     click.echo(to_table([*columns, "state"], rows))
 
 
-@click.command(short_help="Build a version of a job anew, from the code of now.")
+@click.command(short_help="Build a job anew from the code of now.")
 @click.argument("name")
 @click.option("--anyway", is_flag=True, help="Also where a version runs this very code.")
 @click.option("--wait", is_flag=True, help="Return when readers can be moved to it.")

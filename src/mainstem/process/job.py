@@ -20,8 +20,8 @@ import msgspec
 from mainstem.client.connection import Connection, records_are_gone
 from mainstem.client.heartbeats import statement_about, write_heartbeats
 from mainstem.client.internal import job_key
-from mainstem.client.progress import NextOffsets, Reads
-from mainstem.core import MainstemError, UserError
+from mainstem.client.progress import Marker, NextOffsets, Reads
+from mainstem.core import MainstemError, SystemClock, UserError
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, call, describe, milliseconds, place_of
@@ -38,6 +38,7 @@ from mainstem.process.heartbeats import (
 )
 from mainstem.process.identity import SameTopics
 from mainstem.process.offsets import read_plan
+from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.project import Input, JobConfig
 from mainstem.process.reading import (
     POSITION,
@@ -146,6 +147,7 @@ class RunningJob:
             tables=[each.topic for each in spec.inputs if each.kind == "changelog"],
             output=spec.fixed.output,
         )
+        self._marker: Marker | None = None  # of the last commit when the query started
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
         self._injections = 0
@@ -160,6 +162,11 @@ class RunningJob:
 
     def start(self) -> None:
         """Open the sink, then start the query: whatever an older driver of this version left open is aborted first."""
+        self._begin(self._open())
+        log.info("job_started", job=self.spec.name, version=self.spec.config.version, code=self.spec.fixed.sha)
+
+    def _open(self) -> "SparkSession":
+        """Everything before the query, which starts in the session that this gives."""
         spec = self.spec
         session = job_session(self._root, spec.name, spec.config)
         if isinstance(self._rules, StatefulRules):
@@ -177,6 +184,7 @@ class RunningJob:
         self._sink = BatchSink(identity, self._connection, outputs, transaction_timeout_ms=timeout_ms)
         marker = self._sink.open(session)
         self._topics.begin(marker)
+        self._marker = marker
         if marker is not None:
             self._remember(marker.end_offsets)
         self._committed = marker.batch if marker is not None else -1
@@ -184,15 +192,20 @@ class RunningJob:
             Checkpoint(spec.checkpoint).check(self._committed)
         except SinkRefused as error:
             raise JobRefused(None, str(error), hint=error.hint) from error
+        return session
+
+    def _begin(self, session: "SparkSession", *, one_batch: bool = False) -> None:
+        """Start the query; with `one_batch` it runs the batch that is planned, and ends."""
+        spec = self.spec
         stream = self._stateful_rows(session) if spec.analysis.stateful else self._tagged_rows(session)
         mode = "update" if spec.analysis.stateful and spec.job.emit == "changes" else "append"
         writer = stream.writeStream.queryName(spec.key).outputMode(mode).foreachBatch(self._batch)
-        writer = writer.option("checkpointLocation", str(spec.checkpoint)).trigger(processingTime=spec.config.every)
+        writer = writer.option("checkpointLocation", str(spec.checkpoint))
+        writer = writer.trigger(once=True) if one_batch else writer.trigger(processingTime=spec.config.every)
         self._error = None
         session.sparkContext.setLocalProperty("spark.scheduler.pool", spec.key)  # the query's thread inherits it
         self._query = writer.start()
         session.sparkContext.setLocalProperty("spark.scheduler.pool", "default")
-        log.info("job_started", job=spec.name, version=spec.config.version, code=spec.fixed.sha)
 
     def stop(self) -> None:
         """Stop the query, then abort what its batch had open: readers of the output need not wait for a timeout."""
@@ -202,6 +215,58 @@ class RunningJob:
             self._sink.close()
         for table in self._tables.values():
             table.close()
+
+    @property
+    def windows(self) -> tuple[str, str] | None:
+        """The column and the delay of its watermark; None: it keeps no windows."""
+        watermark = self.spec.job.watermark
+        return (watermark.column, watermark.delay) if watermark and self.spec.analysis.stateful else None
+
+    def land(self, to: NextOffsets | None, watermark: int) -> Stand | None:
+        """Stop; then run batches that end at the position `to`, and no further. None: it has never run a batch.
+
+        Args:
+            to: the position; None: only stop. What it has read of it already stays read.
+            watermark: windows up to it are closed there too, and those up to its own, if it has any.
+
+        Raises:
+            JobFailed: a batch did.
+        """
+        while True:
+            self.stop()
+            session = self._open()
+            if self._marker is None:
+                return None
+            stand = stand_of(self.spec.checkpoint, self._marker.batch, self._marker.end_offsets)
+            if stand.whole:
+                bound = self.spec.config.max_offsets_per_trigger
+                step = None if to is None else next_step(stand, to, bound, watermark if self.windows else None)
+                if step is None:
+                    self.stop()
+                    return stand
+                plant(self.spec.checkpoint, stand.batch, step, SystemClock().now_ms())
+            elif to is None:
+                self.stop()
+                return stand
+            self._begin(session, one_batch=True)
+            self._await_end()
+
+    def release(self) -> None:
+        """Go on after `land`."""
+        self.stop()
+        self.start()
+
+    def _await_end(self) -> None:
+        """Return when the query has ended by itself, or goes on after what can be mended here.
+
+        Raises:
+            JobFailed: it has failed.
+        """
+        assert self._query is not None
+        try:
+            self._query.awaitTermination()
+        except Exception:  # `check` knows more of it
+            self.check()
 
     def check(self) -> None:
         """Go on after what can be mended here; otherwise raise.

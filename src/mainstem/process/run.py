@@ -32,6 +32,7 @@ from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import Follower
 from mainstem.process.identity import lost_input, lost_output, used_topics
 from mainstem.process.job import JobFailed, JobSpec, RunningJob
+from mainstem.process.landing import Lander
 from mainstem.process.project import Input, JobConfig, Project
 from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
@@ -145,6 +146,7 @@ class JobDriver:
         self._settings = settings or project.job_configs
         self._jobs = _asked_of(project, self._settings, data) if jobs is None else list(jobs)
         self._configs = _configs(project, self._settings, self._jobs, data)
+        self._landers: dict[str, Lander] = {}
         self.heartbeats = Follower(connection)
         self._next_start = 0.0
 
@@ -178,12 +180,17 @@ class JobDriver:
                 log.info("job_retired", job=key)
                 continue
             try:
+                if self._lander(key).step(job):  # it is held at a position that somebody compares it at
+                    continue
                 job.check()
                 job.beat()
             except Exception as error:
                 self._fail(key, error)
             else:
                 self.retries.see(key)
+        for key, reason in self.waiting.items():
+            if reason:  # one that has just been started answers when it runs
+                self._lander(key).refuse(reason)
 
     def run(self, stop: threading.Event, *, every_seconds: float = 0.25) -> None:
         """Until `stop` is set."""
@@ -200,6 +207,11 @@ class JobDriver:
             if key in self.running:
                 self._stop_job(key)
         self.heartbeats.stop()
+
+    def _lander(self, key: str) -> Lander:
+        if key not in self._landers:
+            self._landers[key] = Lander(self._data, self._data / "jobs" / key)
+        return self._landers[key]
 
     def _stop_job(self, key: str) -> None:
         try:

@@ -1,0 +1,213 @@
+"""Bring versions of a job to one position of their inputs, while they run: there their outputs can be compared.
+
+    who asks                        jobs/.landing~ (flock)         the driver of each version
+    1. stop, and say where you are  <home>/landing.json  ------->  stops the query; <home>/landed.json
+    2. go to the furthest of both   <home>/landing.json  ------->  runs planted batches up to there, no further
+    3. close windows alike          <home>/landing.json  ------->  one batch without rows, if their watermarks differ
+    4. note where the outputs end; the files go, and the queries go on
+
+A query is held only while the lock is: whoever asks may be killed at any time. A driver that is killed goes on where
+its checkpoint is, and is asked again. Planted batches are batches like any other (`planting`), exactly once.
+"""
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from mainstem.client.basis import furthest
+from mainstem.client.internal import job_key
+from mainstem.client.progress import NextOffsets
+from mainstem.core import MainstemError, Retriable
+from mainstem.core.files import write_atomically
+from mainstem.core.locks import hold, is_held
+from mainstem.process.planting import Stand, is_at
+
+LOCK = ".landing~"
+"""No version can have such a name."""
+REQUEST_FILE, ANSWER_FILE = "landing.json", "landed.json"
+ANSWER_SECONDS = 120.0
+_LOOK_EVERY_SECONDS = 0.2
+_TRIES = 5
+
+
+class NotLanded(Retriable):
+    """Versions could not be brought to one position."""
+
+
+class Landing(msgspec.Struct, frozen=True):
+    """What a driver is asked. `to`: None: only stop. `watermark`: close windows up to there too, in ms since 1970."""
+
+    id: str
+    to: NextOffsets | None = None
+    watermark: int = 0
+
+
+class Landed(msgspec.Struct, frozen=True):
+    """What it has done. `windows`: the column and the delay of its watermark; None: it keeps none."""
+
+    id: str
+    stand: Stand | None = None
+    windows: tuple[str, str] | None = None
+    error: str = ""
+
+
+def request_in(data: Path, home: Path) -> Landing | None:
+    """What the driver of the version in `home` is asked to do now; None where nobody waits for it any more."""
+    path = home / REQUEST_FILE
+    if not path.exists() or not is_held(data / "jobs", LOCK):
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Landing)
+    except (OSError, msgspec.DecodeError):  # it has just gone
+        return None
+
+
+def answer(home: Path, landed: Landed) -> None:
+    """Tell whoever asked."""
+    write_atomically(home / ANSWER_FILE, msgspec.json.encode(landed))
+
+
+@contextmanager
+def held_at_one_position(
+    data: Path, job: str, versions: Sequence[str], *, seconds: float = ANSWER_SECONDS
+) -> Iterator[dict[str, Stand]]:
+    """Hold versions of a job, which their drivers run, at one position of all that they read: where each stands.
+
+    Args:
+        data: the data directory that they run in.
+        job: its name.
+        versions: which of them.
+        seconds: for each answer of a driver.
+
+    Raises:
+        NotLanded: a driver did not do it, or not in time; all goes on.
+        DirectoryInUse: somebody else does the same for all of the time.
+    """
+    homes = {version: data / "jobs" / job_key(job, version) for version in versions}
+    with hold(data / "jobs", LOCK, seconds):
+        _clean(data)
+        try:
+            yield _land(homes, seconds)
+        finally:
+            _clean(data)
+
+
+def _clean(data: Path) -> None:
+    """Remove what there is of requests: those of somebody who was killed would be taken for ours."""
+    for name in (REQUEST_FILE, ANSWER_FILE):
+        for path in (data / "jobs").glob(f"*/{name}"):
+            path.unlink(missing_ok=True)
+
+
+def _land(homes: Mapping[str, Path], seconds: float) -> dict[str, Stand]:
+    found = _ask(homes, None, 0, seconds)
+    for _ in range(_TRIES):
+        to: NextOffsets = {}
+        for each in found.values():
+            to = furthest(to, _stand(each).basis)
+        found = _ask(homes, to, 0, seconds)
+        if not all(is_at(_stand(each).basis, to) for each in found.values()):
+            continue  # one was started again in between, and has read on
+        windows = {each.windows for each in found.values()}
+        closed = {_stand(each).closed for each in found.values()}
+        if None not in windows and len(windows) == 1 and len(closed) > 1:
+            # A heartbeat that one of them has heard, and after which more came, holds for the other one as well.
+            found = _ask(homes, to, max(closed), seconds)
+        if all(is_at(_stand(each).basis, to) for each in found.values()):
+            return {version: _stand(each) for version, each in found.items()}
+    raise NotLanded(
+        f"the versions {', '.join(homes)} did not come to one position: they are started again and again",
+        hint="`mainstem job list` says why",
+    )
+
+
+def _ask(homes: Mapping[str, Path], to: NextOffsets | None, watermark: int, seconds: float) -> dict[str, Landed]:
+    """Ask all of them, then wait for all answers."""
+    asked = Landing(uuid.uuid4().hex, to, watermark)
+    for home in homes.values():
+        write_atomically(home / REQUEST_FILE, msgspec.json.encode(asked))
+    deadline = time.monotonic() + seconds
+    found: dict[str, Landed] = {}
+    while len(found) < len(homes):
+        for version, home in homes.items():
+            with suppress(FileNotFoundError, msgspec.DecodeError):
+                landed = msgspec.json.decode((home / ANSWER_FILE).read_bytes(), type=Landed)
+                if landed.id == asked.id:
+                    found[version] = landed
+                    if landed.error:
+                        raise NotLanded(
+                            f"job {home.name}: {landed.error}", hint="`mainstem job list` says how its versions are"
+                        )
+        if len(found) < len(homes):
+            if time.monotonic() > deadline:
+                missing = ", ".join(home.name for version, home in homes.items() if version not in found)
+                raise NotLanded(
+                    f"job {missing}: no answer within {seconds:.0f} s",
+                    hint="see with `mainstem status` that its driver runs; a batch of it may take long",
+                )
+            time.sleep(_LOOK_EVERY_SECONDS)
+    return found
+
+
+def _stand(landed: Landed) -> Stand:
+    if landed.stand is None:
+        raise NotLanded("a version has not read anything yet", hint="ask again when it has")
+    return landed.stand
+
+
+class Landable(Protocol):
+    """What a version that runs must be able to do."""
+
+    @property
+    def windows(self) -> tuple[str, str] | None:
+        """The column and the delay of its watermark; None: it keeps no windows."""
+
+    def land(self, to: NextOffsets | None, watermark: int) -> Stand | None:
+        """Stop; then go to a position, and no further. None: there has been no batch."""
+
+    def release(self) -> None:
+        """Go on."""
+
+
+class Lander:
+    """The driver's side, for one running version: `step` now and then; while it says so, the query is held."""
+
+    def __init__(self, data: Path, home: Path) -> None:
+        self._data, self._home = data, home
+        self._done = ""
+
+    def step(self, job: Landable) -> bool:
+        """Do what is asked; whether the query is held now.
+
+        Raises:
+            Exception: the query cannot be started again.
+        """
+        asked = request_in(self._data, self._home)
+        if asked is None:
+            if self._done:
+                self._done = ""
+                job.release()
+            return False
+        if asked.id == self._done:
+            return True
+        try:
+            stand = job.land(asked.to, asked.watermark)
+        except Exception as error:
+            reason = str(error) if isinstance(error, MainstemError) else f"{type(error).__name__}: {error}"
+            answer(self._home, Landed(asked.id, error=" ".join(reason.split())))
+            raise
+        self._done = asked.id
+        answer(self._home, Landed(asked.id, stand, job.windows))
+        return True
+
+    def refuse(self, reason: str) -> None:
+        """Say that the version does not run, where somebody waits for it."""
+        asked = request_in(self._data, self._home)
+        if asked is not None and asked.id != self._done:
+            self._done = asked.id
+            answer(self._home, Landed(asked.id, error=f"does not run: {reason}"))
