@@ -18,8 +18,7 @@ def test_a_read_waits_for_the_catalog_as_far_as_its_token_has_seen_it(fleet, tmp
         try:
             view = node.views["planes"]
             async with asyncio.timeout(60):
-                await node.covers(view, Basis(node.log))
-                seen = node.seen(view)
+                seen = node.seen(await node.covers(view, Basis(node.log)))
                 assert seen[CATALOG][0] >= end_offsets(fleet.connection, CATALOG)[0] - 1
                 ahead = end_offsets(fleet.connection, CATALOG)[0] + 1
                 waiting = asyncio.ensure_future(node.covers(view, Basis(node.log, {CATALOG: {0: ahead}})))

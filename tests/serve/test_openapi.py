@@ -1,7 +1,9 @@
 from openapi_spec_validator import validate
 
+from mainstem.serve.build import Build
 from mainstem.serve.node import Node
 from mainstem.serve.openapi import document
+from mainstem.serve.targets import Target
 
 
 def test_the_document_is_one_before_and_after_columns_are_known(fleet, tmp_path):
@@ -9,7 +11,9 @@ def test_the_document_is_one_before_and_after_columns_are_known(fleet, tmp_path)
     validate(document(node))
     for view in node.views.values():
         types = {"a": "VARCHAR", "b": "DECIMAL(10,2)", "c": "STRUCT(x INTEGER)", "d": "TIMESTAMP WITH TIME ZONE"}
-        view.columns = dict.fromkeys(view.config.names, types)
+        made_of = Target({name: name for name in view.config.names})
+        view.current = Build(view.name, view.config, view.name, made_of)
+        view.current.columns = dict.fromkeys(view.config.names, types)
     found = document(node)
     validate(found)
     row = found["paths"]["/views/planes/row"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]

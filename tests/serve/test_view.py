@@ -1,42 +1,36 @@
-import asyncio
-
 import pytest
 
+from mainstem.serve.build import Build
 from mainstem.serve.config import ViewConfig
-from mainstem.serve.errors import IndexUnavailable
-from mainstem.serve.keeper import Lost, Opened, Reached
-from mainstem.serve.view import NotReady, View, asked
+from mainstem.serve.targets import Target
+from mainstem.serve.view import NoSuchVersion, View
 
 
-def test_a_view_can_be_asked_once_it_is_as_new_as_the_log_was():
-    async def run():
-        view, index = View("v", ViewConfig("sql", "t")), object()
-        with pytest.raises(NotReady, match="view v: its topics are not known yet"):
-            view.index()
-        ready = asyncio.ensure_future(view.ready())
-        view.see(Opened(index, {"t": {0: 2}}, {"t": {0: 5}}))
-        with pytest.raises(NotReady):
-            view.index()
-        assert view.behind == {"t": {0: [2, 5]}}
-        view.see(Reached({"t": {0: 5}}))
-        await asyncio.wait_for(ready, 5)
-        assert view.index() is index
-        view.see(Lost())
-        with pytest.raises(NotReady):
-            view.index()
-        view.see(Opened(index, {"t": {0: 3}}, {"t": {0: 9}}))  # it was restored, and is older than it was
-        assert view.position == {"t": {0: 3}}
-        assert not view.is_ready
-
-    asyncio.run(run())
+def view_with(*versions, names=("t",)):
+    config = ViewConfig("sql", list(names))
+    view = View("v", config)
+    for version in versions:
+        target = Target({"t": f"t.v{version}"}, {"t": version})
+        view.builds[f"v@{version}"] = Build("v", config, f"v@{version}", target)
+    view.current = next(iter(view.builds.values()), None)
+    return view
 
 
-def test_an_index_that_is_closed_while_it_is_asked_is_unavailable():
-    async def run():
-        def closed():
-            raise RuntimeError("DB already closed")
+def test_before_the_catalog_is_read_nothing_can_be_said():
+    view = view_with()
+    assert (view.topics, view.position, view.versions, view.is_ready, view.columns) == ([], {}, {}, False, {})
+    assert view.chosen(None) is None
+    assert view.chosen("2") is None
+    assert view.told() == view.why == "the catalog is not read yet"
 
-        with pytest.raises(IndexUnavailable, match="was closed while it was asked"):
-            await asked(closed)
 
-    asyncio.run(run())
+def test_the_current_version_is_asked_unless_another_is_named():
+    view = view_with("2", "1", "3")
+    view.moving = view.builds["v@3"]
+    assert view.chosen(None) is view.chosen("2") is view.builds["v@2"]
+    assert view.chosen("1") is view.builds["v@1"]
+    assert (view.topics, view.versions) == (["t.v2"], {"t": "2"})
+    for version in ("3", "4"):  # one that is to come has perhaps not what was there
+        with pytest.raises(NoSuchVersion, match=f"found '{version}'") as caught:
+            view.chosen(version)
+        assert caught.value.hint == "it has: 2, 1"

@@ -13,6 +13,7 @@ from mainstem.core import UserError
 
 if TYPE_CHECKING:
     from mainstem.process.cutover import Moves, Waiting
+    from mainstem.standalone.moved_nodes import MovedNode
     from mainstem.standalone.moved_views import MovedView
 
 
@@ -21,6 +22,7 @@ class Moved(msgspec.Struct, frozen=True):
 
     moved: "list[Any]"
     views: "list[MovedView]"
+    nodes: "list[MovedNode]"
     basis: str
 
 
@@ -180,7 +182,8 @@ def _waiting(target: Target, timeout: float) -> "Waiting":
 
 
 def _say(moves: "Moves", target: Target, *, as_json: bool) -> None:
-    """What was moved; returns when the views of lakehouses have followed, or says which have not."""
+    """What was moved; returns when views of lakehouses and nodes have followed, or says which have not."""
+    from mainstem.standalone.moved_nodes import wait_for_nodes
     from mainstem.standalone.moved_views import wait_for_views
 
     try:
@@ -191,8 +194,12 @@ def _say(moves: "Moves", target: Target, *, as_json: bool) -> None:
     for view in views:
         if not view.moved:
             click.echo(f"mainstem: {view.path} does not lead to {view.table} yet; it will when that is there", err=True)
+    nodes = wait_for_nodes(target.connect(), moves)
+    for node in nodes:
+        if not node.moved:
+            click.echo(f"mainstem: view {node.view} of node {node.node} has not moved yet: {node.why}", err=True)
     if as_json:
-        click.echo(to_json(Moved(msgspec.to_builtins(moves.moves, str_keys=True), views, moves.basis)))
+        click.echo(to_json(Moved(msgspec.to_builtins(moves.moves, str_keys=True), views, nodes, moves.basis)))
         return
     for each in moves.moves:
         click.echo(
@@ -202,4 +209,7 @@ def _say(moves: "Moves", target: Target, *, as_json: bool) -> None:
     for view in views:
         if view.moved:
             click.echo(f"{view.path} leads to {view.table}")
+    for node in nodes:
+        if node.moved:
+            click.echo(f"view {node.view} at {node.address} answers by it")
     click.echo(f"basis: {moves.basis}")

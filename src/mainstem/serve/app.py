@@ -9,14 +9,14 @@
 
 A request may bring a basis token: header `Mainstem-Basis`, else cookie `mainstem_basis`. Then it is answered when the
 view has all that the token has seen, or with 503 and how far it got when `timeout` seconds (10) have passed. Every
-answer gives a token back. docs/formats/views.md
+answer gives a token back, and says which versions of jobs it is of; `version` asks for another. docs/formats/views.md
 """
 
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -32,25 +32,29 @@ from mainstem.client.basis import (
     Basis,
     OtherLog,
     answer_headers,
+    check_log,
     given_basis,
     parse,
     wait_seconds,
 )
+from mainstem.client.internal import job_key
 from mainstem.core import CorruptData, MainstemError, Retriable, UserError
 from mainstem.core.bodies import Bodies, BodiesFull, BodyTooLarge, BodyTooSlow
+from mainstem.serve.build import Build, asked
 from mainstem.serve.errors import BadQuery, NotKept
 from mainstem.serve.index import to_json
 from mainstem.serve.node import Node
-from mainstem.serve.openapi import document
+from mainstem.serve.openapi import VERSION, document
 from mainstem.serve.values import parse_value
-from mainstem.serve.view import View, asked
+from mainstem.serve.view import NoSuchVersion, View
 from mainstem.web.origins import OwnOrigins
 
+T = TypeVar("T")
 RETRY_AFTER_SECONDS = "1"
 MOST_ROWS = 10_000
 MOST_BODY_BYTES = 1 << 20
 BODY_SECONDS = 30.0
-_OURS = frozenset({"limit", "after", "at", "timeout", "offset", "q"})
+_OURS = frozenset({"limit", "after", "at", "timeout", "offset", "q", "version"})
 """Parameters that are no columns; a column of such a name is written with a _ in front."""
 
 
@@ -123,7 +127,7 @@ class App:
     async def _show(self, request: Request) -> Response:
         view = self._view(request)
 
-        async def tell(_: Any) -> Any:
+        async def tell(_: Build) -> Any:
             return _about(view)
 
         return await self._answer(request, view, tell)
@@ -132,16 +136,16 @@ class App:
 
     async def _row(self, request: Request) -> Response:
         view = self._view(request, "key-value")
-        at = await self._at(request, view)
 
-        async def get(index: Any) -> Any:
-            key = _key(request, view, index.key_columns)
+        async def get(build: Build) -> Any:
+            index = build.index()
+            key = _key(request, build, index.key_columns)
             if len(key) < len(index.key_columns):
                 raise BadQuery(
                     f"expected a value of every column of the key ({', '.join(index.key_columns)}), found {len(key)}",
                     hint="`rows` answers with all whose key begins so",
                 )
-            found = await _now(index.get, key, at)
+            found = await _now(index.get, key, await self._at(request, build))
             if found is None:
                 return None
             return {"row": to_json(found.row), "partition": found.partition, "offset": found.offset}
@@ -151,10 +155,11 @@ class App:
     async def _rows(self, request: Request) -> Response:
         view = self._view(request, "key-value")
         limit, after = _number(request, "limit", 100, MOST_ROWS), _after(request)
-        at = await self._at(request, view)
 
-        async def scan(index: Any) -> Any:
-            page = await asked(index.scan, _key(request, view, index.key_columns), after, limit, at)
+        async def scan(build: Build) -> Any:
+            index = build.index()
+            key, at = _key(request, build, index.key_columns), await self._at(request, build)
+            page = await asked(index.scan, key, after, limit, at)
             following = None if page.after is None else base64.urlsafe_b64encode(page.after).decode()
             return {"rows": [to_json(each.row) for each in page.rows], "after": following}
 
@@ -167,9 +172,9 @@ class App:
             raise BadQuery("expected ?q=WORDS, found none", hint="q=boeing, q=manufacturer:boeing, q=boeing AND 737")
         limit, offset = _number(request, "limit", 10, 1000), _number(request, "offset", 0, 1 << 20)
 
-        async def search(index: Any) -> Any:
-            found = await asked(index.search, words, limit=limit, offset=offset)
-            names = {} if view.engine is None else {topic: name for name, topic in view.engine.topics.items()}
+        async def search(build: Build) -> Any:
+            found = await asked(build.index().search, words, limit=limit, offset=offset)
+            names = build.names
             hits = [{"topic": names.get(h.topic, h.topic), "score": h.score, "row": to_json(h.row)} for h in found.hits]
             return {"total": found.total, "hits": hits}
 
@@ -179,8 +184,9 @@ class App:
         view = self._view(request, "sql")
         query = await self._read_query(request)
 
-        async def run(index: Any) -> Any:
-            answer = await asked(index.query, query.sql, query.parameters, limit=query.limit, seconds=query.seconds)
+        async def run(build: Build) -> Any:
+            ask = build.index().query
+            answer = await asked(ask, query.sql, query.parameters, limit=query.limit, seconds=query.seconds)
             return {"columns": answer.columns, "rows": to_json(answer.rows), "more": answer.more}
 
         return await self._answer(request, view, run)
@@ -200,40 +206,51 @@ class App:
             raise BadQuery(f"expected a limit of 1 to {MOST_ROWS} and 0 to 60 seconds")
         return query
 
-    async def _answer(self, request: Request, view: View, ask: Callable[[Any], Awaitable[Any]]) -> Response:
-        """1. wait until the view has all that the token has seen  2. ask  3. say what the answer may have shown."""
-        basis = self._given(request)
-        await self._wait(request, view, basis)
-        body = await ask(view.index())
-        headers = answer_headers(basis.with_positions(self._node.seen(view)))
+    async def _answer(self, request: Request, view: View, ask: Callable[[Build], Awaitable[Any]]) -> Response:
+        """1. wait until the view has all that the token has seen  2. ask the index that answers then  3. say which
+        version that is, and what the answer may have shown.
+        """
+        basis = given_basis(self._node.log, request.headers.get(HEADER), request.cookies.get(COOKIE))
+        build = await self._wait(
+            request, view, self._node.covers(view, basis, request.query_params.get("version")), basis
+        )
+        with build.held():
+            body = await ask(build)
+            headers = answer_headers(basis.with_positions(self._node.seen(build)))
+        versions = build.target.versions
+        if versions:
+            headers[VERSION] = ", ".join(job_key(name, version) for name, version in versions.items())
         if body is None:
             return _error(404, "not_found", NotFound(f"view {view.name}: no row has this key"), headers)
-        return _json(200, body, headers)
+        return _json(200, body | ({"versions": versions} if versions else {}), headers)
 
-    def _given(self, request: Request) -> Basis:
-        return given_basis(self._node.log, request.headers.get(HEADER), request.cookies.get(COOKIE))
-
-    async def _wait(self, request: Request, view: View, basis: Basis) -> None:
-        seconds = wait_seconds(request.query_params.get("timeout"))
+    async def _wait(self, request: Request, view: View, wait: Coroutine[Any, Any, T], basis: Basis) -> T:
+        try:
+            seconds = wait_seconds(request.query_params.get("timeout"))
+        except UserError:
+            wait.close()
+            raise
         try:
             async with asyncio.timeout(seconds):
-                await self._node.covers(view, basis)
+                return await wait
         except TimeoutError:
             raise NotReached(
                 f"view {view.name}: not as far as the token after {seconds:g} s: {self._node.how_far(view, basis)}",
                 hint="ask again; `mainstem status` shows what is behind",
             ) from None
 
-    async def _at(self, request: Request, view: View) -> dict[int, int] | None:
-        """The position of `?at=`, a token or `partition:offset,…`; the view has reached it on return."""
+    async def _at(self, request: Request, build: Build) -> dict[int, int] | None:
+        """The position of `?at=`, a token or `partition:offset,…`; the index has reached it on return."""
         text = request.query_params.get("at")
         if text is None:
             return None
-        given, places = (parse(text), {}) if text.startswith(PREFIX) else (Basis(self._node.log), _places(text))
-        await self._wait(request, view, given)  # then its topic is known
-        (topic,) = view.topics
-        basis = given.with_positions({topic: places})
-        await self._wait(request, view, basis)
+        (topic,) = build.topics
+        if text.startswith(PREFIX):
+            basis = parse(text)
+            check_log(basis, self._node.log)
+        else:
+            basis = Basis(self._node.log, {topic: _places(text)})
+        await self._wait(request, self._node.views[build.view], self._node.covered(build, basis), basis)
         return self._node.lineage.needed(topic, basis.positions)
 
     def _view(self, request: Request, kind: str | None = None) -> View:
@@ -264,7 +281,7 @@ class App:
 
 def _status(error: MainstemError) -> tuple[int, str]:
     match error:
-        case NotFound():
+        case NotFound() | NoSuchVersion():
             return 404, "not_found"
         case OtherLog():
             return 409, "other_log"
@@ -283,7 +300,7 @@ def _status(error: MainstemError) -> tuple[int, str]:
 
 def _about(view: View) -> dict[str, Any]:
     state = view.keeper.state if view.keeper is not None else None
-    return {
+    about: dict[str, Any] = {
         "kind": view.config.kind,
         "topics": list(view.config.names),
         "ready": view.is_ready,
@@ -291,11 +308,21 @@ def _about(view: View) -> dict[str, Any]:
         "state": "waiting" if state is None else state.state,
         "why": view.why if state is None else state.told,
     }
+    if view.versions:
+        about["versions"] = view.versions
+    if view.moving is not None:
+        moving = view.moving
+        about["moving"] = {
+            "versions": moving.target.versions,
+            "position": moving.position,
+            "why": "" if moving.is_ready else moving.told(),
+        }
+    return about
 
 
-def _key(request: Request, view: View, columns: tuple[str, ...]) -> list[Any]:
+def _key(request: Request, build: Build, columns: tuple[str, ...]) -> list[Any]:
     """The values of the key's leading columns that the request names."""
-    (types,) = view.columns.values() or ({},)
+    (types,) = build.columns.values() or ({},)
     given = {_column(name): text for name, text in request.query_params.items() if name not in _OURS}
     if unknown := [name for name in given if name not in columns]:
         raise BadQuery(f"{unknown[0]}: expected columns of the key ({', '.join(columns)}), found another one")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import TopicPartition as ConfluentPartition
 
+from mainstem.client.catalog import CURRENT
 from mainstem.client.compacted import decode_state, read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, PROGRESS
@@ -37,6 +38,7 @@ class Learned(msgspec.Struct, frozen=True):
     ]  # of each version, once: its last commit, an end of its output after it
     position: int  # of the catalog: everything below is told
     caught_up: bool
+    moves: list[int] = []  # offsets in the catalog of records that say which versions are current
 
 
 def follow(connection: Connection, tell: Callable[[Learned], None], stop: threading.Event) -> None:
@@ -62,15 +64,17 @@ def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threa
         while not stop.is_set():
             catalog: dict[str, dict[str, Any] | None] = {}
             progress: list[Progress] = []
+            moves: list[int] = []
             for message in arrived(consumer, 0.2, 10_000):
                 topic, end = message.topic(), message.offset()
                 if is_record(message, topic):
                     _take(message, catalog, progress)
+                    moves += [end] * (topic == CATALOG and message.key() == CURRENT.encode())
                     end += 1
                 elif end >= missing.get(topic, 0):
                     missing.pop(topic, None)
                 position = end if topic == CATALOG else position
-            tell(Learned(catalog, progress, [] if missing else markers, position, not missing))
+            tell(Learned(catalog, progress, [] if missing else markers, position, not missing, moves))
             markers = markers if missing else []
     finally:
         consumer.close()

@@ -8,31 +8,35 @@ A read that carries a token is answered in these steps (`covers`):
     1. the catalog is known as far as the token has seen it      2. the view can be asked
     3. for each topic of the view: which position covers the token, through however many jobs
     4. the view has reached these positions
+
+To know the catalog is to answer as it says: of a cutover that the token has seen, by the versions that came (`builds`).
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mainstem.client.basis import Basis, check_log, furthest
-from mainstem.client.catalog import TopicEntry, topic_entries, write_catalog
+from mainstem.client.basis import Basis, check_log
+from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG
 from mainstem.client.lineage import Lineage
 from mainstem.client.progress import NextOffsets
 from mainstem.client.topics import cluster_id, ensure_internal_topics
-from mainstem.core import CorruptData, MainstemError
+from mainstem.core import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
 from mainstem.serve import control
+from mainstem.serve.build import Build
+from mainstem.serve.builds import Builds, call_soon
 from mainstem.serve.config import ServeConfig
 from mainstem.serve.control import Learned
-from mainstem.serve.engines import Engine
-from mainstem.serve.keeper import Keeper, News
 from mainstem.serve.view import View
-from mainstem.serve.waits import Changes, missing
+from mainstem.serve.waits import Changes, Overtaken, missing
+from mainstem.serve.worker import Worker
 
 log = get_logger()
 
@@ -62,15 +66,20 @@ class Node:
         self.name = name
         self.config = config
         self.log = ""  # id of the log; known after `open`
-        self.views = {view: View(view, settings) for view, settings in config.views.items()}
         self.catalog: dict[str, dict[str, Any]] = {}
         self.catalog_position = 0
         self.lineage = Lineage()
         self._connection = connection
-        self._directory = directory
-        self._on_change = on_change
         self._changes = Changes()
+        self._on_change = on_change
+        self._worker: Worker | None = None  # tells the states
+        self._builds = Builds(
+            name, config, connection, directory, self.lineage, tell=self._changes.tell, on_change=self._changed
+        )
+        self.views = self._builds.views
         self._caught_up = False
+        self._news = False  # in the catalog, since the views were told
+        self._moves: list[int] = []
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -83,9 +92,10 @@ class Node:
         await asyncio.to_thread(ensure_internal_topics, self._connection)
         self.log = await asyncio.to_thread(cluster_id, self._connection)
         loop = asyncio.get_running_loop()
+        self._worker = Worker("states", lambda: self._on_change(self.states))
 
         def tell(learned: Learned) -> None:
-            _call(loop, self._learn, learned)
+            call_soon(loop, self._learn, learned)
 
         self._start("control", control.follow, self._connection, tell, self._stop)
 
@@ -98,39 +108,67 @@ class Node:
     async def close(self) -> None:
         """Close the indexes; what was answered is there."""
         self._stop.set()
+        await self._builds.close()
         for thread in self._threads:
             await asyncio.to_thread(thread.join, STOP_SECONDS)
+        if self._worker is not None:
+            await asyncio.to_thread(self._worker.close, STOP_SECONDS)
+
+    def _changed(self) -> None:
+        """The state of a view has; from any thread."""
+        if self._worker is not None:
+            self._worker.wake()
 
     @property
     def states(self) -> list[TaskState]:
-        """How each view is."""
-        return [
-            view.keeper.state if view.keeper is not None else TaskState(self._task(name), "idle", error=view.why)
-            for name, view in self.views.items()
-        ]
+        """How each view is; from any thread."""
+        return self._builds.states
 
-    async def covers(self, view: View, basis: Basis) -> None:
-        """Return when the view has all that `basis` has seen; the caller bounds the time. See above.
+    async def covers(self, view: View, basis: Basis, version: str | None = None) -> Build:
+        """Return when the view has all that `basis` has seen, with the index to ask; the caller bounds the time. See
+        above.
+
+        Args:
+            view: that is asked.
+            basis: of the token.
+            version: the one to ask; None: the one that is current.
 
         Raises:
             OtherLog: the basis is of another log.
+            NoSuchVersion: the view has no index of that version.
         """
         check_log(basis, self.log)
         wanted_catalog = basis.positions.get(CATALOG, {}).get(0, 0)
-        while not self._caught_up or self.catalog_position < wanted_catalog:
-            await self._changes.next()
-        await view.ready()
-        for topic in view.topics:
+        while True:
+            while not self._caught_up or self._builds.served < wanted_catalog:
+                await self._changes.next()
+            build = view.chosen(version)
+            if build is None:
+                await self._changes.next()
+                continue
+            with contextlib.suppress(Overtaken):
+                await self.covered(build, basis)
+                if build is view.chosen(version):
+                    return build
+
+    async def covered(self, build: Build, basis: Basis) -> None:
+        """Return when an index has all that `basis` has seen."""
+        await build.ready()
+        for topic in build.topics:
             while (needed := self.lineage.needed(topic, basis.positions)) is None:
                 await self._changes.next()
+                if build.is_overtaken:
+                    raise Overtaken("another index answers now")
             if needed:
-                await view.reached({topic: needed})
+                await build.reached({topic: needed})
 
     def how_far(self, view: View, basis: Basis) -> str:
         """Where `covers` stands, for people."""
         wanted_catalog = basis.positions.get(CATALOG, {}).get(0, 0)
         if not self._caught_up or self.catalog_position < wanted_catalog:
             return f"the catalog is read up to {self.catalog_position}, the token has seen {wanted_catalog}"
+        if self._builds.served < wanted_catalog:
+            return self._builds.told_moving()
         if not view.is_ready:
             return view.told()
         for topic in view.topics:
@@ -142,12 +180,9 @@ class Node:
                 return f"it has reached (partition: [reached, wanted]) {behind}"
         return "it has reached it just now"
 
-    def seen(self, view: View) -> NextOffsets:
-        """What an answer of the view, made just before, may have shown something of."""
-        positions: NextOffsets = {CATALOG: {0: self.catalog_position}}
-        for topic, position in view.seen().items():
-            positions = furthest(positions, self.lineage.seen(topic, position))
-        return positions
+    def seen(self, build: Build) -> NextOffsets:
+        """What an answer of an index, made just before, may have shown something of."""
+        return {CATALOG: {0: self._builds.served}} | self._builds.seen(build)
 
     # -- news
 
@@ -164,47 +199,15 @@ class Node:
         for progress in learned.progress:
             self.lineage.see(progress)
         self.catalog_position = max(self.catalog_position, learned.position)
-        if learned.caught_up:
-            self._caught_up = True
-            if learned.catalog or not all(view.keeper for view in self.views.values()):
-                self._start_views()
+        self._moves += learned.moves
+        self._news |= bool(learned.catalog)
+        if learned.caught_up and (self._news or not self._caught_up):
+            self._caught_up, self._news = True, False
+            moves, self._moves = self._moves, []
+            self._builds.learn(self.catalog, self.catalog_position, moves, self.log)
+        elif self._caught_up:
+            self._builds.go_on(self.catalog_position)
         self._changes.tell()
-
-    def _start_views(self) -> None:
-        try:
-            known = topic_entries(self.catalog)
-        except CorruptData as error:
-            log.warning("catalog_unreadable", error=str(error))
-            return
-        for view in self.views.values():
-            if view.keeper is None:
-                topics = {name: name for name in view.config.names}
-                self._keep(view, topics, {topic: known[topic] for topic in topics.values() if topic in known})
-
-    def _keep(self, view: View, topics: Mapping[str, str], entries: Mapping[str, TopicEntry]) -> None:
-        if unknown := [topic for topic in topics.values() if topic not in entries]:
-            view.why = f"topic {unknown[0]} is not in the catalog yet: nothing has written it"
-            return
-        loop = asyncio.get_running_loop()
-
-        def tell(news: News) -> None:
-            _call(loop, view.see, news)
-
-        view.engine = Engine(view.config, topics, entries, self.config.sql_memory)
-        view.keeper = Keeper(
-            self._task(view.name),
-            view.engine,
-            self._connection,
-            self._directory / "views" / view.name,
-            tell=tell,
-            on_change=lambda: self._on_change(self.states),
-            snapshots=self._directory / "snapshots" / view.name,
-            snapshot_every_s=self.config.snapshot_every_s,
-        )
-        self._start(f"view {view.name}", view.keeper.run, self._stop)
-
-    def _task(self, view: str) -> str:
-        return f"view {view}@{self.name}"
 
     def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
@@ -217,9 +220,3 @@ def _announce(connection: Connection, entry: Mapping[str, Any]) -> None:
         write_catalog(connection, entry)
     except MainstemError as error:  # it answers all the same
         log.warning("node_not_announced", error=str(error), hint=error.hint)
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
-    """Call a function in the loop soon; where that is closed, nobody is interested any more."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function, *arguments)

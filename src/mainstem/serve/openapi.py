@@ -8,6 +8,9 @@ from mainstem.client.basis import DEFAULT_SECONDS, HEADER, MOST_SECONDS
 from mainstem.serve.node import Node
 from mainstem.serve.view import View
 
+VERSION = "Mainstem-Version"
+"""The header that says which versions of jobs an answer is of: `delays_hourly@2`."""
+
 _TYPES: dict[str, dict[str, str]] = {
     "BOOLEAN": {"type": "boolean"},
     "INTEGER": {"type": "integer", "format": "int32"},
@@ -33,7 +36,7 @@ def document(node: Node) -> dict[str, Any]:
         for path, (method, operation) in makers[view.config.kind](name, view).items():
             operation["operationId"] = f"{name}_{path}"
             operation["tags"] = [name]
-            operation.setdefault("parameters", []).extend(_COMMON)
+            operation.setdefault("parameters", []).extend(_COMMON + _VERSIONED * (len(view.versions) == 1))
             operation["responses"] |= _FAILURES
             paths[f"/views/{name}/{path}"] = {method: operation}
     title = {"title": f"Views of {node.name}", "version": version("mainstem")}
@@ -135,10 +138,22 @@ def _parameter(
 
 
 def _answer(properties: Mapping[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "required": list(properties), "properties": dict(properties)}
-    token = {"schema": {"type": "string"}, "description": "The token of what the answer shows"}
-    content = {"application/json": {"schema": schema}}
-    return {"description": "The answer", "headers": {HEADER: token}, "content": content}
+    versions = {
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+        "description": "Of topics that jobs write",
+    }
+    schema = {
+        "type": "object",
+        "required": list(properties),
+        "properties": {**properties, "versions": versions},
+    }
+    text = {"type": "string"}
+    headers = {
+        HEADER: {"schema": text, "description": "The token of what the answer shows"},
+        VERSION: {"schema": text, "description": "The versions of jobs that it is of: topic@version, …"},
+    }
+    return {"description": "The answer", "headers": headers, "content": {"application/json": {"schema": schema}}}
 
 
 def _failure(description: str) -> dict[str, Any]:
@@ -156,6 +171,7 @@ _COMMON = [
         "Seconds to wait",
     ),
 ]
+_VERSIONED = [_parameter("version", {"type": "string"}, "Of the job: one that the view has beside the current one")]
 _FAILURES = {
     "400": _failure("The request is wrong: the message says what was expected"),
     "409": _failure("The token is of another log"),

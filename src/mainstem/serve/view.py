@@ -1,124 +1,97 @@
-"""A view as readers see it: whether it can be asked, how far it is, who waits for it. On the event loop."""
+"""A view as readers see it: the index that answers now, and those beside it. On the event loop."""
 
-import asyncio
 from typing import Any
 
 from mainstem.client.progress import NextOffsets
-from mainstem.core import MainstemError, Retriable
+from mainstem.core import UserError
+from mainstem.serve.build import Build
 from mainstem.serve.config import ViewConfig
 from mainstem.serve.engines import Engine
-from mainstem.serve.errors import IndexUnavailable
-from mainstem.serve.index import Index
-from mainstem.serve.keeper import Keeper, Lost, News, Opened, Reached
-from mainstem.serve.waits import Changes, Waits, missing
+from mainstem.serve.keeper import Keeper
+
+_NOT_KNOWN = "the catalog is not read yet"
 
 
-class NotReady(Retriable):
-    """The view cannot be asked now: it is not open, or still reads what the log had when it was opened."""
+class NoSuchVersion(UserError):
+    """The view has no index of the version that is asked for."""
 
 
 class View:
-    """One view of a node; its keeper runs in a thread and tells what becomes of the index.
+    """One view of a node.
 
     Attributes:
         name: of the view.
         config: its settings.
-        engine: with the topics that it reads.
-        keeper: None until it is known what to read.
+        current: the index that answers; None until the catalog is known.
+        builds: all its indexes, by directory: of the version before a cutover too, and of one that is to come.
+        moving: the one that will answer next; None where none is to come.
     """
 
     def __init__(self, name: str, config: ViewConfig) -> None:
         self.name = name
         self.config = config
-        self.engine: Engine | None = None
-        self.keeper: Keeper | None = None
-        self.waits = Waits()
-        self.columns: dict[str, dict[str, str]] = {}
-        self.why = "its topics are not known yet"
-        self._index: Index | None = None
-        self._ends: NextOffsets = {}
-        self._is_ready = False
-        self._changes = Changes()
+        self.current: Build | None = None
+        self.builds: dict[str, Build] = {}
+        self.moving: Build | None = None
+
+    def chosen(self, version: str | None) -> Build | None:
+        """The index that a read asks: that of `version`, or the current one.
+
+        Raises:
+            NoSuchVersion: there is none.
+        """
+        if version is None or self.current is None:
+            return self.current
+        kept = [self.current, *(each for each in self.builds.values() if each not in (self.current, self.moving))]
+        for build in kept:
+            if list(build.target.versions.values()) == [version]:
+                return build
+        there = ", ".join(v for each in kept for v in each.target.versions.values())
+        raise NoSuchVersion(
+            f"view {self.name}: expected a version that it has, found {version!r}",
+            hint=f"it has: {there}" if there else "it is of no job's topic, or of several jobs'",
+        )
 
     @property
     def topics(self) -> list[str]:
-        """That it reads now."""
-        return list(self.engine.topics.values()) if self.engine else []
+        """That are read to answer now."""
+        return self.current.topics if self.current else []
 
     @property
     def position(self) -> NextOffsets:
         """All below it is applied, and visible."""
-        return self.waits.position
+        return self.current.position if self.current else {}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions that answer now, by the view's name for their outputs."""
+        return self.current.target.versions if self.current else {}
 
     @property
     def is_ready(self) -> bool:
-        return self._index is not None and self._is_ready
+        return self.current is not None and self.current.is_ready
 
     @property
-    def behind(self) -> dict[str, dict[int, list[int]]]:
-        """What is missing until it is ready: topic -> partition -> [reached, wanted]."""
-        return missing(self.position, self._ends)
+    def columns(self) -> dict[str, dict[str, str]]:
+        return self.current.columns if self.current else {}
 
-    def see(self, news: News) -> None:
-        """News of the keeper, in their order."""
-        match news:
-            case Opened(index, position, ends, columns):
-                self._index, self._ends, self._is_ready, self.columns = index, ends, False, columns
-                self.waits.begin_again(position)
-            case Reached(position):
-                self.waits.advance(position)
-            case Lost():
-                self._index = None
-        if self._index is not None and not self._is_ready and not self.behind:
-            self._is_ready = True
-        self._changes.tell()
+    @property
+    def engine(self) -> Engine | None:
+        return self.current.engine if self.current else None
 
-    async def ready(self) -> None:
-        """Return when it can be asked; the caller bounds the time."""
-        while not self.is_ready:
-            await self._changes.next()
+    @property
+    def keeper(self) -> Keeper | None:
+        return self.current.keeper if self.current else None
 
-    async def reached(self, wanted: NextOffsets) -> None:
-        """Return when all below `wanted` is applied and visible; the caller bounds the time."""
-        keeper = self.keeper
-        if keeper is not None and missing(self.position, wanted):
-            keeper.hurry = True
-        try:
-            await self.waits.reached(wanted)
-        finally:
-            if keeper is not None and not len(self.waits):
-                keeper.hurry = False
+    @property
+    def why(self) -> str:
+        """What its index waits for before it is opened."""
+        return self.current.why if self.current else _NOT_KNOWN
 
     def index(self) -> Any:
-        """What is asked.
-
-        Raises:
-            NotReady: it is not open, or not as new as the log was when it was opened.
-        """
-        if not self.is_ready:
-            raise NotReady(f"view {self.name}: {self.told()}", hint="ask again; `mainstem status` shows how far it is")
-        return self._index
-
-    def seen(self) -> NextOffsets:
-        """Nobody has seen anything of it beyond this. Ask after the answer was made."""
-        return self.keeper.upper if self.keeper is not None else {}
+        """What is asked; see there."""
+        return self.current.index() if self.current else None
 
     def told(self) -> str:
         """Why it cannot be asked, for people."""
-        if self._index is None:
-            return self.why if self.keeper is None else self.keeper.state.error or "its index is being opened"
-        return f"it still reads its topics (partition: [reached, wanted]): {self.behind}"
-
-
-async def asked(call: Any, *arguments: Any, **options: Any) -> Any:
-    """The answer of an index that may take long, from a thread.
-
-    Raises:
-        IndexUnavailable: it was closed meanwhile; the rest as the index does.
-    """
-    try:
-        return await asyncio.to_thread(call, *arguments, **options)
-    except MainstemError:
-        raise
-    except Exception as error:
-        raise IndexUnavailable(f"the index was closed while it was asked: {error}") from error
+        return self.current.told() if self.current else _NOT_KNOWN

@@ -7,12 +7,17 @@ else is looked at. All of it belongs to one event loop.
 import asyncio
 import heapq
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mainstem.client.basis import furthest, reaches
 from mainstem.client.progress import NextOffsets
+from mainstem.core import Retriable
 
 _Heap = list[tuple[int, int, "asyncio.Future[None]"]]  # offset, number, who waits
+
+
+class Overtaken(Retriable):
+    """What was waited for is not asked any more: another index answers, and is to be waited for."""
 
 
 class Waits:
@@ -45,6 +50,12 @@ class Waits:
         """It is lost, or replaced by another that is so far. Those who wait go on waiting."""
         self.position = {}
         self.advance(position)
+
+    def overtake(self) -> None:
+        """Wake all who wait: they get `Overtaken`."""
+        for heap in self._waiting.values():
+            _end([waiter for *_, waiter in heap])
+        self._waiting.clear()
 
     async def _wait(self, topic: str, partition: int, offset: int) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,6 +93,16 @@ class Changes:
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def overtake(self) -> None:
+        """Wake all who wait: they get `Overtaken`."""
+        _end(self._waiting)
+
+
+def _end(waiting: Iterable["asyncio.Future[None]"]) -> None:
+    for waiter in waiting:
+        if not waiter.done():
+            waiter.set_exception(Overtaken("another index answers now", hint="ask again"))
 
 
 def missing(position: NextOffsets, wanted: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, list[int]]]:

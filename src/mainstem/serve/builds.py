@@ -1,0 +1,345 @@
+"""The indexes of a node's views: which of them answer, which are to come, which are kept for the way back.
+
+A cutover, step by step:
+
+    1. the catalog says it: an index of what the names mean now is begun beside the one that answers
+    2. it has come as far: what the log had when it was opened, what the record says, what readers had seen until then
+    3. `current.json` says of all views at once which index answers
+    4. they answer, all of them from one step of the event loop to the next
+    5. an index that nobody can come back to is closed and removed
+
+Killed before the third step a node has moved nothing, and goes on with the index that it had begun; after it, all is
+moved. What names mean is one thing: views move together, also where more than one record has come meanwhile.
+"""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mainstem.client.basis import furthest, reaches
+from mainstem.client.catalog import TopicEntry, topic_entries
+from mainstem.client.connection import Connection
+from mainstem.client.lineage import Lineage
+from mainstem.client.progress import NextOffsets
+from mainstem.core import CorruptData
+from mainstem.core.logging import get_logger
+from mainstem.core.task import TaskState
+from mainstem.serve.build import Build
+from mainstem.serve.config import ServeConfig
+from mainstem.serve.engines import Engine
+from mainstem.serve.keeper import Keeper, News
+from mainstem.serve.saved import Kept, Saved, load, save
+from mainstem.serve.targets import Target, is_kept, places, target
+from mainstem.serve.view import View
+from mainstem.serve.waits import missing
+from mainstem.serve.worker import Worker
+
+log = get_logger()
+
+STOP_SECONDS = 15.0
+
+
+class Builds:
+    """On the event loop; `learn` what the catalog says, `close` at the end.
+
+    Args:
+        node: its name.
+        config: its settings.
+        connection: the log.
+        directory: of its indexes.
+        lineage: how far jobs are.
+        tell: called when something has changed that a reader may wait for.
+        on_change: called when the state of a view has changed, from any thread.
+
+    Attributes:
+        views: by name.
+        served: the position of the catalog that the views answer as of.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        config: ServeConfig,
+        connection: Connection,
+        directory: Path,
+        lineage: Lineage,
+        *,
+        tell: Callable[[], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.views = {name: View(name, settings) for name, settings in config.views.items()}
+        self.served = 0
+        self._node, self._config, self._connection, self._directory = node, config, connection, directory
+        self._lineage, self._tell, self._on_change = lineage, tell, on_change
+        self._catalog: Mapping[str, dict[str, Any]] = {}
+        self._entries: dict[str, TopicEntry] = {}  # the engines look into it as it is now
+        self._position = 0
+        self._moves: list[int] = []  # offsets of the records that do not count yet
+        self._pins: dict[str, NextOffsets] = {}
+        self._saved: Saved | None = None
+        self._asked: Saved | None = None  # it is being written
+        self._threads: dict[str, threading.Thread] = {}  # by the directory that they have
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # -- what the catalog says
+
+    def learn(self, catalog: Mapping[str, dict[str, Any]], position: int, moves: Iterable[int], log_id: str) -> None:
+        """See what names mean now, and begin what is missing.
+
+        Args:
+            catalog: its entries.
+            position: up to where it is read.
+            moves: offsets of the records of current versions that are new in it.
+            log_id: the log.
+        """
+        self._catalog, self._position = catalog, position
+        self._moves += moves
+        if self._asked is not None:  # what is being written counts first: see `_written`
+            return
+        try:
+            self._entries.update(topic_entries(catalog))
+            if begins := self._saved is None:
+                self._begin(log_id)
+            for view in self.views.values():
+                self._look(view)
+            if begins:
+                self._remove_strangers()
+            self._settle()
+        except CorruptData as error:
+            log.warning("catalog_unreadable", error=str(error))
+        self._on_change()
+
+    def go_on(self, position: int) -> None:
+        """Jobs, or the end of the catalog, have gone on: there is nothing new in it below `position`."""
+        self._position = max(self._position, position)
+        if self._asked is None and self._saved is not None:
+            self.served = min(self._moves, default=self._position)
+        self.settle()
+
+    def settle(self) -> None:
+        """An index has gone on: perhaps one that is to come is far enough."""
+        if self._asked is None and any(view.moving for view in self.views.values()):
+            self._settle()
+
+    def _begin(self, log_id: str) -> None:
+        """As it was left; a view that is new begins with what its names mean now."""
+        self._loop = asyncio.get_running_loop()
+        self._worker = Worker("current views", self._write)
+        found = load(self._directory, log_id)
+        for view in self.views.values():
+            kept = [each for each in found.views.get(view.name, []) if tuple(each.topics) == view.config.names]
+            for each in kept:
+                view.builds[each.directory] = Build(view.name, view.config, each.directory, each.target)
+            if not kept:
+                self._build(view, target(self._catalog, view.config.names))
+            view.current = next(iter(view.builds.values()))
+        self._moves = [each for each in self._moves if each > found.as_of]
+        self._saved = found
+
+    def _look(self, view: View) -> None:
+        assert view.current is not None
+        wanted = target(self._catalog, view.config.names, view.current.target)
+        moving = None
+        if wanted.topics == view.current.target.topics:
+            view.current.target = wanted  # a topic that was there may have become a job's
+        else:
+            moving = self._build(view, wanted)
+        if moving is not view.moving:
+            view.moving = moving
+            self._pins[view.name] = self.seen(view.current)
+            if moving is not None:
+                log.info("view_is_to_move", view=view.name, to=wanted.told)
+        for build in list(view.builds.values()):
+            if build not in (view.current, view.moving) and not is_kept(self._catalog, build.target):
+                continue  # it is dropped next
+            self._start(build)
+
+    def _build(self, view: View, made_of: Target) -> Build:
+        directory = view.name + made_of.label
+        return view.builds.setdefault(directory, Build(view.name, view.config, directory, made_of))
+
+    # -- moving
+
+    def _settle(self) -> None:
+        """What should be saved now; views move all together, or not yet."""
+        assert self._saved is not None
+        assert self._worker is not None
+        moved = all(map(self._has_come, self.views.values()))
+        as_of = max(self._moves, default=self._saved.as_of) if moved else self._saved.as_of
+        plan = {view.name: [_kept(each) for each in self._planned(view, moved)] for view in self.views.values()}
+        if plan != self._saved.views:
+            self._asked = Saved(self._saved.log, as_of, plan)
+            self._worker.wake()
+        else:
+            self._count(as_of)
+
+    def _planned(self, view: View, moved: bool) -> list[Build]:
+        """The index that is to answer, and those that are to be kept."""
+        assert view.current is not None
+        assert self._saved is not None
+        first = view.moving if moved and view.moving is not None else view.current
+        saved = {each.directory for each in self._saved.views.get(view.name, [])}
+        begun = None if view.moving is None or view.moving.directory in saved else view.moving
+        others = [each for each in view.builds.values() if each not in (first, begun)]
+        return [first, *(each for each in others if is_kept(self._catalog, each.target))]
+
+    def _count(self, as_of: int) -> None:
+        """What is saved counts, with the records up to `as_of`: others are still to be moved to."""
+        assert self._saved is not None
+        self._moves = [each for each in self._moves if each > as_of]
+        self.served = min(self._moves, default=self._position)
+        for view in self.views.values():
+            directories = {each.directory for each in self._saved.views[view.name]}
+            for build in [*view.builds.values()]:
+                if build.directory not in directories and build is not view.moving:
+                    del view.builds[build.directory]
+                    build.drop()
+                    if build.keeper is None:  # it was not opened in this run
+                        self._in_thread(build)
+
+    def _has_come(self, view: View) -> bool:
+        """Whether the index that is to come has what the record says, and what readers had seen when that came."""
+        build = view.moving
+        if build is None:
+            return True
+        if not build.is_ready or missing(build.position, places(self._catalog, build.target)):
+            return False
+        needed = {topic: self._lineage.needed(topic, self._pins[view.name]) for topic in build.topics}
+        return all(each is not None and reaches(build.position.get(topic, {}), each) for topic, each in needed.items())
+
+    def _write(self) -> None:
+        """In a thread."""
+        asked, loop = self._asked, self._loop
+        if asked is not None and loop is not None:
+            save(self._directory, asked)
+            call_soon(loop, self._written, asked)
+
+    def _written(self, asked: Saved) -> None:
+        """It is as good as done: here it is done."""
+        if asked is not self._asked:
+            return
+        self._asked, self._saved = None, asked
+        for view in self.views.values():
+            first = view.builds[asked.views[view.name][0].directory]
+            old, view.current = view.current, first
+            if old is not None and old is not first:
+                view.moving = None
+                old.overtake()
+                first.take_over()
+                log.info("view_moved", view=view.name, to=first.target.told)
+        self._count(asked.as_of)
+        self.learn(self._catalog, self._position, (), asked.log)
+        self._tell()
+
+    # -- indexes
+
+    def _start(self, build: Build) -> None:
+        """Have its index kept, once all of its topics are known."""
+        if build.keeper is not None:
+            return
+        if unknown := [topic for topic in build.topics if topic not in self._entries]:
+            build.why = f"topic {unknown[0]} is not in the catalog yet: nothing has written it"
+            return
+        loop = asyncio.get_running_loop()
+
+        def see(news: News) -> None:
+            build.see(news)
+            self.settle()
+
+        build.engine = Engine(build.config, build.target.topics, self._entries, self._config.sql_memory)
+        build.keeper = Keeper(
+            self._task(build),
+            build.engine,
+            self._connection,
+            self._directory / "views" / build.directory,
+            tell=lambda news: call_soon(loop, see, news),
+            on_change=self._on_change,
+            snapshots=self._directory / "snapshots" / build.directory,
+            snapshot_every_s=self._config.snapshot_every_s,
+        )
+        self._in_thread(build)
+
+    def _in_thread(self, build: Build) -> None:
+        before = self._threads.get(build.directory)
+        thread = threading.Thread(target=self._keep, args=(build, before), name=f"view {build.directory}", daemon=True)
+        self._threads[build.directory] = thread
+        thread.start()
+
+    def _keep(self, build: Build, before: threading.Thread | None) -> None:
+        """In a thread: after the one that had the directory until now."""
+        if before is not None:
+            before.join()
+        if build.keeper is not None:
+            build.keeper.run(build.stop)
+        if build.dropped:
+            for kind in ("views", "snapshots"):
+                shutil.rmtree(self._directory / kind / build.directory, ignore_errors=True)
+            log.info("index_removed", view=build.view, directory=build.directory)
+
+    def _remove_strangers(self) -> None:
+        """What a kill has left of indexes that nobody wants any more."""
+        for kind in ("views", "snapshots"):
+            for path in (self._directory / kind).glob("*"):
+                view = self.views.get(path.name.partition("@")[0])
+                if view is not None and path.name not in view.builds:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    # -- what is asked
+
+    def told_moving(self) -> str:
+        """Which views are still to move, for people."""
+        told = [
+            f"view {view.name} is to move to {view.moving.target.told}"
+            + ("" if view.moving.is_ready else f": {view.moving.told()}")
+            for view in self.views.values()
+            if view.moving is not None
+        ]
+        return "; ".join(told) or "views are being moved just now"
+
+    def seen(self, build: Build) -> NextOffsets:
+        """What somebody may have seen something of who has read all of it."""
+        positions: NextOffsets = {}
+        for topic, position in build.seen().items():
+            positions = furthest(positions, self._lineage.seen(topic, position))
+        return positions
+
+    @property
+    def states(self) -> list[TaskState]:
+        """How each index is; from any thread."""
+        found = []
+        for view in self.views.values():
+            current = view.current
+            if current is None:
+                found.append(TaskState(f"view {view.name}@{self._node}", "idle", error=view.why))
+            found += [build.state(self._task(build)) for build in [*view.builds.values()]]
+        return found
+
+    def _task(self, build: Build) -> str:
+        """Its name for people: that of the view, and of which version it is where it does not answer."""
+        view = self.views[build.view]
+        name = f"view {view.name}@{self._node}"
+        return name if build is view.current else f"{name}, of {build.target.told}"
+
+    async def close(self) -> None:
+        """Close the indexes; what was answered is there."""
+        for view in self.views.values():
+            for build in view.builds.values():
+                build.stop.set()
+        for thread in [*self._threads.values()]:
+            await asyncio.to_thread(thread.join, STOP_SECONDS)
+        if self._worker is not None:
+            await asyncio.to_thread(self._worker.close, STOP_SECONDS)
+
+
+def _kept(build: Build) -> Kept:
+    return Kept(build.directory, build.target.topics, build.target.versions)
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
+    """Call a function in the loop soon; where that is closed, nobody is interested any more."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function, *arguments)

@@ -1,0 +1,84 @@
+"""Jobs that the test plays: each version appends rows to its output, and says what it has read for them."""
+
+import uuid
+
+import msgspec
+
+from mainstem.client.append import append
+from mainstem.client.basis import Basis, furthest
+from mainstem.client.catalog import read_catalog, with_cutover, write_catalog
+from mainstem.client.internal import CATALOG, PROGRESS, job_key
+from mainstem.client.progress import Progress
+from mainstem.client.topics import ensure_topic
+from mainstem.registry import avro
+from tests.serve.fleet import PLANE
+
+
+class PlayedJob:
+    """Makes a table of what stands in the fleet's flights; its version is in the column `manufacturer`."""
+
+    def __init__(self, fleet, registry):
+        self.fleet, self.registry = fleet, registry
+        self.name = f"seats-{uuid.uuid4().hex[:8]}"
+        self.schemas, self.positions, self.batches, self.source = {}, {}, {}, {}
+
+    def output(self, version):
+        return self.name if version == "1" else f"{self.name}.v{version}"
+
+    def start(self, version, *, known=True):
+        """`known`: its topic is in the catalog, too."""
+        topic, connection = self.output(version), self.fleet.connection
+        ensure_topic(connection, topic, 2)
+        self.schemas[version] = self.registry.register(f"{topic}-value", PLANE)
+        self.positions[version], self.batches[version] = {topic: {}}, 0
+        if known:
+            self.announce(version)
+        about = {
+            each: {"output": self.output(each), "inputs": {"flights": self.fleet.flights}, "tables": []}
+            for each in self.schemas
+        }
+        write_catalog(connection, {f"job:{self.name}": {"versions": about, "current": min(self.schemas)}})
+
+    def announce(self, version):
+        topic = self.output(version)
+        entry = {"kind": "changelog", "key": ["tailnum"], "subject": f"{topic}-value", "producer": f"job:{self.name}"}
+        write_catalog(self.fleet.connection, {f"topic:{topic}": entry})
+
+    def write(self, tailnum, seats):
+        """A row of the source; its basis."""
+        basis = self.fleet.write(self.fleet.flights, (tailnum, "x", seats))
+        self.source = furthest(self.source, basis.positions)
+        return basis
+
+    def run(self, version, *rows):
+        """A batch that has read all of the source, and makes these rows of it: (tailnum, seats)."""
+        topic, connection = self.output(version), self.fleet.connection
+        records = [
+            (
+                tailnum.encode(),
+                avro.encode(
+                    self.schemas[version], PLANE, {"tailnum": tailnum, "manufacturer": f"v{version}", "seats": seats}
+                ),
+            )
+            for tailnum, seats in rows
+        ]
+        ends = {topic: append(connection, topic, records)} if records else {}
+        self.positions[version] = furthest(self.positions[version], ends)
+        progress = Progress(self.name, version, self.batches[version], self.source, {}, self.positions[version])
+        append(connection, PROGRESS, [(job_key(self.name, version).encode(), msgspec.json.encode(progress))])
+        self.batches[version] += 1
+        return Basis(self.fleet.log, self.positions[version])
+
+    def retire(self, version):
+        catalog = read_catalog(self.fleet.connection)
+        entry = catalog[f"job:{self.name}"]
+        entry["versions"].pop(version)
+        write_catalog(self.fleet.connection, {f"job:{self.name}": entry | {"retired": [version]}})
+
+
+def cutover(fleet, *targets):
+    """Move readers of (job, version); the basis of the command."""
+    at = {job.name: job.positions[version] for job, version in targets}
+    catalog = read_catalog(fleet.connection)
+    record = with_cutover(catalog, {job.name: version for job, version in targets}, at, len(catalog))
+    return Basis(fleet.log, {CATALOG: {0: write_catalog(fleet.connection, record)}})

@@ -1,0 +1,188 @@
+"""Views follow cutovers: over HTTP, with jobs that the test plays."""
+
+import threading
+
+import msgspec
+import pytest
+
+from mainstem.client.basis import parse
+from tests.serve.fleet import header
+from tests.serve.played import PlayedJob, cutover
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def job(fleet, live_registry):
+    job = PlayedJob(fleet, live_registry)
+    job.start("1")
+    return job
+
+
+def views_of(job):
+    return {
+        "seats": {"kind": "key-value", "topics": job.name},
+        "words": {"kind": "search", "topics": job.name},
+        "both": {"kind": "sql", "topics": [job.name, job.fleet.planes]},
+    }
+
+
+def row(http, token=None, tailnum="N1", **params):
+    return http.get("/views/seats/row", params={"tailnum": tailnum, **params}, headers=header(token) if token else {})
+
+
+def made_by(answer):
+    assert answer.status_code == 200, answer.text
+    return answer.json()["row"]["manufacturer"]
+
+
+def test_after_a_cutover_and_a_revert_reads_with_its_token_are_answered_by_the_version_that_came(fleet, job, tmp_path):
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        written = job.write("N1", 1)
+        job.run("1", ("N1", 1))
+        answer = row(http, written)
+        assert (made_by(answer), answer.json()["versions"]) == ("v1", {job.name: "1"})
+        job.start("2")
+        job.run("2", ("N1", 10))
+        moved = cutover(fleet, (job, "2"))
+        answer = row(http, moved)
+        assert (made_by(answer), answer.json()["versions"]) == ("v2", {job.name: "2"})
+        assert answer.headers["Mainstem-Version"] == f"{job.name}@2"
+        assert http.get("/views/words/search", params={"q": "v2"}, headers=header(moved)).json()["total"] == 1
+        table = job.name.replace("-", "_")
+        query = {"sql": f"SELECT manufacturer, seats FROM {table}"}
+        found = http.post("/views/both/query", json=query, headers=header(moved)).json()
+        assert (found["rows"], found["versions"]) == ([["v2", 10]], {job.name: "2"})
+        assert made_by(row(http, moved, version="1")) == "v1"
+        about = http.get("/openapi.json").json()["paths"]["/views/seats/row"]["get"]
+        assert "version" in [each["name"] for each in about["parameters"]]
+        assert "Mainstem-Version" in about["responses"]["200"]["headers"]
+        assert row(http, moved, version="3").status_code == 404
+        assert made_by(row(http, cutover(fleet, (job, "1")))) == "v1"
+        assert made_by(row(http)) == "v1"
+
+
+def test_what_the_old_version_has_answered_is_reached_by_the_new_one_before_it_answers(fleet, job, tmp_path):
+    """Version 2 was ready at the cutover, and has not read what version 1 has answered since."""
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        job.start("2")
+        job.write("N1", 1)
+        job.run("1", ("N1", 1))
+        job.run("2", ("N1", 10))
+        moved = cutover(fleet, (job, "2"))
+        assert made_by(row(http, moved)) == "v2"
+        written = job.write("N1", 2)
+        seen = parse(row(http, job.run("1", ("N1", 2)), version="1").headers["Mainstem-Basis"])
+        assert row(http, written, timeout="0.2").status_code == 503
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(row(http, seen, timeout="50")))
+        asking.start()
+        job.run("2", ("N1", 20))
+        asking.join(60)
+        assert answers[0].json()["row"] == {"tailnum": "N1", "manufacturer": "v2", "seats": 20}
+
+
+def test_all_views_move_in_one_step_and_reads_go_on_until_then(fleet, job, live_registry, tmp_path):
+    other = PlayedJob(fleet, live_registry)
+    other.start("1")
+    views = views_of(job) | {"others": {"kind": "key-value", "topics": other.name}}
+    with fleet.node(tmp_path, **views) as http:
+        job.write("N1", 1)
+        other.source = job.source
+        for each in (job, other):
+            each.run("1", ("N1", 1))
+        token = job.run("1", ("N2", 1)) + other.run("1", ("N2", 1))
+        assert made_by(row(http, token)) == "v1"
+        for each in (job, other):
+            each.start("2", known=each is job)
+            each.run("2", ("N1", 10))
+        moved = cutover(fleet, (job, "2"), (other, "2"))
+        wait_until(
+            lambda: http.get("/views").json()["views"]["seats"].get("moving", {}).get("why") == "", "it is built"
+        )
+        read = row(http, tailnum="N1")
+        assert made_by(read) == "v1"  # the other one is not there yet
+        assert made_by(row(http, parse(read.headers["Mainstem-Basis"]))) == "v1"
+        refused = row(http, moved, timeout="0.2")
+        assert refused.status_code == 503
+        assert f"view others is to move to {other.output('2')}" in refused.json()["error"]["message"]
+        seen, done = [], threading.Event()
+
+        def watch():
+            while not done.is_set():
+                pair = (row(http), http.get("/views/others/row", params={"tailnum": "N1"}), row(http))
+                seen.append([made_by(each) for each in pair])
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        other.announce("2")
+        assert made_by(row(http, moved)) == "v2"
+        done.set()
+        watching.join(60)
+        assert {tuple(each) for each in seen} <= {
+            ("v1", "v1", "v1"), ("v1", "v1", "v2"), ("v1", "v2", "v2"), ("v2", "v2", "v2"),
+        }  # fmt: skip
+
+
+def test_a_node_that_was_down_moves_when_it_is_up_and_answers_with_what_it_had_until_then(fleet, job, tmp_path):
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        job.write("N1", 1)
+        assert made_by(row(http, job.run("1", ("N1", 1)))) == "v1"
+    job.start("2", known=False)
+    job.run("2", ("N1", 10))
+    moved = cutover(fleet, (job, "2"))
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        answer = row(http)
+        assert made_by(answer) == "v1"
+        assert made_by(row(http, parse(answer.headers["Mainstem-Basis"]))) == "v1"
+        assert row(http, moved, timeout="0.2").status_code == 503
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        job.announce("2")
+        assert made_by(row(http, moved)) == "v2"
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        assert made_by(row(http)) == "v2"
+        assert made_by(row(http, version="1")) == "v1"
+
+
+def test_nobody_goes_back_from_a_node_that_has_moved_to_one_that_has_not(fleet, job, tmp_path):
+    with fleet.node(tmp_path / "one", **views_of(job)) as one, fleet.node(tmp_path / "two", **views_of(job)) as two:
+        job.write("N1", 1)
+        token = job.run("1", ("N1", 1))
+        assert [made_by(row(each, token)) for each in (one, two)] == ["v1", "v1"]
+        held = two.node._builds._settle
+        two.node._builds._settle = lambda: None
+        job.start("2")
+        job.run("2", ("N1", 10))
+        answer = row(one, cutover(fleet, (job, "2")))
+        assert made_by(answer) == "v2"
+        seen = parse(answer.headers["Mainstem-Basis"])
+        assert made_by(row(two)) == "v1"
+        assert row(two, seen, timeout="0.2").status_code == 503
+        two.node._builds._settle = held
+        job.run("2", ("N2", 20))
+        assert made_by(row(two, seen)) == "v2"
+
+
+def test_an_index_is_removed_when_nobody_can_come_back_to_it(fleet, job, tmp_path):
+    places = {f"seats{label}": tmp_path / "views" / f"seats{label}" for label in ("", "@2", "@3")}
+
+    def there():
+        return {name for name, place in places.items() if place.exists()}
+
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        for version in "123":
+            if version != "1":
+                job.start(version)
+            job.write("N1", int(version))
+            job.run(version, ("N1", int(version)))
+            if version != "1":
+                assert made_by(row(http, cutover(fleet, (job, version)))) == f"v{version}"
+        wait_until(lambda: there() == {"seats@2", "seats@3"}, "that of version 1 is removed")
+        job.retire("2")
+        wait_until(lambda: there() == {"seats@3"}, "that of version 2 is removed")
+        saved = msgspec.json.decode((tmp_path / "current.json").read_bytes())
+        assert [each["directory"] for each in saved["views"]["seats"]] == ["seats@3"]
+        assert made_by(row(http)) == "v3"
+    (tmp_path / "views" / "seats@9").mkdir()
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        assert made_by(row(http)) == "v3"
+        assert not (tmp_path / "views" / "seats@9").exists()
