@@ -33,7 +33,7 @@ NESTED = st.recursive(VALUES, lambda each: st.lists(each, max_size=3) | st.dicti
 @st.composite
 def histories(draw, *, apart: bool = False, topics: Sequence[str] = (TOPIC,)):
     """Changes with columns a and b in two partitions, whose offsets grow with gaps. Record keys and the columns do not
-    go together; `apart`: none of them is in two partitions.
+    go together; `apart`: none of them is in two partitions. Some delete all that was in their partition.
     """
     changes, ends = [], {}
     for _ in range(draw(st.integers(0, 25))):
@@ -47,7 +47,10 @@ def histories(draw, *, apart: bool = False, topics: Sequence[str] = (TOPIC,)):
         if apart:
             key = key and f"{key}{partition}"
             row = row and row | {"a": 10 * partition + row["a"]}
-        changes.append(Change(topic, partition, offset, key, row))
+        if draw(st.integers(0, 9)) == 0:
+            changes.append(Change(topic, partition, offset, "", None, truncates=True))
+        else:
+            changes.append(Change(topic, partition, offset, key, row))
     return changes
 
 
@@ -75,6 +78,10 @@ def fold_keys(changes: Iterable[Change], columns: Sequence[str]) -> dict[tuple, 
     """Key's columns -> row, partition, offset: the plain way of what a key-value index does."""
     rows, owners, places = {}, {}, {}
     for change in changes:
+        if change.truncates:
+            for each in [each for each, (_, partition, _) in rows.items() if partition == change.partition]:
+                places.pop(owners[each], None)
+                del rows[each], owners[each]
         if change.row is None and not change.key:
             continue
         new = None if change.row is None else tuple(change.row.get(column) for column in columns)
@@ -88,15 +95,18 @@ def fold_keys(changes: Iterable[Change], columns: Sequence[str]) -> dict[tuple, 
     return rows
 
 
-def fold_rows(changes: Iterable[Change]) -> dict[tuple[str, str], Change]:
-    """Topic, record key -> the last change that set a row."""
-    rows = {}
-    for change in changes:
-        if change.row is None:
-            rows.pop((change.topic, change.key), None)
+def fold_rows(changes: Iterable[Change]) -> list[Change]:
+    """The last change of each topic and record key that set a row, and all of those without a key."""
+    rows: dict[tuple, Change] = {}
+    for number, change in enumerate(changes):
+        place = (change.topic, change.key or number)
+        if change.truncates:
+            rows = {k: v for k, v in rows.items() if (v.topic, v.partition) != (change.topic, change.partition)}
+        elif change.row is None:
+            rows.pop(place, None)
         else:
-            rows[change.topic, change.key] = change
-    return rows
+            rows[place] = change
+    return [*rows.values()]
 
 
 def rows_of(count: int, start: int = 0, *, keys: int = 0) -> list[Change]:

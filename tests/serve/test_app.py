@@ -11,6 +11,7 @@ from mainstem.client.append import append
 from mainstem.client.basis import Basis, parse
 from mainstem.client.catalog import write_catalog
 from mainstem.client.internal import CATALOG, PROGRESS
+from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Progress
 from mainstem.client.topics import ensure_topic
 from mainstem.registry import avro
@@ -267,3 +268,52 @@ def test_a_topic_that_is_deleted_and_made_anew_is_read_anew(fleet, live_registry
     with fleet.node(tmp_path, **view) as http:
         found = http.get("/views/planes/rows", headers=header(basis)).json()["rows"]
         assert [(row["tailnum"], row["seats"]) for row in found] == [("N2", 22)]
+
+
+def test_a_table_that_its_source_truncates_is_empty_and_as_of_before_it_is_not(fleet, live_registry, tmp_path):
+    change = {
+        "type": "record",
+        "name": "Change",
+        "mainstem": "change",
+        "fields": [
+            {"name": "op", "type": "string"},
+            {"name": "after", "type": ["null", json.loads(PLANE)], "default": None},
+        ],
+    }
+    topic = f"table-{uuid.uuid4().hex[:8]}"
+    ensure_topic(fleet.connection, topic, 2)
+    schema_id = live_registry.register(f"{topic}-value", json.dumps(change))
+    write_catalog(fleet.connection, {f"topic:{topic}": {"kind": "changelog", "key": ["tailnum"]}})
+
+    def written(**rows):
+        records = []
+        for tailnum, seats in rows.items():
+            row = {"op": "c", "after": {"tailnum": tailnum, "manufacturer": "x", "seats": seats}}
+            records.append((tailnum.encode(), avro.encode(schema_id, json.dumps(change), row)))
+        return Basis(fleet.log, {topic: append(fleet.connection, topic, records)})
+
+    views = {
+        "planes": {"kind": "key-value", "topics": topic, "versions": True},
+        "names": {"kind": "search", "topics": [topic, fleet.planes]},
+        "flights": {"kind": "sql", "topics": [topic, fleet.planes]},
+    }
+    with fleet.node(tmp_path, **views) as http:
+
+        def seen(token, **params):
+            rows = http.get("/views/planes/rows", params=params, headers=header(token)).json()["rows"]
+            hits = http.get("/views/names/search", params={"q": "x", "limit": 99}, headers=header(token))
+            hits = hits.json()["hits"]
+            sql = {"sql": f"SELECT tailnum FROM {topic.replace('-', '_')}"}
+            table = http.post("/views/flights/query", json=sql, headers=header(token)).json()["rows"]
+            found = {row["tailnum"] for row in rows}, {hit["row"]["tailnum"] for hit in hits}, {row[0] for row in table}
+            return [sorted(each) for each in found]
+
+        names = [f"N{number}" for number in range(10)]
+        before = fleet.write(fleet.planes, ("M1", "x", 1)) + written(**dict.fromkeys(names, 1))
+        assert seen(before) == [names, sorted(["M1", *names]), names]
+        truncate = avro.encode(schema_id, json.dumps(change), {"op": "t", "after": None})
+        keys = {partition_for(key, 2): key for key in (b"\0truncate%d" % number for number in range(10))}
+        append(fleet.connection, topic, [(key, truncate) for key in keys.values()])
+        after = written(N3=3)
+        assert seen(after) == [["N3"], ["M1", "N3"], ["N3"]]
+        assert seen(after, at=before.token)[0] == names

@@ -42,6 +42,12 @@ def test_a_row_and_a_change_record_are_the_row_that_they_lead_to():
     assert rows.schema_ids == {1, 2}
 
 
+def test_a_truncate_is_one_of_a_changelog():
+    truncate = avro.encode(2, SCHEMAS[2], {"op": "t", "after": None})
+    assert decoder().change(message(truncate, key=b"\0truncate")) == Change("t", 1, 7, "", None, truncates=True)
+    assert not decoder("stream").change(message(truncate)).truncates
+
+
 def test_of_a_stream_all_records_are_kept_whatever_their_key():
     assert decoder("stream").change(message(b'{"id": 5}')) == Change("t", 1, 7, "", {"id": 5})
 

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from mainstem.client.progress import Read
-from mainstem.serve import Applied, to_json
+from mainstem.serve import Applied, Change, to_json
+from mainstem.serve.index import after_truncates
 
 
 def test_where_an_index_is_comes_back_from_its_commit():
@@ -39,3 +40,11 @@ def test_what_is_no_position_is_refused():
 )
 def test_a_value_in_json(value, text):
     assert msgspec.json.encode(to_json(value)).decode() == text
+
+
+def test_what_a_truncate_takes_away_is_only_looked_for_in_other_partitions():
+    row = {"a": 1}
+    before = [Change("t", 0, 0, "x", row), Change("t", 0, 1, "", row), Change("t", 1, 0, "y", row)]
+    after = [Change("t", 0, 3, "x", row), Change("t", 0, 4, "z", None)]
+    left = after_truncates([*before, Change("t", 0, 2, "", None, truncates=True), *after])
+    assert left == [Change("t", 0, 0, "x", None), before[2], *after]

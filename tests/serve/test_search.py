@@ -50,9 +50,7 @@ def everything(index: SearchIndex) -> list[tuple]:
 
 
 def model(changes) -> list[tuple]:
-    rows = [*fold_rows(change for change in changes if change.key).values()]
-    rows += [change for change in changes if not change.key and change.row is not None]
-    return sorted((change.topic, change.partition, change.offset, repr(change.row)) for change in rows)
+    return sorted((each.topic, each.partition, each.offset, repr(each.row)) for each in fold_rows(changes))
 
 
 @settings(max_examples=examples(12))

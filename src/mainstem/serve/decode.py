@@ -10,6 +10,8 @@ from mainstem.registry.avro import split
 from mainstem.registry.reader import SHORTEST_AVRO, decode_value
 from mainstem.serve.index import Change, Row
 
+TRUNCATE = "t"
+"""The operation of a change record that says, in each partition, that the table has been emptied."""
 PLAIN = "value"
 """The column of what is no record: a text, a number, bytes."""
 
@@ -35,17 +37,19 @@ class Decoder:
         except UnicodeDecodeError as error:
             raise CorruptData(f"expected a key of text: {error}") from error
         value = message.value()
-        row = None if value is None else self._row(value)
-        return Change(self.topic, message.partition(), message.offset(), key, row)
+        row, operation = (None, "") if value is None else self._row(value)
+        truncates = operation == TRUNCATE and self.kind == "changelog"
+        return Change(self.topic, message.partition(), message.offset(), "" if truncates else key, row, truncates)
 
-    def _row(self, value: bytes) -> Row | None:
+    def _row(self, value: bytes) -> tuple[Row | None, str]:
+        """The row, and of a change record its operation."""
         row = decode_value(value, self._schema_of)
         if value[:1] == b"\0" and len(value) >= SHORTEST_AVRO:
             schema_id = split(value)[0]
             self.schema_ids.add(schema_id)
             if self._is_change(schema_id):
-                return row["after"]  # type: ignore[no-any-return]
-        return row if isinstance(row, dict) else {PLAIN: row}
+                return row["after"], row["op"]
+        return (row if isinstance(row, dict) else {PLAIN: row}), ""
 
     def _is_change(self, schema_id: int) -> bool:
         if schema_id not in self._changes:

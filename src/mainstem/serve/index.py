@@ -19,13 +19,33 @@ Row = dict[str, Any]
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one record does to an index: it sets the row of its key, or, with None, deletes it."""
+    """What one record does to an index: it sets the row of its key, or, with None, deletes it. One that `truncates`
+    deletes all rows of its topic's partition, which are those of records before it.
+    """
 
     topic: str
     partition: int
     offset: int
     key: str  # the text of the record's key; "" where it has none
     row: Row | None
+    truncates: bool = False
+
+
+def after_truncates(changes: Sequence[Change]) -> list[Change]:
+    """What is left of changes once their truncates are done: of what one of them deletes, the deletion of its key,
+    which may have had a row in another partition.
+    """
+    left: list[Change] = []
+    emptied: set[tuple[str, int]] = set()
+    for change in reversed(changes):
+        place = (change.topic, change.partition)
+        if change.truncates:
+            emptied.add(place)
+        elif place not in emptied:
+            left.append(change)
+        elif change.key:
+            left.append(Change(change.topic, change.partition, change.offset, change.key, None))
+    return left[::-1]
 
 
 class Applied(msgspec.Struct, frozen=True):

@@ -278,13 +278,15 @@ class _Batch:
         texts = list({change.key for change in changes if change.key})
         places: Any = index._db.get([b"k" + text.encode() for text in texts]) if texts else []
         self._places = dict(zip(texts, places, strict=True))
-        self._owners: dict[bytes, str | None] = {}
+        self._owners: dict[bytes, tuple[str, int] | None] = {}  # the record's key and the partition of a row
 
     def lay(self, changes: Sequence[Change]) -> "WriteBatch":
         columns = self._index.key_columns
         for change in changes:
             self._order += 1
-            if change.row is not None:
+            if change.truncates:
+                self._truncate(change)
+            elif change.row is not None:
                 self._set(change, encode_key([change.row.get(column) for column in columns]), change.row)
             elif change.key and (place := self._places[change.key]) is not None:
                 self._remove(change, place)
@@ -298,21 +300,46 @@ class _Batch:
                 self._remove(change, place)
             self._batch.put(b"k" + change.key.encode(), encoded)
             self._places[change.key] = encoded
-        self._owners[encoded] = change.key
+        self._owners[encoded] = change.key, change.partition
         raw = packed(row)
         self._batch.put(b"r" + encoded, pack(change.partition, change.offset, change.key, raw))
         self._version(change, encoded, raw)
 
     def _remove(self, change: Change, encoded: bytes) -> None:
-        if self._owner(encoded) == change.key:
-            self._owners[encoded] = None
-            self._batch.delete(b"r" + encoded)
-            self._version(change, encoded, None)
+        owner = self._owner(encoded)
+        if owner is not None and owner[0] == change.key:
+            self._delete(change, encoded)
 
-    def _owner(self, encoded: bytes) -> str | None:
+    def _delete(self, change: Change, encoded: bytes) -> None:
+        self._owners[encoded] = None
+        self._batch.delete(b"r" + encoded)
+        self._version(change, encoded, None)
+
+    def _truncate(self, change: Change) -> None:
+        """Every row of the partition, those of this batch and those of before."""
+        rows = {each: owner[0] for each, owner in self._owners.items() if owner and owner[1] == change.partition}
+        iterator = self._index._db.iter()
+        iterator.seek(b"r")
+        while _valid(iterator) and (key := iterator.key()).startswith(b"r"):
+            if key[1:] not in self._owners:
+                partition, _, text, _ = unpack(iterator.value())
+                if partition == change.partition:
+                    rows[key[1:]] = text
+            iterator.next()
+        for encoded, text in rows.items():
+            self._delete(change, encoded)
+            if text:
+                self._batch.delete(b"k" + text.encode())
+                self._places[text] = None
+
+    def _owner(self, encoded: bytes) -> tuple[str, int] | None:
         if encoded not in self._owners:
             value = self._index._db.get(b"r" + encoded)
-            self._owners[encoded] = None if value is None else unpack(value)[2]
+            if value is None:
+                self._owners[encoded] = None
+            else:
+                partition, _, text, _ = unpack(value)
+                self._owners[encoded] = text, partition
         return self._owners[encoded]
 
     def _version(self, change: Change, encoded: bytes, row: msgspec.Raw | None) -> None:

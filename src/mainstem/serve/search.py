@@ -2,6 +2,7 @@
 
     field      of a document                      of the state
     __id       hash of topic and key              "applied"
+    __place    hash of topic and partition        -
     __row      [topic, partition, offset, row]    [applied as JSON]
     columns    for the search, not stored         -
 
@@ -27,7 +28,7 @@ from mainstem.core.errors import UserError
 from mainstem.core.files import make_directory
 from mainstem.serve.directory import IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged
-from mainstem.serve.index import Applied, Change, Row
+from mainstem.serve.index import Applied, Change, Row, after_truncates
 from mainstem.serve.rows import pack, unpack
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class SearchIndex:
             IndexDamaged, IndexInUse, IndexUnavailable: see there.
         """
         _check_fields(fields)
-        directory = IndexDirectory.open(path, KIND, {"fields": dict(fields)})
+        directory = IndexDirectory.open(path, KIND, {"fields": dict(fields), "places": True})
         try:
             index = SearchIndex(directory, fields)
             with directory.explained():
@@ -100,12 +101,16 @@ class SearchIndex:
 
     def apply(self, changes: Sequence[Change], applied: Applied) -> None:
         """As in `Index`: readers see it after `commit`. After an error all that was pending is gone."""
-        last = {_id_of(change): change for change in changes if change.key or change.row is not None}
+        emptied = {_place_of(change) for change in changes if change.truncates}
+        left = after_truncates(changes)
+        last = {_id_of(change): change for change in left if change.key or change.row is not None}
         with self.directory.explained():
             documents = {
                 id_: None if change.row is None else self._document(id_, change) for id_, change in last.items()
             }
             with self._all_or_nothing():
+                for place in emptied:
+                    self._writer.delete_documents_by_term("__place", place)
                 for id_, document in documents.items():
                     self._writer.delete_documents_by_term("__id", id_)
                     if document is not None:
@@ -212,6 +217,7 @@ class SearchIndex:
 
     def _document(self, id_: str, change: Change) -> "Document":
         document = _new_document(id_, pack(change.topic, change.partition, change.offset, change.row))
+        document.add_text("__place", _place_of(change))
         for column, kind in self.fields.items():
             for value in _values((change.row or {}).get(column)):
                 _ADD[kind](document, column, value)
@@ -265,6 +271,7 @@ def _schema(fields: Mapping[str, str]) -> "Schema":
 
     builder = SchemaBuilder()
     builder.add_text_field("__id", tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("__place", tokenizer_name="raw", index_option="basic")
     builder.add_bytes_field("__row", stored=True)
     for name, kind in fields.items():
         match kind:
@@ -286,7 +293,16 @@ def _schema(fields: Mapping[str, str]) -> "Schema":
 def _id_of(change: Change) -> str:
     """One key, one document; records without a key are all kept."""
     one = ("key", change.key) if change.key else ("record", f"{change.partition}:{change.offset}")
-    return blake2b("\0".join((change.topic, *one)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return _hash(change.topic, *one)
+
+
+def _place_of(change: Change) -> str:
+    """What a truncate deletes by."""
+    return _hash(change.topic, str(change.partition))
+
+
+def _hash(*parts: str) -> str:
+    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _new_document(id_: str, row: bytes) -> "Document":

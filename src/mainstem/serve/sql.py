@@ -26,7 +26,7 @@ import msgspec
 from mainstem.serve.columns import KEY, OFFSET, OWN, PARTITION, TableShape, check_shapes, quoted, wider
 from mainstem.serve.directory import IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged, IndexUnavailable, OtherShape
-from mainstem.serve.index import Applied, Change, Row, to_json
+from mainstem.serve.index import Applied, Change, Row, after_truncates, to_json
 
 if TYPE_CHECKING:
     import duckdb
@@ -237,6 +237,9 @@ class SqlIndex:
         shape = self._tables[topic]
         table = quoted(shape.table(topic))
         if shape.kind == "changelog":
+            if emptied := {change.partition for change in changes if change.truncates}:
+                self._writer.execute(f"DELETE FROM {table} WHERE {PARTITION} IN ({', '.join(map(str, emptied))})")  # noqa: S608
+            changes = after_truncates(changes)
             last = {change.key or index: change for index, change in enumerate(changes)}  # without a key all are kept
             changes = list(last.values())
             keys = [change.key for change in changes if change.key]
