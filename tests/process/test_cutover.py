@@ -10,7 +10,7 @@ from mainstem.client.topics import cluster_id, end_offsets
 from mainstem.core import ManualClock, UserError
 from mainstem.process import cutover as module
 from mainstem.process.cutover import NotReached, Overtaken, Waiting, cutover, revert
-from mainstem.process.versions import RETIRED_FILE
+from mainstem.process.versions import RETIRED_FILE, Asked, write_asked
 from tests.support.versions import write_read, write_versions
 
 
@@ -71,6 +71,33 @@ def test_what_the_current_version_has_read_is_waited_for(log_connection, jobs, t
     with pytest.raises(NotReached, match=f"job {job}@1 has 1 offsets to go; nothing is changed$"):
         revert(log_connection, tmp_path, [job], Waiting(timeout_seconds=0, clock=clock))
     assert current(log_connection, job) == ["2"]
+
+
+def test_windows_that_the_current_version_has_closed_are_waited_for(log_connection, jobs, tmp_path):
+    job, _ = jobs
+    write_versions(log_connection, job, windows_by="at")
+    write_read(log_connection, job, "1", 10, event_time=90_000)
+    write_read(log_connection, job, "2", 10, event_time=30_000)
+    told = []
+
+    def pause(seconds):
+        write_read(log_connection, job, "2", 10, event_time=90_000)
+
+    cutover(log_connection, tmp_path, {job: "2"}, Waiting(pause=pause, tell=told.append))
+    assert told == [f"job {job}@2 has windows of 60 s to close"]
+
+
+def test_a_version_that_was_only_asked_for_is_waited_for(log_connection, jobs, tmp_path):
+    job, _ = jobs
+    write_asked(tmp_path / "jobs" / job_key(job, "3"), Asked(job, "3", "c0de", f"{job}.v3", 0))
+    told = []
+
+    def pause(seconds):
+        write_versions(log_connection, job, ("1", "2", "3"))
+
+    cutover(log_connection, tmp_path, {job: "3"}, Waiting(pause=pause, tell=told.append))
+    assert told == [f"job {job}@3 has not started"]
+    assert current(log_connection, job) == ["3"]
 
 
 def test_who_is_interrupted_has_changed_nothing(log_connection, jobs, tmp_path):

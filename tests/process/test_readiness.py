@@ -57,6 +57,23 @@ def test_what_only_the_other_version_reads_is_pinned_at_its_end():
     assert pin.missing(seen(jobs, {"sums@3": {"orders": 5, "returns": 7}}, {"returns": 70}), "sums", "3") == 0
 
 
+def test_a_version_is_ready_once_it_has_closed_the_windows_that_the_current_one_had():
+    """It writes them a batch after it has read their rows: whoever came to it before would miss them."""
+    jobs = {key: each | {"windows_by": "at"} for key, each in JOBS.items()}
+
+    def now(heard, jobs=jobs):
+        markers = {key: Marker("sums", key[-1], "", 0, {}, event_time=each) for key, each in heard.items()}
+        catalog = {"job:sums": {"versions": {key[-1]: each for key, each in jobs.items()}}}
+        return Look(catalog, markers, {})
+
+    pin = Pin(now({"sums@1": 9_000}), "sums", "1")
+    found = [pin.open_ms(now({"sums@1": 90_000, "sums@2": at}), "sums", "2") for at in (0, 8_000, 9_000, 90_000)]
+    assert found == [9_000, 1_000, 0, 0]
+    assert pin.open_ms(now({}), "sums", "2") == 9_000
+    other = jobs | {"sums@2": jobs["sums@2"] | {"windows_by": "sent"}}
+    assert pin.open_ms(now({"sums@2": 0}, other), "sums", "2") == 0  # times of another column say nothing
+
+
 def test_a_catalog_in_which_jobs_read_themselves_holds_nobody_up():
     jobs = {"a@1": about("a", "b"), "b@1": about("b", "a"), "a@2": about("a.v2", "c"), "b@2": about("c", "a.v2")}
     now = seen(jobs, {"a@1": {"b": 5}}, {})

@@ -15,7 +15,7 @@ import pytest
 from mainstem.client.append import append
 from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.internal import COMMITS, PROGRESS
-from mainstem.client.progress import Marker, Progress
+from mainstem.client.progress import Marker, Progress, read_markers
 from mainstem.client.reports import read_reports
 from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock
@@ -170,7 +170,11 @@ def test_rows_go_through_a_join_with_a_table_and_through_windows(
     assert set(positions) >= {2, 5}
     catalog = read_catalog(log_connection)
     assert catalog[f"topic:{shop}.hourly"]["key"] == ["region", "hour"]
-    assert catalog["job:hourly"]["versions"]["1"]["output"] == f"{shop}.hourly"
+    version = catalog["job:hourly"]["versions"]["1"]
+    assert (version["output"], version["windows_by"]) == (f"{shop}.hourly", "at")
+    markers = read_markers(log_connection)
+    assert markers["hourly@1"].event_time >= int((NOON + timedelta(hours=3)).timestamp() * 1000) + 30 * 60_000  # and the delay
+    assert markers["enriched@1"].event_time == 0
 
 
 def read_all(connection, topic):

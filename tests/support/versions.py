@@ -9,7 +9,7 @@ from mainstem.client.progress import Marker
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
 
 
-def write_versions(connection, job, versions=("1", "2"), *, source="orders", code="c0de"):
+def write_versions(connection, job, versions=("1", "2"), *, source="orders", code="c0de", windows_by=""):
     """The catalog's entry of a job: each version reads `source`, of one partition; the first one is current."""
     ensure_internal_topics(connection)
     ensure_topic(connection, source, 1)
@@ -24,11 +24,12 @@ def write_versions(connection, job, versions=("1", "2"), *, source="orders", cod
             "tables": [],
             "determinism": "prefix-deterministic",
             "reason": "",
+            "windows_by": windows_by,
         }
     write_catalog(connection, {f"job:{job}": {"versions": found, "current": versions[0]}})
 
 
-def write_read(connection, job, version, position, *, source="orders"):
-    """A version has read its input up to `position`."""
-    marker = Marker(job, version, "uuid", position, {"o": {source: {0: position}}})
+def write_read(connection, job, version, position, *, source="orders", event_time=0):
+    """A version has read its input up to `position`, and closed windows up to `event_time`."""
+    marker = Marker(job, version, "uuid", position, {"o": {source: {0: position}}}, event_time=event_time)
     append(connection, COMMITS, [(job_key(job, version).encode(), msgspec.json.encode(marker))])

@@ -90,6 +90,9 @@ class Marker(msgspec.Struct, frozen=True):
     written: dict[str, dict[int, Written]] = {}  # of all batches so far
     read: Reads = {}  # likewise
     topics: dict[str, str] = {}  # id of each topic that it reads or writes; none in markers of before they were kept
+    event_time: int = (
+        0  # up to which the batch was told that all has come, in ms since 1970: its watermark and the delay
+    )
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):

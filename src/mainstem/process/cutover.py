@@ -28,7 +28,7 @@ from mainstem.client.topics import cluster_id
 from mainstem.core import Clock, Retriable, SystemClock, UserError
 from mainstem.process.readiness import Look, Pin, look
 from mainstem.process.retire import hold_catalog
-from mainstem.process.versions import is_retired
+from mainstem.process.versions import is_bound, is_retired
 
 TIMEOUT_SECONDS = 600.0
 LOOK_EVERY_SECONDS = 0.5
@@ -109,12 +109,13 @@ def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[s
     now = look(connection)
     targets = choose(now)
     for job, version in targets.items():
-        check_target(entries(now.catalog, "job"), now.current, job, version)
+        if now.about(job, version) or not is_bound(data, job, version):  # else it is about to start
+            check_target(entries(now.catalog, "job"), now.current, job, version)
     current = {job: now.current[job] for job in targets}
     pins = {job: Pin(now, job, current[job]) for job in targets}
     wait_until_read(connection, targets, pins, waiting)
     reached = look(connection, decided=True)  # afterwards: what covers the pin is in their outputs, up to these ends
-    outputs = {job: str(now.about(job, version)["output"]) for job, version in targets.items()}
+    outputs = {job: str(reached.about(job, version)["output"]) for job, version in targets.items()}
     at = {job: pins[job].positions | {outputs[job]: reached.end(outputs[job])} for job in targets}
     with hold_catalog(data):
         catalog = read_catalog(connection, linearizable=True)
@@ -172,7 +173,10 @@ def _left(now: Look, pin: Pin, job: str, version: str) -> str:
     if not now.about(job, version):
         return f"job {job_key(job, version)} has not started"
     count = pin.missing(now, job, version)
-    return f"job {job_key(job, version)} has {count:,} offsets to go" if count else ""
+    if count:
+        return f"job {job_key(job, version)} has {count:,} offsets to go"
+    open_ms = pin.open_ms(now, job, version)
+    return f"job {job_key(job, version)} has windows of {open_ms / 1000:,.0f} s to close" if open_ms else ""
 
 
 def _check_still(data: Path, found: Mapping[str, str], job: str, version: str, current: str) -> None:

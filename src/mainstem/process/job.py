@@ -153,10 +153,10 @@ class RunningJob:
         self._injections = 0
         self._lock = threading.Lock()
         watermark = spec.job.watermark
-        delay = milliseconds(watermark.delay) if watermark else None
+        self._delay = milliseconds(watermark.delay) or 0 if watermark else 0
         self._rules: StatefulRules | StatelessRules = StatelessRules()
         if spec.analysis.stateful:
-            self._rules = StatefulRules(delay or 0, spec.analysis.horizon)
+            self._rules = StatefulRules(self._delay, spec.analysis.horizon)
 
     # -- the query
 
@@ -421,6 +421,7 @@ class RunningJob:
                 start_offsets=start,
                 reads=read,
                 topics=self._topics.kept,
+                event_time=plan.watermark + self._delay if plan.watermark else 0,
             )
         finally:
             if kept is not None:

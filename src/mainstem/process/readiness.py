@@ -3,6 +3,9 @@
     version 1 has read   orders 0:5120        the pin: what readers may have seen something of
     version 2 has read   orders 0:4980        140 offsets to go; at 5120 it is ready, whatever has come meanwhile
 
+A version that keeps windows must have closed those that the other one has closed, too: it writes them a batch after it
+has read their rows.
+
 A position is pinned once, when somebody asks. A small lag says nothing: a version that is slower than its input never
 is done with what was there, and one that has just started has none. A version that reads other topics than the current
 one is measured by what they are made of, through the jobs that write them; where nobody's job writes one, by its end.
@@ -44,6 +47,15 @@ class Look(msgspec.Struct, frozen=True):
         """Up to where a version has read its streams."""
         marker = self.markers.get(job_key(job, version))
         return merge_positions(marker.end_offsets) if marker is not None else {}
+
+    def event_time(self, job: str, version: str) -> int:
+        """Up to which a version knows that all has come, in ms since 1970; 0: it knows nothing, or has no need to."""
+        marker = self.markers.get(job_key(job, version))
+        return marker.event_time if marker is not None else 0
+
+    def windows_by(self, job: str, version: str) -> str:
+        """The column of the windows that a version keeps; empty: none."""
+        return str(self.about(job, version).get("windows_by", ""))
 
     def streams(self, job: str, version: str) -> list[str]:
         """The topics that a version reads record by record."""
@@ -95,6 +107,14 @@ class Pin:
 
     def __init__(self, seen: Look, job: str, version: str) -> None:
         self.positions = _seen_by(seen, job, version, frozenset())
+        self._windows = seen.windows_by(job, version), seen.event_time(job, version)
+
+    def open_ms(self, now: Look, job: str, version: str) -> int:
+        """How far a version of the same job still has to close windows, in ms of event time; 0: as far as the pin says.
+        Windows by another column are not comparable.
+        """
+        column, closed = self._windows
+        return max(0, closed - now.event_time(job, version)) if column == now.windows_by(job, version) else 0
 
     def missing(self, now: Look, job: str, version: str) -> int:
         """How many offsets a version, and those that it reads from, still have to read; 0: it has reached the pin."""

@@ -27,7 +27,7 @@ from mainstem.client.writer import read_source
 from mainstem.core import Clock, MainstemError, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, analyse, describe, recall, remember
-from mainstem.process.declare import BadDeclaration
+from mainstem.process.declare import BadDeclaration, Job
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import Follower
 from mainstem.process.identity import lost_input, lost_output, used_topics
@@ -357,7 +357,7 @@ class JobDriver:
             self._check_output(spec.key, spec.fixed.output, exists=False)
             write_fixed(spec.home, spec.fixed)
         kind = self._project.topics[spec.job.to].kind
-        _announce(self._connection, spec.fixed, kind, spec.job.key, spec.analysis, spec.inputs)
+        _announce(self._connection, spec.fixed, kind, spec.job, spec.analysis, spec.inputs)
 
     def _check_output(self, key: str, output: str, *, exists: bool) -> None:
         """Refuse to be a second writer: every row would be there twice, and the books balance all the same.
@@ -532,11 +532,11 @@ def _knows(registry: Registry, schema_id: int) -> bool:
 
 
 def _announce(
-    connection: Connection, fixed: Fixed, kind: str, key: tuple[str, ...], analysis: Analysis, inputs: tuple[Input, ...]
+    connection: Connection, fixed: Fixed, kind: str, declared: Job, analysis: Analysis, inputs: tuple[Input, ...]
 ) -> None:
     """Tell the catalog what the output is and which version writes it; nothing is written if it knows."""
     producer = f"job:{fixed.job}"
-    entry = TopicEntry(kind, key, analysis.event_time, subject_of(fixed.output), producer)
+    entry = TopicEntry(kind, declared.key, analysis.event_time, subject_of(fixed.output), producer)
     version = {
         "code": fixed.sha,
         "output": fixed.output,
@@ -545,6 +545,8 @@ def _announce(
         "determinism": analysis.determinism.value,
         "reason": analysis.reason,
     }
+    if analysis.stateful and declared.watermark is not None:
+        version["windows_by"] = declared.watermark.column
     catalog = read_catalog(connection)
     job = dict(catalog.get(f"job:{fixed.job}", {}))
     job["versions"] = job.get("versions", {}) | {fixed.version: version}

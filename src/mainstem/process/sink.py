@@ -104,6 +104,7 @@ class BatchSink:
         start_offsets: Mapping[str, NextOffsets] | None = None,
         reads: Callable[[], Reads] = dict,
         topics: Mapping[str, str] | None = None,
+        event_time: int = 0,
     ) -> BatchResult:
         """Write a batch once, whatever happens; on return it is durable and visible.
 
@@ -117,6 +118,7 @@ class BatchSink:
             start_offsets: where the batch starts, if known: then it is checked against the last commit.
             reads: called once the rows are written: what the batch read, for the audit. What it raises ends the batch.
             topics: the id of each topic that the job reads or writes.
+            event_time: of the marker: windows that end a delay before it are closed. In ms since 1970.
 
         Raises:
             SinkRefused: marker and checkpoint do not fit together; the hint names the repair.
@@ -135,7 +137,7 @@ class BatchSink:
             share = WriteShare(plan, self._partitions)
             outputs = self._run(self._place(batch_df), share)
             written = time.monotonic()
-            marker = committer.commit(batch, end_offsets, outputs, tables, reads(), topics)
+            marker = committer.commit(batch, end_offsets, outputs, tables, reads(), topics, event_time)
         except BaseException:
             committer.abort()
             raise

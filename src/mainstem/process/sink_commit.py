@@ -135,6 +135,7 @@ class BatchCommitter:
         tables: NextOffsets | None = None,
         reads: Reads | None = None,
         topics: Mapping[str, str] | None = None,
+        event_time: int = 0,
     ) -> Marker:
         """Make the batch visible: its rows, its marker and its progress at once. Steps 5 to 8 above.
 
@@ -155,6 +156,7 @@ class BatchCommitter:
             written=add_written(self.marker.written if self.marker else {}, by_topic),
             read=add_reads(self.marker.read if self.marker else {}, reads or {}),
             topics=dict(topics or {}),
+            event_time=event_time,
         )
         ends = {topic: {p: each.last + 1 for p, each in parts.items()} for topic, parts in by_topic.items()}
         progress = Progress(self.job.job, self.job.version, batch, positions, dict(tables or {}), ends)

@@ -39,14 +39,16 @@ def job_versions(connection: Connection, data: Path, job: str, tasks: Sequence[T
     found = []
     for state in states:
         started = bool(now.about(job, state.version))
-        behind = 0 if state.version == current else Pin(now, job, current).missing(now, job, state.version)
+        pin = Pin(now, job, current)
+        behind = 0 if state.version == current else pin.missing(now, job, state.version)
+        open_ms = 0 if state.version == current else pin.open_ms(now, job, state.version)
         found.append(
             JobVersion(
                 **msgspec.structs.asdict(state),
                 previous=state.version == previous,
                 frozen_at=_frozen_at(data, state.code),
                 behind=behind,
-                ready=started and not behind,
+                ready=started and not behind and not open_ms,
             )
         )
     return found
