@@ -198,3 +198,17 @@ def add_sinks(directory, names):
     text = settings.read_text().replace('"small"', f'"{directory.name}"')
     tables = (f'[sinks.{name}]\ntype = "delta"\npath = "{name}"\n' for name in names)
     settings.write_text(text + "".join(tables))
+
+
+def test_a_serving_node_that_no_project_has_any_more_is_forgotten(at, tmp_path):
+    connection, _ = at
+    directory = write_project(tmp_path / "p")
+    settings = (directory / "mainstem.toml").read_text()
+    view = 'views.o = { kind = "sql", topics = "orders" }\n'
+    two = 'listen = ["127.0.0.1:9611", "127.0.0.1:9612"]\n'
+    (directory / "mainstem.toml").write_text(f"{settings}\n[serve.a]\n{two}{view}\n[serve.b]\n{view}")
+    declared(directory, at)
+    write_catalog(connection, {f"node:{name}": {"views": {}} for name in ("a-1", "a-2", "b", "another")})
+    (directory / "mainstem.toml").write_text(f"{settings}\n[serve.a]\n{view}")
+    declared(directory, at)
+    assert {key for key in read_catalog(connection) if key.startswith("node:")} == {"node:another"}

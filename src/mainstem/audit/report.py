@@ -7,7 +7,7 @@ from typing import Any
 from mainstem.audit.books import Count, Line, WriterStatement, balance
 from mainstem.audit.scan import scan
 from mainstem.client import topics
-from mainstem.client.catalog import entries, read_catalog, retired_readers, sinks_of
+from mainstem.client.catalog import VIEW, entries, read_catalog, retired_readers, sinks_of, view_reads
 from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
@@ -38,11 +38,14 @@ def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
     }
     before = list(_writers(connection, existing))
     catalog = read_catalog(connection) if CATALOG in existing else {}
+    views = view_reads(catalog)
     retired = retired_readers(catalog)  # of a reader that reads no more, nothing is expected
     readers = [
         report
         for report in read_reports(connection, existing)
-        if TopicPartition(report.topic, report.partition) in wanted and report.reader not in retired
+        if TopicPartition(report.topic, report.partition) in wanted
+        and report.reader not in retired
+        and (not report.reader.startswith(VIEW) or report.topic in views.get(report.reader, ()))
     ]
     for report in readers:
         wanted[TopicPartition(report.topic, report.partition)].add(report.end)
@@ -54,7 +57,8 @@ def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
 def known_readers(
     catalog: Mapping[str, dict[str, Any]], partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, set[str]]:
-    """Who reads each partition, by the catalog: every version of a job its inputs, a sink what its entry names.
+    """Who reads each partition, by the catalog: every version of a job its inputs, a sink what its entry names, a view
+    what its node says.
 
     A sink's entry holds `topics`, a list, or `pattern`, a regular expression; and `reader`, where the name under which
     it speaks to the audit is not the sink's own.
@@ -70,6 +74,7 @@ def known_readers(
         pattern = sink.get("pattern")
         matched = {topic for topic in by_topic if pattern is not None and re.fullmatch(pattern, topic)}
         readers.append((sink.get("reader", name), matched | set(sink.get("topics", ()))))
+    readers += view_reads(catalog).items()
     known: dict[TopicPartition, set[str]] = {}
     for reader, read in readers:
         for topic in read:

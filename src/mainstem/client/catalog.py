@@ -18,6 +18,10 @@ RETIRED = "retired"
 """Of a job's entry: the versions that never run again. Of a sink's: true where its project has it no more."""
 
 
+VIEW = "view "
+"""How the name begins under which a view speaks to the audit; no sink has such a name."""
+
+
 class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a topic is, for whoever reads it."""
 
@@ -76,6 +80,22 @@ def sinks_of(catalog: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
     return {name: sink for name, sink in entries(catalog, "sink").items() if not sink.get(RETIRED)}
 
 
+def view_reader(view: str, node: str) -> str:
+    """The name under which a view of a serving node speaks to the audit."""
+    return f"{VIEW}{view}@{node}"
+
+
+def view_reads(catalog: Mapping[str, dict[str, Any]]) -> dict[str, set[str]]:
+    """The topics that views of serving nodes read, by the names under which they speak to the audit. What others of
+    that kind have said is of views, or of topics of views, that are no more.
+    """
+    return {
+        view_reader(view, node): set(about.get("reads", ()))
+        for node, entry in entries(catalog, "node").items()
+        for view, about in entry.get("views", {}).items()
+    }
+
+
 def users_of(catalog: Mapping[str, dict[str, Any]], topic: str) -> tuple[list[str], list[str]]:
     """Who writes a topic and who reads it, as people call them: `source shop`, `job totals@1`, `sink lakehouse`."""
     producer = topic_entries(catalog).get(topic, TopicEntry()).producer or ""
@@ -89,6 +109,7 @@ def users_of(catalog: Mapping[str, dict[str, Any]], topic: str) -> tuple[list[st
     for sink, about in sinks_of(catalog).items():
         if topic in about.get("topics", ()) or re.fullmatch(about.get("pattern", ""), topic):
             readers.append(f"sink {sink}")
+    readers += [reader for reader, topics in view_reads(catalog).items() if topic in topics]
     return writers, readers
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.client.basis import furthest, reaches
-from mainstem.client.catalog import TopicEntry, topic_entries
+from mainstem.client.catalog import TopicEntry, topic_entries, view_reader
 from mainstem.client.connection import Connection
 from mainstem.client.lineage import Lineage
 from mainstem.client.progress import NextOffsets
@@ -31,6 +31,7 @@ from mainstem.serve.build import Build
 from mainstem.serve.config import ServeConfig
 from mainstem.serve.engines import Engine
 from mainstem.serve.keeper import Keeper, News
+from mainstem.serve.reports import Books, Reports
 from mainstem.serve.saved import Kept, Saved, load, save
 from mainstem.serve.targets import Target, is_kept, places, target
 from mainstem.serve.view import View
@@ -83,6 +84,7 @@ class Builds:
         self._asked: Saved | None = None  # it is being written
         self._threads: dict[str, threading.Thread] = {}  # by the directory that they have
         self._worker: Worker | None = None
+        self._reports: Reports | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # -- what the catalog says
@@ -129,6 +131,7 @@ class Builds:
         """As it was left; a view that is new begins with what its names mean now."""
         self._loop = asyncio.get_running_loop()
         self._worker = Worker("current views", self._write)
+        self._reports = Reports(self._connection, self._books)
         found = load(self._directory, log_id)
         for view in self.views.values():
             kept = [each for each in found.views.get(view.name, []) if tuple(each.topics) == view.config.names]
@@ -248,6 +251,8 @@ class Builds:
 
         def see(news: News) -> None:
             build.see(news)
+            if self._reports is not None:
+                self._reports.wake()
             self.settle()
 
         build.engine = Engine(build.config, build.target.topics, self._entries, self._config.sql_memory)
@@ -307,6 +312,29 @@ class Builds:
             positions = furthest(positions, self._lineage.seen(topic, position))
         return positions
 
+    def _books(self) -> list[tuple[str, Books]]:
+        """For the audit; from any thread."""
+        return [
+            (view_reader(view.name, self._node), build.keeper.books)
+            for view in self.views.values()
+            for build in [*view.builds.values()]
+            if build.keeper is not None
+        ]
+
+    def about(self) -> dict[str, Any]:
+        """The views for the catalog: which topics are read for each, and which of them answer; from any thread."""
+        found = {}
+        for view in self.views.values():
+            current, kept = view.current, [each for each in [*view.builds.values()] if each is not view.moving]
+            found[view.name] = {
+                "kind": view.config.kind,
+                "topics": list(view.config.names),
+                "reads": sorted({topic for each in kept for topic in each.topics}),
+                "current": {} if current is None else current.target.topics,
+                "versions": view.versions,
+            }
+        return found
+
     @property
     def states(self) -> list[TaskState]:
         """How each index is; from any thread."""
@@ -314,14 +342,14 @@ class Builds:
         for view in self.views.values():
             current = view.current
             if current is None:
-                found.append(TaskState(f"view {view.name}@{self._node}", "idle", error=view.why))
+                found.append(TaskState(view_reader(view.name, self._node), "idle", error=view.why))
             found += [build.state(self._task(build)) for build in [*view.builds.values()]]
         return found
 
     def _task(self, build: Build) -> str:
         """Its name for people: that of the view, and of which version it is where it does not answer."""
         view = self.views[build.view]
-        name = f"view {view.name}@{self._node}"
+        name = view_reader(view.name, self._node)
         return name if build is view.current else f"{name}, of {build.target.told}"
 
     async def close(self) -> None:
@@ -331,8 +359,9 @@ class Builds:
                 build.stop.set()
         for thread in [*self._threads.values()]:
             await asyncio.to_thread(thread.join, STOP_SECONDS)
-        if self._worker is not None:
-            await asyncio.to_thread(self._worker.close, STOP_SECONDS)
+        for worker in (self._worker, self._reports):
+            if worker is not None:
+                await asyncio.to_thread(worker.close, STOP_SECONDS)
 
 
 def _kept(build: Build) -> Kept:

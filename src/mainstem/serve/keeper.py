@@ -72,6 +72,7 @@ class Keeper:
     Attributes:
         upper: no reader of the index has seen anything beyond it: it is moved before what it covers is applied.
         hurry: somebody waits for what is not committed.
+        books: what has been applied, and is visible: topic -> partition -> from where to where it was read.
         state: how it goes, for people.
     """
 
@@ -89,6 +90,7 @@ class Keeper:
         clock: Clock | None = None,
     ) -> None:
         self.upper: NextOffsets = {}
+        self.books: dict[str, dict[int, Read]] = {}
         self.hurry = False
         self._engine = engine
         self._connection = connection
@@ -152,7 +154,7 @@ class Keeper:
         try:
             applied = index.applied or Applied(found.log, found.ids, {})
             reads = _from(applied.reads, found.starts)
-            self.upper = Applied(found.log, found.ids, reads).position
+            self.upper, self.books = Applied(found.log, found.ids, reads).position, reads
             if self.state.state == "idle":
                 self._attempts.go_on()
                 self._on_change()
@@ -233,7 +235,7 @@ class Keeper:
                     index.commit()
                     committed_at = now
                 if not index.pending and told != self.upper:
-                    told = self.upper
+                    told, self.books = self.upper, reads
                     self._tell(Reached(told))
                 if self._snapshot_every_s and now - snapshot_at >= self._snapshot_every_s:
                     self._snapshot(index)

@@ -15,7 +15,7 @@ To know the catalog is to answer as it says: of a cutover that the token has see
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from mainstem.client.internal import CATALOG
 from mainstem.client.lineage import Lineage
 from mainstem.client.progress import NextOffsets
 from mainstem.client.topics import cluster_id, ensure_internal_topics
-from mainstem.core import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
 from mainstem.serve import control
@@ -73,6 +72,7 @@ class Node:
         self._changes = Changes()
         self._on_change = on_change
         self._worker: Worker | None = None  # tells the states
+        self._announcer: Worker | None = None
         self._builds = Builds(
             name, config, connection, directory, self.lineage, tell=self._changes.tell, on_change=self._changed
         )
@@ -101,9 +101,16 @@ class Node:
 
     def announce(self, address: str) -> None:
         """Tell the catalog where it answers, for those who look for a view."""
-        views = {name: {"kind": view.kind, "topics": list(view.names)} for name, view in self.config.views.items()}
-        entry = {f"node:{self.name}": {"address": address, "views": views}}
-        self._start("announce", _announce, self._connection, entry)
+        self._announced: dict[str, Any] = {}
+
+        def announce() -> None:
+            entry = {"address": address, "views": self._builds.about()}
+            if entry != self._announced:
+                write_catalog(self._connection, {f"node:{self.name}": entry})
+                self._announced = entry
+
+        self._announcer = Worker("announce", announce)
+        self._announcer.wake()
 
     async def close(self) -> None:
         """Close the indexes; what was answered is there."""
@@ -111,13 +118,15 @@ class Node:
         await self._builds.close()
         for thread in self._threads:
             await asyncio.to_thread(thread.join, STOP_SECONDS)
-        if self._worker is not None:
-            await asyncio.to_thread(self._worker.close, STOP_SECONDS)
+        for worker in (self._worker, self._announcer):
+            if worker is not None:
+                await asyncio.to_thread(worker.close, STOP_SECONDS)
 
     def _changed(self) -> None:
         """The state of a view has; from any thread."""
-        if self._worker is not None:
-            self._worker.wake()
+        for worker in (self._worker, self._announcer):
+            if worker is not None:
+                worker.wake()
 
     @property
     def states(self) -> list[TaskState]:
@@ -213,10 +222,3 @@ class Node:
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
-
-
-def _announce(connection: Connection, entry: Mapping[str, Any]) -> None:
-    try:
-        write_catalog(connection, entry)
-    except MainstemError as error:  # it answers all the same
-        log.warning("node_not_announced", error=str(error), hint=error.hint)

@@ -17,10 +17,11 @@ class Worker:
     Args:
         name: of the thread, and in the log.
         work: what it does; after an error it is tried again.
+        pause_seconds: between two times.
     """
 
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        self._name, self._work = name, work
+    def __init__(self, name: str, work: Callable[[], None], *, pause_seconds: float = 0.0) -> None:
+        self._name, self._work, self._pause_seconds = name, work, pause_seconds
         self._woken, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -36,14 +37,16 @@ class Worker:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        while True:
+        closing = False
+        while not closing:
             self._woken.wait()
             self._woken.clear()
+            closing = self._closing.is_set()  # before the work: what was asked for before is done by it
             try:
                 self._work()
             except (MainstemError, OSError) as error:
                 log.warning("not_done", what=self._name, error=str(error))
                 self._closing.wait(AGAIN_SECONDS)
                 self._woken.set()
-            if self._closing.is_set():
-                return
+            else:
+                self._closing.wait(self._pause_seconds)

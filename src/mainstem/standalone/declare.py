@@ -20,6 +20,7 @@ from mainstem.core.config import PROJECT_FILE
 from mainstem.process import Project
 from mainstem.process.topics import create_topic, register_schema
 from mainstem.registry.client import Registry
+from mainstem.serve.config import node_names
 from mainstem.standalone.config import NodeConfig, load_config
 from mainstem.standalone.ends import COLLECTOR, source_of
 
@@ -64,23 +65,35 @@ def declare_topics(project: Project, config: NodeConfig, connection: Connection,
 
 
 def _sinks(project: str, owner: str, config: NodeConfig, known: Mapping[str, dict[str, Any]]) -> dict[str, object]:
-    """What the catalog has to learn of the sinks that the project has, and of those that it had and nobody else has."""
+    """What the catalog has to learn of the sinks and serving nodes that the project has, and of those that it had and
+    nobody else has. Of a node that is no more there is nothing to keep: its views read no more.
+    """
     key, now = f"project:{owner}", {*config.connect_sinks, *config.lakehouses}
-    projects = _sinks_by_owner(known)
-    had = projects.pop(owner, set())
-    others = set().union(*projects.values())
+    nodes = {node for name, settings in config.serve.items() for node in node_names(name, settings)}
+    gone, gone_nodes = _gone(known, owner, "sinks", now), _gone(known, owner, "nodes", nodes)
     changes: dict[str, object] = {
-        f"sink:{name}": sink | {RETIRED: True} for name, sink in sinks_of(known).items() if name in had - now - others
+        f"sink:{name}": sink | {RETIRED: True} for name, sink in sinks_of(known).items() if name in gone
     }
-    entry = {"name": project, "sinks": sorted(now)} if now else None
+    changes |= {f"node:{name}": None for name in entries(known, "node") if name in gone_nodes}
+    entry: dict[str, object] | None = None
+    if now or nodes:
+        entry = {"name": project, "sinks": sorted(now)}
+    if entry is not None and nodes:
+        entry["nodes"] = sorted(nodes)
     if entry != known.get(key):
         changes[key] = entry
     return changes
 
 
-def _sinks_by_owner(known: Mapping[str, dict[str, Any]]) -> dict[str, set[str]]:
-    """The sinks of each project. An entry without a name is of an earlier version, and is not kept up."""
-    return {owner: set(each["sinks"]) for owner, each in entries(known, "project").items() if "name" in each}
+def _gone(known: Mapping[str, dict[str, Any]], owner: str, what: str, now: set[str]) -> set[str]:
+    """Those that the project had, and neither it nor another one has."""
+    projects = _by_owner(known, what)
+    return projects.pop(owner, set()) - now - set().union(*projects.values())
+
+
+def _by_owner(known: Mapping[str, dict[str, Any]], what: str) -> dict[str, set[str]]:
+    """The `sinks` or `nodes` of each project. An entry without a name is of an earlier version, and is not kept up."""
+    return {owner: set(each.get(what, ())) for owner, each in entries(known, "project").items() if "name" in each}
 
 
 def retire_sink(connection: Connection, name: str, directory: Path) -> None:
@@ -106,7 +119,7 @@ def retire_sink(connection: Connection, name: str, directory: Path) -> None:
             hint = f"take [sinks.{name}] out of it; the next `mainstem up` does the rest"
             raise UserError(f"sink {name} is what {settings} asks for", hint=hint)
     # A project that is gone would say for ever that it has the sink, and no other could retire it at its start.
-    listed = {f"project:{owner}": left - {name} for owner, left in _sinks_by_owner(known).items() if name in left}
+    listed = {f"project:{owner}": left - {name} for owner, left in _by_owner(known, "sinks").items() if name in left}
     changes = {key: known[key] | {"sinks": sorted(left)} for key, left in listed.items()}
     write_catalog(connection, {f"sink:{name}": sinks[name] | {RETIRED: True}, **changes})
 
