@@ -1,9 +1,13 @@
 import asyncio
+import contextlib
+import random
+import threading
+import time
 
 from mainstem.core import Retriable, SystemClock
 from mainstem.dash import live
 from mainstem.dash.live import Live, Rates
-from mainstem.dash.state import AuditResult, Node, State
+from mainstem.dash.state import AuditResult, Node, Operation, State
 
 
 def test_a_rate_is_over_the_last_seconds():
@@ -21,9 +25,11 @@ class Reads:
     def __init__(self):
         self.count = 0
         self.error = None
+        self.takes = 0
 
     def __call__(self):
         self.count += 1
+        time.sleep(self.takes)
         if self.error:
             raise self.error
         return State(self.count, nodes=[Node("topic:a", "topic", "a", self.count * 10)])
@@ -89,3 +95,91 @@ def test_listeners_are_done_when_it_leaves(monkeypatch):
         return [state async for state in states]
 
     assert asyncio.run(running(work, monkeypatch)) == []
+
+
+def test_who_comes_while_it_pauses_is_answered_at_once(monkeypatch):
+    """After a state that took long, whoever came next waited for the end of a pause of up to 10 seconds."""
+
+    async def work(of_it, reads):
+        monkeypatch.setattr(live, "EVERY_SECONDS", 1000.0)
+        monkeypatch.setattr(live, "RECENT_SECONDS", 0.0)
+        for expected in (1, 2, 3):
+            states = of_it.listen()
+            async with asyncio.timeout(30):
+                assert (await anext(states)).at_ms == expected
+            await states.aclose()
+
+    asyncio.run(running(work, monkeypatch))
+
+
+def test_who_goes_from_page_to_page_sees_the_last_state_at_once(monkeypatch):
+    async def work(of_it, reads):
+        monkeypatch.setattr(live, "EVERY_SECONDS", 1000.0)
+        for _ in range(3):
+            states = of_it.listen()
+            async with asyncio.timeout(30):
+                assert (await anext(states)).at_ms == 1
+            await states.aclose()
+
+    asyncio.run(running(work, monkeypatch))
+
+
+def test_it_reads_while_all_other_threads_wait(monkeypatch):
+    """Pages that read a log which does not answer took all the threads that it could have read in."""
+    go_on = threading.Event()
+
+    async def work(of_it, reads):
+        waiting = [asyncio.ensure_future(asyncio.to_thread(go_on.wait)) for _ in range(100)]
+        states = of_it.listen()
+        async with asyncio.timeout(30):
+            await anext(states)
+        go_on.set()
+        await asyncio.gather(*waiting)
+
+    try:
+        asyncio.run(running(work, monkeypatch))
+    finally:
+        go_on.set()
+
+
+def test_what_people_ask_for_is_told_at_once(monkeypatch):
+    async def work(of_it, reads):
+        states = of_it.listen()
+        await anext(states)
+        operation = Operation(1, "revert", "sums", "revert of job sums", "running", 7)
+        of_it.operated([operation])
+        state = await anext(states)
+        while not state.operations:
+            state = await anext(states)
+        assert state.operations == [operation]
+
+    asyncio.run(running(work, monkeypatch))
+
+
+def test_listeners_come_and_go_at_any_time_and_each_is_told(monkeypatch):
+    """Whatever comes between: a state that takes long, one that fails, others that leave while it is read."""
+    chance = random.Random(7)
+
+    async def one(of_it, reads):
+        for _ in range(40):
+            states = of_it.listen()
+            if chance.random() < 0.3:  # it leaves before anything has come
+                task = asyncio.ensure_future(anext(states))
+                await asyncio.sleep(chance.choice([0, 0.001, 0.01]))
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            else:
+                async with asyncio.timeout(30):
+                    await anext(states)
+            await states.aclose()
+            reads.error = chance.choice([None, None, Retriable("gone"), ValueError("bad")])
+            reads.takes = chance.choice([0, 0, 0.001, 0.02])
+            await asyncio.sleep(chance.choice([0, 0, 0.002, 0.03]))
+
+    async def work(of_it, reads):
+        monkeypatch.setattr(live, "RECENT_SECONDS", 0.005)
+        await asyncio.gather(*(one(of_it, reads) for _ in range(4)))
+        assert of_it._listeners == 0
+
+    asyncio.run(running(work, monkeypatch))

@@ -1,8 +1,10 @@
 """The pages in a real Chromium. With MAINSTEM_PICTURES=DIRECTORY, pictures of them are left there."""
 
+import itertools
 import os
 from pathlib import Path
 
+import httpx
 import pytest
 
 from mainstem.client.append import append
@@ -10,16 +12,22 @@ from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.dash.app import Dashboard
 from mainstem.standalone.dashboard import dashboard_state
+from mainstem.standalone.dashboard_commands import DashboardCommands
 from tests.dash.conftest import SCRIPT
 from tests.support.serving import served
+from tests.support.versions import write_read, write_versions
 
+NUMBERS = itertools.count(1)
 PICTURES = os.environ.get("MAINSTEM_PICTURES")
 
 
 @pytest.fixture(scope="module")
 def url(shop, views, tmp_path_factory):
     data, nodes = tmp_path_factory.mktemp("data"), views.nodes
-    dashboard = Dashboard(shop.connection, lambda: dashboard_state(data, shop.connection, "shop", nodes), nodes)
+    commands = DashboardCommands(data, data, shop.connection)
+    dashboard = Dashboard(
+        shop.connection, lambda: dashboard_state(data, shop.connection, "shop", nodes), nodes, commands
+    )
     gateway = Gateway(shop.connection, GatewayConfig(), on_taken_over=lambda: None, doors=[dashboard])
     with served(gateway.app, timeout_graceful_shutdown=1) as url:
         yield url
@@ -127,6 +135,58 @@ def test_a_job_shows_its_versions(opened):
     page.wait_for("#records tbody tr")
 
 
+def version(number):
+    return f'section[aria-label="version {number}"]'
+
+
+@pytest.fixture
+def prices(shop):
+    """A job with a version that is behind; as often as it is asked for, one that no other test has."""
+    name = f"prices{next(NUMBERS)}"
+    write_versions(shop.connection, name, source="clicks")
+    for number, position in (("1", 300), ("2", 120)):
+        write_read(shop.connection, name, number, position, source="clicks")
+    return name
+
+
+def test_readers_are_moved_by_a_button_and_back(opened, shop, prices, browser, url):
+    page = opened(f"/jobs/{prices}")
+    page.wait_for(f"{version(2)} [data-part=ready]", "180 offsets until it is ready")
+    page.click(f"{version(2)} button", "Cut over")
+    page.wait_for("dialog[open]", "read all that version 1 has read now (180 offsets to go)")
+    page.click("#confirm-no")
+    page.wait_for("dialog:not([open])")
+    page.click(f"{version(2)} button", "Cut over")
+    page.click("#confirm-yes", "Cut over")
+    page.wait_for("#operation-told", f"job {prices}@2 has 180 offsets to go")
+    page.wait_for(f"{version(2)} button:disabled", "Cut over")
+    # Somebody else sees it, and is told so where they were faster than their page.
+    other = opened(f"/jobs/{prices}")
+    other.wait_for("#operation-told", "180 offsets to go")
+    answer = httpx.post(f"{url}/jobs/{prices}/cutover", json={"version": "2"})
+    assert (answer.status_code, "goes on already" in answer.json()["error"]["message"]) == (409, True)
+    write_read(shop.connection, prices, "2", 300, source="clicks")
+    for each in (page, other):
+        each.wait_for("#operation-state", "done")
+        each.wait_for("#operation-lines", f"version 2 is current, which writes topic {prices}.v2; version 1 goes on")
+        each.wait_for(f"{version(2)} [data-part=current]", "current")
+    assert page.run("sessionStorage.getItem('basis')").startswith("ms1.")
+    assert other.run("sessionStorage.getItem('basis')") is None
+    other.click(f"{version(1)} button", "Revert")
+    other.wait_for("dialog[open]", "Revert to version 1?")
+    other.click("#confirm-yes", "Revert")
+    page.wait_for(f"{version(1)} [data-part=current]", "current")
+
+
+def test_what_is_waited_for_can_be_given_up(opened, shop, prices):
+    page = opened(f"/jobs/{prices}")
+    page.click(f"{version(2)} button", "Cut over")
+    page.click("#confirm-yes")
+    page.click("#give-up", "Give up")
+    page.wait_for("#operation-lines", "it was given up; nothing is changed")
+    page.wait_for(f"{version(1)} [data-part=current]", "current")
+
+
 def view_card(name):
     return f'.card[href="/views/answers/{name}"]'
 
@@ -191,6 +251,37 @@ def test_a_view_is_searched_and_queried(opened, views):
     page.wait_for("#failed", "none")
     assert "\n" not in page.text("#failed")
     page._devtools.events[page._session] = []  # that the answer was 400
+
+
+def test_more_tabs_than_a_browser_has_connections_are_live(browser, url):
+    """A seventh tab got no connection: six are all that a browser opens to a server."""
+    first = browser.page()
+    tabs = [first]
+    first.open(f"{url}/jobs/revenue_hourly")
+    first.wait_for("#link", "live")
+    for _ in range(7):
+        tabs[-1].hide()
+        tabs.append(first.beside())
+        tabs[-1].open(f"{url}/jobs/revenue_hourly")
+        tabs[-1].wait_for("#link", "live")
+    tabs[-1].hide()
+    before = first.text("#problem")
+    first.hide(hidden=False)
+    first.wait_for("#link", "live")
+    assert before == ""
+    for each in tabs:
+        each.open("about:blank")
+
+
+def test_a_page_that_is_gone_back_to_is_live_again(opened, shop):
+    page = opened("/")
+    page.wait_for(card("clicks"), "offset")
+    page.click(card("clicks"))
+    page.wait_for("#records tbody tr")
+    page.run("history.back()")
+    page.wait_for(card("clicks"), "offset")
+    shop.write("site", "clicks", [(None, {"path": "/back"})] * 1000)
+    page.wait_for(f"{card('clicks')} .middle", "offset 1,")
 
 
 def test_it_works_by_keyboard(opened):

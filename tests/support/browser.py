@@ -64,9 +64,13 @@ class Browser:
 
     def page(self, width: int = 1280, height: int = 800, *, dark: bool = False, mobile: bool = False) -> "Page":
         context = self._devtools.call("Target.createBrowserContext")["browserContextId"]
-        target = self._devtools.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
-        session = self._devtools.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        return Page(self._devtools, session, width, height, dark=dark, mobile=mobile)
+        return _page(self._devtools, context, width, height, dark=dark, mobile=mobile)
+
+
+def _page(devtools: "Devtools", context: str, width: int, height: int, *, dark: bool, mobile: bool) -> "Page":
+    target = devtools.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+    session = devtools.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+    return Page(devtools, session, context, width, height, dark=dark, mobile=mobile)
 
 
 class Devtools:
@@ -97,8 +101,10 @@ class Devtools:
 class Page:
     """One page. What is looked for is named by a CSS selector."""
 
-    def __init__(self, devtools: Devtools, session: str, width: int, height: int, *, dark: bool, mobile: bool) -> None:
-        self._devtools, self._session = devtools, session
+    def __init__(
+        self, devtools: Devtools, session: str, context: str, width: int, height: int, *, dark: bool, mobile: bool
+    ) -> None:
+        self._devtools, self._session, self._context = devtools, session, context
         self.call("Page.enable")
         self.call("Runtime.enable")
         self.call("Log.enable")
@@ -115,6 +121,17 @@ class Page:
         """Go there; on return its document is loaded."""
         self.call("Page.navigate", url=url)
         wait_until(lambda: self.run("document.readyState") == "complete" and self.run("location.href") == url, url)
+
+    def beside(self) -> "Page":
+        """Another tab of the same browser, as a person has them: it shares connections, and what is kept."""
+        return _page(self._devtools, self._context, 1280, 800, dark=False, mobile=False)
+
+    def hide(self, *, hidden: bool = True) -> None:
+        """As if another tab were before it, or no more: without a screen, all are seen at once."""
+        self.run(
+            f"Object.defineProperty(document, 'hidden', {{value: {json.dumps(hidden)}, configurable: true}});"
+            "dispatchEvent(new Event('visibilitychange'))"
+        )
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -135,11 +152,16 @@ class Page:
         wait_until(lambda: self.run(script), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=30)
 
     def click(self, selector: str, text: str = "") -> None:
-        """With the mouse, in the middle of the first such thing that has `text`."""
-        self.wait_for(selector, text)
+        """With the mouse, in the middle of the first such thing that has `text`, once it can be seen."""
+        find = (
+            f"[...document.querySelectorAll({json.dumps(selector)})]"
+            f".find(e => e.textContent.includes({json.dumps(text)}) && e.checkVisibility())"
+        )
+        wait_until(
+            lambda: self.run(f"Boolean({find})"), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=30
+        )
         x, y = self.run(
-            f"(() => {{ const e = [...document.querySelectorAll({json.dumps(selector)})]"
-            f".find(e => e.textContent.includes({json.dumps(text)})); e.scrollIntoView({{block: 'center'}});"
+            f"(() => {{ const e = {find}; e.scrollIntoView({{block: 'center'}});"
             "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):

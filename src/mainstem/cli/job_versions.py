@@ -173,12 +173,13 @@ def revert(name: str, others: tuple[str, ...], timeout: float, as_json: bool, ta
 
 def _waiting(target: Target, timeout: float) -> "Waiting":
     from mainstem.process.cutover import Waiting
+    from mainstem.standalone.tasks import failed_jobs
 
-    def failed() -> dict[str, str]:
-        found = [task for task in target.tasks if task.name.startswith("job ") and task.state == "failed"]
-        return {task.name.removeprefix("job "): task.told for task in found}
-
-    return Waiting(timeout_seconds=timeout, failed=failed, tell=lambda line: click.echo(line, err=True))
+    return Waiting(
+        timeout_seconds=timeout,
+        failed=lambda: failed_jobs(target.tasks),
+        tell=lambda line: click.echo(line, err=True),
+    )
 
 
 def _say(moves: "Moves", target: Target, *, as_json: bool) -> None:

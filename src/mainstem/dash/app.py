@@ -2,7 +2,7 @@
 
 /                     the path as a graph, live; for programs, what the registry answers there
 /topics/<name>        its records; /topics/<name>/about and /topics/<name>/records are what the page asks for
-/jobs/<name>          its versions
+/jobs/...             versions of jobs, and what can be done to them: `jobs`
 /views/...            views, and what their nodes answer: `views`
 /events               the state, as server-sent events
 POST /audit           count the whole log, once at a time; the result comes with the next event
@@ -26,8 +26,10 @@ from mainstem.client.connection import Connection
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.dash import browse
 from mainstem.dash.books import summed_up
+from mainstem.dash.jobs import Jobs, NoCommands
 from mainstem.dash.live import Live
 from mainstem.dash.nodes import Nodes
+from mainstem.dash.operations import Commands, Operations
 from mainstem.dash.state import AuditResult, State
 from mainstem.dash.views import Views
 from mainstem.dash.web import Endpoint, Threads, answering, file, json_answer, number, page
@@ -44,11 +46,17 @@ class Dashboard:
         connection: the log.
         read: the state, without rates; it blocks.
         nodes: the serving nodes that views are asked of.
+        commands: what can be done to jobs.
         clock: what rates are measured with.
     """
 
     def __init__(
-        self, connection: Connection, read: Callable[[], State], nodes: Nodes | None = None, clock: Clock | None = None
+        self,
+        connection: Connection,
+        read: Callable[[], State],
+        nodes: Nodes | None = None,
+        commands: Commands | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._connection = connection
         self._threads = Threads()
@@ -56,6 +64,9 @@ class Dashboard:
         self._views = Views(self._nodes, self._threads)
         self._clock = clock or SystemClock()
         self._live = Live(read, self._clock)
+        commands = commands or NoCommands()
+        self._operations = Operations(commands, self._live.operated, self._clock)
+        self._jobs = Jobs(commands, self._operations, self._threads, self._running)
         self._auditing: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -66,7 +77,7 @@ class Dashboard:
             Route("/topics/{name}", page("topic.html")),
             Route("/topics/{name}/about", self._asked(self._about)),
             Route("/topics/{name}/records", self._asked(self._records)),
-            Route("/jobs/{name}", page("job.html")),
+            *self._jobs.routes(),
             *self._views.routes(),
             Route("/events", self._events),
             Route("/audit", self._audit, methods=["POST"]),
@@ -80,11 +91,13 @@ class Dashboard:
                 yield
             finally:
                 reading.cancel()
+                self._operations.close()
                 self._threads.close()
 
     def leave(self) -> None:
         self._live.leave()
         self._nodes.close()
+        self._operations.close()
 
     async def _events(self, _: Request) -> Response:
         async def events() -> AsyncIterator[bytes]:
@@ -98,10 +111,13 @@ class Dashboard:
 
         return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
-    async def _audit(self, _: Request) -> Response:
+    def _running(self) -> asyncio.TaskGroup:
         assert self._tasks is not None
+        return self._tasks
+
+    async def _audit(self, _: Request) -> Response:
         if self._auditing is None or self._auditing.done():
-            self._auditing = self._tasks.create_task(self._examine())
+            self._auditing = self._running().create_task(self._examine())
         return Response(status_code=202)
 
     async def _examine(self) -> None:

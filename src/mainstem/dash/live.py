@@ -1,8 +1,10 @@
 """The state once a second, for all who listen; nothing is read while nobody does."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -10,13 +12,14 @@ import msgspec
 from mainstem.core import MainstemError
 from mainstem.core.clock import Clock
 from mainstem.core.logging import get_logger
-from mainstem.dash.state import AuditResult, State
+from mainstem.dash.state import AuditResult, Operation, State
 
 log = get_logger()
 
 EVERY_SECONDS = 1.0
 SHARE = 4  # a state that takes long to read is read more rarely: a fourth of the time at most
 MOST_SECONDS = 10.0
+RECENT_SECONDS = 10.0  # whoever goes from page to page sees the last state at once
 WINDOW_SECONDS = 5.0
 """Rates are over so long: batches come in jumps."""
 
@@ -54,25 +57,39 @@ class Live:
         self._read, self._clock = read, clock
         self._rates = Rates()
         self._state: State | None = None
+        self._read_at = 0.0
         self._listeners = 0
         self._wanted = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._news = asyncio.Event()
         self._closed = False
         self.audit: AuditResult | None = None
+        self.operations: list[Operation] = []
 
     async def run(self) -> None:
-        """Read for as long as somebody listens; to be cancelled."""
-        while True:
-            await self._wanted.wait()
-            began = self._clock.monotonic()
-            self._tell(await asyncio.to_thread(self._next))
-            took = self._clock.monotonic() - began
-            await asyncio.sleep(max(EVERY_SECONDS - took, min(took * (SHARE - 1), MOST_SECONDS)))
+        """Read for as long as somebody listens; to be cancelled. In a thread of its own: it waits for nobody."""
+        thread = ThreadPoolExecutor(1, "dashboard-state")
+        try:
+            while True:
+                await self._wanted.wait()
+                self._hurry.clear()
+                began = self._clock.monotonic()
+                state = await asyncio.get_running_loop().run_in_executor(thread, self._next)
+                self._read_at = self._clock.monotonic()
+                self._tell(state)
+                took = self._read_at - began
+                with contextlib.suppress(TimeoutError):
+                    pause = max(EVERY_SECONDS - took, min(took * (SHARE - 1), MOST_SECONDS))
+                    await asyncio.wait_for(self._hurry.wait(), pause)
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
 
     async def listen(self) -> AsyncIterator[State]:
-        """States as they come, the last one at once where there is one and others listen."""
-        if self._listeners == 0:
-            self._state = None  # it is of long ago
+        """States as they come; the last one at once, unless it is of long ago: then the next is read at once."""
+        if self._listeners == 0 and self._clock.monotonic() - self._read_at > RECENT_SECONDS:
+            self._state = None
+        if self._state is None:
+            self._hurry.set()
         self._listeners += 1
         self._wanted.set()
         try:
@@ -90,13 +107,22 @@ class Live:
     def audited(self, result: AuditResult) -> None:
         """Tell of an audit, at once."""
         self.audit = result
-        if self._state is not None:
-            self._tell(self._with_audit(self._state))
+        self._tell_news()
+
+    def operated(self, operations: list[Operation]) -> None:
+        """Tell of what people have asked for, at once; when one has ended, what it has changed is read at once."""
+        self.operations = operations
+        self._hurry.set()
+        self._tell_news()
 
     def leave(self) -> None:
         """Nothing more comes: whoever listens is done."""
         self._closed = True
         self._news.set()
+
+    def _tell_news(self) -> None:
+        if self._state is not None:
+            self._tell(self._with_news(self._state))
 
     def _tell(self, state: State) -> None:
         self._state = state
@@ -122,15 +148,15 @@ class Live:
         nodes = [_with_rate(node, rates.get(node.id)) for node in state.nodes]
         jobs = [_with_rate(job, rates.get(f"job:{job.job}@{job.version}")) for job in state.jobs]
         views = [_with_rate(view, rates.get(f"{view.node}/{view.view}")) for view in state.views]
-        return self._with_audit(msgspec.structs.replace(state, nodes=nodes, jobs=jobs, views=views))
+        return self._with_news(msgspec.structs.replace(state, nodes=nodes, jobs=jobs, views=views))
 
-    def _with_audit(self, state: State) -> State:
+    def _with_news(self, state: State) -> State:
         verdicts = self.audit.topics if self.audit else {}
         nodes = [
             msgspec.structs.replace(node, audit=verdicts.get(node.name, "")) if node.kind == "topic" else node
             for node in state.nodes
         ]
-        return msgspec.structs.replace(state, nodes=nodes, audit=self.audit)
+        return msgspec.structs.replace(state, nodes=nodes, audit=self.audit, operations=self.operations)
 
 
 def _with_rate(thing: Any, rate: float | None) -> Any:

@@ -1,5 +1,7 @@
 """What the dashboard shows of a running project, at one moment. Who builds the node fills it in."""
 
+from typing import Any
+
 import msgspec
 
 
@@ -51,6 +53,7 @@ class JobVersion(msgspec.Struct, frozen=True):
     job: str
     version: str
     current: bool
+    previous: bool  # a revert leads to it
     code: str
     determinism: str
     reason: str
@@ -84,6 +87,24 @@ class View(msgspec.Struct, frozen=True):
     rate: float | None = None
 
 
+class Operation(msgspec.Struct, frozen=True):
+    """What somebody has asked for: `state` is running, done, failed or given up; `told` what it waits for, `lines` what
+    became of it, `basis` the token of what it wrote, `result` what its page shows.
+    """
+
+    id: int
+    kind: str
+    job: str
+    title: str
+    state: str
+    began_ms: int
+    ended_ms: int = 0
+    told: str = ""
+    lines: list[str] = []
+    basis: str = ""
+    result: Any = None
+
+
 class AuditResult(msgspec.Struct, frozen=True):
     """The last audit. `wrong`: its lines that are wrong, for people."""
 
@@ -109,6 +130,7 @@ class State(msgspec.Struct, frozen=True):
     disk: str = ""
     problem: str = ""
     audit: AuditResult | None = None
+    operations: list[Operation] = []
 
     def encoded(self) -> bytes:
         return msgspec.json.encode(self)

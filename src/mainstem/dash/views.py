@@ -3,16 +3,19 @@
 /views/<node>/<view>          the page; /views/<node>/<view>/about is what it begins with
 /views/<node>/<view>/row      and rows, search, POST query: as the node answers them (docs/formats/views.md)
 
-A token comes in the header `Mainstem-Basis`, and the answer's goes back in it; cookies are not passed on.
+Tokens come in the header `Mainstem-Basis`, several with commas between them; the answer's goes back in it. Cookies are
+not passed on.
 """
 
+import functools
+import operator
 from collections.abc import Sequence
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from mainstem.client.basis import HEADER
+from mainstem.client.basis import HEADER, parse
 from mainstem.core.bodies import Bodies
 from mainstem.dash.nodes import READS, About, Nodes
 from mainstem.dash.web import HEADERS, Threads, answering, json_answer, page
@@ -56,7 +59,17 @@ class Views:
                     body = await held.read(request.stream(), MOST_BODY_BYTES)
                 except ClientDisconnect:
                     return Response(status_code=499)
-            basis = request.headers.get(HEADER)
+            basis = _together(request.headers.get(HEADER, ""))
             answer = await self._threads.call(self._nodes.ask, node, view, read, request.url.query, body, basis)
         headers = HEADERS | ({HEADER: answer.basis} if answer.basis else {})
         return Response(answer.body, answer.status, headers, media_type="application/json")
+
+
+def _together(tokens: str) -> str | None:
+    """One token for all, as a page has one of its last read and one of a cutover.
+
+    Raises:
+        BadToken, OtherLog: they are none, or not of one log.
+    """
+    given = [parse(each.strip()) for each in tokens.split(",") if each.strip()]
+    return functools.reduce(operator.add, given).token if given else None

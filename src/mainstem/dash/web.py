@@ -35,6 +35,10 @@ MOST_WAITING = 64
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+class Busy(Retriable):
+    """Such an operation goes on already."""
+
+
 class Overloaded(Retriable):
     """Others ask too much at once."""
 
@@ -80,6 +84,8 @@ def told(error: MainstemError) -> Response:
             code = 400
         case Overloaded():
             code = 429
+        case Busy():
+            code = 409
         case _:
             code = 503
     return json_answer({"error": {"message": str(error), "hint": error.hint}}, code)

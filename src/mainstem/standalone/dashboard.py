@@ -1,12 +1,13 @@
 """What the dashboard shows: the overview, and who writes and reads what."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from mainstem.client import topics
-from mainstem.client.catalog import read_catalog, sinks_of, topic_entries
+from mainstem.client.catalog import previous_versions, read_catalog, sinks_of, topic_entries
 from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, SOURCES, job_key
@@ -69,6 +70,7 @@ def dashboard_state(data: Path, connection: Connection, project: str, nodes: Nod
         read = matched | set(about.get("topics", ())) | {line.topic for line in lines}
         edges |= {Edge(f"topic:{topic}", f"sink:{name}") for topic in read}
 
+    previous = previous_versions(catalog)
     views: list[View] = []
     if nodes is not None:
         nodes.see(catalog)
@@ -85,7 +87,7 @@ def dashboard_state(data: Path, connection: Connection, project: str, nodes: Nod
         layered(found, drawn),
         drawn,
         _processes(seen),
-        [_version(job) for job in seen.jobs],
+        [_version(job, previous) for job in seen.jobs],
         views,
         str(seen.disk) if seen.disk is not None and seen.disk.is_low else "",
     )
@@ -145,9 +147,10 @@ def _sink(name: str, lines: list[ReaderLine], task: TaskState | None) -> Node:
     return _said(node, task)
 
 
-def _version(job: JobState) -> JobVersion:
-    fields = {name: getattr(job, name) for name in JobVersion.__struct_fields__ if name != "rate"}
-    return JobVersion(**fields | {"inputs": sorted(job.inputs.values())})
+def _version(job: JobState, previous: Mapping[str, str]) -> JobVersion:
+    fields = {name: getattr(job, name) for name in JobVersion.__struct_fields__ if name not in ("previous", "rate")}
+    is_previous = previous.get(job.job) == job.version
+    return JobVersion(**fields | {"inputs": sorted(job.inputs.values()), "previous": is_previous})
 
 
 def _processes(seen: Overview) -> list[Process]:

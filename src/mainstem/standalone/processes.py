@@ -58,13 +58,15 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     from mainstem.dash.nodes import Nodes
     from mainstem.process.project import project_name
     from mainstem.standalone.dashboard import dashboard_state
+    from mainstem.standalone.dashboard_commands import DashboardCommands
 
     config = load_config(project)
     parse_address(gateway, "--gateway")
     settings = msgspec.structs.replace(config.gateway, listen=gateway)
     connection, name = Connection(bootstrap, config.security), project_name(project)
     nodes = Nodes(config.serve, lambda: read_catalog(connection))
-    dashboard = Dashboard(connection, lambda: dashboard_state(data, connection, name, nodes), nodes)
+    commands = DashboardCommands(project, data, connection)
+    dashboard = Dashboard(connection, lambda: dashboard_state(data, connection, name, nodes), nodes, commands)
     room.run(connection, settings, on_ready=lambda at: say_ready(f"listening on {at}"), doors=[dashboard])
 
 

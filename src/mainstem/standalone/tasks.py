@@ -8,7 +8,7 @@ The process that runs them replaces the file whenever one changes. It counts whi
 """
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -75,6 +75,12 @@ def is_failing(task: TaskState) -> bool:
     A job that waits for its input does neither.
     """
     return task.state == "failed" or (task.state == "waiting" and task.failures >= SEVERAL_FAILURES)
+
+
+def failed_jobs(tasks: Iterable[TaskState]) -> dict[str, str]:
+    """Why versions of jobs do not run, by `<job>@<version>`, of those that have failed."""
+    failed = [task for task in tasks if task.name.startswith("job ") and task.state == "failed"]
+    return {task.name.removeprefix("job "): task.told for task in failed}
 
 
 class News:

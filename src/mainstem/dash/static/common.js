@@ -30,24 +30,66 @@ export function mood(state) {
   return state === "stopped" || state === "idle" || !state ? "soft" : "wait";
 }
 
-// Calls back with each state; the browser itself connects again.
+// Events of an address while the page can be seen: a browser has six connections to a server for all of its tabs, and a
+// seventh tab would wait for ever. Its own connecting again ends with an answer that is an error; ours does not.
+export function stream(address, { onOpen, onMessage, onLost }) {
+  let [events, again] = [null, 0];
+  const close = () => {
+    clearTimeout(again);
+    events?.close();
+    events = null;
+  };
+  const open = () => {
+    if (events || document.hidden) return;
+    events = new EventSource(address());
+    events.onopen = () => onOpen?.();
+    events.onmessage = (event) => onMessage(JSON.parse(event.data));
+    events.onerror = () => {
+      onLost?.();
+      if (events?.readyState === EventSource.CLOSED) {
+        close();
+        again = setTimeout(open, 2000);
+      }
+    };
+  };
+  addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open); // the browser kept the page and shows it again
+  open();
+  return { open, close };
+}
+
+// Calls back with each state.
 export function follow(show) {
-  const events = new EventSource("/events");
-  const link = $("link");
-  events.onmessage = (event) => {
-    const state = JSON.parse(event.data);
-    link.className = "live";
-    setText(link, "live");
-    setText($("project"), state.project);
-    setText($("problem"), state.problem);
-    $("problem").hidden = !state.problem;
-    show(state);
+  const link = (kind, text) => {
+    $("link").className = kind;
+    setText($("link"), text);
   };
-  events.onerror = () => {
-    link.className = "lost";
-    setText(link, "no connection, trying again");
-  };
-  addEventListener("pagehide", () => events.close());
+  stream(() => "/events", {
+    onOpen: () => $("link").className === "live" || link("", "reading"),
+    onLost: () => link("lost", "no connection, trying again"),
+    onMessage: (state) => {
+      link("live", "live");
+      setText($("project"), state.project);
+      problems.state = state.problem;
+      showProblems();
+      show(state);
+    },
+  });
+}
+
+// What is wrong with the platform, and with what was asked here.
+const problems = { state: "", here: "" };
+
+function showProblems() {
+  const text = [problems.state, problems.here].filter(Boolean).join(" · ");
+  setText($("problem"), text);
+  $("problem").hidden = !text;
+}
+
+export function tell(error) {
+  problems.here = error ? error.message : "";
+  showProblems();
 }
 
 export const where = (...parts) => "/" + parts.map(encodeURIComponent).join("/");
@@ -89,13 +131,9 @@ export async function ask(path, options, parse = JSON.parse) {
   return { answer, response };
 }
 
-export function tell(error) {
-  setText($("problem"), error ? error.message : "");
-  $("problem").hidden = !error;
-}
-
 // What was last written or read from here: a read that carries it sees all of that.
 export const token = {
   get: () => sessionStorage.getItem("basis") ?? "",
   set: (text) => text && sessionStorage.setItem("basis", text),
+  add: (text) => token.set([token.get(), text].filter(Boolean).join(",")),
 };

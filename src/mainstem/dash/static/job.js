@@ -1,14 +1,19 @@
-import { $, follow, make, mood, rate, setText, whole } from "./common.js";
+import { $, ask, follow, make, mood, rate, setText, tell, token, where, whole } from "./common.js";
 
 const job = decodeURIComponent(location.pathname.split("/").pop());
 const figures = { lag: "lag", rows: "rows", rate: "rows/s", late: "late", batch: "batch" };
 const cards = new Map();
+const mine = new Set(); // operations that were begun here
+let versions = [];
+let ready = new Map(); // version -> what has to be read before readers can be moved to it
+let operations = [];
+let looked = "";
 
 document.title = `${job} · Mainstem`;
 setText($("name"), job);
 
 follow((state) => {
-  const versions = state.jobs.filter((each) => each.job === job);
+  versions = state.jobs.filter((each) => each.job === job);
   $("none").hidden = versions.length > 0;
   for (const each of versions) {
     if (!cards.has(each.version)) {
@@ -23,15 +28,27 @@ follow((state) => {
       cards.delete(version);
     }
   }
+  operations = state.operations.filter((each) => each.job === job);
+  showOperation(operations.findLast((each) => each.state === "running") ?? operations.at(-1));
+  const now = JSON.stringify([versions.map((each) => [each.version, each.batch, each.current])]);
+  if (now !== looked) look((looked = now));
 });
+
+// Which versions are ready is asked when a batch has ended: it is more work than a state.
+async function look() {
+  if (versions.length < 2) return;
+  const found = await ask(`${where("jobs", job)}/versions`).catch(() => null);
+  if (!found) return;
+  ready = new Map(found.answer.map((each) => [each.version, each]));
+  for (const each of versions) fill(cards.get(each.version), each);
+}
 
 function card(version) {
   const part = (name, tag = "span") => make(tag, { "data-part": name });
   return make("section", { "aria-label": `version ${version.version}` },
     make("div", { class: "bar" },
-      make("h2", {}, `Version ${version.version}`), part("current"), part("state"),
-      // Their commands come with versions; the places are kept so that nothing moves then.
-      make("div", { class: "actions", role: "group", "aria-label": "Commands", hidden: true })),
+      make("h2", {}, `Version ${version.version}`), part("current"), part("ready"), part("state"),
+      make("div", { class: "actions", role: "group", "aria-label": "Commands" })),
     part("why", "p"),
     make("div", { class: "figures" }, ...Object.entries(figures).map(([name, word]) => make("div", {}, part(name, "b"), make("span", {}, word)))),
     make("dl", {},
@@ -43,8 +60,11 @@ function card(version) {
 
 function fill(element, version) {
   const part = (name) => element.querySelector(`[data-part="${name}"]`);
-  setText(part("current"), version.current ? "current" : "");
-  part("current").className = version.current ? "tag good" : "";
+  setText(part("current"), version.current ? "current" : version.previous ? "previous" : "");
+  part("current").className = version.current ? "tag good" : version.previous ? "tag soft" : "";
+  const behind = version.current ? undefined : ready.get(version.version);
+  setText(part("ready"), !behind ? "" : behind.ready ? "ready" : behind.behind ? `${whole(behind.behind)} offsets until it is ready` : "");
+  part("ready").className = behind?.ready ? "tag good" : "soft";
   setText(part("state"), version.state || "not running");
   part("state").className = `state ${mood(version.state)}`;
   setText(part("why"), version.why);
@@ -55,10 +75,92 @@ function fill(element, version) {
   setText(part("code"), version.code || "–");
   links(part("inputs"), version.inputs);
   links(part("output"), version.output ? [version.output] : []);
+  buttons(element.querySelector(".actions"), version);
 }
 
 function links(element, topics) {
   if (element.textContent === (topics.join(", ") || "–")) return;
-  element.replaceChildren(...topics.flatMap((topic, at) => [at ? ", " : "", make("a", { href: `/topics/${encodeURIComponent(topic)}` }, topic)]));
+  element.replaceChildren(...topics.flatMap((topic, at) => [at ? ", " : "", make("a", { href: where("topics", topic) }, topic)]));
   if (!topics.length) element.append("–");
+}
+
+// What can be done, by version: a word for the button, what a person should know before, and what is sent.
+const commands = {
+  cutover: {
+    when: (version) => !version.current && !version.previous && version.batch !== null,
+    word: "Cut over",
+    title: ({ version }) => `Cut over to version ${version}?`,
+    text: ({ version }) => `Readers of ${job} move to version ${version} as soon as it has read all that version ${current()} has read now${left(version)}. Version ${current()} goes on, and Revert leads back to it.`,
+    body: ({ version }) => ({ version }),
+  },
+  revert: {
+    when: (version) => version.previous,
+    word: "Revert to this",
+    title: ({ version }) => `Revert to version ${version}?`,
+    text: ({ version }) => `Readers of ${job} move back to version ${version} as soon as it has read all that version ${current()} has read now${left(version)}. Reverted once more, they go forward again.`,
+    body: () => ({}),
+  },
+};
+
+const current = () => versions.find((each) => each.current)?.version ?? "";
+
+function left(version) {
+  const behind = ready.get(version)?.behind;
+  return behind ? ` (${whole(behind)} offsets to go)` : "";
+}
+
+function buttons(group, version) {
+  const wanted = Object.entries(commands).filter(([, each]) => each.when(version));
+  const names = wanted.map(([kind]) => kind).join();
+  if (group.dataset.kinds !== names) {
+    group.dataset.kinds = names;
+    group.replaceChildren(...wanted.map(([kind, command]) => {
+      const button = make("button", { type: "button", "data-kind": kind }, command.word);
+      button.onclick = () => confirm(kind, versions.find((each) => each.version === version.version));
+      return button;
+    }));
+  }
+  group.hidden = wanted.length === 0;
+  for (const button of group.children) button.disabled = operations.some((each) => each.state === "running" && each.kind !== "diff" && button.dataset.kind !== "diff");
+}
+
+function confirm(kind, version) {
+  const command = commands[kind];
+  setText($("confirm-title"), command.title(version));
+  setText($("confirm-text"), command.text(version));
+  setText($("confirm-yes"), command.word);
+  $("confirm-yes").onclick = () => {
+    $("confirm").close();
+    send(kind, command.body(version));
+  };
+  $("confirm").showModal();
+}
+$("confirm-no").onclick = () => $("confirm").close();
+
+async function send(kind, body) {
+  tell();
+  const sent = await ask(`${where("jobs", job)}/${kind}`, { method: "POST", body: JSON.stringify(body) }).catch(tell);
+  if (sent) mine.add(sent.answer.id);
+}
+
+$("give-up").onclick = () => ask(where("operations", $("give-up").dataset.id, "give-up"), { method: "POST" }, () => ({})).catch(tell);
+
+const moods = { running: "wait", done: "good", failed: "bad", "given up": "soft" };
+
+function showOperation(operation) {
+  $("operation").hidden = !operation;
+  if (!operation) return;
+  setText($("operation-title"), operation.title[0].toUpperCase() + operation.title.slice(1));
+  setText($("operation-state"), operation.state);
+  $("operation-state").className = `state ${moods[operation.state]}`;
+  const at = new Date(operation.ended_ms || operation.began_ms).toLocaleTimeString("en-GB");
+  setText($("operation-told"), operation.state === "running" ? operation.told || "begins" : at);
+  $("give-up").hidden = operation.state !== "running";
+  $("give-up").dataset.id = operation.id;
+  const lines = operation.lines.join("\n");
+  if ($("operation-lines").dataset.lines !== lines) {
+    $("operation-lines").dataset.lines = lines;
+    $("operation-lines").replaceChildren(...operation.lines.map((line) => make("li", { class: operation.state === "failed" ? "bad" : "" }, line)));
+  }
+  if (operation.basis && mine.delete(operation.id)) token.add(operation.basis); // reads from here are answered by what came
 }

@@ -6,6 +6,7 @@ const OURS = ["limit", "after", "at", "timeout", "offset", "q"]; // columns of s
 const PAGE = 100;
 let about = null;
 let state = "";
+let begins = false;
 let asked = 0; // the last question: the answer of an earlier one comes too late
 
 document.title = `${name} · Mainstem`;
@@ -14,7 +15,7 @@ $("token").value = token.get();
 
 follow(({ views }) => {
   const here = views.find((each) => each.node === node && each.view === name);
-  if (state !== here?.state && !isReady()) begin();
+  if (here?.state !== state) begin();
   state = here?.state;
   setText($("summary"), here ? `${here.kind} of ${here.topics.join(", ")} · on ${node}` : `the project has no such view on ${node}`);
   $("nodes").replaceChildren(...views.filter((each) => each.view === name).map(row));
@@ -145,17 +146,17 @@ function fill(names, rows, goesOn = false) {
 const isReady = () => about !== null && (about.kind !== "key-value" || about.key.length > 0);
 
 async function begin() {
-  try {
-    about = (await ask(`${base}/about`)).answer;
-  } catch (error) {
-    tell(error);
-    return;
-  }
+  if (begins || isReady()) return; // what was typed stays
+  begins = true;
+  const found = await ask(`${base}/about`).catch(tell);
+  begins = false;
+  if (!found) return;
   tell();
+  about = found.answer;
   $("go").disabled = !isReady();
   $("inputs").replaceChildren(...forms[about.kind]());
   setText($("tables"), isReady() ? about.tables.replace(/^One SELECT over: /, "") : "the columns of its key are not known yet");
 }
 
 $("go").disabled = true;
-await begin();
+begin();

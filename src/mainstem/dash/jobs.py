@@ -1,0 +1,87 @@
+"""A job's page, and its buttons.
+
+/jobs/<name>                                   the page; /jobs/<name>/versions is what it begins with
+POST /jobs/<name>/cutover {"version": ...}     and revert: 202 with what was begun, which the events tell of; 409 while
+                                               one goes on
+POST /operations/<id>/give-up                  end it while it waits
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from mainstem.core import UserError
+from mainstem.core.bodies import Bodies
+from mainstem.dash.operations import KINDS, Commands, Done, Going, Operations
+from mainstem.dash.web import Threads, answering, json_answer, number, page
+
+MOST_BODY_BYTES = 4096
+BODY_SECONDS = 10.0
+
+
+class Jobs:
+    """The routes of jobs.
+
+    Args:
+        commands: what versions there are is asked of them.
+        operations: what was begun.
+        threads: for what blocks.
+        tasks: of the running gateway.
+    """
+
+    def __init__(
+        self,
+        commands: Commands,
+        operations: Operations,
+        threads: Threads,
+        tasks: Callable[[], asyncio.TaskGroup],
+    ) -> None:
+        self._commands, self._operations, self._threads, self._tasks = commands, operations, threads, tasks
+        self._bodies = Bodies(64 * MOST_BODY_BYTES, seconds=BODY_SECONDS)
+
+    def routes(self) -> Sequence[BaseRoute]:
+        return [
+            Route("/jobs/{name}", page("job.html")),
+            Route("/jobs/{name}/versions", answering(self._versions)),
+            *(Route(f"/jobs/{{name}}/{kind}", answering(self._starting(kind)), methods=["POST"]) for kind in KINDS),
+            Route("/operations/{id}/give-up", answering(self._give_up), methods=["POST"]),
+        ]
+
+    async def _versions(self, request: Request) -> Response:
+        return json_answer(await self._threads.call(self._commands.versions, request.path_params["name"]))
+
+    def _starting(self, kind: str) -> Callable[[Request], Awaitable[Response]]:
+        async def start(request: Request) -> Response:
+            with self._bodies.hold() as held:
+                try:
+                    body = await held.read(request.stream(), MOST_BODY_BYTES)
+                except ClientDisconnect:
+                    return Response(status_code=499)
+            try:
+                asked = msgspec.json.decode(body or b"{}", type=dict[str, str])
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise UserError(f'expected {{"version": "2"}}, found something else: {error}') from None
+            if kind == "cutover" and not asked.get("version"):
+                raise UserError("expected the version to move readers to, found none")
+            begun = self._operations.start(self._tasks(), kind, request.path_params["name"], asked)
+            return json_answer(begun, 202)
+
+        return start
+
+    async def _give_up(self, request: Request) -> Response:
+        self._operations.give_up(number(request.path_params["id"], "id") or 0)
+        return Response(status_code=202)
+
+
+class NoCommands:
+    """Of a dashboard that only shows."""
+
+    def versions(self, job: str) -> None:
+        raise UserError(f"job {job}: nothing can be done from this dashboard")
+
+    def run(self, kind: str, job: str, _asked: Mapping[str, str], _going: Going) -> Done:
+        raise UserError(f"{kind} of job {job}: nothing can be done from this dashboard")

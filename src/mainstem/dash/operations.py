@@ -1,0 +1,159 @@
+"""What a person has the platform do to a job: one at a time of a kind, in a thread, told to all who look.
+
+    press ──> running ──tells what it waits for──> done
+                 │                             └─> failed: why, on one line
+                 └──another press: refused, since it goes on; "give up" ends it while it waits
+
+What ends before its last step has changed nothing; so has what a gateway that stops leaves behind. Operations are in
+memory only: what they change is in the log.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from mainstem.core import MainstemError, Retriable
+from mainstem.core.clock import Clock
+from mainstem.core.logging import get_logger
+from mainstem.dash.state import Operation
+from mainstem.dash.web import Busy, Threads
+
+log = get_logger()
+
+AT_ONCE = 8
+
+
+class GivenUp(Retriable):
+    """Somebody has ended it, or the gateway stops."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What an operation has led to: lines for people, and the token of what it wrote; `result` is for its page."""
+
+    lines: list[str]
+    basis: str = ""
+    result: Any = None
+
+
+class Going:
+    """How an operation speaks with whoever looks. For its thread."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.tell = tell
+        self._ended = threading.Event()
+
+    def pause(self, seconds: float) -> None:
+        """Wait.
+
+        Raises:
+            GivenUp: nobody wants it any more.
+        """
+        if self._ended.wait(seconds):
+            raise GivenUp("it was given up; nothing is changed")
+
+    def give_up(self) -> None:
+        self._ended.set()
+
+
+class Commands(Protocol):
+    """What can be done to a job; who builds the node knows how. All of it blocks."""
+
+    def versions(self, job: str) -> Any:
+        """Its versions, and which are ready."""
+        ...
+
+    def run(self, kind: str, job: str, asked: Mapping[str, str], going: Going) -> Done:
+        """Do what was asked: one of `KINDS`."""
+        ...
+
+
+KINDS: dict[str, str] = {"cutover": "readers", "revert": "readers"}
+"""What can be asked -> what two of them may not do at once to one job."""
+
+
+class Operations:
+    """For one event loop.
+
+    Args:
+        commands: do the work.
+        tell: called with all operations when one has changed, in the loop.
+        clock: what they are dated with.
+    """
+
+    def __init__(self, commands: Commands, tell: Callable[[list[Operation]], None], clock: Clock) -> None:
+        self._commands, self._tell, self._clock = commands, tell, clock
+        self._threads = Threads(AT_ONCE, most_waiting=0)
+        self._last: dict[tuple[str, str], Operation] = {}
+        self._going: dict[tuple[str, str], Going] = {}
+        self._count = 0
+
+    def start(self, tasks: asyncio.TaskGroup, kind: str, job: str, asked: Mapping[str, str]) -> Operation:
+        """Begin.
+
+        Raises:
+            Busy: one goes on.
+        """
+        place = job, KINDS[kind]
+        if place in self._going:
+            raise Busy(
+                f"{self._last[place].title} goes on already: it was asked for before",
+                hint="this page shows how far it is; it can be given up there",
+            )
+        self._count += 1
+        began = self._clock.now_ms()
+        title = f"{kind} of job {job}" + (f" to version {asked['version']}" if "version" in asked else "")
+        loop = asyncio.get_running_loop()
+        self._going[place] = Going(lambda line: _call(loop, self._see, place, line))
+        self._last[place] = Operation(self._count, kind, job, title, "running", began)
+        tasks.create_task(self._run(place, kind, job, asked))
+        self._tell(self.all)
+        return self._last[place]
+
+    def give_up(self, number: int) -> None:
+        """End an operation where it waits; whoever presses too late has no effect."""
+        for place, going in self._going.items():
+            if self._last[place].id == number:
+                going.give_up()
+
+    @property
+    def all(self) -> list[Operation]:
+        """The last one of each kind of each job."""
+        return sorted(self._last.values(), key=lambda each: each.id)
+
+    def close(self) -> None:
+        """Give up all that go on."""
+        for going in self._going.values():
+            going.give_up()
+        self._threads.close()
+
+    def _see(self, place: tuple[str, str], line: str) -> None:
+        if place in self._going:
+            self._change(place, told=line)
+
+    async def _run(self, place: tuple[str, str], kind: str, job: str, asked: Mapping[str, str]) -> None:
+        going = self._going[place]
+        try:
+            going.pause(0)  # the gateway may stop already
+            done = await self._threads.call(self._commands.run, kind, job, asked, going)
+            end = {"state": "done", "lines": done.lines, "basis": done.basis, "result": done.result}
+        except GivenUp as error:
+            end = {"state": "given up", "lines": [str(error)]}
+        except MainstemError as error:
+            end = {"state": "failed", "lines": [f"{error} ({error.hint})" if error.hint else str(error)]}
+        except Exception as error:  # told on the page
+            log.exception("dashboard_operation_failed", kind=kind, job=job)
+            end = {"state": "failed", "lines": [f"{type(error).__name__}: {error}"]}
+        del self._going[place]
+        self._change(place, told="", ended_ms=self._clock.now_ms(), **end)
+
+    def _change(self, place: tuple[str, str], **changes: Any) -> None:
+        self._last[place] = msgspec.structs.replace(self._last[place], **changes)
+        self._tell(self.all)
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function, *arguments)

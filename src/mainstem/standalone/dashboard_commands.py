@@ -1,0 +1,63 @@
+"""What the buttons of the dashboard do: what `mainstem job` does."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mainstem.client.connection import Connection
+from mainstem.core import MainstemError
+from mainstem.dash.operations import Done, Going
+from mainstem.process.cutover import Moves, Waiting, cutover, revert
+from mainstem.standalone.job_versions import JobVersion, job_versions
+from mainstem.standalone.moved_views import wait_for_views
+from mainstem.standalone.overview import tasks_of
+from mainstem.standalone.tasks import failed_jobs
+
+
+class DashboardCommands:
+    """For any thread.
+
+    Args:
+        project: its directory.
+        data: its data directory.
+        connection: the log.
+    """
+
+    def __init__(self, project: Path, data: Path, connection: Connection) -> None:
+        self._project, self._data, self._connection = project, data, connection
+        self._runs: dict[str, Callable[[str, Mapping[str, str], Going], Done]] = {
+            "cutover": self._cutover,
+            "revert": self._revert,
+        }
+
+    def versions(self, job: str) -> list[JobVersion]:
+        """The versions of a job, and which are ready."""
+        return job_versions(self._connection, self._data, job, tasks_of(self._data))
+
+    def run(self, kind: str, job: str, asked: Mapping[str, str], going: Going) -> Done:
+        """What was asked for; its errors are those of the command."""
+        return self._runs[kind](job, asked, going)
+
+    def _cutover(self, job: str, asked: Mapping[str, str], going: Going) -> Done:
+        moves = cutover(self._connection, self._data, {job: asked["version"]}, self._waiting(going))
+        return self._moved(moves, going)
+
+    def _revert(self, job: str, _: Mapping[str, str], going: Going) -> Done:
+        return self._moved(revert(self._connection, self._data, [job], self._waiting(going)), going)
+
+    def _waiting(self, going: Going) -> Waiting:
+        return Waiting(failed=lambda: failed_jobs(tasks_of(self._data)), tell=going.tell, pause=going.pause)
+
+    def _moved(self, moves: Moves, going: Going) -> Done:
+        """What was moved is moved, whatever becomes of the views of lakehouses: they follow by themselves."""
+        lines = [
+            f"version {each.version} is current, which writes topic {each.output}; version {each.previous} goes on"
+            for each in moves.moves
+        ]
+        going.tell("readers are moved; the views of lakehouses follow")
+        try:
+            for view in wait_for_views(self._project, self._data, moves.moves, pause=going.pause):
+                to = f"leads to {view.table}"
+                lines.append(f"{view.path} {to if view.moved else f'{to} once that is there'}")
+        except MainstemError as error:
+            lines.append(f"the views of lakehouses are not looked at: {error}")
+        return Done(lines, moves.basis)

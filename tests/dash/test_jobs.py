@@ -1,0 +1,88 @@
+import asyncio
+import contextlib
+import threading
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from mainstem.core import SystemClock, UserError
+from mainstem.dash.jobs import Jobs, NoCommands
+from mainstem.dash.operations import Done, Operations
+from mainstem.dash.web import Threads
+from tests.support.serving import served
+from tests.support.waiting import wait_until
+
+
+class Work:
+    def __init__(self):
+        self.go_on, self.asked = threading.Event(), []
+
+    def versions(self, job):
+        if job == "none":
+            raise UserError("job none: no such job runs, or has run")
+        return [{"version": "1", "ready": True}]
+
+    def run(self, kind, job, asked, going):
+        self.asked.append((kind, job, asked))
+        while not self.go_on.is_set():
+            going.pause(0.001)
+        return Done(["done"])
+
+
+@pytest.fixture
+def http():
+    work, tasks, states = Work(), [], []
+    operations, threads = Operations(work, states.append, SystemClock()), Threads()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_):
+        async with asyncio.TaskGroup() as group:
+            tasks.append(group)
+            yield
+            operations.close()
+
+    jobs = Jobs(work, operations, threads, lambda: tasks[0])
+    with (
+        served(Starlette(routes=jobs.routes(), lifespan=lifespan)) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        client.work, client.states = work, states
+        yield client
+    threads.close()
+
+
+def test_a_button_begins_something_once(http):
+    begun = http.post("/jobs/sums/cutover", json={"version": "2"})
+    assert (begun.status_code, begun.json()["state"]) == (202, "running")
+    again = http.post("/jobs/sums/revert")
+    assert (again.status_code, "goes on already" in again.json()["error"]["message"]) == (409, True)
+    assert http.post(f"/operations/{begun.json()['id']}/give-up").status_code == 202
+    wait_until(lambda: http.states[-1][0].state == "given up", "the cutover was given up")
+    http.work.go_on.set()
+    assert http.post("/jobs/sums/revert").status_code == 202
+    wait_until(lambda: http.states[-1][0].state == "done", "the revert is done")
+    assert [each[0] for each in http.work.asked] == ["cutover", "revert"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"version": 2}', b"\xff", b"[" * 5000])
+def test_what_is_no_version_is_refused(http, body):
+    assert http.post("/jobs/sums/cutover", content=body).status_code == 400
+    assert http.work.asked == []
+
+
+def test_nothing_is_done_by_a_get(http):
+    for path in ("/jobs/sums/cutover", "/jobs/sums/revert", "/operations/1/give-up"):
+        assert http.get(path).status_code == 405
+
+
+def test_versions_are_told(http):
+    assert http.get("/jobs/sums/versions").json() == [{"version": "1", "ready": True}]
+    assert http.get("/jobs/none/versions").status_code == 400
+
+
+def test_a_dashboard_that_only_shows_says_so():
+    with pytest.raises(UserError, match="nothing can be done"):
+        NoCommands().run("cutover", "sums", {}, None)
+    with pytest.raises(UserError, match="nothing can be done"):
+        NoCommands().versions("sums")

@@ -1,0 +1,67 @@
+import pytest
+
+from mainstem import embedded
+from mainstem.client.connection import Connection
+from mainstem.core import UserError
+from mainstem.dash.operations import GivenUp, Going
+from mainstem.standalone import dashboard_commands as module
+from mainstem.standalone.dashboard_commands import DashboardCommands
+from mainstem.standalone.moved_views import MovedView
+from tests.support.versions import write_read, write_versions
+
+
+@pytest.fixture
+def connection():
+    with embedded() as log:
+        connection = Connection(log.bootstrap)
+        write_versions(connection, "sums")
+        write_read(connection, "sums", "1", 7)
+        yield connection
+
+
+@pytest.fixture
+def commands(connection, tmp_path):
+    return DashboardCommands(tmp_path, tmp_path / "data", connection)
+
+
+def test_readers_are_moved_and_back(commands, connection):
+    write_read(connection, "sums", "2", 9)
+    assert [(each.version, each.ready) for each in commands.versions("sums")] == [("1", True), ("2", True)]
+    told = []
+    done = commands.run("cutover", "sums", {"version": "2"}, Going(told.append))
+    assert done.lines == ["version 2 is current, which writes topic sums.v2; version 1 goes on"]
+    assert done.basis.startswith("ms1.")
+    assert told == ["readers are moved; the views of lakehouses follow"]
+    with pytest.raises(UserError, match="is current already"):
+        commands.run("cutover", "sums", {"version": "2"}, Going(told.append))
+    write_read(connection, "sums", "1", 9)
+    back = commands.run("revert", "sums", {}, Going(told.append))
+    assert back.lines == ["version 1 is current, which writes topic sums; version 2 goes on"]
+
+
+def test_a_version_that_is_not_ready_is_waited_for_until_somebody_gives_up(commands):
+    told = []
+    going = Going(lambda line: (told.append(line), going.give_up()))
+    with pytest.raises(GivenUp):
+        commands.run("cutover", "sums", {"version": "2"}, going)
+    assert told == ["job sums@2 has 7 offsets to go"]
+    assert [each.current for each in commands.versions("sums")] == [True, False]
+
+
+def test_views_that_nobody_waits_for_follow_all_the_same(commands, connection, monkeypatch):
+    write_read(connection, "sums", "2", 9)
+    views = iter([[MovedView("lake", "/views/sums", "sums.v2", False)], GivenUp("no")])
+
+    def wait(*_, **__):
+        found = next(views)
+        if isinstance(found, GivenUp):
+            raise found
+        return found
+
+    monkeypatch.setattr(module, "wait_for_views", wait)
+    done = commands.run("cutover", "sums", {"version": "2"}, Going(print))
+    assert done.lines[1:] == ["/views/sums leads to sums.v2 once that is there"]
+    write_read(connection, "sums", "1", 9)
+    assert commands.run("revert", "sums", {}, Going(print)).lines[1:] == [
+        "the views of lakehouses are not looked at: no"
+    ]
