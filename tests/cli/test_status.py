@@ -35,6 +35,7 @@ def test_a_project_that_is_not_up_is_a_document_for_programs(tmp_path):
         "sources": [],
         "jobs": [],
         "readers": [],
+        "views": [],
         "disk": None,
     }
 

@@ -173,7 +173,9 @@ def test_rows_go_through_a_join_with_a_table_and_through_windows(
     version = catalog["job:hourly"]["versions"]["1"]
     assert (version["output"], version["windows_by"]) == (f"{shop}.hourly", "at")
     markers = read_markers(log_connection)
-    assert markers["hourly@1"].event_time >= int((NOON + timedelta(hours=3)).timestamp() * 1000) + 30 * 60_000  # and the delay
+    assert (
+        markers["hourly@1"].event_time >= int((NOON + timedelta(hours=3)).timestamp() * 1000) + 30 * 60_000
+    )  # and the delay
     assert markers["enriched@1"].event_time == 0
 
 

@@ -6,6 +6,7 @@ import uuid
 
 import msgspec
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from mainstem.client.append import append
 from mainstem.client.basis import Basis, parse
@@ -13,8 +14,9 @@ from mainstem.client.catalog import write_catalog
 from mainstem.client.internal import CATALOG, PROGRESS
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Progress
-from mainstem.client.topics import ensure_topic
+from mainstem.client.topics import admin, ensure_topic
 from mainstem.registry import avro
+from mainstem.serve import keeper
 from tests.serve.fleet import PLANE, header
 from tests.support.waiting import wait_until
 
@@ -212,6 +214,20 @@ def test_health_tells_what_cannot_be_asked_yet(fleet, tmp_path):
         ensure_topic(fleet.connection, missing, 1)
         write_catalog(fleet.connection, {f"topic:{missing}": {"kind": "stream"}})
         wait_until(lambda: http.get("/health").status_code == 200, "all is ready")
+
+
+def test_a_read_with_the_token_of_a_write_to_a_partition_that_was_added_is_answered(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper, "_LOOK_SECONDS", 1e9)
+    with fleet.node(tmp_path) as http:
+        token = fleet.write(fleet.planes, ("N1", "x", 1))
+        assert http.get("/views/planes/row?tailnum=N1", headers=header(token)).status_code == 200
+        for future in admin(fleet.connection).create_partitions([NewPartitions(fleet.planes, 9)]).values():
+            future.result(60)
+        names = [f"M{number}" for number in range(30)]
+        token = fleet.write(fleet.planes, *((name, "y", 2) for name in names))
+        assert max(token.positions[fleet.planes]) > 1
+        rows = http.get("/views/planes/rows", headers=header(token)).json()["rows"]
+        assert {row["tailnum"] for row in rows} == {"N1", *names}
 
 
 def test_an_undecodable_record_is_left_out_and_the_others_are_there(fleet, tmp_path):

@@ -3,10 +3,13 @@
 import threading
 
 import msgspec
+from confluent_kafka.admin import NewPartitions
 
 from mainstem.client.append import append
 from mainstem.client.catalog import TopicEntry
-from mainstem.client.topics import delete, ensure_topic
+from mainstem.client.partitioner import partition_for
+from mainstem.client.topics import admin, delete, ensure_topic
+from mainstem.serve import keeper
 from mainstem.serve.config import ViewConfig
 from mainstem.serve.engines import Engine
 from mainstem.serve.index import Applied
@@ -93,6 +96,47 @@ def test_a_topic_that_is_not_there_is_waited_for(fleet, tmp_path):
         assert "no such topic" in kept.keeper.state.error
         ensure_topic(fleet.connection, fleet.planes, 2)
         kept.wait(fleet.write(fleet.planes, ("N1", "x", 1)))
+
+
+def test_partitions_that_are_added_are_followed_at_once_where_somebody_waits_for_them(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper, "_LOOK_SECONDS", 1e9)
+    with Kept(fleet, tmp_path) as kept:
+        kept.wait(fleet.write(fleet.planes, ("N1", "x", 1)))
+        add_partitions(fleet.connection, fleet.planes, 4)
+        new = in_partition(3, 4)
+        basis = fleet.write(fleet.planes, (new, "x", 2))
+        assert list(basis.positions[fleet.planes]) == [3]
+        assert 3 not in kept.reached(fleet.planes)
+        kept.keeper.look = True
+        kept.wait(basis)
+    assert rows_of(tmp_path)[0] == {"N1": 1, new: 2}
+
+
+def test_partitions_that_are_added_are_followed_in_time(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper, "_LOOK_SECONDS", 0.0)
+    with Kept(fleet, tmp_path) as kept:
+        kept.wait(fleet.write(fleet.planes, ("N1", "x", 1)))
+        add_partitions(fleet.connection, fleet.planes, 4)
+        kept.wait(fleet.write(fleet.planes, (in_partition(3, 4), "x", 2)))
+
+
+def test_a_topic_that_is_made_anew_while_it_is_followed_is_read_anew(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper, "_LOOK_SECONDS", 0.0)
+    with Kept(fleet, tmp_path) as kept:
+        kept.wait(fleet.write(fleet.planes, ("N1", "x", 1)))
+        delete(fleet.connection, [fleet.planes])
+        ensure_topic(fleet.connection, fleet.planes, 2)
+        kept.wait(fleet.write(fleet.planes, *[("N1", "x", number) for number in range(5)], ("N2", "x", 9)))
+    assert rows_of(tmp_path)[0] == {"N1": 4, "N2": 9}
+
+
+def add_partitions(connection, topic, count):
+    for future in admin(connection).create_partitions([NewPartitions(topic, count)]).values():
+        future.result(60)
+
+
+def in_partition(partition, count):
+    return next(name for name in (f"P{n}" for n in range(1000)) if partition_for(name.encode(), count) == partition)
 
 
 def test_an_index_of_other_topics_or_of_what_the_log_has_not_is_built_anew(fleet, tmp_path):

@@ -1,14 +1,16 @@
 """What a read waits for, and what it says that it has shown; the rest of a node is tested over HTTP (test_app.py)."""
 
 import asyncio
+import uuid
 
 import pytest
 
 from mainstem.client.basis import Basis, OtherLog
 from mainstem.client.catalog import write_catalog
 from mainstem.client.internal import CATALOG
-from mainstem.client.topics import end_offsets
+from mainstem.client.topics import end_offsets, ensure_topic
 from mainstem.serve.node import Node
+from tests.support.waiting import wait_until
 
 
 def test_a_read_waits_for_the_catalog_as_far_as_its_token_has_seen_it(fleet, tmp_path):
@@ -32,5 +34,30 @@ def test_a_read_waits_for_the_catalog_as_far_as_its_token_has_seen_it(fleet, tmp
         finally:
             await node.close()
         assert {state.name for state in node.states} == {"view planes@n", "view names@n", "view flights@n"}
+
+    asyncio.run(run())
+
+
+def test_what_a_view_waits_for_is_told_until_it_is_there(fleet, tmp_path):
+    topic, told = f"later-{uuid.uuid4().hex[:8]}", []
+    config = fleet.config(later={"kind": "sql", "topics": topic})
+
+    async def run():
+        node = Node("n", config, fleet.connection, tmp_path, on_change=told.append)
+        await node.open()
+        try:
+            async with asyncio.timeout(60):
+                await asyncio.to_thread(wait_until, lambda: any(is_waiting(each) for each in told), "it is told")
+                ensure_topic(fleet.connection, topic, 1)
+                write_catalog(fleet.connection, {f"topic:{topic}": {"kind": "stream"}})
+                await node.covers(node.views["later"], Basis(node.log))
+        finally:
+            await node.close()
+        assert told[-1][0].state == "stopped"
+
+    def is_waiting(states):
+        return [(each.state, each.error) for each in states] == [
+            ("idle", f"topic {topic} is not in the catalog yet: nothing has written it")
+        ]
 
     asyncio.run(run())

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 @connection_options
 @click.pass_context
 def status(ctx: click.Context, as_json: bool, target: Target) -> None:
-    """Show the processes of a project, its sources, jobs and destinations, and how far each is.
+    """Show the processes of a project, its sources, jobs, destinations and views, and how far each is.
 
-    The lag of a job or a destination is in offsets; a source of a file is so many bytes behind. With --json, a source's
-    position is as the source keeps it.
+    The lag of a job, a destination or a view is in offsets; a source of a file is so many bytes behind. With --json, a
+    source's position is as the source keeps it.
 
     Exit 1 if `mainstem up` does not run for this project (and no --bootstrap was given), a process of it is down, or a
-    source, sink or job has failed or fails again and again. A job that is idle waits for its input, as it should.
+    source, sink, job or view has failed or fails again and again. One that is idle waits for its input, as it should.
     """
     from mainstem.standalone.overview import Overview, overview
     from mainstem.standalone.state import is_up
@@ -52,7 +52,7 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
         tables = [
             to_table(["process", "state", "pid", "restarts", "ready line, or why it does not run"], rows),
             to_table(
-                ["source, sink or job", "state", "failures", "why"],
+                ["source, sink, job or view", "state", "failures", "why"],
                 [(t.name, t.state, t.failures, t.told) for t in seen.tasks],
             ),
             to_table(
@@ -66,6 +66,23 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
             to_table(
                 ["reader", "topic", "lag", "rows", "undecodable"],
                 [(r.reader, r.topic, r.lag, r.rows, r.quarantined) for r in seen.readers],
+            ),
+            to_table(
+                ["view", "node", "kind", "of", "position", "lag", "rows", "state", "why"],
+                [
+                    (
+                        v.view,
+                        v.node,
+                        v.kind,
+                        ", ".join(v.topics.values()),
+                        sum(sum(each.values()) for each in v.position.values()),
+                        v.lag,
+                        v.rows,
+                        v.state,
+                        v.why,
+                    )
+                    for v in seen.views
+                ],
             ),
         ]
         click.echo("\n\n".join(tables))

@@ -120,6 +120,7 @@ class Build:
         keeper = self.keeper
         if keeper is not None and missing(self.position, wanted):
             keeper.hurry = True
+            keeper.look |= any(p not in self.position.get(topic, {}) for topic, each in wanted.items() for p in each)
         try:
             await self.waits.reached(wanted)
         finally:

@@ -9,11 +9,12 @@ An index that is damaged, of another shape, or of topics that were made anew is 
 
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.catalog import TopicEntry
@@ -22,7 +23,7 @@ from mainstem.client.errors import RecordsDeleted, UnknownTopic
 from mainstem.client.progress import NextOffsets, Read
 from mainstem.client.reader import arrived, committed_consumer, is_record
 from mainstem.client.topics import cluster_id, end_offsets, start_offsets, topic_ids
-from mainstem.core import Clock, CorruptData, MainstemError, SystemClock, UserError
+from mainstem.core import Clock, CorruptData, MainstemError, Retriable, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.core.task import Attempts, TaskState
 from mainstem.records.fingerprint import MODULUS, fingerprint
@@ -38,6 +39,8 @@ from mainstem.serve.index import Applied, Change, Index
 log = get_logger()
 
 _MOST_RECORDS = 10_000
+_LOOK_SECONDS = 5.0
+"""Between two looks at the topics: whether they are still the same, and have new partitions."""
 _COMMIT_SECONDS = 0.2
 """Between two commits of an index whose commits are dear, while nobody waits for one."""
 
@@ -72,6 +75,7 @@ class Keeper:
     Attributes:
         upper: no reader of the index has seen anything beyond it: it is moved before what it covers is applied.
         hurry: somebody waits for what is not committed.
+        look: somebody waits for a partition that is not known: there may be new ones.
         books: what has been applied, and is visible: topic -> partition -> from where to where it was read.
         state: how it goes, for people.
     """
@@ -91,7 +95,7 @@ class Keeper:
     ) -> None:
         self.upper: NextOffsets = {}
         self.books: dict[str, dict[int, Read]] = {}
-        self.hurry = False
+        self.hurry = self.look = False
         self._engine = engine
         self._connection = connection
         self._directory = directory
@@ -211,14 +215,15 @@ class Keeper:
         committed_at = snapshot_at = self._clock.monotonic()
         consumer = committed_consumer(self._connection, "mainstem.view", deleted="error", wait_ms=50)
         try:
-            consumer.assign(
-                [
-                    ConfluentPartition(topic, partition, read.end)
-                    for topic, partitions in reads.items()
-                    for partition, read in partitions.items()
-                ]
-            )
+            _assign(consumer, reads)
+            looked_at = self._clock.monotonic()
             while not stop.is_set():
+                if self.look or self._clock.monotonic() - looked_at >= _LOOK_SECONDS:
+                    self.look = False
+                    if _answers(consumer, found.ids) and (wider := self._wider(found, reads)) is not None:
+                        reads = wider
+                        _assign(consumer, reads)
+                    looked_at = self._clock.monotonic()
                 messages = arrived(consumer, 0.01 if index.pending else 0.2, _MOST_RECORDS)
                 self._schemas.look_again()
                 changes, reads = _taken(messages, decoders, reads)
@@ -242,6 +247,26 @@ class Keeper:
                     snapshot_at = now
         finally:
             consumer.close()
+
+    def _wider(self, found: "_Topics", reads: dict[str, dict[int, Read]]) -> dict[str, dict[int, Read]] | None:
+        """With the partitions that were added; None where there are none, or the log has ceased to answer.
+
+        Raises:
+            IndexDamaged: a topic was made anew: what follows is of another one.
+        """
+        try:
+            ids = topic_ids(self._connection, found.ids)
+            starts = {topic: start_offsets(self._connection, topic) for topic in ids}
+        except Retriable:
+            return None
+        for topic, each in ids.items():
+            if each != found.ids[topic]:
+                raise IndexDamaged(f"topic {topic} was deleted and made anew")
+        new = [(topic, p) for topic, partitions in starts.items() for p in partitions if p not in reads[topic]]
+        if not new:
+            return None
+        log.info("partitions_added", view=self.state.name, partitions=[f"{topic}-{p}" for topic, p in new])
+        return {**reads, **_from(reads, starts)}
 
     def _learn(self, index: Index, decoders: Mapping[str, Decoder], new: set[int], found: "_Topics") -> None:
         """Records name schemas that this run has not seen: `found` may be of before they were registered."""
@@ -304,6 +329,26 @@ class _Topics:
         if applied.reads.keys() != self.ids.keys():
             return f"it is of {', '.join(applied.reads)} alone"
         return None
+
+
+def _answers(consumer: Consumer, topics: Iterable[str]) -> bool:
+    """Whether the log does: while it does not, nothing else is asked, which would take long to end."""
+    try:
+        for topic in topics:
+            consumer.list_topics(topic, timeout=1.0)
+    except KafkaException:
+        return False
+    return True
+
+
+def _assign(consumer: Consumer, reads: Mapping[str, Mapping[int, Read]]) -> None:
+    consumer.assign(
+        [
+            ConfluentPartition(topic, partition, read.end)
+            for topic, partitions in reads.items()
+            for partition, read in partitions.items()
+        ]
+    )
 
 
 def _from(reads: Mapping[str, Mapping[int, Read]], starts: NextOffsets) -> dict[str, dict[int, Read]]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client import topics
-from mainstem.client.catalog import current_versions, entries, read_catalog, retired_readers
+from mainstem.client.catalog import VIEW, current_versions, entries, read_catalog, retired_readers
 from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
@@ -22,6 +22,7 @@ from mainstem.core.task import TaskState
 from mainstem.standalone.disks import Disk, disk_of
 from mainstem.standalone.state import UpState, is_up, load
 from mainstem.standalone.tasks import load_tasks
+from mainstem.standalone.view_lines import ViewLine, answering_topics, view_lines
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -76,10 +77,11 @@ class Overview(msgspec.Struct, frozen=True):
 
     up: bool
     node: UpState | None = None
-    tasks: list[TaskState] = []  # sources, sinks and jobs, as the processes that run them say
+    tasks: list[TaskState] = []  # sources, sinks, jobs and views, as the processes that run them say
     sources: list[SourceLine] = []
     jobs: list[JobState] = []
     readers: list[ReaderLine] = []
+    views: list[ViewLine] = []
     disk: Disk | None = None  # of the data directory
 
 
@@ -99,7 +101,7 @@ def overview(data: Path, connection: Connection | None) -> Overview:
         tasks,
         _sources(connection, {} if node is None else _files(Path(node.project))) if SOURCES in existing else [],
         job_states(connection, tasks),
-        _readers(connection, existing),
+        *_readers_and_views(connection, existing, tasks),
         disk_of(data),
     )
 
@@ -217,13 +219,19 @@ def _stable_offsets(
     return topics.stable_offsets(connection, there)
 
 
-def _readers(connection: Connection, existing: Mapping[str, TopicDescription]) -> list[ReaderLine]:
+def _readers_and_views(
+    connection: Connection, existing: Mapping[str, TopicDescription], tasks: Sequence[TaskState]
+) -> tuple[list[ReaderLine], list[ViewLine]]:
+    catalog = read_catalog(connection) if CATALOG in existing else {}
     reports: dict[tuple[str, str], list[Report]] = {}
-    retired = retired_readers(read_catalog(connection)) if CATALOG in existing else ()
+    of_views: list[Report] = []
+    retired = retired_readers(catalog)
     for report in read_reports(connection, existing):
-        if report.reader not in retired:
+        if report.reader.startswith(VIEW):
+            of_views.append(report)
+        elif report.reader not in retired:
             reports.setdefault((report.reader, report.topic), []).append(report)
-    ends = _stable_offsets(connection, existing, {topic for _, topic in reports})
+    ends = _stable_offsets(connection, existing, {topic for _, topic in reports} | answering_topics(catalog))
     lines = []
     for (reader, topic), said in sorted(reports.items()):
         if topic not in ends:  # deleted
@@ -231,4 +239,4 @@ def _readers(connection: Connection, existing: Mapping[str, TopicDescription]) -
         lag = lag_of({topic: {each.partition: each.end for each in said}}, ends)
         rows, quarantined = sum(each.rows for each in said), sum(each.quarantined for each in said)
         lines.append(ReaderLine(reader, topic, lag, rows, quarantined))
-    return lines
+    return lines, view_lines(catalog, of_views, ends, tasks)
