@@ -1,12 +1,15 @@
 import pytest
 
 from mainstem import embedded
+from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.core import UserError
 from mainstem.dash.operations import GivenUp, Going
 from mainstem.standalone import dashboard_commands as module
+from mainstem.standalone.command_process import CommandFailed
 from mainstem.standalone.dashboard_commands import DashboardCommands
 from mainstem.standalone.moved_views import MovedView
+from tests.support.ports import free_port
 from tests.support.versions import write_read, write_versions
 
 
@@ -31,7 +34,7 @@ def test_readers_are_moved_and_back(commands, connection):
     done = commands.run("cutover", "sums", {"version": "2"}, Going(told.append))
     assert done.lines == ["version 2 is current, which writes topic sums.v2; version 1 goes on"]
     assert done.basis.startswith("ms1.")
-    assert told == ["readers are moved; the views of lakehouses follow"]
+    assert told == ["readers are moved; views follow"]
     with pytest.raises(UserError, match="is current already"):
         commands.run("cutover", "sums", {"version": "2"}, Going(told.append))
     write_read(connection, "sums", "1", 9)
@@ -63,5 +66,20 @@ def test_views_that_nobody_waits_for_follow_all_the_same(commands, connection, m
     assert done.lines[1:] == ["/views/sums leads to sums.v2 once that is there"]
     write_read(connection, "sums", "1", 9)
     assert commands.run("revert", "sums", {}, Going(print)).lines[1:] == [
-        "the views of lakehouses are not looked at: no"
+        "whether views have followed is not known: no"
     ]
+
+
+def test_nodes_that_do_not_answer_are_told(commands, connection):
+    write_read(connection, "sums", "2", 9)
+    views = {"totals": {"kind": "key-value", "topics": ["sums"]}}
+    write_catalog(connection, {"node:answers": {"address": f"127.0.0.1:{free_port()}", "views": views}})
+    done = commands.run("cutover", "sums", {"version": "2"}, Going(print))
+    assert "view totals of node answers has not moved yet: it does not answer" in done.lines[1]
+
+
+def test_reprocess_says_what_the_command_says(commands, tmp_path):
+    """It is a process of its own; here it fails, since nothing was started from this directory."""
+    (tmp_path / "mainstem.toml").write_text('[project]\nname = "shop"\n')
+    with pytest.raises(CommandFailed, match=r"expected the data of a project that is up|expected a version"):
+        commands.run("reprocess", "--anyway", {}, Going(print))

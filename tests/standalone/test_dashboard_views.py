@@ -3,6 +3,7 @@ from types import SimpleNamespace
 from mainstem.dash.state import Edge
 from mainstem.serve.config import ServeConfig, ViewConfig
 from mainstem.standalone.dashboard_views import view_nodes, view_states
+from mainstem.standalone.overview import ReaderLine
 
 CONFIG = ServeConfig({"planes": ViewConfig("key-value", "fleet.planes"), "all": ViewConfig("sql", ["a", "b"])})
 
@@ -13,13 +14,15 @@ def told(position, *, ready=True, state="running", why=""):
 
 def seen(**nodes):
     looks = SimpleNamespace(configs=dict.fromkeys(nodes, CONFIG), look=lambda: nodes)
-    return view_states(looks, {"fleet.planes": {0: 100, 1: 50}, "a": {0: 7}, "b": {0: 3}, "a.v2": {0: 9}})
+    lines = [ReaderLine("view planes@one", "fleet.planes", 10, 130, 0), ReaderLine("lake", "fleet.planes", 10, 7, 0)]
+    return view_states(looks, {"fleet.planes": {0: 100, 1: 50}, "a": {0: 7}, "b": {0: 3}, "a.v2": {0: 9}}, lines)
 
 
 def test_how_far_a_view_is():
     views = seen(one={"planes": told({"fleet.planes": {"0": 90, "1": 50}}), "all": told({}, ready=False, state="idle")})
     planes, both = views
     assert (planes.state, planes.count, planes.lag, planes.reads) == ("running", 140, 10, ["fleet.planes"])
+    assert planes.rows == 130
     assert (both.state, both.count, both.lag, both.topics) == ("idle", 0, None, ["a", "b"])
 
 
@@ -43,3 +46,13 @@ def test_a_node_that_does_not_answer_is_told():
     assert (planes.state, planes.error, planes.lag) == ("0 of 2 run", "two: no answer: Connection refused", None)
     assert Edge("topic:fleet.planes", "view:one/planes") in edges
     assert seen(one={"planes": told({})})[1].state == "no answer"
+
+
+def test_the_versions_that_a_view_answers_by_and_moves_to():
+    moving = {"versions": {"a": "2"}, "why": "it still reads its topics"}
+    views = seen(one={"planes": told({}), "all": told({}) | {"versions": {"a": "1"}, "moving": moving}})
+    assert (views[1].versions, views[1].moving) == ({"a": "1"}, "moves to version 2 of a: it still reads its topics")
+    nodes, _ = view_nodes(views)
+    assert nodes[1].detail == views[1].moving
+    still = seen(one={"planes": told({}), "all": told({}) | {"versions": {"a": "1"}}})
+    assert view_nodes(still)[0][1].detail == "sql, version 1, 1 node"

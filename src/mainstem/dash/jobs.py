@@ -1,8 +1,8 @@
 """A job's page, and its buttons.
 
 /jobs/<name>                                   the page; /jobs/<name>/versions is what it begins with
-POST /jobs/<name>/cutover {"version": ...}     and revert: 202 with what was begun, which the events tell of; 409 while
-                                               one goes on
+POST /jobs/<name>/cutover {"version": ...}     and revert, reprocess: 202 with what was begun, which the events tell of;
+                                               409 while one goes on
 POST /operations/<id>/give-up                  end it while it waits
 """
 

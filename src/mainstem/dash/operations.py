@@ -70,7 +70,7 @@ class Commands(Protocol):
         ...
 
 
-KINDS: dict[str, str] = {"cutover": "readers", "revert": "readers"}
+KINDS: dict[str, str] = {"cutover": "readers", "revert": "readers", "reprocess": "versions"}
 """What can be asked -> what two of them may not do at once to one job."""
 
 

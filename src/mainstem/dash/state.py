@@ -72,7 +72,8 @@ class View(msgspec.Struct, frozen=True):
     """One view of one serving node. `topics`: as the settings name them; `reads`: those that they stand for now.
 
     `count` is the sum of the offsets up to which it has applied them; `lag` how many there are after those, None where
-    it has not said how far it is.
+    it has not said how far it is; `rows` is how many records it has told the audit of. `versions`: of the jobs that it
+    answers by; `moving`: those that it builds an index of, and how far that is.
     """
 
     node: str
@@ -84,6 +85,9 @@ class View(msgspec.Struct, frozen=True):
     why: str = ""
     count: int = 0
     lag: int | None = None
+    rows: int = 0
+    versions: dict[str, str] = {}
+    moving: str = ""
     rate: float | None = None
 
 

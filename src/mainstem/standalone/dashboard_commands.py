@@ -1,16 +1,28 @@
 """What the buttons of the dashboard do: what `mainstem job` does."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
 from mainstem.dash.operations import Done, Going
 from mainstem.process.cutover import Moves, Waiting, cutover, revert
+from mainstem.standalone.command_process import run_command
 from mainstem.standalone.job_versions import JobVersion, job_versions
+from mainstem.standalone.moved_nodes import wait_for_nodes
 from mainstem.standalone.moved_views import wait_for_views
 from mainstem.standalone.overview import tasks_of
 from mainstem.standalone.tasks import failed_jobs
+
+
+class _Reprocessed(msgspec.Struct, frozen=True):
+    """Of `mainstem job reprocess --json`."""
+
+    version: str
+    code: str
+    output: str
 
 
 class DashboardCommands:
@@ -27,6 +39,7 @@ class DashboardCommands:
         self._runs: dict[str, Callable[[str, Mapping[str, str], Going], Done]] = {
             "cutover": self._cutover,
             "revert": self._revert,
+            "reprocess": self._reprocess,
         }
 
     def versions(self, job: str) -> list[JobVersion]:
@@ -44,20 +57,35 @@ class DashboardCommands:
     def _revert(self, job: str, _: Mapping[str, str], going: Going) -> Done:
         return self._moved(revert(self._connection, self._data, [job], self._waiting(going)), going)
 
+    def _reprocess(self, job: str, _: Mapping[str, str], going: Going) -> Done:
+        """In a process of its own: it imports the project's code as it is now."""
+        done = msgspec.json.decode(self._command("reprocess", [job], going), type=_Reprocessed)
+        return Done(
+            [f"version {done.version} is started now from the code {done.code}, and writes topic {done.output}"]
+        )
+
+    def _command(self, word: str, arguments: Sequence[str], going: Going) -> str:
+        where = ["--project", str(self._project), "--data", str(self._data), "--json"]
+        words = ["job", word, *where, "--", *arguments]  # what begins with - is no option: it came from a browser
+        return run_command(words, tell=going.tell, pause=going.pause, directory=self._project)
+
     def _waiting(self, going: Going) -> Waiting:
         return Waiting(failed=lambda: failed_jobs(tasks_of(self._data)), tell=going.tell, pause=going.pause)
 
     def _moved(self, moves: Moves, going: Going) -> Done:
-        """What was moved is moved, whatever becomes of the views of lakehouses: they follow by themselves."""
+        """What was moved is moved, whatever becomes of views: they follow by themselves."""
         lines = [
             f"version {each.version} is current, which writes topic {each.output}; version {each.previous} goes on"
             for each in moves.moves
         ]
-        going.tell("readers are moved; the views of lakehouses follow")
+        going.tell("readers are moved; views follow")
         try:
             for view in wait_for_views(self._project, self._data, moves.moves, pause=going.pause):
                 to = f"leads to {view.table}"
                 lines.append(f"{view.path} {to if view.moved else f'{to} once that is there'}")
+            for node in wait_for_nodes(self._connection, moves):
+                name = f"view {node.view} of node {node.node}"
+                lines.append(f"{name} answers by it" if node.moved else f"{name} has not moved yet: {node.why}")
         except MainstemError as error:
-            lines.append(f"the views of lakehouses are not looked at: {error}")
+            lines.append(f"whether views have followed is not known: {error}")
         return Done(lines, moves.basis)

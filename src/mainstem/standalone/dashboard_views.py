@@ -1,15 +1,25 @@
 """The views of serving nodes, as the dashboard shows them."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
+from mainstem.client.catalog import view_reader
 from mainstem.client.progress import NextOffsets
 from mainstem.dash.nodes import Nodes
 from mainstem.dash.state import Edge, Node, View
 from mainstem.serve.config import ViewConfig
+from mainstem.standalone.overview import ReaderLine
+
+
+class _Moving(msgspec.Struct, frozen=True):
+    """An index of versions that are to answer next."""
+
+    versions: dict[str, str]
+    why: str = ""
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -19,18 +29,23 @@ class _Told(msgspec.Struct, frozen=True):
     position: NextOffsets
     state: str
     why: str
+    versions: dict[str, str] = {}
+    moving: _Moving | None = None
 
 
-def view_states(nodes: Nodes, ends: NextOffsets) -> list[View]:
+def view_states(nodes: Nodes, ends: NextOffsets, readers: Iterable[ReaderLine] = ()) -> list[View]:
     """Every view of every node, those of nodes that do not answer too.
 
     Args:
         nodes: of the project; they are asked now.
         ends: of the topics.
+        readers: what readers have told the audit.
     """
-    told = nodes.look()
+    told, rows = nodes.look(), Counter[str]()
+    for line in readers:
+        rows[line.reader] += line.rows
     return [
-        _view(node, name, view, told[node], ends)
+        msgspec.structs.replace(_view(node, name, view, told[node], ends), rows=rows[view_reader(name, node)])
         for node, config in nodes.configs.items()
         for name, view in config.views.items()
     ]
@@ -53,16 +68,24 @@ def view_nodes(views: Sequence[View]) -> tuple[list[Node], set[Edge]]:
             name,
             count,
             lag=None if None in lags else max(each for each in lags if each is not None),
-            position=f"offset {count:,}",
+            position=f"{min(each.rows for each in copies):,} rows",
             state=some if len({each.state for each in copies}) > 1 else first.state,
             error="" if bad is None else f"{bad.node}: {bad.why}",
-            detail=f"{kind}, {len(copies)} node{'s' * (len(copies) != 1)}",
+            detail=_detail(kind, copies),
             page=f"/views/{quote(first.node, safe='')}/{quote(name, safe='')}",
         )
         nodes.append(node)
         read = {topic for each in copies for topic in each.reads} or set(topics)
         edges |= {Edge(f"topic:{topic}", node.id) for topic in read}
     return nodes, edges
+
+
+def _detail(kind: str, copies: Sequence[View]) -> str:
+    if moving := next((each.moving for each in copies if each.moving), ""):
+        return moving
+    of = {version for each in copies for version in each.versions.values()}
+    version = f", version {' and '.join(sorted(of))}" if of else ""
+    return f"{kind}{version}, {len(copies)} node{'s' * (len(copies) != 1)}"
 
 
 def _view(node: str, name: str, config: ViewConfig, told: Mapping[str, Any] | str, ends: NextOffsets) -> View:
@@ -78,9 +101,16 @@ def _view(node: str, name: str, config: ViewConfig, told: Mapping[str, Any] | st
         reads=sorted(about.position),
         state="reading" if about.state == "running" and not about.ready else about.state,
         why=about.why,
+        versions=about.versions,
+        moving=_moving(about.moving) if about.moving else "",
         count=sum(offset for offsets in about.position.values() for offset in offsets.values()),
         lag=_lag(about.position, ends) if about.position else None,
     )
+
+
+def _moving(moving: _Moving) -> str:
+    to = ", ".join(f"version {version} of {topic}" for topic, version in sorted(moving.versions.items()))
+    return f"moves to {to}{f': {moving.why}' if moving.why else ''}"
 
 
 def _lag(position: NextOffsets, ends: NextOffsets) -> int:

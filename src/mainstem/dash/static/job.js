@@ -14,6 +14,7 @@ setText($("name"), job);
 
 follow((state) => {
   versions = state.jobs.filter((each) => each.job === job);
+  operations = state.operations.filter((each) => each.job === job);
   $("none").hidden = versions.length > 0;
   for (const each of versions) {
     if (!cards.has(each.version)) {
@@ -28,7 +29,7 @@ follow((state) => {
       cards.delete(version);
     }
   }
-  operations = state.operations.filter((each) => each.job === job);
+  buttons($("job-actions"), jobCommands);
   showOperation(operations.findLast((each) => each.state === "running") ?? operations.at(-1));
   const now = JSON.stringify([versions.map((each) => [each.version, each.batch, each.current])]);
   if (now !== looked) look((looked = now));
@@ -75,7 +76,7 @@ function fill(element, version) {
   setText(part("code"), version.code || "–");
   links(part("inputs"), version.inputs);
   links(part("output"), version.output ? [version.output] : []);
-  buttons(element.querySelector(".actions"), version);
+  buttons(element.querySelector(".actions"), commands, version);
 }
 
 function links(element, topics) {
@@ -102,6 +103,17 @@ const commands = {
   },
 };
 
+const jobCommands = {
+  reprocess: {
+    when: () => versions.some((each) => each.code),
+    word: "Reprocess",
+    title: () => `Build ${job} anew?`,
+    text: () => "The next version of it is started from the code as it is now, from the earliest records, beside what runs. Readers stay where they are until you cut over.",
+    body: () => ({}),
+  },
+};
+const conflicts = { cutover: "readers", revert: "readers", reprocess: "versions" };
+
 const current = () => versions.find((each) => each.current)?.version ?? "";
 
 function left(version) {
@@ -109,23 +121,22 @@ function left(version) {
   return behind ? ` (${whole(behind)} offsets to go)` : "";
 }
 
-function buttons(group, version) {
-  const wanted = Object.entries(commands).filter(([, each]) => each.when(version));
-  const names = wanted.map(([kind]) => kind).join();
-  if (group.dataset.kinds !== names) {
-    group.dataset.kinds = names;
-    group.replaceChildren(...wanted.map(([kind, command]) => {
-      const button = make("button", { type: "button", "data-kind": kind }, command.word);
-      button.onclick = () => confirm(kind, versions.find((each) => each.version === version.version));
+function buttons(group, known, version) {
+  const wanted = Object.keys(known).filter((kind) => known[kind].when(version));
+  if (group.dataset.kinds !== wanted.join()) {
+    group.dataset.kinds = wanted.join();
+    group.replaceChildren(...wanted.map((kind) => {
+      const button = make("button", { type: "button", "data-kind": kind }, known[kind].word);
+      button.onclick = () => confirm(kind, known[kind], versions.find((each) => each.version === version?.version));
       return button;
     }));
   }
   group.hidden = wanted.length === 0;
-  for (const button of group.children) button.disabled = operations.some((each) => each.state === "running" && each.kind !== "diff" && button.dataset.kind !== "diff");
+  const going = operations.filter((each) => each.state === "running").map((each) => conflicts[each.kind]);
+  for (const button of group.children) button.disabled = going.includes(conflicts[button.dataset.kind]);
 }
 
-function confirm(kind, version) {
-  const command = commands[kind];
+function confirm(kind, command, version) {
   setText($("confirm-title"), command.title(version));
   setText($("confirm-text"), command.text(version));
   setText($("confirm-yes"), command.word);

@@ -2,7 +2,7 @@ import { $, ask, exactly, follow, make, mood, rate, setText, shown, tell, token,
 
 const [node, name] = location.pathname.split("/").slice(-2).map(decodeURIComponent);
 const base = where("views", node, name);
-const OURS = ["limit", "after", "at", "timeout", "offset", "q"]; // columns of such names have a _ in front
+const OURS = ["limit", "after", "at", "timeout", "offset", "q", "version"]; // columns of such names have a _ in front
 const PAGE = 100;
 let about = null;
 let state = "";
@@ -25,7 +25,8 @@ function row(view) {
   const at = make("a", { href: where("views", view.node, view.view) }, view.node);
   return make("tr", {},
     make("td", {}, view.node === node ? make("b", {}, view.node) : at),
-    make("td", { class: mood(view.state) }, view.why ? `${view.state}: ${view.why}` : view.state),
+    make("td", { class: mood(view.state) }, [view.why ? `${view.state}: ${view.why}` : view.state, view.moving].filter(Boolean).join("; ")),
+    make("td", { class: "number" }, whole(view.rows)),
     make("td", { class: "number" }, whole(view.count)),
     make("td", { class: "number" }, view.lag === null ? "" : whole(view.lag)),
     make("td", { class: "number" }, rate(view.rate)),
