@@ -3,9 +3,12 @@ then the code is edited again and all is killed.
 """
 
 import json
+import signal
+import threading
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -40,20 +43,21 @@ from pyspark.sql import functions as F
 
 orders = topic("orders")
 
-@table(to="hourly", key=["region", "hour"], watermark=("at", "1 hour"))
+@table(to="hourly", key=["region", "hour"], watermark=("at", "12 hours"))
 def hourly(orders):
     kept = orders.filter("{which}")
     sums = kept.groupBy("region", F.window("at", "1 hour")).agg(F.count("*").alias("n"), F.avg("amount").alias("mean"))
     return sums.select("region", F.col("window.start").alias("hour"), "n", "mean")
 """
 FIRST = JOBS.format(which="true")
+THIRD = JOBS.format(which="amount > 3")
 SECOND = JOBS.format(which="not cancelled")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 REGIONS = ("north", "south", "west")
 
 
 class Orders:
-    """Posts orders in the order of their event time, a few at a time, and knows what must come of them."""
+    """Posts orders in the order of their event time, and knows what must come of them."""
 
     def __init__(self, node):
         self.node, self.rows = node, []
@@ -67,12 +71,37 @@ class Orders:
         assert self.node.post("orders/events", events)["accepted"] == count
         self.rows += events
 
-    def hourly(self, *, cancelled):
+    def keep_posting(self, over):
+        while not over.wait(0.05):
+            self.post(7)
+
+    def hourly(self, *, cancelled, upto=None):
+        """What is in the table after all orders, or when the windows are closed that orders up to a position close."""
+        rows = [msgspec.structs.asdict(Order(**row)) for row in self.rows] if upto is None else self.up_to(upto)
+        closed = (
+            datetime.max.replace(tzinfo=UTC) if upto is None else max(row["at"] for row in rows) - timedelta(hours=1)
+        )
         sums = defaultdict(list)
-        for row in self.rows:
-            if cancelled or not row["cancelled"]:
-                sums[row["region"], row["at"][:13]].append(row["amount"])
+        for row in rows:
+            hour = row["at"].replace(minute=0)
+            if (cancelled or not row["cancelled"]) and hour + timedelta(hours=1) <= closed:
+                sums[row["region"], hour.isoformat()[:13]].append(row["amount"])
         return {key: (len(each), sum(each) / len(each)) for key, each in sums.items()}
+
+    def up_to(self, position):
+        with TypedReader(Connection(self.node.state["bootstrap"]), "orders") as reader:
+            return [each.value for each in reader if each.offset < position.get(str(each.partition), 0)]
+
+
+class Order(msgspec.Struct):
+    number: int
+    region: str
+    amount: float
+    cancelled: bool
+    at: datetime
+
+    def __post_init__(self):
+        self.at = datetime.fromisoformat(self.at)
 
 
 def table(node, topic):
@@ -100,21 +129,61 @@ def write(project, code):
     (project / "jobs.py").write_text(code)
 
 
+def check_diff(found, orders):
+    """Both were compared when they had read the same, and what differs is what has to."""
+    assert (found["exact"], found["why"]) == (True, "")
+    one, two = (orders.hourly(cancelled=each, upto=found["at"]["orders"]) for each in (True, False))
+    both = one.keys() & two.keys()
+    assert found["equal"] == sum(one[key] == two[key] for key in both)
+    assert found["changed"] == len(both) - found["equal"] > 0
+    assert (found["added"], found["removed"]) == (len(two.keys() - one.keys()), len(one.keys() - two.keys()))
+    expected = {name: sum(one[key][n] != two[key][n] for key in both) for n, name in enumerate(("n", "mean"))}
+    assert {each["column"]: each["rows"] for each in found["columns"]} == expected
+    assert len(found["examples"]) == 3
+    for each in found["examples"]:
+        key = each["left"]["region"], each["left"]["hour"][:13]
+        assert tuple(each["left"][name] for name in ("n", "mean")) == one[key]
+        assert tuple(each["right"][name] for name in ("n", "mean")) == two[key]
+
+
 def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
     project, data = tmp_path / "project", tmp_path / "data"
     write(project, FIRST)
     with Node(project, data) as node:
-        orders = Orders(node)
+        orders, over = Orders(node), threading.Event()
         orders.post(2_000)
         wait_for(lambda: node.runs("spark"), 120)
         before = {child["name"]: child["pid"] for child in node.state["children"]}
         write(project, SECOND)
-        asked = job(project, data, "reprocess", "hourly", "--wait")
-        assert (asked["version"], asked["output"], asked["up"]) == ("2", "hourly.v2", True)
-        after = {child["name"]: child["pid"] for child in node.state["children"]}
-        assert before.items() < after.items()  # one more driver; nothing was started again
-        orders.post(500)
+        arriving = threading.Thread(target=orders.keep_posting, args=(over,))
+        arriving.start()
+        try:
+            asked = job(project, data, "reprocess", "hourly", "--wait")
+            assert (asked["version"], asked["output"], asked["up"]) == ("2", "hourly.v2", True)
+            after = {child["name"]: child["pid"] for child in node.state["children"]}
+            assert before.items() < after.items()  # one more driver; nothing was started again
+            differences = [
+                job(project, data, "diff", "hourly", *pair, "--limit", "3") for pair in (("1", "2"), ("2", "1"))
+            ]
+            moved = job(project, data, "cutover", "hourly", "2", "--yes")["moved"]
+        finally:
+            over.set()
+            arriving.join()
+        check_diff(differences[0], orders)
+        assert differences[1]["at"]["orders"] != differences[0]["at"]["orders"]
+        assert (moved[0]["version"], moved[0]["output"]) == ("2", "hourly.v2")
         orders.node.post("orders/end")
         for topic, cancelled in (("hourly", True), ("hourly.v2", False)):
             wait_for(lambda t=topic, c=cancelled: table(node, t) == orders.hourly(cancelled=c), 120)
+        wait_for(lambda: job(project, data, "diff", "hourly", "1", "2")["equal"] == 0, 120)
+
+        write(project, THIRD)
+        node.process.send_signal(signal.SIGKILL)
+        node.process.wait()
+    with Node(project, data) as node:
+        back = job(project, data, "revert", "hourly")["moved"]
+        assert [(each["version"], each["output"]) for each in back] == [("1", "hourly")]
+        for topic, cancelled in (("hourly", True), ("hourly.v2", False)):  # as before: neither runs the edited code
+            assert table(node, topic) == orders.hourly(cancelled=cancelled)
+        assert [each["current"] for each in job(project, data, "versions", "hourly")] == [True, False]
         node.stop()

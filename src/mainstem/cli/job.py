@@ -1,4 +1,4 @@
-"""`mainstem job`: list, show, retire; versions, reprocess, cutover and revert are in `cli.job_versions`."""
+"""`mainstem job`: list, show, retire; versions, reprocess, diff, cutover and revert are in `cli.job_versions`."""
 
 import click
 import msgspec
@@ -21,7 +21,13 @@ def job() -> None:
     """The jobs that run, or have run, on this log."""
 
 
-for command in (job_versions.versions, job_versions.reprocess, job_versions.cutover, job_versions.revert):
+for command in (
+    job_versions.versions,
+    job_versions.reprocess,
+    job_versions.diff,
+    job_versions.cutover,
+    job_versions.revert,
+):
     job.add_command(command)
 
 

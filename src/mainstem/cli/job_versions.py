@@ -1,5 +1,6 @@
-"""`mainstem job versions|reprocess|cutover|revert`."""
+"""`mainstem job versions|reprocess|diff|cutover|revert`."""
 
+import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mainstem.cli.output import confirm, json_option, to_json, to_table
+from mainstem.cli.output import confirm, json_option, printable, to_json, to_table
 from mainstem.cli.target import NotUp, Target, connection_options
 from mainstem.core import UserError
 
@@ -117,6 +118,37 @@ def reprocess(name: str, anyway: bool, wait: bool, timeout: float, as_json: bool
             click.echo(f"job {name}: version {done.version} is ready")
     if as_json:
         click.echo(to_json(Reprocessed(done.job, done.version, done.code, done.output, running)))
+
+
+@click.command(short_help="Compare what two versions of a job wrote.")
+@click.argument("name")
+@click.argument("left", metavar="VERSION")
+@click.argument("right", metavar="VERSION")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(min=0), help="Rows that differ to show.")
+@_timeout_option
+@json_option
+@connection_options
+def diff(name: str, left: str, right: str, limit: int, timeout: float, as_json: bool, target: Target) -> None:
+    """Compare the outputs of two versions of job NAME at one position of their inputs: rows, and columns that differ.
+
+    While events arrive both versions are held there for a moment; then they go on.
+    """
+    from mainstem.process.diff import diff
+
+    found = diff(target.connect(), target.directory, name, left, right, limit=limit, waiting=_waiting(target, timeout))
+    if as_json:
+        click.echo(to_json(msgspec.to_builtins(found, str_keys=True)))
+        return
+    click.echo(
+        f"job {name}, version {left} to {right}: {found.equal:,} rows equal, {found.added:,} added, "
+        f"{found.removed:,} removed, {found.changed:,} changed"
+    )
+    click.echo("exact" if found.exact else f"not exact: {found.why}")
+    if found.columns:
+        click.echo(to_table(["column", "rows", "only in"], [(c.column, c.rows, c.only_in) for c in found.columns]))
+    for each in found.examples:
+        sides = [json.dumps(msgspec.to_builtins(side), ensure_ascii=False) for side in (each.left, each.right)]
+        click.echo(printable(f"{each.kind} {each.key}: {sides[0]} -> {sides[1]}"))
 
 
 @click.command(short_help="Move readers of jobs to other versions.")

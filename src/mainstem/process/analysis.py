@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 POSITION_TYPE = f"{POSITION} struct<partition:int,offset:bigint,timestamp:timestamp>"
 
+LATE_ROWS = "which rows come too late depends on how the input is cut into batches"
+"""Why the result of a job with windows is not the same however its input is cut; where no row was late, it is."""
 _STATEFUL = {
     "Aggregate": "an aggregation",
     "Deduplicate": "dropDuplicates",
@@ -343,7 +345,7 @@ def _batch_dependence(plan: Any, stateful: str | None, inputs: Sequence[Input]) 
     if tables:
         return f"{', '.join(tables)}: read at the position that was pinned with each batch"
     if stateful:
-        return f"{stateful}: which rows come too late depends on how the input is cut into batches"
+        return f"{stateful}: {LATE_ROWS}"
     return None
 
 

@@ -1,0 +1,237 @@
+"""What differs between the outputs of two versions of a job at one position of their inputs.
+
+1. Wait until each has read what the other one has, 2. hold both at the furthest position of the two (`landing`),
+3. note where their outputs end, and let them go on, 4. compare the outputs up to there (`compare`). Where nothing runs,
+or both are idle at one position already, nobody is held.
+
+At one position equal code has equal output, if the result does not depend on how the input was cut into batches. Where
+it may, the answer says so: not every difference then comes from the code.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainstem.client.catalog import TopicEntry, topic_entries
+from mainstem.client.connection import Connection
+from mainstem.client.internal import COMMITS, job_key
+from mainstem.client.progress import Marker, NextOffsets, merge_positions, read_markers
+from mainstem.client.topics import list_topics, start_offsets
+from mainstem.core import CorruptData, Retriable, UserError
+from mainstem.core.locks import is_held
+from mainstem.process.analysis import LATE_ROWS
+from mainstem.process.compare import ColumnDifference, Comparison, Example, Side, compare
+from mainstem.process.cutover import PATIENT, Waiting, wait_until_read
+from mainstem.process.landing import held_at_one_position
+from mainstem.process.planting import stand_of
+from mainstem.process.readiness import Look, Pin, look
+from mainstem.process.versions import read_fixed
+
+_EXAMPLES = 10
+
+
+class NotComparable(Retriable):
+    """The versions are not at one position, and nobody can bring them there now."""
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One version: its topic, which was compared up to the offsets `ends`, and the batch that it had committed."""
+
+    version: str
+    output: str
+    batch: int
+    ends: dict[int, int]
+
+
+class Diff(msgspec.Struct, frozen=True):
+    """Rows that are `added`, `removed` or `changed` from `left` to `right`, when both had read `at`.
+
+    `exact`: every difference comes from the code; otherwise `why` says what else it may come from.
+    """
+
+    job: str
+    left: Compared
+    right: Compared
+    at: NextOffsets
+    exact: bool
+    why: str
+    equal: int
+    added: int
+    removed: int
+    changed: int
+    columns: list[ColumnDifference]
+    examples: list[Example]
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Two versions of a job at one position: what they had read, and where what they had written ended."""
+
+    at: NextOffsets
+    sides: dict[str, Compared]
+    now: Look
+
+
+def diff(
+    connection: Connection,
+    data: Path,
+    job: str,
+    left: str,
+    right: str,
+    *,
+    limit: int = _EXAMPLES,
+    waiting: Waiting = PATIENT,
+) -> Diff:
+    """Compare two versions of a job.
+
+    Args:
+        connection: the log.
+        data: the data directory that they were started from; `mainstem up` may hold it.
+        job: its name.
+        left: one version.
+        right: the other one.
+        limit: how many rows that differ are given.
+        waiting: for a version that is behind, and for its driver.
+
+    Raises:
+        UserError: one was never started, or has failed.
+        NotReached: one has not read what the other one had, in time.
+        NotLanded, NotComparable: they could not be brought to one position.
+    """
+    if left == right:
+        raise UserError(f"job {job}: expected two versions, found {left} twice")
+    found = at_one_position(connection, data, job, left, right, waiting)
+    sides = [Side(found.sides[version].output, found.sides[version].ends) for version in (left, right)]
+    result = compare(connection, *sides, keyed=_is_table(found, job), limit=limit)
+    why = _why_inexact(connection, found, job, (left, right))
+    return _diff(job, found, left, right, result, why)
+
+
+def at_one_position(
+    connection: Connection, data: Path, job: str, left: str, right: str, waiting: Waiting = PATIENT
+) -> Position:
+    """Bring two versions to one position; they go on at once. It raises what `diff` does."""
+    now = look(connection)
+    for version in (left, right):
+        if not now.about(job, version):
+            raise UserError(
+                f"job {job_key(job, version)} has never started on this log",
+                hint=f"`mainstem job versions {job}` shows those that have",
+            )
+    found = _as_they_are(connection, data, job, (left, right))
+    if found is not None:
+        return found
+    idle = [version for version in (left, right) if not _is_driven(data, job, version)]
+    if idle:
+        raise NotComparable(
+            f"job {job}: the versions {left} and {right} have not read up to one position, and {job_key(job, idle[0])} "
+            "does not run",
+            hint="compare them while `mainstem up` runs both",
+        )
+    for version, other in ((right, left), (left, right)):
+        wait_until_read(connection, {job: version}, {job: Pin(look(connection), job, other)}, waiting)
+    with held_at_one_position(data, job, (left, right)) as stands:
+        now = look(connection, decided=True)
+        return _position(now, job, {version: stand.batch for version, stand in stands.items()})
+
+
+def _position(now: Look, job: str, batches: Mapping[str, int]) -> Position:
+    sides = {}
+    for version, batch in batches.items():
+        output = str(now.about(job, version)["output"])
+        sides[version] = Compared(version, output, batch, now.end(output))
+    return Position(now.basis(job, next(iter(batches))), sides, now)
+
+
+def _as_they_are(connection: Connection, data: Path, job: str, versions: tuple[str, str]) -> Position | None:
+    """Where both have read the same, closed the same windows, and have nothing to do: it is as good as being held."""
+    before = _markers(connection)
+    markers = [before.get(job_key(job, version)) for version in versions]
+    if None in markers:
+        return None
+    known = [each for each in markers if each is not None]
+    bases = [merge_positions(each.end_offsets) for each in known]
+    try:
+        stands = [
+            stand_of(data / "jobs" / job_key(job, each.version) / "checkpoint", each.batch, each.end_offsets)
+            for each in known
+        ]
+    except CorruptData:  # Spark is about to write it, or it lies elsewhere
+        return None
+    if bases[0] != bases[1] or len({stand.closed for stand in stands}) > 1:
+        return None
+    if any(stand.closed != stand.watermark for stand in stands):
+        return None
+    now = look(connection, decided=True)
+    after = [now.markers.get(job_key(job, version)) for version in versions]
+    if [each and each.batch for each in after] != [each.batch for each in known]:
+        return None
+    return _position(now, job, {each.version: each.batch for each in known})
+
+
+def _markers(connection: Connection) -> dict[str, Marker]:
+    return read_markers(connection, decided=True) if COMMITS in list_topics(connection) else {}
+
+
+def _is_driven(data: Path, job: str, version: str) -> bool:
+    """Whether a driver runs that has the code of a version."""
+    fixed = read_fixed(data / "jobs" / job_key(job, version))
+    return fixed is not None and is_held(data / "spark" / fixed.sha)
+
+
+def _is_table(found: Position, job: str) -> bool:
+    """Whether the last row of each key counts.
+
+    Raises:
+        UserError: it does for one of them only.
+    """
+    known = topic_entries(found.now.catalog)
+    kinds = {known.get(side.output, TopicEntry()).kind for side in found.sides.values()}
+    if len(kinds) > 1:
+        raise UserError(f"job {job}: expected two tables or two streams, found that one version writes each")
+    return kinds == {"changelog"}
+
+
+def _why_inexact(connection: Connection, found: Position, job: str, versions: tuple[str, str]) -> str:
+    """What a difference may come from but the code; "" where from nothing."""
+    abouts = {version: found.now.about(job, version) for version in versions}
+    left, right = (found.now.streams(job, version) for version in versions)
+    if left != right:
+        return f"they read other topics: {', '.join(left)} and {', '.join(right)}"
+    for version, about in abouts.items():
+        if about.get("determinism") == "prefix-deterministic":
+            continue
+        reason = str(about.get("reason", ""))
+        if not reason.endswith(LATE_ROWS):
+            return f"version {version} is batch-dependent: {reason}"
+        if late := _late(found.now.markers.get(job_key(job, version))):
+            return f"version {version} is batch-dependent: {late:,} of the rows that it read came late"
+    if not _is_table(found, job):
+        for side in found.sides.values():
+            if any(start_offsets(connection, side.output).values()):
+                return f"the first records of topic {side.output} were deleted"
+    return ""
+
+
+def _late(marker: Marker | None) -> int:
+    reads: Mapping[str, Any] = marker.read if marker is not None else {}
+    topics = [topic for by_topic in reads.values() for topic in by_topic.values()]
+    return sum(read.late for partitions in topics for read in partitions.values())
+
+
+def _diff(job: str, found: Position, left: str, right: str, result: Comparison, why: str) -> Diff:
+    return Diff(
+        job,
+        found.sides[left],
+        found.sides[right],
+        found.at,
+        not why,
+        why,
+        result.equal,
+        result.added,
+        result.removed,
+        result.changed,
+        result.columns,
+        result.examples,
+    )
