@@ -5,11 +5,18 @@ import pytest
 from click.testing import CliRunner
 
 from mainstem.cli.commands import group
+from mainstem.cli.target import NotUp
 from mainstem.client.basis import parse
 from mainstem.client.catalog import current_versions, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.core import UserError
+from mainstem.process.compare import ColumnDifference, Example
 from mainstem.process.cutover import NotReached
+from mainstem.process.diff import Compared, Diff
+from mainstem.process.frozen import code_hash
+from mainstem.process.reprocess import SameCode
+from mainstem.process.versions import Fixed, write_fixed
+from mainstem.standalone.state import UpState, save
 from tests.standalone.project import write_project
 from tests.support.node import Node, wait_for
 from tests.support.versions import write_read, write_versions
@@ -56,6 +63,52 @@ def test_what_is_not_ready_changes_nothing(log, tmp_path):
     assert current_versions(read_catalog(Connection(log)))["sums"] == "1"
     result = run(log, tmp_path, "cutover", "sums", "2", "--with", "sums", "3", "--yes")
     assert isinstance(result.exception, UserError)
+
+
+def test_a_version_is_asked_for_where_nothing_runs(log, tmp_path):
+    project, data = write_project(tmp_path / "project"), tmp_path / "data"
+    (project / "jobs.py").write_text(JOBS)
+    data.mkdir()
+    write_fixed(data / "jobs" / "doubled@1", Fixed("doubled", "1", "0123", {}, "doubled", 1, 4))
+    save(data, UpState(0, str(project), log, "http://127.0.0.1:1", 0.0))  # not up any more
+
+    def ask(*words):
+        return CliRunner().invoke(group, ["job", "reprocess", "doubled", "--data", str(data), *words])
+
+    sha = code_hash(project)
+    assert ask().stdout == (
+        f"job doubled: version 2 is started by the next `mainstem up` from the code {sha}, and writes topic doubled.v2\n"
+    )
+    assert isinstance(ask().exception, SameCode)
+    assert json.loads(ask("--anyway", "--json").stdout) == {
+        "job": "doubled", "version": "3", "code": sha, "output": "doubled.v3", "up": False,
+    }  # fmt: skip
+    assert isinstance(ask("--anyway", "--wait").exception, NotUp)
+
+
+def test_what_differs_is_shown(log, tmp_path, monkeypatch):
+    examples = [Example("changed", "a", {"n": 1}, {"n": 2}), Example("added", "b\x1b", None, {"n": 3})]
+    left, right = Compared("1", "sums", 3, {0: 9}), Compared("2", "sums.v2", 5, {0: 8})
+    columns = [ColumnDifference("n", 1), ColumnDifference("p", 1001, "right")]
+    found = Diff(
+        "sums", left, right, {"orders": {0: 5}}, False, "it asks for the time", 1000, 1, 0, 1, columns, examples
+    )
+    monkeypatch.setattr("mainstem.process.diff.diff", lambda *_, **__: found)
+    assert run(log, tmp_path, "diff", "sums", "1", "2").stdout.splitlines() == [
+        "job sums, version 1 to 2: 1,000 rows equal, 1 added, 0 removed, 1 changed",
+        "not exact: it asks for the time",
+        "column   rows  only in",
+        "n           1",
+        "p       1,001  right",
+        'changed a: {"n": 1} -> {"n": 2}',
+        'added b\\u001b: null -> {"n": 3}',
+    ]
+    document = json.loads(run(log, tmp_path, "diff", "sums", "1", "2", "--json").stdout)
+    assert (document["at"], document["right"]["ends"], document["columns"][0]["rows"]) == (
+        {"orders": {"0": 5}},
+        {"0": 8},
+        1,
+    )
 
 
 JOBS = """

@@ -3,7 +3,10 @@ then the code is edited again and all is killed.
 """
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -79,7 +82,7 @@ class Orders:
         """What is in the table after all orders, or when the windows are closed that orders up to a position close."""
         rows = [msgspec.structs.asdict(Order(**row)) for row in self.rows] if upto is None else self.up_to(upto)
         closed = (
-            datetime.max.replace(tzinfo=UTC) if upto is None else max(row["at"] for row in rows) - timedelta(hours=1)
+            datetime.max.replace(tzinfo=UTC) if upto is None else max(row["at"] for row in rows) - timedelta(hours=12)
         )
         sums = defaultdict(list)
         for row in rows:
@@ -146,6 +149,47 @@ def check_diff(found, orders):
         assert tuple(each["right"][name] for name in ("n", "mean")) == two[key]
 
 
+def request_of(data, version):
+    try:
+        return json.loads((data / "jobs" / f"hourly@{version}" / "landing.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def asked_to_stop(data):
+    return request_of(data, "1") is not None
+
+
+def asked_to_go_on(data):
+    return (request_of(data, "2") or {}).get("to") is not None
+
+
+def answered(data):
+    return asked_to_go_on(data) and (data / "jobs" / "hourly@1" / "landed.json").exists()
+
+
+def start_diff(project, data):
+    command = [sys.executable, "-P", "-m", "mainstem", "job", "diff", "hourly", "1", "2"]
+    return subprocess.Popen([*command, "--project", str(project), "--data", str(data)], stdout=subprocess.DEVNULL)
+
+
+def kill_a_diff(project, data, stage):
+    """Whoever asks is killed once it has come so far; the versions go on by themselves."""
+    found = start_diff(project, data)
+    wait_for(lambda: stage(data), 120)
+    found.kill()
+    found.wait()
+
+
+def kill_a_driver(project, data, node, name):
+    """A driver is killed while it brings its version to the position; the diff is done or given up."""
+    found, pid = start_diff(project, data), node.child(name)["pid"]
+    wait_for(lambda: asked_to_go_on(data), 120)
+    os.kill(pid, signal.SIGKILL)
+    assert found.wait(300) in (0, 2)
+    wait_for(lambda: node.runs(name) and node.child(name)["pid"] != pid, 120)
+
+
 def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
     project, data = tmp_path / "project", tmp_path / "data"
     write(project, FIRST)
@@ -162,19 +206,24 @@ def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
             assert (asked["version"], asked["output"], asked["up"]) == ("2", "hourly.v2", True)
             after = {child["name"]: child["pid"] for child in node.state["children"]}
             assert before.items() < after.items()  # one more driver; nothing was started again
-            differences = [
-                job(project, data, "diff", "hourly", *pair, "--limit", "3") for pair in (("1", "2"), ("2", "1"))
-            ]
+            differences = [job(project, data, "diff", "hourly", "1", "2", "--limit", "3")]
+            for stage in (asked_to_stop, asked_to_go_on, answered):
+                kill_a_diff(project, data, stage)
+            for name in ("spark", next(iter(after.keys() - before.keys()))):
+                kill_a_driver(project, data, node, name)
+            differences.append(job(project, data, "diff", "hourly", "1", "2", "--limit", "3"))
             moved = job(project, data, "cutover", "hourly", "2", "--yes")["moved"]
         finally:
             over.set()
             arriving.join()
-        check_diff(differences[0], orders)
+        for found in differences:
+            check_diff(found, orders)
         assert differences[1]["at"]["orders"] != differences[0]["at"]["orders"]
         assert (moved[0]["version"], moved[0]["output"]) == ("2", "hourly.v2")
         orders.node.post("orders/end")
         for topic, cancelled in (("hourly", True), ("hourly.v2", False)):
             wait_for(lambda t=topic, c=cancelled: table(node, t) == orders.hourly(cancelled=c), 120)
+            assert len(node.values_of(topic)) == len(orders.hourly(cancelled=cancelled))  # each window once
         wait_for(lambda: job(project, data, "diff", "hourly", "1", "2")["equal"] == 0, 120)
 
         write(project, THIRD)

@@ -133,6 +133,7 @@ def wait_until_read(
     waiting: Waiting,
     *,
     meanwhile: str = "nothing is changed",
+    windows: bool = True,
 ) -> None:
     """Return once each version has started and has reached its pin.
 
@@ -142,6 +143,7 @@ def wait_until_read(
         pins: by job.
         waiting: how long.
         meanwhile: what is so where the time is over.
+        windows: it must have closed those that the pin says, too.
 
     Raises:
         UserError: one has failed.
@@ -156,7 +158,9 @@ def wait_until_read(
                     f"job {key} has failed: {reasons[key]}", hint="readers are moved to a version that runs: mend it"
                 )
         now = look(connection, decided=True)
-        left = ", ".join(filter(None, (_left(now, pins[job], job, version) for job, version in targets.items())))
+        left = ", ".join(
+            filter(None, (_left(now, pins[job], job, version, windows=windows) for job, version in targets.items()))
+        )
         if not left:
             return
         if waiting.clock.monotonic() >= deadline:
@@ -169,13 +173,13 @@ def wait_until_read(
         waiting.pause(LOOK_EVERY_SECONDS)
 
 
-def _left(now: Look, pin: Pin, job: str, version: str) -> str:
+def _left(now: Look, pin: Pin, job: str, version: str, *, windows: bool) -> str:
     if not now.about(job, version):
         return f"job {job_key(job, version)} has not started"
     count = pin.missing(now, job, version)
     if count:
         return f"job {job_key(job, version)} has {count:,} offsets to go"
-    open_ms = pin.open_ms(now, job, version)
+    open_ms = pin.open_ms(now, job, version) if windows else 0
     return f"job {job_key(job, version)} has windows of {open_ms / 1000:,.0f} s to close" if open_ms else ""
 
 

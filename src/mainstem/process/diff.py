@@ -130,7 +130,8 @@ def at_one_position(
             hint="compare them while `mainstem up` runs both",
         )
     for version, other in ((right, left), (left, right)):
-        wait_until_read(connection, {job: version}, {job: Pin(look(connection), job, other)}, waiting)
+        pin = Pin(look(connection), job, other)
+        wait_until_read(connection, {job: version}, {job: pin}, waiting, meanwhile="both go on", windows=False)
     with held_at_one_position(data, job, (left, right)) as stands:
         now = look(connection, decided=True)
         return _position(now, job, {version: stand.batch for version, stand in stands.items()})

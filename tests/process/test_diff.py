@@ -1,0 +1,117 @@
+"""Where two versions can be compared as they are, where not, and what the answer says of a difference's cause."""
+
+import json
+
+import msgspec
+import pytest
+
+from mainstem.client.append import append
+from mainstem.client.catalog import read_catalog, write_catalog
+from mainstem.client.internal import COMMITS, job_key
+from mainstem.client.progress import Marker, Read
+from mainstem.core import UserError
+from mainstem.core.locks import DirectoryLock
+from mainstem.process import diff as module
+from mainstem.process.analysis import LATE_ROWS
+from mainstem.process.cutover import NotReached, Waiting
+from mainstem.process.diff import Diff, NotComparable, diff
+from mainstem.process.landing import NotLanded
+from mainstem.process.versions import Fixed, write_fixed
+from tests.support.versions import write_versions
+
+NUMBERS = iter(range(1000))
+
+
+@pytest.fixture
+def job(log_connection):
+    """A job with two versions, which read one topic and have written tables."""
+    name = f"diffed{next(NUMBERS)}"
+    write_versions(log_connection, name)
+    kind = {"kind": "changelog", "key": ["k"]}
+    write_catalog(log_connection, {f"topic:{name}": kind, f"topic:{name}.v2": kind})
+    return name
+
+
+def write_rows(connection, job, left, right):
+    for topic, rows in ((job, left), (f"{job}.v2", right)):
+        append(connection, topic, [(key.encode(), json.dumps(row).encode()) for key, row in rows.items()])
+
+
+def stand(connection, data, job, version, position, *, closed=0, watermark=None, late=0):
+    """A version has read up to a position in its batch 7, as the log and Spark's files say."""
+    read = {"o": {"orders": {0: Read(end=position, rows=position - late, late=late)}}}
+    marker = Marker(job, version, "uuid", 7, {"o": {"orders": {0: position}}}, read=read)
+    append(connection, COMMITS, [(job_key(job, version).encode(), msgspec.json.encode(marker))])
+    for name, text in (
+        ("offsets", f'{{"batchWatermarkMs":{closed}}}\n{{"orders":{{"0":{position}}}}}'),
+        ("commits", json.dumps({"nextBatchWatermarkMs": closed if watermark is None else watermark})),
+    ):
+        path = data / "jobs" / job_key(job, version) / "checkpoint" / name / "7"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"v1\n{text}")
+
+
+def test_what_is_at_one_position_and_idle_is_compared_as_it_is(log_connection, tmp_path, job):
+    write_rows(log_connection, job, {"a": {"n": 1}, "b": {"n": 2}}, {"a": {"n": 1}, "b": {"n": 3}, "c": {"n": 4}})
+    for version in "12":
+        stand(log_connection, tmp_path, job, version, 5, closed=40)
+    found = diff(log_connection, tmp_path, job, "1", "2")
+    assert isinstance(found, Diff)
+    assert (found.at, found.exact, found.why) == ({"orders": {0: 5}}, True, "")
+    assert (found.left.output, found.right.ends, found.right.batch) == (job, {0: 3}, 7)
+    assert (found.equal, found.added, found.removed, found.changed) == (1, 1, 0, 1)
+    assert diff(log_connection, tmp_path, job, "2", "1", limit=0).removed == 1
+
+
+@pytest.mark.parametrize("difference", [{"position": 6}, {"closed": 30}, {"watermark": 50}])
+def test_what_is_not_is_compared_only_where_somebody_runs_it(log_connection, tmp_path, job, difference):
+    stand(log_connection, tmp_path, job, "1", 5, closed=40)
+    stand(log_connection, tmp_path, job, "2", **({"position": 5, "closed": 40} | difference))
+    with pytest.raises(NotComparable, match=f"have not read up to one position, and {job}@1 does not run"):
+        diff(log_connection, tmp_path, job, "1", "2")
+    for version in "12":
+        fixed = Fixed(job, version, "c0de", {}, "x", 1, 4)
+        write_fixed(tmp_path / "jobs" / job_key(job, version), fixed)
+    with DirectoryLock(tmp_path / "spark" / "c0de"):  # a driver, which does not answer
+        if "position" in difference:
+            with pytest.raises(NotReached, match=f"job {job}@1 has 1 offsets to go; both go on"):
+                diff(log_connection, tmp_path, job, "1", "2", waiting=Waiting(timeout_seconds=0))
+            return
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "held_at_one_position", refuse)
+            with pytest.raises(NotLanded, match=f"{job} 1 2"):
+                diff(log_connection, tmp_path, job, "1", "2")
+
+
+def refuse(_, job, versions):
+    raise NotLanded(f"{job} {' '.join(versions)}")
+
+
+def test_what_there_is_not_is_told(log_connection, tmp_path, job):
+    with pytest.raises(UserError, match=f"job {job}@3 has never started on this log"):
+        diff(log_connection, tmp_path, job, "1", "3")
+    with pytest.raises(UserError, match="expected two versions, found 1 twice"):
+        diff(log_connection, tmp_path, job, "1", "1")
+    write_catalog(log_connection, {f"topic:{job}": {"kind": "stream"}})
+    for version in "12":
+        stand(log_connection, tmp_path, job, version, 5)
+    with pytest.raises(UserError, match="expected two tables or two streams"):
+        diff(log_connection, tmp_path, job, "1", "2")
+
+
+def test_what_a_difference_may_come_from_is_told(log_connection, tmp_path, job):
+    def why(**about):
+        entry = read_catalog(log_connection)[f"job:{job}"]
+        entry["versions"]["2"] |= about
+        write_catalog(log_connection, {f"job:{job}": entry})
+        found = diff(log_connection, tmp_path, job, "1", "2")
+        assert found.exact is not bool(found.why)
+        return found.why
+
+    for version in "12":
+        stand(log_connection, tmp_path, job, version, 5)
+    assert why(determinism="batch-dependent", reason=f"an aggregation: {LATE_ROWS}") == ""  # none was late
+    stand(log_connection, tmp_path, job, "2", 5, late=2)
+    assert why() == "version 2 is batch-dependent: 2 of the rows that it read came late"
+    assert why(reason="it asks for the time (now)") == "version 2 is batch-dependent: it asks for the time (now)"
+    assert why(inputs={"o": "orders2"}) == "they read other topics: orders and orders2"
