@@ -12,6 +12,7 @@ from mainstem.client.topics import ensure_topic, stable_offsets
 from mainstem.process import compare as module
 from mainstem.process.compare import ColumnDifference, Comparison, Example, Side, compare, differences, same
 from mainstem.registry import avro
+from tests.support.properties import examples
 
 NUMBERS = iter(range(10_000))
 
@@ -116,7 +117,7 @@ def test_values_without_a_schema_are_compared_as_they_are(log_connection):
 ROWS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.none() | st.integers(0, 3)), max_size=12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(ROWS, ROWS, st.integers(1, 4))
 def test_as_a_model_says(log_connection, live_registry, left, right, files):
     text, sides = schema("row", n="long"), []
