@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from mainstem.client.append import append
+from mainstem.client.topics import ensure_topic
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.dash.app import Dashboard
@@ -99,6 +100,32 @@ def test_a_topic_is_paged_by_clicks(opened, shop):
     page.click("#place button")
     page.wait_for("#more", "Newer")
     assert page.text("#records tbody tr td:nth-child(2)") == "5"
+
+
+def first_offset(page):
+    return page.text("#records tbody tr td:nth-child(2)")
+
+
+def test_new_records_come_by_themselves_until_somebody_pauses(opened, shop):
+    ensure_topic(shop.connection, "ticks", 1)
+    page = opened("/topics/ticks")
+    page.wait_for("#tail", "live")
+    page.wait_for("#none:not([hidden])")
+    append(shop.connection, "ticks", [(b"k", b'{"n":1}')])
+    page.wait_for("#records .fresh .value", '{"n":1}')
+    page.click("#pause", "Pause")
+    page.wait_for("#tail", "paused")
+    append(shop.connection, "ticks", [(b"k", b"%d" % n) for n in range(400)])
+    page.wait_for("#summary", "offset 401")  # all else goes on
+    assert page.count("#records tbody tr") == 1
+    page.click("#pause", "Go on")
+    page.wait_for("#tail", "live")
+    page.wait_for("#records tbody tr", "400")
+    assert (first_offset(page), page.count("#records tbody tr")) == ("400", 50)
+    append(shop.connection, "ticks", [(b"k", b"%d" % n) for n in range(3000)])
+    page.wait_for("#records tbody tr", "3,400")
+    page.wait_for("#tail", "left out")
+    assert page.count("#records tbody tr") <= 200
 
 
 def test_a_record_is_text_and_never_a_script(opened, shop):

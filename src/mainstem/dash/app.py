@@ -1,7 +1,8 @@
 """The pages and what they ask for.
 
 /                     the path as a graph, live; for programs, what the registry answers there
-/topics/<name>        its records; /topics/<name>/about and /topics/<name>/records are what the page asks for
+/topics/<name>        its records; /topics/<name>/about, /topics/<name>/records and, as server-sent events,
+                      /topics/<name>/live are what the page asks for
 /jobs/...             versions of jobs, and what can be done to them: `jobs`
 /views/...            views, and what their nodes answer: `views`
 /events               the state, as server-sent events
@@ -31,6 +32,7 @@ from mainstem.dash.live import Live
 from mainstem.dash.nodes import Nodes
 from mainstem.dash.operations import Commands, Operations
 from mainstem.dash.state import AuditResult, State
+from mainstem.dash.tails import Tails
 from mainstem.dash.views import Views
 from mainstem.dash.web import Endpoint, Threads, answering, file, json_answer, number, page
 
@@ -62,6 +64,7 @@ class Dashboard:
         self._threads = Threads()
         self._nodes = nodes or Nodes({}, dict)
         self._views = Views(self._nodes, self._threads)
+        self._tails = Tails(connection)
         self._clock = clock or SystemClock()
         self._live = Live(read, self._clock)
         commands = commands or NoCommands()
@@ -77,6 +80,7 @@ class Dashboard:
             Route("/topics/{name}", page("topic.html")),
             Route("/topics/{name}/about", self._asked(self._about)),
             Route("/topics/{name}/records", self._asked(self._records)),
+            Route("/topics/{name}/live", answering(self._tails.answer)),
             *self._jobs.routes(),
             *self._views.routes(),
             Route("/events", self._events),
@@ -92,12 +96,14 @@ class Dashboard:
             finally:
                 reading.cancel()
                 self._operations.close()
+                self._tails.close()
                 self._threads.close()
 
     def leave(self) -> None:
         self._live.leave()
         self._nodes.close()
         self._operations.close()
+        self._tails.leave()
 
     async def _events(self, _: Request) -> Response:
         async def events() -> AsyncIterator[bytes]:

@@ -1,6 +1,7 @@
 """What the dashboard's answers have in common: pages that are files of the package, JSON, errors on one line."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,6 +66,11 @@ class Threads:
             return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         finally:
             self._waiting -= 1
+
+    def later(self, function: Callable[[], object]) -> None:
+        """Call it when a thread is free; nobody waits for it. Not after `close`."""
+        with contextlib.suppress(RuntimeError):
+            self._threads.submit(function)
 
     def close(self) -> None:
         """Begin nothing more; what is under way is not waited for here."""

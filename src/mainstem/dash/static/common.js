@@ -52,11 +52,16 @@ export function stream(address, { onOpen, onMessage, onLost }) {
       }
     };
   };
-  addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
-  addEventListener("pagehide", close);
-  addEventListener("pageshow", open); // the browser kept the page and shows it again
+  const seen = () => (document.hidden ? close() : open());
+  const parts = { visibilitychange: seen, pagehide: close, pageshow: open }; // the last: the browser had kept the page
+  for (const [name, listener] of Object.entries(parts)) addEventListener(name, listener);
   open();
-  return { open, close };
+  return {
+    close: () => {
+      for (const [name, listener] of Object.entries(parts)) removeEventListener(name, listener);
+      close();
+    },
+  };
 }
 
 // Calls back with each state.

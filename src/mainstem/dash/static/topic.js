@@ -1,10 +1,12 @@
-import { $, ask, follow, make, rate, setText, shown, tell, whole } from "./common.js";
+import { $, ask, follow, make, rate, setText, stream, tell, whole } from "./common.js";
 
 const topic = decodeURIComponent(location.pathname.split("/").pop());
 const base = `/topics/${encodeURIComponent(topic)}`;
 const records = $("records").tBodies[0];
 let next = ""; // where the page after this one begins
 let end = 0;
+let tail = null; // what follows the topic, where nobody has paused it
+const MOST_ROWS = 200;
 
 document.title = `${topic} · Mainstem`;
 setText($("name"), topic);
@@ -21,13 +23,62 @@ follow((state) => {
 
 $("place").onsubmit = (event) => {
   event.preventDefault();
-  show();
+  pause();
+  show().then(() => $("from").value.trim() || live());
 };
-$("more").onclick = () => show(next);
+$("more").onclick = () => {
+  pause();
+  show(next);
+};
 $("newest").onclick = () => {
   $("from").value = "";
-  show();
+  live();
 };
+$("pause").onclick = () => (tail ? pause() : live());
+
+function pause() {
+  tail?.close();
+  tail = null;
+  setText($("pause"), "Go on");
+  said("paused", "soft");
+}
+
+// The newest page, then what comes after it; again where the browser has let go of the page meanwhile.
+function live() {
+  tail?.close();
+  setText($("pause"), "Pause");
+  said("connecting", "soft");
+  $("from").value = "";
+  const address = () => `${base}/live${$("partition").value && `?partition=${$("partition").value}`}`;
+  tail = stream(address, {
+    onOpen: () => show().then(() => said("live", "good")),
+    onLost: () => {
+      said("no connection, trying again", "bad");
+      if (!records.rows.length) show(); // too many pages follow topics, or there is no such topic
+    },
+    onMessage: (news) => {
+      if (news.error) return said(news.error, "bad");
+      said(news.skipped ? `live, faster than it can be shown: ${whole(news.skipped)} left out` : "live", "good");
+      add(news.records);
+    },
+  });
+}
+
+function said(text, kind) {
+  setText($("tail"), text);
+  $("tail").className = `state ${kind}`;
+}
+
+const place = ({ partition, offset }) => `${partition}:${offset}`;
+
+function add(fresh) {
+  const there = new Set([...records.rows].map((each) => each.dataset.place));
+  const rows = fresh.filter((each) => !there.has(place(each))).map(row);
+  for (const each of rows) each.className = "fresh";
+  records.prepend(...rows);
+  $("none").hidden = records.rows.length > 0;
+  while (records.rows.length > MOST_ROWS) records.rows[records.rows.length - 1].remove();
+}
 
 async function about() {
   const found = (await ask(`${base}/about`).catch(tell))?.answer;
@@ -65,7 +116,7 @@ function row(record) {
   const value = make("td", { class: "value" });
   fill(value, record);
   const headers = Object.entries(record.headers).map(([name, each]) => `${name}: ${each}`).join("\n");
-  return make("tr", { title: headers && `headers\n${headers}` },
+  return make("tr", { title: headers && `headers\n${headers}`, "data-place": place(record) },
     make("td", { class: "number" }, String(record.partition)),
     make("td", { class: "number" }, whole(record.offset)),
     make("td", { class: "soft" }, record.timestamp < 0 ? "none" : time.toISOString().replace("T", " ").replace("Z", "")),
@@ -92,4 +143,4 @@ function fill(cell, record) {
 }
 
 await about();
-await show();
+live();
