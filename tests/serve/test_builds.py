@@ -1,12 +1,17 @@
 """Views follow cutovers: over HTTP, with jobs that the test plays."""
 
+import json
 import threading
 
 import msgspec
 import pytest
 
-from mainstem.client.basis import parse
-from tests.serve.fleet import header
+from mainstem.client.append import append
+from mainstem.client.basis import Basis, parse
+from mainstem.registry import avro
+from mainstem.serve.builds import Builds
+from mainstem.serve.errors import OtherShape
+from tests.serve.fleet import PLANE, header
 from tests.serve.played import PlayedJob, cutover
 from tests.support.waiting import wait_until
 
@@ -186,3 +191,73 @@ def test_an_index_is_removed_when_nobody_can_come_back_to_it(fleet, job, tmp_pat
     with fleet.node(tmp_path, **views_of(job)) as http:
         assert made_by(row(http)) == "v3"
         assert not (tmp_path / "views" / "seats@9").exists()
+
+
+def with_engine(fleet, registry, kind):
+    """The schema gets a column; what is written with it, and its token."""
+    wider = json.loads(PLANE)
+    wider["fields"].append({"name": "engine", "type": ["null", kind], "default": None})
+    text = json.dumps(wider)
+    schema_id = registry.register(f"{fleet.planes}-value", text)
+
+    def write(tailnum, engine):
+        row = {"tailnum": tailnum, "manufacturer": "y", "seats": 2, "engine": engine}
+        ends = append(fleet.connection, fleet.planes, [(tailnum.encode(), avro.encode(schema_id, text, row))])
+        return Basis(fleet.log, {fleet.planes: ends})
+
+    return write
+
+
+def test_an_index_that_cannot_take_a_new_column_answers_until_the_next_one_does(
+    fleet, live_registry, tmp_path, monkeypatch
+):
+    views = {"names": {"kind": "search", "topics": fleet.planes}}
+
+    def total(http, query, token=None, **params):
+        answer = http.get(
+            "/views/names/search", params={"q": query, **params}, headers=header(token) if token else {"Cookie": "a=b"}
+        )
+        return answer.json()["total"] if answer.status_code == 200 else answer.json()["error"]["code"]
+
+    with fleet.node(tmp_path, **views) as http:
+        assert total(http, "x", fleet.write(fleet.planes, ("N1", "x", 1))) == 1
+        monkeypatch.setattr(Builds, "_has_come", lambda _, view: view.moving is None)
+        token = with_engine(fleet, live_registry, "string")("N2", "turbofan")
+        wait_until(lambda: "moving" in http.get("/views").json()["views"]["names"], "it is built beside")
+        assert total(http, "x") == 1
+        assert total(http, "engine:turbofan", token, timeout="0.2") == "not_reached"
+    places = {path.name for path in (tmp_path / "views").iterdir()}
+    assert places == {"names", "names~"}
+    with fleet.node(tmp_path, **views) as http:  # it was closed before it had taken over
+        assert total(http, "x") == 1
+        monkeypatch.undo()
+        assert total(http, "engine:turbofan", token) == 1
+        wait_until(lambda: [path.name for path in (tmp_path / "views").iterdir()] == ["names~"], "the old one is gone")
+        assert total(http, "x") == 1
+    with fleet.node(tmp_path, **views) as http:
+        assert total(http, "engine:turbofan", token) == 1
+        token = fleet.write(fleet.planes, ("N3", "z", 1))
+        assert total(http, "z", token) == 1
+
+
+def test_a_table_that_cannot_take_a_new_type_answers_until_the_next_one_does(fleet, live_registry, tmp_path):
+    table = fleet.planes.replace("-", "_")
+    views = {"flights": {"kind": "sql", "topics": fleet.planes}}
+    with fleet.node(tmp_path, **views) as http:
+
+        def count(token=None, **params):
+            query = {"sql": f"SELECT count(*) FROM {table}"}
+            headers = header(token) if token else {"Cookie": "a=b"}
+            answer = http.post("/views/flights/query", json=query, headers=headers, params=params)
+            return answer.json()["rows"][0][0] if answer.status_code == 200 else answer.json()["error"]["code"]
+
+        assert count(fleet.write(fleet.planes, ("N1", "x", 1))) == 1
+        index = http.node.views["flights"].index()
+
+        def refuse(tables):
+            raise OtherShape("a type that does not fit")
+
+        index.extend = refuse
+        token = with_engine(fleet, live_registry, "string")("N2", "turbofan")
+        assert count(token) == 2
+        assert http.node.views["flights"].index() is not index

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mainstem.core import UserError
 from mainstem.serve import BadQuery, Change, IndexDamaged, OtherShape
-from mainstem.serve.search import Hit, SearchIndex
+from mainstem.serve.search import Hit, SearchIndex, fields_of
 from tests.serve.support import TOPIC, applied_after, copy, cuts, flight, fold_rows, histories, rows_of, tear
 from tests.support.properties import examples
 
@@ -279,3 +279,12 @@ def test_a_flight_is_found_by_what_was_changed(tmp_path):
         fill(index, [Change(TOPIC, 0, 2, "5", flight(5) | {"tailnum": "changed"})])
         assert index.search("N5").total == 0
         assert index.search("changed").total == 1
+
+
+def test_the_fields_that_an_index_has_are_those_of_this_format_alone(tmp_path):
+    assert fields_of(tmp_path) is None
+    SearchIndex.open(tmp_path, {"a": "text"}).close()
+    assert fields_of(tmp_path) == {"a": "text"}
+    for wrong in (b"{", b'{"format": 1, "kind": "search", "shape": {"fields": {"a": "text"}}}', b'{"shape": 5}'):
+        (tmp_path / "index.json").write_bytes(wrong)
+        assert fields_of(tmp_path) is None

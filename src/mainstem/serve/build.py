@@ -17,7 +17,7 @@ from mainstem.serve.config import ViewConfig
 from mainstem.serve.engines import Engine
 from mainstem.serve.errors import IndexUnavailable
 from mainstem.serve.index import Index
-from mainstem.serve.keeper import Keeper, Lost, News, Opened, Reached
+from mainstem.serve.keeper import Keeper, Lost, News, Opened, Outgrown, Reached
 from mainstem.serve.targets import Target
 from mainstem.serve.waits import Changes, Waits, missing
 
@@ -37,6 +37,7 @@ class Build:
         stop: ends the keeper.
         dropped: nobody will ask it any more: its files are removed once it is closed.
         is_overtaken: another one answers, or it is dropped.
+        is_outgrown: it goes on no further, and another one of the same topics is to be built.
         readers: how many ask it just now.
     """
 
@@ -49,7 +50,7 @@ class Build:
         self.keeper: Keeper | None = None
         self.why = "its topics are not known yet"
         self.stop = threading.Event()
-        self.dropped = self.is_overtaken = False
+        self.dropped = self.is_overtaken = self.is_outgrown = False
         self.readers = 0
         self.waits = Waits()
         self.columns: dict[str, dict[str, str]] = {}
@@ -98,6 +99,8 @@ class Build:
                 self.waits.advance(position)
             case Lost():
                 self._index = None
+            case Outgrown():
+                self.is_outgrown = True
         if self._index is not None and not self._is_ready and not self.behind:
             self._is_ready = True
         self._changes.tell()
@@ -130,12 +133,16 @@ class Build:
     def overtake(self) -> None:
         """Another index answers from now on: who waits for this one is told."""
         self.is_overtaken = True
+        if self.keeper is not None:
+            self.keeper.answers = False
         self.waits.overtake()
         self._changes.overtake()
 
     def take_over(self) -> None:
         """It answers, as it may have done before."""
         self.is_overtaken = False
+        if self.keeper is not None:
+            self.keeper.answers = True
 
     @contextmanager
     def held(self) -> Iterator[None]:

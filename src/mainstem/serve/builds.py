@@ -10,6 +10,8 @@ A cutover, step by step:
 
 Killed before the third step a node has moved nothing, and goes on with the index that it had begun; after it, all is
 moved. What names mean is one thing: views move together, also where more than one record has come meanwhile.
+
+An index that cannot take a schema that has come is replaced in the same way, by one of the same topics beside it.
 """
 
 import asyncio
@@ -23,14 +25,14 @@ from mainstem.client.basis import furthest, reaches
 from mainstem.client.catalog import TopicEntry, topic_entries, view_reader
 from mainstem.client.connection import Connection
 from mainstem.client.lineage import Lineage
-from mainstem.client.progress import NextOffsets
+from mainstem.client.progress import NextOffsets, Read
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
 from mainstem.serve.build import Build
 from mainstem.serve.config import ServeConfig
 from mainstem.serve.engines import Engine
-from mainstem.serve.keeper import Keeper, News
+from mainstem.serve.keeper import Keeper, News, Outgrown
 from mainstem.serve.reports import Books, Reports
 from mainstem.serve.saved import Kept, Saved, load, save
 from mainstem.serve.targets import Target, is_kept, places, target
@@ -147,7 +149,7 @@ class Builds:
         assert view.current is not None
         wanted = target(self._catalog, view.config.names, view.current.target)
         moving = None
-        if wanted.topics == view.current.target.topics:
+        if wanted.topics == view.current.target.topics and not view.current.is_outgrown:
             view.current.target = wanted  # a topic that was there may have become a job's
         else:
             moving = self._build(view, wanted)
@@ -162,7 +164,12 @@ class Builds:
             self._start(build)
 
     def _build(self, view: View, made_of: Target) -> Build:
+        for build in view.builds.values():
+            if build.target.topics == made_of.topics and not build.is_outgrown:
+                return build
         directory = view.name + made_of.label
+        if directory in view.builds:
+            directory = beside(directory)
         return view.builds.setdefault(directory, Build(view.name, view.config, directory, made_of))
 
     # -- moving
@@ -188,7 +195,8 @@ class Builds:
         saved = {each.directory for each in self._saved.views.get(view.name, [])}
         begun = None if view.moving is None or view.moving.directory in saved else view.moving
         others = [each for each in view.builds.values() if each not in (first, begun)]
-        return [first, *(each for each in others if is_kept(self._catalog, each.target))]
+        kept = [each for each in others if each.target.topics != first.target.topics]
+        return [first, *(each for each in kept if is_kept(self._catalog, each.target))]
 
     def _count(self, as_of: int) -> None:
         """What is saved counts, with the records up to `as_of`: others are still to be moved to."""
@@ -251,6 +259,8 @@ class Builds:
 
         def see(news: News) -> None:
             build.see(news)
+            if isinstance(news, Outgrown) and self._saved is not None:
+                self.learn(self._catalog, self._position, (), self._saved.log)
             if self._reports is not None:
                 self._reports.wake()
             self.settle()
@@ -266,6 +276,7 @@ class Builds:
             snapshots=self._directory / "snapshots" / build.directory,
             snapshot_every_s=self._config.snapshot_every_s,
         )
+        build.keeper.answers = build is self.views[build.view].current
         self._in_thread(build)
 
     def _in_thread(self, build: Build) -> None:
@@ -289,8 +300,8 @@ class Builds:
         """What a kill has left of indexes that nobody wants any more."""
         for kind in ("views", "snapshots"):
             for path in (self._directory / kind).glob("*"):
-                view = self.views.get(path.name.partition("@")[0])
-                if view is not None and path.name not in view.builds:
+                view = self.views.get(path.name.partition("@")[0].removesuffix("~"))
+                if view is not None and not {path.name, beside(path.name)} & view.builds.keys():
                     shutil.rmtree(path, ignore_errors=True)
 
     # -- what is asked
@@ -314,12 +325,14 @@ class Builds:
 
     def _books(self) -> list[tuple[str, Books]]:
         """For the audit; from any thread."""
-        return [
-            (view_reader(view.name, self._node), build.keeper.books)
-            for view in self.views.values()
-            for build in [*view.builds.values()]
-            if build.keeper is not None
-        ]
+        found: list[tuple[str, Books]] = []
+        for view in self.views.values():
+            books: dict[str, Mapping[int, Read]] = {}
+            for build in (view.current, *view.builds.values()):  # of a topic that several read, the one that answers
+                if build is not None and build.keeper is not None and build is not view.moving:
+                    books = build.keeper.books | books
+            found.append((view_reader(view.name, self._node), books))
+        return found
 
     def about(self) -> dict[str, Any]:
         """The views for the catalog: which topics are read for each, and which of them answer; from any thread."""
@@ -362,6 +375,11 @@ class Builds:
         for worker in (self._worker, self._reports):
             if worker is not None:
                 await asyncio.to_thread(worker.close, STOP_SECONDS)
+
+
+def beside(directory: str) -> str:
+    """The other one of two directories that an index of the same topics can have."""
+    return directory.removesuffix("~") if directory.endswith("~") else f"{directory}~"
 
 
 def _kept(build: Build) -> Kept:

@@ -90,6 +90,19 @@ class Engine(msgspec.Struct, frozen=True):
         shapes = {topic: self._table(name, topic, {}) for name, topic in self.topics.items()}
         return SqlIndex.open(path, shapes, memory=self.sql_memory)
 
+    def open_as_it_is(self, path: Path) -> Index | None:
+        """Open an index that has other fields than it should have, to be asked alone; None where that cannot be.
+
+        Raises:
+            OtherShape, IndexDamaged, IndexInUse, IndexUnavailable: as the indexes do.
+        """
+        if self.config.kind != "search":
+            return None
+        from mainstem.serve.search import SearchIndex, fields_of
+
+        fields = fields_of(path)
+        return None if fields is None else SearchIndex.open(path, fields)
+
     def learn(self, index: Index, topic: str, texts: Iterable[str], known: KeptSchemas) -> None:
         """Records of `topic` have named schemas for the first time: what the index has to change for them.
 

@@ -5,6 +5,8 @@
       └──────────────── after an error, once its pause is over ──────────────┘
 
 An index that is damaged, of another shape, or of topics that were made anew is not repaired: it is built from the log.
+One that answers, and cannot take a schema that has come, stays where it is: it answers until one that is built beside
+it takes over.
 """
 
 import shutil
@@ -66,7 +68,11 @@ class Lost(msgspec.Struct, frozen=True):
     """The index is closed: nothing can be asked of it."""
 
 
-News = Opened | Reached | Lost
+class Outgrown(msgspec.Struct, frozen=True):
+    """The index answers, and goes on no further: what follows does not fit into it."""
+
+
+News = Opened | Reached | Lost | Outgrown
 
 
 class Keeper:
@@ -75,6 +81,7 @@ class Keeper:
     Attributes:
         upper: no reader of the index has seen anything beyond it: it is moved before what it covers is applied.
         hurry: somebody waits for what is not committed.
+        answers: readers ask this index; others are built anew in their place.
         look: somebody waits for a partition that is not known: there may be new ones.
         books: what has been applied, and is visible: topic -> partition -> from where to where it was read.
         state: how it goes, for people.
@@ -95,7 +102,8 @@ class Keeper:
     ) -> None:
         self.upper: NextOffsets = {}
         self.books: dict[str, dict[int, Read]] = {}
-        self.hurry = self.look = False
+        self.hurry = self.look = self.answers = False
+        self._outgrown = ""  # why it goes on no further
         self._engine = engine
         self._connection = connection
         self._directory = directory
@@ -162,13 +170,32 @@ class Keeper:
             if self.state.state == "idle":
                 self._attempts.go_on()
                 self._on_change()
-            self._tell(Opened(index, self.upper, found.ends, self._engine.columns(found.schemas)))
-            self._follow(index, found, reads, stop)
+            ends = self.upper if self._outgrown else found.ends
+            self._tell(Opened(index, self.upper, ends, self._engine.columns(found.schemas)))
+            try:
+                if not self._outgrown:
+                    self._follow(index, found, reads, stop)
+            except OtherShape as reason:
+                if not self.answers:
+                    raise
+                self._outgrown = str(reason)
+            if self._outgrown:
+                self._hold(index, stop)
         finally:
             self._tell(Lost())
             if self._storing is not None:
                 self._storing.join()
             index.close()
+
+    def _hold(self, index: Index, stop: threading.Event) -> None:
+        """Answer with what there is until another index takes over."""
+        if index.pending:
+            index.commit()
+            self._tell(Reached(self.upper))
+        self._wait_for(MainstemError(f"an index that takes the new schema is being built: {self._outgrown}"))
+        log.warning("index_outgrown", view=self.state.name, reason=self._outgrown)
+        self._tell(Outgrown())
+        stop.wait()
 
     # -- opening
 
@@ -188,11 +215,22 @@ class Keeper:
                 self._anew = False
                 return index
             index.close()
+            self._outgrown = ""
             log.warning("index_not_used", view=self.state.name, reason=reason)
         raise AssertionError("an empty index fits")
 
     def _as_left(self, found: "_Topics") -> Index | None:
-        return self._engine.open(self._directory, found.schemas) if (self._directory / NAME).exists() else None
+        self._outgrown = ""
+        if not (self._directory / NAME).exists():
+            return None
+        try:
+            return self._engine.open(self._directory, found.schemas)
+        except OtherShape as reason:
+            index = self._engine.open_as_it_is(self._directory) if self.answers else None
+            if index is None:
+                raise
+            self._outgrown = str(reason)
+            return index
 
     def _restored(self, found: "_Topics") -> Index | None:
         if self._snapshots is None or snapshot.restore(self._snapshots, self._directory) is None:

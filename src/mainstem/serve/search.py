@@ -26,7 +26,7 @@ import msgspec
 
 from mainstem.core.errors import UserError
 from mainstem.core.files import make_directory
-from mainstem.serve.directory import IndexDirectory
+from mainstem.serve.directory import NAME, Description, IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged
 from mainstem.serve.index import Applied, Change, Row, after_truncates
 from mainstem.serve.rows import pack, unpack
@@ -79,7 +79,7 @@ class SearchIndex:
             IndexDamaged, IndexInUse, IndexUnavailable: see there.
         """
         _check_fields(fields)
-        directory = IndexDirectory.open(path, KIND, {"fields": dict(fields), "places": True})
+        directory = IndexDirectory.open(path, KIND, _shape(fields))
         try:
             index = SearchIndex(directory, fields)
             with directory.explained():
@@ -252,6 +252,20 @@ class SearchIndex:
             with contextlib.suppress(FileNotFoundError):
                 _link_or_copy(self.directory.files / name, target / name)
         return names
+
+
+def fields_of(path: Path) -> dict[str, str] | None:
+    """The fields that an index has; None where there is none of this format."""
+    try:
+        shape = msgspec.json.decode((path / NAME).read_bytes(), type=Description).shape
+        fields = {str(name): str(kind) for name, kind in shape["fields"].items()}
+    except (OSError, msgspec.MsgspecError, LookupError, TypeError, AttributeError):
+        return None
+    return fields if shape == _shape(fields) else None
+
+
+def _shape(fields: Mapping[str, str]) -> dict[str, Any]:
+    return {"fields": dict(fields), "places": True}
 
 
 def _check_fields(fields: Mapping[str, str]) -> None:
