@@ -2,12 +2,13 @@
 
 import uuid
 
+from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
-from mainstem.client.heartbeats import Statement, encode
+from mainstem.client.heartbeats import Statement, encode, statement_about
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import delete, ensure_topic, topic_ids
 from mainstem.process.heartbeats import (
@@ -18,7 +19,6 @@ from mainstem.process.heartbeats import (
     StatefulRules,
     StatelessRules,
     inputs_covered,
-    still_speak,
 )
 from tests.support.undecided import DECIDED, VISIBLE, WORDS, undecided
 from tests.support.waiting import wait_until
@@ -43,12 +43,36 @@ def test_a_statement_about_a_topic_that_was_made_anew_counts_no_more(log_connect
     ensure_topic(log_connection, topic, 1)
     statement = Statement(topic, {0: 1}, 5000, True, topic_ids(log_connection, [topic])[topic])
     of_older_version = Statement(topic, {0: 1}, 5000, True)
-    assert still_speak(log_connection, [statement, of_older_version])
+    follower = Follower(log_connection)
+    assert follower.still_speak([statement, of_older_version])
     delete(log_connection, [topic])
-    assert not still_speak(log_connection, [statement])
+    assert not follower.still_speak([statement])
+    assert not follower.still_speak([of_older_version])
     ensure_topic(log_connection, topic, 1)
-    assert not still_speak(log_connection, [of_older_version, statement])
-    assert still_speak(log_connection, [of_older_version])
+    assert not follower.still_speak([of_older_version, statement])
+    assert follower.still_speak([of_older_version])
+
+
+def test_an_end_after_which_more_came_counts_no_more(log_connection):
+    """A version that was built then closed windows until none was open: what had come was too late for it."""
+    topic = f"heartbeats-{uuid.uuid4().hex[:8]}"
+    ensure_topic(log_connection, topic, 2)
+    append(log_connection, topic, [(b"k", b"1")])
+    follower = Follower(log_connection)
+    idle, end = (statement_about(log_connection, topic, 5000, end=end) for end in (False, True))
+    assert follower.still_speak([idle, end])
+    producer = Producer(log_connection.confluent(transactional_id=topic, log_level=2))
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"never", b"k")
+    assert producer.flush(60) == 0
+    producer.abort_transaction(60)  # leaves a marker, and no record
+    assert follower.still_speak([end])
+    append(log_connection, topic, [(b"k", b"2")])
+    assert not follower.still_speak([idle, end])
+    assert not follower.still_speak([end])
+    assert follower.still_speak([idle])
+    assert follower.still_speak([statement_about(log_connection, topic, 5000, end=True)])
 
 
 def test_several_inputs_are_as_far_as_the_slowest():

@@ -11,12 +11,16 @@ a job has processed up to those positions, it passes the news on:
                                what is kept even then (by a join of two streams without a bound) is kept for ever
                             3. then states of its output that nothing follows
 
+An end after which more came says nothing any more: a version that is built then would close windows until none is open,
+and the rows that came would be too late for it.
+
 A window that is still open may yet give a row that is older than the input's event time. So of the output of a windowed
 job nothing is said before its input has ended.
 """
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -24,15 +28,17 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
+from mainstem.client.errors import UnknownTopic
 from mainstem.client.heartbeats import Statement, decode
 from mainstem.client.internal import HEARTBEATS
-from mainstem.client.reader import committed_consumer, is_record
+from mainstem.client.reader import RangeReader, committed_consumer, is_record
 from mainstem.client.topics import topic_ids
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 
 log = get_logger()
 
+_NAME = "mainstem.heartbeats"
 _GROWTH = 4
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999: no event is later
 
@@ -56,12 +62,6 @@ def inputs_covered(
         if any(done.get(partition, 0) < position for partition, position in statement.positions.items()):
             return None
     return Inputs(min(each.event_time for each in known), all(each.end for each in known))
-
-
-def still_speak(connection: Connection, statements: Iterable[Statement]) -> bool:
-    """Whether all of them speak of the topics that have their names now: none was deleted and made anew since."""
-    named = {statement.topic: statement.topic_id for statement in statements if statement.topic_id}
-    return topic_ids(connection, named) == named
 
 
 class Inject(msgspec.Struct, frozen=True):
@@ -167,6 +167,7 @@ class Follower:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._statements: dict[str, Statement] = {}
+        self._broken: dict[str, Statement] = {}  # ends after which more came
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mainstem-heartbeats", daemon=True)
@@ -193,13 +194,39 @@ class Follower:
         with self._lock:
             self._statements[statement.topic] = statement
 
+    def still_speak(self, statements: Iterable[Statement]) -> bool:
+        """Whether all of them speak of the topics that have their names now, none of which was deleted and made anew
+        since, and nothing has followed where they say that nothing will: then they say nothing of what is there now.
+        """
+        given = list(statements)
+        if any(self._broken.get(each.topic) == each for each in given):
+            return False
+        named = {each.topic: each.topic_id for each in given if each.topic_id}
+        return topic_ids(self._connection, named) == named and not any(map(self._is_broken, given))
+
+    def _is_broken(self, statement: Statement) -> bool:
+        """Whether there are records after the end that was stated; more than the markers of transactions."""
+        if not statement.end:
+            return False
+        with closing(RangeReader(self._connection, statement.topic, deleted="earliest", name=_NAME)) as reader:
+            try:
+                ends = reader.ends()
+            except UnknownTopic:
+                return True
+            start = {partition: statement.positions.get(partition, 0) for partition in ends}
+            followed = any(True for _ in reader.read(start, ends))
+        if followed:
+            log.info("end_not_kept", topic=statement.topic, positions=statement.positions, ends=ends)
+            self._broken[statement.topic] = statement
+        return followed
+
     def _run(self) -> None:
         # Not a `CommittedReader`: nobody waits for the topic to answer, and idle polling is not free.
         consumer: Consumer | None = None
         while not self._stop.is_set():
             try:
                 if consumer is None:
-                    consumer = committed_consumer(self._connection, "mainstem.heartbeats", deleted="earliest")
+                    consumer = committed_consumer(self._connection, _NAME, deleted="earliest")
                     consumer.assign([ConfluentPartition(HEARTBEATS, 0, 0)])
                 message = consumer.poll(0.2)
                 if message is not None and is_record(message, HEARTBEATS):

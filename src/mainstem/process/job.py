@@ -34,7 +34,6 @@ from mainstem.process.heartbeats import (
     StatefulRules,
     StatelessRules,
     inputs_covered,
-    still_speak,
 )
 from mainstem.process.identity import SameTopics
 from mainstem.process.offsets import read_plan
@@ -514,7 +513,7 @@ class RunningJob:
             return
         statements = [statement for statement in spoken.values() if statement is not None]
         positions = {statement.topic: statement.positions for statement in statements}
-        if self._rules.is_done(inputs, positions) or not still_speak(self._connection, statements):
+        if self._rules.is_done(inputs, positions) or not self._follower.still_speak(statements):
             return
         if isinstance(self._rules, StatelessRules):
             step: Inject | State | None = self._rules.next_step(inputs, positions)
