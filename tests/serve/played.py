@@ -3,8 +3,8 @@
 import uuid
 
 import msgspec
+from confluent_kafka import Producer
 
-from mainstem.client.append import append
 from mainstem.client.basis import Basis, furthest
 from mainstem.client.catalog import read_catalog, with_cutover, write_catalog
 from mainstem.client.internal import CATALOG, PROGRESS, job_key
@@ -15,7 +15,9 @@ from tests.serve.fleet import PLANE
 
 
 class PlayedJob:
-    """Makes a table of what stands in the fleet's flights; its version is in the column `manufacturer`."""
+    """Makes a table of what stands in the fleet's flights; its version is in the column `manufacturer`. Each batch is a
+    transaction, which leaves markers behind its rows.
+    """
 
     def __init__(self, fleet, registry):
         self.fleet, self.registry = fleet, registry
@@ -62,10 +64,18 @@ class PlayedJob:
             )
             for tailnum, seats in rows
         ]
-        ends = {topic: append(connection, topic, records)} if records else {}
-        self.positions[version] = furthest(self.positions[version], ends)
+        key = job_key(self.name, version)
+        producer = Producer(connection.confluent(transactional_id=key, partitioner="murmur2_random", log_level=2))
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        ends = {}
+        for name, value in records:
+            producer.produce(topic, value, name, on_delivery=lambda _, m: ends.update({m.partition(): m.offset() + 1}))
+        assert producer.flush(60) == 0
+        self.positions[version] = furthest(self.positions[version], {topic: ends})
         progress = Progress(self.name, version, self.batches[version], self.source, {}, self.positions[version])
-        append(connection, PROGRESS, [(job_key(self.name, version).encode(), msgspec.json.encode(progress))])
+        producer.produce(PROGRESS, msgspec.json.encode(progress), key.encode())
+        producer.commit_transaction(60)
         self.batches[version] += 1
         return Basis(self.fleet.log, self.positions[version])
 

@@ -78,7 +78,7 @@ def test_nobody_has_seen_anything_beyond_the_upper_bound(fleet, tmp_path, monkey
     apply = KeyValueIndex.apply
 
     def applied(index, changes, to):
-        seen.append((kept.keeper.upper, to.position))
+        seen.append((kept.keeper.upper, to.records, to.position))
         apply(index, changes, to)
 
     monkeypatch.setattr(KeyValueIndex, "apply", applied)
@@ -86,7 +86,8 @@ def test_nobody_has_seen_anything_beyond_the_upper_bound(fleet, tmp_path, monkey
         kept.wait(fleet.write(fleet.planes, ("N1", "x", 1)))
         kept.wait(fleet.write(fleet.planes, ("N1", "x", 2)))
     assert seen
-    assert all(upper == position for upper, position in seen)
+    for upper, records, position in seen:
+        assert upper == records == {fleet.planes: {p: end for p, end in position[fleet.planes].items() if end}}
 
 
 def test_a_topic_that_is_not_there_is_waited_for(fleet, tmp_path):

@@ -54,6 +54,7 @@ class Applied(msgspec.Struct, frozen=True):
     log: str  # the cluster's id
     topic_ids: dict[str, str] = {}
     reads: dict[str, dict[int, Read]] = {}  # topic -> partition -> from where to where it was read, and the books
+    records: NextOffsets = {}  # after the last record: what lies between there and `position` are markers
 
     @property
     def position(self) -> NextOffsets:

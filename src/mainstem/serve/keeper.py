@@ -19,6 +19,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 
+from mainstem.client.basis import furthest
 from mainstem.client.catalog import TopicEntry
 from mainstem.client.connection import Connection
 from mainstem.client.errors import RecordsDeleted, UnknownTopic
@@ -79,7 +80,8 @@ class Keeper:
     """`run` in a thread until `stop`; `tell` is called there with what has become of the index.
 
     Attributes:
-        upper: no reader of the index has seen anything beyond it: it is moved before what it covers is applied.
+        upper: no reader of the index has seen anything beyond it: it is moved before what it covers is applied. It ends
+            with the last record. No batch of a job has written so far as the marker of its transaction.
         hurry: somebody waits for what is not committed.
         answers: readers ask this index; others are built anew in their place.
         look: somebody waits for a partition that is not known: there may be new ones.
@@ -166,12 +168,13 @@ class Keeper:
         try:
             applied = index.applied or Applied(found.log, found.ids, {})
             reads = _from(applied.reads, found.starts)
-            self.upper, self.books = Applied(found.log, found.ids, reads).position, reads
+            self.upper, self.books = applied.records, reads
             if self.state.state == "idle":
                 self._attempts.go_on()
                 self._on_change()
-            ends = self.upper if self._outgrown else found.ends
-            self._tell(Opened(index, self.upper, ends, self._engine.columns(found.schemas)))
+            position = Applied(found.log, found.ids, reads).position
+            ends = position if self._outgrown else found.ends
+            self._tell(Opened(index, position, ends, self._engine.columns(found.schemas)))
             try:
                 if not self._outgrown:
                     self._follow(index, found, reads, stop)
@@ -191,7 +194,8 @@ class Keeper:
         """Answer with what there is until another index takes over."""
         if index.pending:
             index.commit()
-            self._tell(Reached(self.upper))
+            if index.applied is not None:
+                self._tell(Reached(index.applied.position))
         self._wait_for(MainstemError(f"an index that takes the new schema is being built: {self._outgrown}"))
         log.warning("index_outgrown", view=self.state.name, reason=self._outgrown)
         self._tell(Outgrown())
@@ -249,7 +253,7 @@ class Keeper:
             for topic in self._engine.topics.values()
         }
         known: set[int] = set()
-        told = self.upper
+        told = Applied(found.log, found.ids, reads).position
         committed_at = snapshot_at = self._clock.monotonic()
         consumer = committed_consumer(self._connection, "mainstem.view", deleted="error", wait_ms=50)
         try:
@@ -265,20 +269,20 @@ class Keeper:
                 messages = arrived(consumer, 0.01 if index.pending else 0.2, _MOST_RECORDS)
                 self._schemas.look_again()
                 changes, reads = _taken(messages, decoders, reads)
+                self.upper = furthest(self.upper, _records(messages))
                 new = {each for decoder in decoders.values() for each in decoder.schema_ids} - known
                 if new:
                     self._learn(index, decoders, new, found)
                     known |= new
-                applied = Applied(found.log, found.ids, reads)
-                self.upper = applied.position
+                applied = Applied(found.log, found.ids, reads, self.upper)
                 if changes:
                     index.apply(changes, applied)
                 now = self._clock.monotonic()
                 if index.pending and (self.hurry or now - committed_at >= _COMMIT_SECONDS):
                     index.commit()
                     committed_at = now
-                if not index.pending and told != self.upper:
-                    told, self.books = self.upper, reads
+                if not index.pending and told != applied.position:
+                    told, self.books = applied.position, reads
                     self._tell(Reached(told))
                 if self._snapshot_every_s and now - snapshot_at >= self._snapshot_every_s:
                     self._snapshot(index)
@@ -395,6 +399,15 @@ def _from(reads: Mapping[str, Mapping[int, Read]], starts: NextOffsets) -> dict[
         topic: {p: reads.get(topic, {}).get(p) or Read(start=start, end=start) for p, start in partitions.items()}
         for topic, partitions in starts.items()
     }
+
+
+def _records(messages: list[Any]) -> NextOffsets:
+    """Where the last record of each partition ends."""
+    found: NextOffsets = {}
+    for message in messages:
+        if is_record(message, message.topic()):
+            found.setdefault(message.topic(), {})[message.partition()] = message.offset() + 1
+    return found
 
 
 def _taken(
