@@ -1,6 +1,7 @@
 import json
 
 import deltalake
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +20,7 @@ from mainstem.process.versions import Fixed, write_fixed
 from mainstem.standalone.state import UpState, save
 from tests.standalone.project import write_project
 from tests.support.node import Node, wait_for
+from tests.support.ports import free_port
 from tests.support.versions import write_read, write_versions
 
 
@@ -127,7 +129,9 @@ def doubled(orders):
 @pytest.mark.timeout(600)
 def test_readers_of_views_follow_from_one_version_to_another_and_back(tmp_path):
     project, data = write_project(tmp_path / "project"), tmp_path / "data"
-    settings = (project / "mainstem.toml").read_text() + '[sinks.lake]\ntype = "delta"\n'
+    address = f"127.0.0.1:{free_port()}"
+    view = f'[serve.answers]\nlisten = "{address}"\nviews.all = {{ kind = "sql", topics = "doubled" }}\n'
+    settings = (project / "mainstem.toml").read_text() + '[sinks.lake]\ntype = "delta"\n' + view
     (project / "mainstem.toml").write_text(settings)
     (project / "jobs.py").write_text(JOBS)
     command = ["--project", str(project), "--data", str(data)]
@@ -140,6 +144,13 @@ def test_readers_of_views_follow_from_one_version_to_another_and_back(tmp_path):
     def rows(path=data / "views" / "doubled"):
         table = deltalake.DeltaTable(str(path)).to_pyarrow_table()
         return dict(zip(table["number"].to_pylist(), table["amount"].to_pylist(), strict=True))
+
+    def answered(basis):
+        """By the view of the serving node, which has moved when the command returns."""
+        query, headers = {"sql": "SELECT number, amount FROM doubled"}, {"Mainstem-Basis": basis}
+        answer = httpx.post(f"http://{address}/views/all/query?timeout=0", json=query, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json()["rows"]), answer.json()["versions"]["doubled"]
 
     def post(node, *numbers):
         events = [{"number": number, "amount": float(number)} for number in numbers]
@@ -159,6 +170,8 @@ def test_readers_of_views_follow_from_one_version_to_another_and_back(tmp_path):
         done = job("cutover", "doubled", "2", "--yes")
         assert [(view["path"], view["moved"]) for view in done["views"]] == [(str(data / "views" / "doubled"), True)]
         assert rows() == {1: 102.0, 2: 104.0, 3: 106.0}
+        assert [(each["view"], each["moved"], each["why"]) for each in done["nodes"]] == [("all", True, "")]
+        assert answered(done["basis"]) == (rows(), "2")
         (project / "mainstem.toml").write_text(settings)  # it asks for no version in particular
         node.stop()
 
@@ -171,6 +184,8 @@ def test_readers_of_views_follow_from_one_version_to_another_and_back(tmp_path):
             ("1", False),
             ("2", True),
         ]
-        assert all(view["moved"] for view in job("revert", "doubled")["views"])
+        done = job("revert", "doubled")
+        assert all(each["moved"] for each in done["views"] + done["nodes"])
         assert rows() == {1: 2.0, 2: 4.0, 3: 6.0, 4: 8.0}
+        assert answered(done["basis"]) == (rows(), "1")
         node.stop()

@@ -8,6 +8,8 @@ import pytest
 
 from mainstem.client.append import append
 from mainstem.client.basis import Basis, parse
+from mainstem.client.catalog import CURRENT, read_catalog, write_catalog
+from mainstem.client.internal import CATALOG
 from mainstem.registry import avro
 from mainstem.serve.builds import Builds
 from mainstem.serve.errors import OtherShape
@@ -165,6 +167,18 @@ def test_nobody_goes_back_from_a_node_that_has_moved_to_one_that_has_not(fleet, 
         two.node._builds._settle = held
         job.run("2", ("N2", 20))
         assert made_by(row(two, seen)) == "v2"
+
+
+def test_a_record_of_current_versions_that_is_not_ours_holds_nobody_up(fleet, job, tmp_path):
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        job.write("N1", 1)
+        assert made_by(row(http, job.run("1", ("N1", 1)))) == "v1"
+        before = read_catalog(fleet.connection).get(CURRENT)
+        end = write_catalog(fleet.connection, {CURRENT: {"jobs": 5}})
+        try:
+            assert made_by(row(http, Basis(fleet.log, {CATALOG: {0: end}}))) == "v1"
+        finally:
+            write_catalog(fleet.connection, {CURRENT: before})
 
 
 def test_an_index_is_removed_when_nobody_can_come_back_to_it(fleet, job, tmp_path):

@@ -3,59 +3,15 @@
 import random
 import signal
 import subprocess
-import sys
 
 import httpx
-import msgspec
 import pytest
 
 from mainstem.client.basis import Basis
 from mainstem.client.catalog import read_catalog
 from tests.serve.fleet import header
-from tests.support import processes
-from tests.support.ports import free_port
+from tests.serve.node_process import NodeProcess
 from tests.support.waiting import wait_until
-
-PROGRAM = """
-import sys
-from pathlib import Path
-import msgspec
-from mainstem.client.connection import Connection
-from mainstem.core import MainstemError
-from mainstem.core.config import convert
-from mainstem.serve.config import ServeConfig
-from mainstem.serve.server import run
-bootstrap, directory, address, settings = sys.argv[1:]
-try:
-    run("n", convert(msgspec.json.decode(settings), ServeConfig, where="test"), address, Connection(bootstrap), Path(directory),
-        on_ready=lambda at: print("listening on", at, flush=True))
-except MainstemError as error:
-    print(f"{type(error).__name__}: {error} ({error.hint})", flush=True)
-    sys.exit(2)
-"""
-
-
-class NodeProcess:
-    def __init__(self, fleet, directory):
-        self.address = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{self.address}"
-        settings = msgspec.json.encode(fleet.config()).decode()
-        self.command = [
-            sys.executable, "-c", PROGRAM, fleet.connection.bootstrap, str(directory), self.address, settings,
-        ]  # fmt: skip
-        self.process = None
-
-    def start(self):
-        self.process = processes.start(self.command, stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        assert line == f"listening on {self.address}\n", line
-        return self
-
-    def end(self, number):
-        self.process.send_signal(number)
-        code = self.process.wait(60)
-        self.process.stdout.close()
-        return code
 
 
 @pytest.fixture

@@ -115,6 +115,7 @@ class Builds:
             self._settle()
         except CorruptData as error:
             log.warning("catalog_unreadable", error=str(error))
+            self._moves = []  # who has seen that need not wait for it
         self._on_change()
 
     def go_on(self, position: int) -> None:
