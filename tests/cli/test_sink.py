@@ -33,6 +33,10 @@ def test_a_sink_that_no_project_has_is_retired(cli_log, tmp_path):
 
     assert retire("old").stdout == "sink old: retired; what it has written stays\n"
     assert json.loads(retire("old", "--json").stdout) == {"sink": "old"}
+    for as_json, told in ((["--json"], '{"node": "n"}'), ([], "node n: retired; what it has written stays")):
+        write_catalog(connection, {"node:n": {"views": {}}})
+        assert retire("n", "--node", *as_json).stdout.replace(" ", "").replace("\n", "") == told.replace(" ", "")
+        assert "node:n" not in read_catalog(connection)
     assert retired_readers(read_catalog(connection)) == {"old"}
     with pytest.raises(UserError, match=rf"^sink lake is what {tmp_path}/mainstem\.toml asks for$"):
         retire("lake")

@@ -6,11 +6,12 @@ from mainstem.client.catalog import TopicEntry, read_catalog, retired_readers, t
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TopicMismatch
 from mainstem.client.topics import CHANGELOG_SETTINGS, describe, describe_config
+from mainstem.core import UserError
 from mainstem.core.config import BadSetting
 from mainstem.process import load_project
 from mainstem.registry.client import Registry
 from mainstem.standalone.config import load_config
-from mainstem.standalone.declare import declare_topics, retire_sink
+from mainstem.standalone.declare import declare_topics, retire_node, retire_sink
 from tests.standalone.project import ORDERS, write_project
 from tests.support.gateway_process import GatewayProcess
 
@@ -212,3 +213,20 @@ def test_a_serving_node_that_no_project_has_any_more_is_forgotten(at, tmp_path):
     (directory / "mainstem.toml").write_text(f"{settings}\n[serve.a]\n{view}")
     declared(directory, at)
     assert {key for key in read_catalog(connection) if key.startswith("node:")} == {"node:another"}
+
+
+def test_a_serving_node_of_a_project_that_is_gone_is_retired_by_hand(at, tmp_path):
+    connection, _ = at
+    directory = write_project(tmp_path / "p")
+    view = '[serve.a]\nviews.o = { kind = "sql", topics = "orders" }\n'
+    with (directory / "mainstem.toml").open("a") as file:
+        file.write(view)
+    declared(directory, at, "gone")
+    write_catalog(connection, {"node:a": {"views": {}}})
+    with pytest.raises(UserError, match="node a is what"):
+        retire_node(connection, "a", directory)
+    with pytest.raises(UserError, match="node z: no such node"):
+        retire_node(connection, "z", directory)
+    retire_node(connection, "a", tmp_path / "nothing")
+    catalog = read_catalog(connection)
+    assert ("node:a" in catalog, catalog["project:gone"]["nodes"]) == (False, [])

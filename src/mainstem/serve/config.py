@@ -66,7 +66,7 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             one. There is no authentication yet: keep it on loopback.
         views: by their names.
         snapshot_every_s: how often an index is copied, to be restored from where it is lost; 0: never.
-        sql_memory: what the queries of an SQL view may take together.
+        sql_memory: what the queries of an SQL view may take together; the index of a version before has as much.
     """
 
     views: dict[str, ViewConfig]

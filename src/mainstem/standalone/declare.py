@@ -69,7 +69,7 @@ def _sinks(project: str, owner: str, config: NodeConfig, known: Mapping[str, dic
     nobody else has. Of a node that is no more there is nothing to keep: its views read no more.
     """
     key, now = f"project:{owner}", {*config.connect_sinks, *config.lakehouses}
-    nodes = {node for name, settings in config.serve.items() for node in node_names(name, settings)}
+    nodes = _nodes(config)
     gone, gone_nodes = _gone(known, owner, "sinks", now), _gone(known, owner, "nodes", nodes)
     changes: dict[str, object] = {
         f"sink:{name}": sink | {RETIRED: True} for name, sink in sinks_of(known).items() if name in gone
@@ -118,10 +118,34 @@ def retire_sink(connection: Connection, name: str, directory: Path) -> None:
         if name in config.connect_sinks or name in config.lakehouses:
             hint = f"take [sinks.{name}] out of it; the next `mainstem up` does the rest"
             raise UserError(f"sink {name} is what {settings} asks for", hint=hint)
-    # A project that is gone would say for ever that it has the sink, and no other could retire it at its start.
-    listed = {f"project:{owner}": left - {name} for owner, left in _by_owner(known, "sinks").items() if name in left}
-    changes = {key: known[key] | {"sinks": sorted(left)} for key, left in listed.items()}
-    write_catalog(connection, {f"sink:{name}": sinks[name] | {RETIRED: True}, **changes})
+    write_catalog(connection, {f"sink:{name}": sinks[name] | {RETIRED: True}, **_unlisted(known, "sinks", name)})
+
+
+def retire_node(connection: Connection, name: str, directory: Path) -> None:
+    """Tell the catalog that no project has the serving node `name` any more, as `retire_sink` does of a sink.
+
+    Raises:
+        UserError: there is no such node, or the project has it.
+    """
+    known = read_catalog(connection) if CATALOG in list_topics(connection) else {}
+    nodes = entries(known, "node")
+    if name not in nodes:
+        raise UserError(f"node {name}: no such node", hint=f"there are: {', '.join(sorted(nodes)) or 'none yet'}")
+    settings = directory / PROJECT_FILE
+    if settings.exists() and name in _nodes(load_config(directory)):
+        hint = "take it out of [serve]; the next `mainstem up` does the rest"
+        raise UserError(f"node {name} is what {settings} asks for", hint=hint)
+    write_catalog(connection, {f"node:{name}": None, **_unlisted(known, "nodes", name)})
+
+
+def _unlisted(known: Mapping[str, dict[str, Any]], what: str, name: str) -> dict[str, object]:
+    """A project that is gone would say for ever that it has it, and no other could retire it at its start."""
+    listed = {f"project:{owner}": left - {name} for owner, left in _by_owner(known, what).items() if name in left}
+    return {key: known[key] | {what: sorted(left)} for key, left in listed.items()}
+
+
+def _nodes(config: NodeConfig) -> set[str]:
+    return {node for name, settings in config.serve.items() for node in node_names(name, settings)}
 
 
 def _producer(topic: str, config: NodeConfig, before: str | None) -> str | None:
