@@ -65,10 +65,19 @@ def test_a_button_begins_something_once(http):
     assert [each[0] for each in http.work.asked] == ["cutover", "revert"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"version": 2}', b"\xff", b"[" * 5000])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b'{"version": 2}', b"\xff", b"[" * 5000, b'{"version": "2", "more": "x"}']
+)
 def test_what_is_no_version_is_refused(http, body):
     assert http.post("/jobs/sums/cutover", content=body).status_code == 400
     assert http.work.asked == []
+
+
+def test_versions_are_compared_beside_what_else_goes_on(http):
+    assert http.post("/jobs/sums/cutover", json={"version": "2"}).status_code == 202
+    begun = http.post("/jobs/sums/diff", json={"left": "1", "right": "2"})
+    assert (begun.status_code, begun.json()["title"]) == (202, "diff of job sums: version 1 to 2")
+    assert http.post("/jobs/sums/diff", json={"left": "1"}).status_code == 400
 
 
 def test_nothing_is_done_by_a_get(http):

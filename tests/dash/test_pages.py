@@ -1,6 +1,7 @@
 """The pages in a real Chromium. With MAINSTEM_PICTURES=DIRECTORY, pictures of them are left there."""
 
 import itertools
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mainstem.client.topics import ensure_topic
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.dash.app import Dashboard
+from mainstem.standalone import dashboard_commands
 from mainstem.standalone.dashboard import dashboard_state
 from mainstem.standalone.dashboard_commands import DashboardCommands
 from tests.dash.conftest import SCRIPT
@@ -162,6 +164,18 @@ def test_a_job_shows_its_versions(opened):
     page.wait_for("#records tbody tr")
 
 
+PART = "#operations section:first-child [data-part={}]"
+DIFF = {
+    "job": "prices", "left": {"version": "1"}, "right": {"version": "2"}, "exact": True, "why": "",
+    "equal": 120, "added": 1, "removed": 0, "changed": 2**60,
+    "columns": [{"column": "mean", "rows": 2, "only_in": ""}, {"column": "n", "rows": 2, "only_in": "right"}],
+    "examples": [
+        {"kind": "changed", "key": "EWR", "left": {"o": "EWR", "mean": 1.5}, "right": {"o": "EWR", "mean": 2.25, "n": 7}},
+        {"kind": "added", "key": "JFK", "left": None, "right": {"o": SCRIPT}},
+    ],
+}  # fmt: skip
+
+
 def version(number):
     return f'section[aria-label="version {number}"]'
 
@@ -185,17 +199,17 @@ def test_readers_are_moved_by_a_button_and_back(opened, shop, prices, browser, u
     page.wait_for("dialog:not([open])")
     page.click(f"{version(2)} button", "Cut over")
     page.click("#confirm-yes", "Cut over")
-    page.wait_for("#operation-told", f"job {prices}@2 has 180 offsets to go")
+    page.wait_for(PART.format("told"), f"job {prices}@2 has 180 offsets to go")
     page.wait_for(f"{version(2)} button:disabled", "Cut over")
     # Somebody else sees it, and is told so where they were faster than their page.
     other = opened(f"/jobs/{prices}")
-    other.wait_for("#operation-told", "180 offsets to go")
+    other.wait_for(PART.format("told"), "180 offsets to go")
     answer = httpx.post(f"{url}/jobs/{prices}/cutover", json={"version": "2"})
     assert (answer.status_code, "goes on already" in answer.json()["error"]["message"]) == (409, True)
     write_read(shop.connection, prices, "2", 300, source="clicks")
     for each in (page, other):
-        each.wait_for("#operation-state", "done")
-        each.wait_for("#operation-lines", f"version 2 is current, which writes topic {prices}.v2; version 1 goes on")
+        each.wait_for(PART.format("state"), "done")
+        each.wait_for(PART.format("lines"), f"version 2 is current, which writes topic {prices}.v2; version 1 goes on")
         each.wait_for(f"{version(2)} [data-part=current]", "current")
     assert page.run("sessionStorage.getItem('basis')").startswith("ms1.")
     assert other.run("sessionStorage.getItem('basis')") is None
@@ -209,9 +223,22 @@ def test_what_is_waited_for_can_be_given_up(opened, shop, prices):
     page = opened(f"/jobs/{prices}")
     page.click(f"{version(2)} button", "Cut over")
     page.click("#confirm-yes")
-    page.click("#give-up", "Give up")
-    page.wait_for("#operation-lines", "it was given up; nothing is changed")
+    page.click(PART.format("give-up"), "Give up")
+    page.wait_for(PART.format("lines"), "it was given up; nothing is changed")
     page.wait_for(f"{version(1)} [data-part=current]", "current")
+
+
+def test_two_versions_are_compared_by_a_button(opened, prices, monkeypatch):
+    monkeypatch.setattr(dashboard_commands, "run_command", lambda *_, **__: json.dumps(DIFF))
+    page = opened(f"/jobs/{prices}")
+    page.click(f"{version(2)} button", "Compare")
+    page.wait_for(PART.format("state"), "done")
+    page.wait_for("[data-kind=diff] .figures", "1,152,921,504,606,846,976")
+    page.wait_for("[data-kind=diff] [data-part=result]", "every difference comes from the code")
+    page.wait_for("[data-kind=diff] tr", "nonly in version 2".replace("n", "n2", 1))
+    assert page.text("[data-kind=diff] .changes") == "mean 1.5 → 2.25n null → 7"
+    assert page.count("[data-kind=diff] img, [data-kind=diff] script") == 0
+    assert "onerror" in page.text("[data-kind=diff]")
 
 
 def view_card(name):

@@ -78,6 +78,18 @@ def test_nodes_that_do_not_answer_are_told(commands, connection):
     assert "view totals of node answers has not moved yet: it does not answer" in done.lines[1]
 
 
+def test_what_a_comparison_says_is_for_the_page(commands, monkeypatch):
+    asked = []
+
+    def run_command(words, **_):
+        asked.append(words)
+        return '{"equal": 7}'
+
+    monkeypatch.setattr(module, "run_command", run_command)
+    assert commands.run("diff", "sums", {"left": "1", "right": "2"}, Going(print)).result == '{"equal": 7}'
+    assert asked[0][-4:] == ["--", "sums", "1", "2"]
+
+
 def test_reprocess_says_what_the_command_says(commands, tmp_path):
     """It is a process of its own; here it fails, since nothing was started from this directory."""
     (tmp_path / "mainstem.toml").write_text('[project]\nname = "shop"\n')

@@ -1,9 +1,9 @@
 """A job's page, and its buttons.
 
-/jobs/<name>                                   the page; /jobs/<name>/versions is what it begins with
-POST /jobs/<name>/cutover {"version": ...}     and revert, reprocess: 202 with what was begun, which the events tell of;
-                                               409 while one goes on
-POST /operations/<id>/give-up                  end it while it waits
+/jobs/<name>                                 the page; /jobs/<name>/versions is what it begins with
+POST /jobs/<name>/cutover {"version": "2"}   and diff {"left": "1", "right": "2"}, revert, reprocess: 202 with what was
+                                             begun, which the events tell of; 409 while one goes on
+POST /operations/<id>/give-up                end it while it waits
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from mainstem.core import UserError
 from mainstem.core.bodies import Bodies
-from mainstem.dash.operations import KINDS, Commands, Done, Going, Operations
+from mainstem.dash.operations import KINDS, NEEDED, Commands, Done, Going, Operations
 from mainstem.dash.web import Threads, answering, json_answer, number, page
 
 MOST_BODY_BYTES = 4096
@@ -65,8 +65,11 @@ class Jobs:
                 asked = msgspec.json.decode(body or b"{}", type=dict[str, str])
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise UserError(f'expected {{"version": "2"}}, found something else: {error}') from None
-            if kind == "cutover" and not asked.get("version"):
-                raise UserError("expected the version to move readers to, found none")
+            needed = NEEDED.get(kind, ())
+            if sorted(asked) != sorted(needed) or not all(asked.values()):
+                raise UserError(
+                    f"{kind}: expected {', '.join(needed) or 'nothing more'}, found {', '.join(asked) or 'nothing'}"
+                )
             begun = self._operations.start(self._tasks(), kind, request.path_params["name"], asked)
             return json_answer(begun, 202)
 

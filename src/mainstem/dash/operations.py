@@ -70,8 +70,18 @@ class Commands(Protocol):
         ...
 
 
-KINDS: dict[str, str] = {"cutover": "readers", "revert": "readers", "reprocess": "versions"}
+KINDS: dict[str, str] = {"cutover": "readers", "revert": "readers", "reprocess": "versions", "diff": "diff"}
 """What can be asked -> what two of them may not do at once to one job."""
+
+
+TITLES = {
+    "cutover": "cutover of job {job} to version {version}",
+    "revert": "revert of job {job}",
+    "reprocess": "reprocess of job {job}",
+    "diff": "diff of job {job}: version {left} to {right}",
+}
+NEEDED = {"cutover": ("version",), "diff": ("left", "right")}
+"""What has to be said with it."""
 
 
 class Operations:
@@ -104,7 +114,7 @@ class Operations:
             )
         self._count += 1
         began = self._clock.now_ms()
-        title = f"{kind} of job {job}" + (f" to version {asked['version']}" if "version" in asked else "")
+        title = TITLES[kind].format(job=job, **asked)
         loop = asyncio.get_running_loop()
         self._going[place] = Going(lambda line: _call(loop, self._see, place, line))
         self._last[place] = Operation(self._count, kind, job, title, "running", began)

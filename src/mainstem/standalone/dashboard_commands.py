@@ -40,6 +40,7 @@ class DashboardCommands:
             "cutover": self._cutover,
             "revert": self._revert,
             "reprocess": self._reprocess,
+            "diff": self._diff,
         }
 
     def versions(self, job: str) -> list[JobVersion]:
@@ -63,6 +64,10 @@ class DashboardCommands:
         return Done(
             [f"version {done.version} is started now from the code {done.code}, and writes topic {done.output}"]
         )
+
+    def _diff(self, job: str, asked: Mapping[str, str], going: Going) -> Done:
+        """In a process of its own: it reads both outputs, and computes. What it says is for the page, as it is."""
+        return Done([], result=self._command("diff", [job, asked["left"], asked["right"]], going))
 
     def _command(self, word: str, arguments: Sequence[str], going: Going) -> str:
         where = ["--project", str(self._project), "--data", str(self._data), "--json"]

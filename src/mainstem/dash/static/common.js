@@ -17,7 +17,7 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text; // what is selected stays so
 }
 
-export const whole = (number) => Math.round(number).toLocaleString("en");
+export const whole = (number) => (number.source ? BigInt(number.source) : Math.round(number)).toLocaleString("en");
 
 export function rate(perSecond) {
   if (perSecond === null || perSecond === undefined) return "";

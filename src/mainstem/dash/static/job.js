@@ -1,4 +1,4 @@
-import { $, ask, follow, make, mood, rate, setText, tell, token, where, whole } from "./common.js";
+import { $, ask, exactly, follow, make, mood, rate, setText, shown, tell, token, where, whole } from "./common.js";
 
 const job = decodeURIComponent(location.pathname.split("/").pop());
 const figures = { lag: "lag", rows: "rows", rate: "rows/s", late: "late", batch: "batch" };
@@ -30,7 +30,7 @@ follow((state) => {
     }
   }
   buttons($("job-actions"), jobCommands);
-  showOperation(operations.findLast((each) => each.state === "running") ?? operations.at(-1));
+  showOperations();
   const now = JSON.stringify([versions.map((each) => [each.version, each.batch, each.current])]);
   if (now !== looked) look((looked = now));
 });
@@ -103,6 +103,12 @@ const commands = {
   },
 };
 
+commands.diff = {
+  when: (version) => !version.current && version.batch !== null && current() !== "",
+  word: "Compare",
+  body: ({ version }) => ({ left: current(), right: version }),
+};
+
 const jobCommands = {
   reprocess: {
     when: () => versions.some((each) => each.code),
@@ -112,7 +118,7 @@ const jobCommands = {
     body: () => ({}),
   },
 };
-const conflicts = { cutover: "readers", revert: "readers", reprocess: "versions" };
+const conflicts = { cutover: "readers", revert: "readers", reprocess: "versions", diff: "diff" };
 
 const current = () => versions.find((each) => each.current)?.version ?? "";
 
@@ -137,6 +143,7 @@ function buttons(group, known, version) {
 }
 
 function confirm(kind, command, version) {
+  if (!command.title) return send(kind, command.body(version)); // it changes nothing
   setText($("confirm-title"), command.title(version));
   setText($("confirm-text"), command.text(version));
   setText($("confirm-yes"), command.word);
@@ -154,24 +161,79 @@ async function send(kind, body) {
   if (sent) mine.add(sent.answer.id);
 }
 
-$("give-up").onclick = () => ask(where("operations", $("give-up").dataset.id, "give-up"), { method: "POST" }, () => ({})).catch(tell);
-
 const moods = { running: "wait", done: "good", failed: "bad", "given up": "soft" };
+const shownOperations = new Map();
 
-function showOperation(operation) {
-  $("operation").hidden = !operation;
-  if (!operation) return;
-  setText($("operation-title"), operation.title[0].toUpperCase() + operation.title.slice(1));
-  setText($("operation-state"), operation.state);
-  $("operation-state").className = `state ${moods[operation.state]}`;
-  const at = new Date(operation.ended_ms || operation.began_ms).toLocaleTimeString("en-GB");
-  setText($("operation-told"), operation.state === "running" ? operation.told || "begins" : at);
-  $("give-up").hidden = operation.state !== "running";
-  $("give-up").dataset.id = operation.id;
-  const lines = operation.lines.join("\n");
-  if ($("operation-lines").dataset.lines !== lines) {
-    $("operation-lines").dataset.lines = lines;
-    $("operation-lines").replaceChildren(...operation.lines.map((line) => make("li", { class: operation.state === "failed" ? "bad" : "" }, line)));
+// The last one of each kind, the newest first.
+function showOperations() {
+  for (const [id, element] of shownOperations) {
+    if (operations.some((each) => each.id === id)) continue;
+    element.remove();
+    shownOperations.delete(id);
   }
-  if (operation.basis && mine.delete(operation.id)) token.add(operation.basis); // reads from here are answered by what came
+  for (const operation of operations) {
+    if (!shownOperations.has(operation.id)) {
+      shownOperations.set(operation.id, operationElement(operation));
+      $("operations").prepend(shownOperations.get(operation.id));
+    }
+    fillOperation(shownOperations.get(operation.id), operation);
+    if (operation.basis && mine.delete(operation.id)) token.add(operation.basis); // reads from here see what came
+  }
+}
+
+function operationElement(operation) {
+  const part = (name, tag = "span", options = {}) => make(tag, { "data-part": name, ...options });
+  const giveUp = part("give-up", "button", { type: "button", hidden: true });
+  giveUp.textContent = "Give up";
+  giveUp.onclick = () => ask(where("operations", String(operation.id), "give-up"), { method: "POST" }, () => ({})).catch(tell);
+  const title = operation.title[0].toUpperCase() + operation.title.slice(1);
+  return make("section", { "data-kind": operation.kind, "aria-label": title },
+    make("div", { class: "bar" }, make("h2", {}, title), part("state"), part("told", "p", { role: "status" }), giveUp),
+    part("lines", "ul"), part("result", "div"));
+}
+
+function fillOperation(element, operation) {
+  const part = (name) => element.querySelector(`[data-part="${name}"]`);
+  setText(part("state"), operation.state);
+  part("state").className = `state ${moods[operation.state]}`;
+  const at = new Date(operation.ended_ms || operation.began_ms).toLocaleTimeString("en-GB");
+  setText(part("told"), operation.state === "running" ? operation.told || "begins" : at);
+  part("give-up").hidden = operation.state !== "running";
+  if (element.dataset.state === operation.state) return;
+  element.dataset.state = operation.state;
+  part("lines").replaceChildren(...operation.lines.map((line) => make("li", { class: operation.state === "failed" ? "bad" : "" }, line)));
+  if (operation.kind === "diff" && operation.result) part("result").replaceChildren(...difference(exactly(operation.result)));
+}
+
+// Counts, the columns that differ, and rows as examples.
+function difference(diff) {
+  const figure = (name, word) => make("div", {}, make("b", {}, whole(diff[name])), make("span", {}, word));
+  const figures = make("div", { class: "figures" }, figure("equal", "rows equal"), figure("changed", "changed"), figure("added", "added"), figure("removed", "removed"));
+  const exact = make("p", {}, make("span", { class: `tag ${diff.exact ? "good" : "wait"}` }, diff.exact ? "exact" : "not exact"),
+    diff.exact ? "Both had read the same: every difference comes from the code." : diff.why);
+  const columns = diff.columns.map((each) => make("tr", {}, make("td", {}, each.column), make("td", { class: "number" }, whole(each.rows)),
+    make("td", { class: "soft" }, each.only_in && `only in version ${diff[each.only_in].version}`)));
+  const rows = diff.examples.map((each) => make("tr", {}, make("td", {}, each.kind), make("td", { class: "key", title: each.key ?? "" }, each.key ?? "none"), changes(each)));
+  const parts = [figures, exact];
+  if (columns.length) parts.push(table("Columns that differ", ["column", "rows", ""], columns));
+  if (rows.length) parts.push(table("Rows that differ, for example", ["", "key", `version ${diff.left.version} → version ${diff.right.version}`], rows));
+  return parts;
+}
+
+function table(title, names, rows) {
+  const head = make("tr", {}, ...names.map((name) => make("th", name === "rows" ? { class: "number" } : {}, name)));
+  return make("div", { class: "scroll" }, make("table", {}, make("caption", {}, title), make("thead", {}, head), make("tbody", {}, ...rows)));
+}
+
+function changes({ left, right }) {
+  const cell = make("td", { class: "changes" });
+  if (left === null || right === null) cell.append(shown(left ?? right));
+  else if (typeof left !== "object" || typeof right !== "object") cell.append(`${shown(left)} → ${shown(right)}`);
+  else {
+    for (const name of new Set([...Object.keys(left), ...Object.keys(right)])) {
+      const [before, after] = [shown(left[name]), shown(right[name])];
+      if (before !== after) cell.append(make("span", {}, make("span", { class: "soft" }, `${name} `), `${before || "null"} → ${after || "null"}`));
+    }
+  }
+  return cell;
 }
