@@ -108,7 +108,7 @@ crash: setup
 	@$(PYTEST) --long tests/crash
 
 pictures: browser
-	@MAINSTEM_PICTURES=docs/pictures $(PYTEST) --quiet tests/dash/test_pages.py
+	@MAINSTEM_PICTURES=docs/pictures $(PYTEST) --quiet tests/dash/test_flights.py
 
 demo: setup
 	@$(PY) examples/flights_demo/demo.py $(if $(KEEP),--keep) $(if $(FLIGHTS),--flights $(FLIGHTS))

@@ -78,6 +78,8 @@ def test_versions_are_compared_beside_what_else_goes_on(http):
     begun = http.post("/jobs/sums/diff", json={"left": "1", "right": "2"})
     assert (begun.status_code, begun.json()["title"]) == (202, "diff of job sums: version 1 to 2")
     assert http.post("/jobs/sums/diff", json={"left": "1"}).status_code == 400
+    assert http.post("/jobs/sums/reprocess", json={"anyway": "yes"}).status_code == 202
+    assert http.post("/jobs/counts/reprocess", json={"--yes": "yes"}).status_code == 400
 
 
 def test_nothing_is_done_by_a_get(http):

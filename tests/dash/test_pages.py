@@ -1,9 +1,7 @@
-"""The pages in a real Chromium. With MAINSTEM_PICTURES=DIRECTORY, pictures of them are left there."""
+"""The pages in a real Chromium."""
 
 import itertools
 import json
-import os
-from pathlib import Path
 
 import httpx
 import pytest
@@ -17,11 +15,11 @@ from mainstem.standalone import dashboard_commands
 from mainstem.standalone.dashboard import dashboard_state
 from mainstem.standalone.dashboard_commands import DashboardCommands
 from tests.dash.conftest import SCRIPT
+from tests.dash.pages import PART, card, fill, version
 from tests.support.serving import served
 from tests.support.versions import write_read, write_versions
 
 NUMBERS = itertools.count(1)
-PICTURES = os.environ.get("MAINSTEM_PICTURES")
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +51,6 @@ def opened(browser, url):
     assert not any(problems), problems
 
 
-def picture(page, name):
-    if PICTURES:
-        page.picture(Path(PICTURES) / f"{name}.png")
-
-
-def card(name):
-    return f'.card[href="/topics/{name}"]'
-
-
 def test_the_path_is_drawn_from_left_to_right(opened, shop):
     page = opened("/")
     page.wait_for("#link", "live")
@@ -73,7 +62,6 @@ def test_the_path_is_drawn_from_left_to_right(opened, shop):
     page.click("#audit")
     page.wait_for("#verdict", "balanced")
     page.wait_for(card("revenue_hourly"), "balanced")
-    picture(page, "path")
 
 
 def test_rates_change_when_records_come(opened, shop):
@@ -94,7 +82,6 @@ def test_a_topic_is_paged_by_clicks(opened, shop):
     page.wait_for("#records tbody tr")
     assert page.count("#records tbody tr") == 50
     first = page.text("#records tbody tr")
-    picture(page, "topic")
     page.click("#more", "Older")
     page.wait_for("#newest:not([hidden])")
     assert page.text("#records tbody tr") != first
@@ -159,12 +146,10 @@ def test_a_job_shows_its_versions(opened):
     page.wait_for("section", "Version 2")
     assert page.count("#versions section") == 2
     assert page.text('[data-part="code"]') == "9f2c41d07be8"
-    picture(page, "job")
     page.click("dd a", "shop.orders")
     page.wait_for("#records tbody tr")
 
 
-PART = "#operations section:first-child [data-part={}]"
 DIFF = {
     "job": "prices", "left": {"version": "1"}, "right": {"version": "2"}, "exact": True, "why": "",
     "equal": 120, "added": 1, "removed": 0, "changed": 2**60,
@@ -174,10 +159,6 @@ DIFF = {
         {"kind": "added", "key": "JFK", "left": None, "right": {"o": SCRIPT}},
     ],
 }  # fmt: skip
-
-
-def version(number):
-    return f'section[aria-label="version {number}"]'
 
 
 @pytest.fixture
@@ -243,10 +224,6 @@ def test_two_versions_are_compared_by_a_button(opened, prices, monkeypatch):
 
 def view_card(name):
     return f'.card[href="/views/answers/{name}"]'
-
-
-def fill(page, selector, text):
-    page.run(f"document.querySelector({selector!r}).value = {text!r}")
 
 
 def test_a_view_is_asked_by_key_and_by_its_beginning(opened, views):
@@ -374,9 +351,6 @@ def test_all_can_be_read_and_has_a_name(opened, path, dark):
     page.wait_for("h1, h2", "")
     assert page.run(CONTRAST) == []
     assert page.run(NAMELESS) == 0
-    if dark and path == "/":
-        page.wait_for(card("clicks"), "offset")
-        picture(page, "path-dark")
 
 
 @pytest.mark.parametrize("path", ["/", "/topics/shop.orders", "/jobs/revenue_hourly", "/views/answers/flights"])
@@ -385,6 +359,3 @@ def test_a_phone_shows_it_without_moving_sideways(opened, path):
     page.wait_for("#link", "live")
     page.wait_for(".card, #records tbody tr, #versions section, #nodes tr")
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
-    picture(
-        page, {"/": "phone-path"}.get(path, f"phone{path.replace('/', '-')}")
-    ) if path != "/jobs/revenue_hourly" else None

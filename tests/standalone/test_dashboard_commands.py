@@ -94,4 +94,4 @@ def test_reprocess_says_what_the_command_says(commands, tmp_path):
     """It is a process of its own; here it fails, since nothing was started from this directory."""
     (tmp_path / "mainstem.toml").write_text('[project]\nname = "shop"\n')
     with pytest.raises(CommandFailed, match=r"expected the data of a project that is up|expected a version"):
-        commands.run("reprocess", "--anyway", {}, Going(print))
+        commands.run("reprocess", "--help", {"anyway": "yes"}, Going(print))

@@ -13,6 +13,7 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from tests.support import chromium, processes
+from tests.support.palette import reduced
 from tests.support.waiting import wait_until
 
 # No sandbox: it needs rights that a container does not give. The pages are ours. No background work: it asks for hosts.
@@ -146,10 +147,10 @@ class Page:
     def count(self, selector: str) -> int:
         return int(self.run(f"document.querySelectorAll({json.dumps(selector)}).length"))
 
-    def wait_for(self, selector: str, text: str = "") -> None:
+    def wait_for(self, selector: str, text: str = "", *, seconds: float = 30) -> None:
         """Until something is there, with `text` in it."""
         script = f"[...document.querySelectorAll({json.dumps(selector)})].some(e => e.textContent.includes({json.dumps(text)}))"
-        wait_until(lambda: self.run(script), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=30)
+        wait_until(lambda: self.run(script), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=seconds)
 
     def click(self, selector: str, text: str = "") -> None:
         """With the mouse, in the middle of the first such thing that has `text`, once it can be seen."""
@@ -188,9 +189,11 @@ class Page:
                 found.append(about["entry"]["text"])
         return found
 
-    def picture(self, path: Path) -> None:
+    def picture(self, path: Path, height: int | None = None) -> None:
+        """All of the page, or what is above `height`, with 256 colours."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
         data = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(data))
+        empty = self.beside()  # the policy of our pages does not allow what is done to the picture
+        path.write_bytes(reduced(empty, base64.b64decode(data)))

@@ -32,7 +32,7 @@ class CollectorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Table `[gateway]`: the registry and the collector, one process.
+    """Table `[gateway]`: the registry, the collector and, for browsers, the dashboard, one process.
 
     Attributes:
         listen: HOST:PORT; port 0 takes a free one. There is no authentication yet: keep it on loopback.

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from mainstem.core import UserError
 from mainstem.core.bodies import Bodies
-from mainstem.dash.operations import KINDS, NEEDED, Commands, Done, Going, Operations
+from mainstem.dash.operations import KINDS, NEEDED, OPTIONAL, Commands, Done, Going, Operations
 from mainstem.dash.web import Threads, answering, json_answer, number, page
 
 MOST_BODY_BYTES = 4096
@@ -65,11 +65,7 @@ class Jobs:
                 asked = msgspec.json.decode(body or b"{}", type=dict[str, str])
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise UserError(f'expected {{"version": "2"}}, found something else: {error}') from None
-            needed = NEEDED.get(kind, ())
-            if sorted(asked) != sorted(needed) or not all(asked.values()):
-                raise UserError(
-                    f"{kind}: expected {', '.join(needed) or 'nothing more'}, found {', '.join(asked) or 'nothing'}"
-                )
+            _check(kind, asked)
             begun = self._operations.start(self._tasks(), kind, request.path_params["name"], asked)
             return json_answer(begun, 202)
 
@@ -78,6 +74,13 @@ class Jobs:
     async def _give_up(self, request: Request) -> Response:
         self._operations.give_up(number(request.path_params["id"], "id") or 0)
         return Response(status_code=202)
+
+
+def _check(kind: str, asked: Mapping[str, str]) -> None:
+    needed, known = set(NEEDED.get(kind, ())), {*NEEDED.get(kind, ()), *OPTIONAL.get(kind, ())}
+    if not needed <= asked.keys() <= known or not all(asked.values()):
+        expected, found = ", ".join(sorted(known)) or "nothing more", ", ".join(asked) or "nothing"
+        raise UserError(f"{kind}: expected {expected}, found {found}")
 
 
 class NoCommands:

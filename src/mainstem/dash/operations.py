@@ -81,7 +81,8 @@ TITLES = {
     "diff": "diff of job {job}: version {left} to {right}",
 }
 NEEDED = {"cutover": ("version",), "diff": ("left", "right")}
-"""What has to be said with it."""
+OPTIONAL = {"reprocess": ("anyway",)}
+"""What has to, and what may, be said with it."""
 
 
 class Operations:

@@ -58,9 +58,11 @@ class DashboardCommands:
     def _revert(self, job: str, _: Mapping[str, str], going: Going) -> Done:
         return self._moved(revert(self._connection, self._data, [job], self._waiting(going)), going)
 
-    def _reprocess(self, job: str, _: Mapping[str, str], going: Going) -> Done:
+    def _reprocess(self, job: str, asked: Mapping[str, str], going: Going) -> Done:
         """In a process of its own: it imports the project's code as it is now."""
-        done = msgspec.json.decode(self._command("reprocess", [job], going), type=_Reprocessed)
+        done = msgspec.json.decode(
+            self._command("reprocess", [job], going, *(["--anyway"] if "anyway" in asked else [])), type=_Reprocessed
+        )
         return Done(
             [f"version {done.version} is started now from the code {done.code}, and writes topic {done.output}"]
         )
@@ -69,9 +71,16 @@ class DashboardCommands:
         """In a process of its own: it reads both outputs, and computes. What it says is for the page, as it is."""
         return Done([], result=self._command("diff", [job, asked["left"], asked["right"]], going))
 
-    def _command(self, word: str, arguments: Sequence[str], going: Going) -> str:
+    def _command(self, word: str, arguments: Sequence[str], going: Going, *options: str) -> str:
         where = ["--project", str(self._project), "--data", str(self._data), "--json"]
-        words = ["job", word, *where, "--", *arguments]  # what begins with - is no option: it came from a browser
+        words = [
+            "job",
+            word,
+            *where,
+            *options,
+            "--",
+            *arguments,
+        ]  # what begins with - is no option: it came from a browser
         return run_command(words, tell=going.tell, pause=going.pause, directory=self._project)
 
     def _waiting(self, going: Going) -> Waiting:

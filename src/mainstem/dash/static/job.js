@@ -8,6 +8,7 @@ let versions = [];
 let ready = new Map(); // version -> what has to be read before readers can be moved to it
 let operations = [];
 let looked = "";
+let lookedAt = 0;
 
 document.title = `${job} · Mainstem`;
 setText($("name"), job);
@@ -32,11 +33,17 @@ follow((state) => {
   buttons($("job-actions"), jobCommands);
   showOperations();
   const now = JSON.stringify([versions.map((each) => [each.version, each.batch, each.current])]);
-  if (now !== looked) look((looked = now));
+  const waits = [...ready.values()].some((each) => !each.ready) && Date.now() - lookedAt > 2000;
+  if (now !== looked || waits) {
+    looked = now;
+    look();
+  }
 });
 
-// Which versions are ready is asked when a batch has ended: it is more work than a state.
+// Which versions are ready is asked when a batch has ended, and now and then while one is not: it is more work than a
+// state.
 async function look() {
+  lookedAt = Date.now();
   if (versions.length < 2) return;
   const found = await ask(`${where("jobs", job)}/versions`).catch(() => null);
   if (!found) return;
@@ -64,7 +71,7 @@ function fill(element, version) {
   setText(part("current"), version.current ? "current" : version.previous ? "previous" : "");
   part("current").className = version.current ? "tag good" : version.previous ? "tag soft" : "";
   const behind = version.current ? undefined : ready.get(version.version);
-  setText(part("ready"), !behind ? "" : behind.ready ? "ready" : behind.behind ? `${whole(behind.behind)} offsets until it is ready` : "");
+  setText(part("ready"), !behind ? "" : behind.ready ? "ready" : behind.behind ? `${whole(behind.behind)} offsets until it is ready` : "not ready: it has not closed all windows that readers have seen");
   part("ready").className = behind?.ready ? "tag good" : "soft";
   setText(part("state"), version.state || "not running");
   part("state").className = `state ${mood(version.state)}`;
@@ -115,7 +122,8 @@ const jobCommands = {
     word: "Reprocess",
     title: () => `Build ${job} anew?`,
     text: () => "The next version of it is started from the code as it is now, from the earliest records, beside what runs. Readers stay where they are until you cut over.",
-    body: () => ({}),
+    option: "also if a version runs this very code",
+    body: () => ($("confirm-anyway").checked ? { anyway: "yes" } : {}),
   },
 };
 const conflicts = { cutover: "readers", revert: "readers", reprocess: "versions", diff: "diff" };
@@ -147,6 +155,9 @@ function confirm(kind, command, version) {
   setText($("confirm-title"), command.title(version));
   setText($("confirm-text"), command.text(version));
   setText($("confirm-yes"), command.word);
+  $("confirm-option").hidden = !command.option;
+  setText($("confirm-option").querySelector("span"), command.option ?? "");
+  $("confirm-anyway").checked = false;
   $("confirm-yes").onclick = () => {
     $("confirm").close();
     send(kind, command.body(version));
