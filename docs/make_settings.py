@@ -22,6 +22,7 @@ from mainstem.log import LogConfig
 from mainstem.log.config import TopicConfig as KafkaTopicConfig
 from mainstem.process.project import JobConfig, ProjectConfig, TopicConfig
 from mainstem.process.session import SparkConfig
+from mainstem.process.splice import SpliceConfig
 from mainstem.serve.config import ServeConfig, ViewConfig
 
 TARGET = Path(__file__).with_name("settings.md")
@@ -38,6 +39,7 @@ TABLES: list[tuple[str, type[msgspec.Struct]]] = [
     ("[gateway.collector]", CollectorConfig),
     ("[serve.NAME]", ServeConfig),
     ("[serve.NAME.views.VIEW]", ViewConfig),
+    ("[splices.NAME]", SpliceConfig),
     ("[spark]", SparkConfig),
     ("[broker]", BrokerConfig),
     ("[log]", LogConfig),

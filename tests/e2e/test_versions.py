@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 
 import msgspec
 import pytest
@@ -32,8 +33,18 @@ key = "number"
 event_time = "at"
 schema = "orders.avsc"
 
+[splices.by_hour]
+job = "hourly"
+
+[splices.all_orders]
+job = "copies"
+
+[jobs.copies]
+every = "1 second"
+max_offsets_per_trigger = 300
+
 [jobs.hourly]
-every = "200 milliseconds"
+every = "1 second"
 max_offsets_per_trigger = 300
 """
 ORDERS = json.dumps({"type": "record", "name": "Order", "fields": [
@@ -41,7 +52,7 @@ ORDERS = json.dumps({"type": "record", "name": "Order", "fields": [
     {"name": "cancelled", "type": "boolean"}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
 ]})  # fmt: skip
 JOBS = """
-from mainstem.process import table, topic
+from mainstem.process import stream, table, topic
 from pyspark.sql import functions as F
 
 orders = topic("orders")
@@ -51,6 +62,10 @@ def hourly(orders):
     kept = orders.filter("{which}")
     sums = kept.groupBy("region", F.window("at", "1 hour")).agg(F.count("*").alias("n"), F.avg("amount").alias("mean"))
     return sums.select("region", F.col("window.start").alias("hour"), "n", "mean")
+
+@stream(to="copies", key="number")
+def copies(orders):
+    return orders.select("number", F.lit("{which}").alias("of"), "_position")
 """
 FIRST = JOBS.format(which="true")
 THIRD = JOBS.format(which="amount > 3")
@@ -116,6 +131,12 @@ def table(node, topic):
         for row in rows.values()
         if row is not None
     }
+
+
+def copies_in_order(node):
+    """Of one partition of the spliced stream, as a plain consumer reads it."""
+    with TypedReader(Connection(node.state["bootstrap"]), "all_orders") as reader:
+        return [record.value for record in reader if record.partition == 0]
 
 
 def job(project, data, *words):
@@ -203,6 +224,7 @@ def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
         arriving.start()
         try:
             asked = job(project, data, "reprocess", "hourly", "--wait")
+            assert job(project, data, "reprocess", "copies", "--wait")["version"] == "2"  # the new driver takes it on
             assert (asked["version"], asked["output"], asked["up"]) == ("2", "hourly.v2", True)
             after = {child["name"]: child["pid"] for child in node.state["children"]}
             assert before.items() < after.items()  # one more driver; nothing was started again
@@ -212,7 +234,12 @@ def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
             for name in ("spark", next(iter(after.keys() - before.keys()))):
                 kill_a_driver(project, data, node, name)
             differences.append(job(project, data, "diff", "hourly", "1", "2", "--limit", "3"))
-            moved = job(project, data, "cutover", "hourly", "2", "--yes")["moved"]
+            moved = job(project, data, "cutover", "hourly", "2", "--with", "copies", "2", "--yes")["moved"]
+            for count in (300, 301):
+                seen = len(orders.rows) + count
+                wait_for(lambda seen=seen: len(orders.rows) > seen, 60)
+                command = ["revert", "copies"] if count == 300 else ["cutover", "copies", "2", "--yes"]
+                job(project, data, *command)
         finally:
             over.set()
             arriving.join()
@@ -226,6 +253,13 @@ def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
             assert len(node.values_of(topic)) == len(orders.hourly(cancelled=cancelled))  # each window once
         wait_for(lambda: job(project, data, "diff", "hourly", "1", "2")["equal"] == 0, 120)
 
+        wait_for(lambda: table(node, "by_hour") == orders.hourly(cancelled=False), 60)
+        wait_for(lambda: len(node.values_of("all_orders")) == len(orders.rows), 120)
+        copies = node.values_of("all_orders")
+        assert sorted(row["number"] for row in copies) == [row["number"] for row in orders.rows]  # each once
+        parts = [part for part, _ in groupby(copies_in_order(node), key=lambda row: row["of"])]
+        assert parts == ["true", "not cancelled", "true", "not cancelled"]
+
         write(project, THIRD)
         node.process.send_signal(signal.SIGKILL)
         node.process.wait()
@@ -235,4 +269,5 @@ def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
         for topic, cancelled in (("hourly", True), ("hourly.v2", False)):  # as before: neither runs the edited code
             assert table(node, topic) == orders.hourly(cancelled=cancelled)
         assert [each["current"] for each in job(project, data, "versions", "hourly")] == [True, False]
+        wait_for(lambda: table(node, "by_hour") == orders.hourly(cancelled=True), 60)
         node.stop()

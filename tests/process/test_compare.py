@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mainstem.client.append import append
 from mainstem.client.topics import ensure_topic, stable_offsets
 from mainstem.process import compare as module
-from mainstem.process.compare import ColumnDifference, Comparison, Example, Side, compare, differences, same
+from mainstem.process.compare import ColumnDifference, Comparison, Example, Side, compare, same, table_differences
 from mainstem.registry import avro
 from tests.support.properties import examples
 
@@ -57,10 +57,7 @@ def test_tables_are_compared_by_the_last_row_of_each_key(log_connection, put):
         Example("removed", "c", row(3, 3.0), None),
         Example("added", "e", None, row(5, 5.0)),
     ]
-    raw = {
-        each.key: (each.left is None, each.right is None)
-        for each in differences(log_connection, left, right, keyed=True)
-    }
+    raw = {each.key: (each.left is None, each.right is None) for each in table_differences(log_connection, left, right)}
     assert raw == {b"b": (False, False), b"c": (False, True), b"e": (True, False), b"f": (False, False)}
 
 
@@ -85,6 +82,7 @@ def test_columns_that_one_has_alone_are_told_and_the_others_compared(log_connect
         ColumnDifference("new", 2, "right"),
         ColumnDifference("old", 2, "left"),
     ]
+    assert [each.key for each in table_differences(log_connection, left, right)] == [b"a", b"b"]  # to be written anew
     streams = compare(log_connection, left, right, keyed=False)
     assert (streams.equal, streams.changed) == (1, 1)
 

@@ -1,5 +1,7 @@
 """Readers are moved to versions that have read as much, all at once or not at all."""
 
+from contextlib import contextmanager
+
 import pytest
 
 from mainstem.client.append import append
@@ -7,10 +9,13 @@ from mainstem.client.basis import parse
 from mainstem.client.catalog import current_versions, cutovers, read_catalog
 from mainstem.client.internal import CATALOG, job_key
 from mainstem.client.topics import cluster_id, end_offsets
+from mainstem.client.writer import TransactionalWriter
 from mainstem.core import ManualClock, UserError
+from mainstem.core.locks import DirectoryLock
 from mainstem.process import cutover as module
 from mainstem.process.cutover import NotReached, Overtaken, Waiting, cutover, revert
-from mainstem.process.versions import RETIRED_FILE, Asked, write_asked
+from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, write_asked, write_fixed
+from tests.support.splices import write_job
 from tests.support.versions import write_read, write_versions
 
 
@@ -148,3 +153,52 @@ def test_of_two_that_move_one_job_the_second_is_refused_and_of_two_jobs_none_is_
     others.append(lambda: revert(log_connection, tmp_path, [one]))
     cutover(log_connection, tmp_path, {two: "2"})
     assert current(log_connection, one, two) == ["1", "2"]
+
+
+def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
+    log_connection, jobs, tmp_path, monkeypatch
+):
+    job, second = jobs[0], f"{jobs[0]}.v2"
+    write_job(log_connection, job, "stream")
+    for version in "12":
+        write_read(log_connection, job, version, 5)
+        write_fixed(tmp_path / "jobs" / job_key(job, version), Fixed(job, version, "c0de", {}, "x", 1, 4))
+    append(log_connection, job, [(b"k", b"v")] * 3)
+    with pytest.raises(UserError, match=f"^job {job}@1 does not run here, and topic {job}.all is spliced"):
+        cutover(log_connection, tmp_path, {job: "2"})
+    held = []
+
+    @contextmanager
+    def hold(data, versions):
+        append(log_connection, second, [(b"k", b"v")] * 2)  # on the way to the position
+        held.append(versions)
+        yield
+        assert current(log_connection, job) == ["2" if len(held) == 1 else "1"]  # not before
+
+    monkeypatch.setattr(module, "held_at_one_position", hold)
+    with DirectoryLock(tmp_path / "spark" / "c0de"):
+        cutover(log_connection, tmp_path, {job: "2"})
+        assert held == [{job: ("1", "2")}]
+        assert cutovers(read_catalog(log_connection))[job].ends == {job: {0: 3}, second: {0: 2}}
+        splice = TransactionalWriter(log_connection, f"splice:{job}.all")
+        splice.open()
+        at = {"version": "1", "output": job, "offsets": {"0": 3}}
+        for version in "12":
+            splice.begin()
+            splice.commit(at | {"version": version})
+            if version == "1":
+                with pytest.raises(
+                    NotReached, match=f"topic {job}.all has not followed the last cutover of job {job};"
+                ):
+                    revert(log_connection, tmp_path, [job], Waiting(timeout_seconds=0))
+        splice.close()
+        revert(log_connection, tmp_path, [job])
+    assert cutovers(read_catalog(log_connection))[job].ends == {job: {0: 3}, second: {0: 4}}
+
+
+def test_nobody_is_held_for_a_spliced_table(log_connection, jobs, tmp_path):
+    write_job(log_connection, jobs[0], "changelog")
+    for version in "12":
+        write_read(log_connection, jobs[0], version, 5)
+    cutover(log_connection, tmp_path, {jobs[0]: "2"})
+    assert cutovers(read_catalog(log_connection))[jobs[0]].ends == {}

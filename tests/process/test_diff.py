@@ -83,8 +83,8 @@ def test_what_is_not_is_compared_only_where_somebody_runs_it(log_connection, tmp
                 diff(log_connection, tmp_path, job, "1", "2")
 
 
-def refuse(_, job, versions):
-    raise NotLanded(f"{job} {' '.join(versions)}")
+def refuse(_, jobs):
+    raise NotLanded(" ".join(f"{job} {' '.join(versions)}" for job, versions in jobs.items()))
 
 
 def test_what_there_is_not_is_told(log_connection, tmp_path, job):

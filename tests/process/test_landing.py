@@ -101,7 +101,7 @@ def test_nobody_waits_for_ever_for_a_driver_that_does_not_run(tmp_path):
     (tmp_path / "jobs" / "job@1").mkdir(parents=True)
     with (
         pytest.raises(NotLanded, match="job job@1: no answer within 0 s"),
-        held_at_one_position(tmp_path, "job", ["1"], seconds=0),
+        held_at_one_position(tmp_path, {"job": ["1"]}, seconds=0),
     ):
         pass
     assert not (tmp_path / "jobs" / "job@1" / REQUEST_FILE).exists()
@@ -148,8 +148,8 @@ def test_both_go_to_the_furthest_position_and_close_the_same_windows(tmp_path):
         (tmp_path / "jobs" / key).mkdir(parents=True)
     drivers = Drivers(tmp_path, {"job@1": one, "job@2": two})
     drivers.start()
-    with held_at_one_position(tmp_path, "job", ["1", "2"], seconds=30) as found:
-        assert found["1"] == found["2"] == Stand(1, {"a": {0: 6, 1: 5}}, 70, 70, True)
+    with held_at_one_position(tmp_path, {"job": ["1", "2"]}, seconds=30) as held:
+        assert held["job"]["1"] == held["job"]["2"] == Stand(1, {"a": {0: 6, 1: 5}}, 70, 70, True)
         assert "release" not in (*one.calls, *two.calls)
     while "release" not in one.calls or "release" not in two.calls:
         pass
@@ -197,8 +197,8 @@ def test_versions_that_run_stop_at_one_position_and_go_on(spark, log_connection,
             found, seen, release = {}, threading.Event(), threading.Event()
 
             def compare(job=job, found=found, seen=seen, release=release):
-                with held_at_one_position(data, job, ["1", "2"]) as stands:
-                    found |= stands
+                with held_at_one_position(data, {job: ["1", "2"]}) as held:
+                    found |= held[job]
                     seen.set()
                     release.wait(60)
 

@@ -8,6 +8,7 @@ from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.core.config import BadSetting
 from mainstem.process import load_project
+from mainstem.process.splice import SpliceConfig
 from mainstem.standalone.config import load_config, table_directories
 
 FILE_SOURCE = '[sources.x]\ntype = "file"\npath = "a"\ntopic = "t"\n'
@@ -156,3 +157,11 @@ def test_a_fault_of_the_environment_is_named_as_its_variable(project):
         load_project(good, environment={"MAINSTEM_TOPICS__ORDERS__PARTITIONS": "x"})
     with pytest.raises(BadSetting, match=r"mainstem\.toml: \[log\]: .*segmnt_bytes"):
         load_config(project("[log]\nsegmnt_bytes = 1\n"), {"MAINSTEM_BROKER__NUM_PARTITIONS": "2"})
+
+
+def test_splices_need_a_connect_worker(project):
+    config = load_config(project('[splices.totals]\njob = "hourly"\n'), {})
+    assert (config.splices, config.connects) == ({"totals": SpliceConfig("hourly")}, True)
+    with pytest.raises(BadSetting, match=r"\[splices.totals\]"):
+        load_config(project("[splices.totals]\ntopic = 'x'\n"), {})
+    assert not load_config(project(""), {}).connects

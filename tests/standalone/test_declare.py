@@ -9,6 +9,7 @@ from mainstem.client.topics import CHANGELOG_SETTINGS, describe, describe_config
 from mainstem.core import UserError
 from mainstem.core.config import BadSetting
 from mainstem.process import load_project
+from mainstem.process.splice import splices_of
 from mainstem.registry.client import Registry
 from mainstem.standalone.config import load_config
 from mainstem.standalone.declare import declare_topics, retire_node, retire_sink
@@ -230,3 +231,20 @@ def test_a_serving_node_of_a_project_that_is_gone_is_retired_by_hand(at, tmp_pat
     retire_node(connection, "a", tmp_path / "nothing")
     catalog = read_catalog(connection)
     assert ("node:a" in catalog, catalog["project:gone"]["nodes"]) == (False, [])
+
+
+def test_the_catalog_knows_the_splices_of_a_project(at, tmp_path):
+    """A cutover of a stream waits for them."""
+    connection, _ = at
+    directory = write_project(tmp_path / "p")
+    settings = (directory / "mainstem.toml").read_text()
+    (directory / "mainstem.toml").write_text(settings + '[splices.totals]\njob = "hourly"\n')
+    declared(directory, at, "spliced")
+    assert splices_of(read_catalog(connection), "hourly") == ["totals"]
+    assert splices_of(read_catalog(connection), "totals") == []
+    (directory / "mainstem.toml").write_text(settings)
+    declared(directory, at, "spliced")
+    assert splices_of(read_catalog(connection), "hourly") == []
+    (directory / "mainstem.toml").write_text(settings + '[splices.orders]\njob = "hourly"\n')
+    with pytest.raises(BadSetting, match=r"\[splices.orders\]: the project has a topic of that name$"):
+        declared(directory, at, "spliced")

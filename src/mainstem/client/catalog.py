@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -43,6 +44,7 @@ class Cutover(msgspec.Struct, frozen=True):
     previous: str  # the one that a revert leads to
     since_ms: int
     at: NextOffsets = {}  # what the version had reached: of what it is made of, and of its output
+    ends: NextOffsets = {}  # of a stream that is spliced: where both outputs ended when both versions had read the same
 
 
 def read_catalog(connection: Connection, *, linearizable: bool = False) -> dict[str, dict[str, Any]]:
@@ -160,6 +162,7 @@ def with_cutover(
     targets: Mapping[str, str],
     at: Mapping[str, NextOffsets],
     now_ms: int,
+    ends: Mapping[str, NextOffsets] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What to write so that these versions are current, all at once. Each leads back to the one that is current now.
 
@@ -168,6 +171,7 @@ def with_cutover(
         targets: the version of each job that is moved.
         at: what each of them has reached.
         now_ms: the time.
+        ends: where the outputs of both versions ended at one position, of those that were held there.
 
     Raises:
         UserError: one was never started, was retired, or is current already.
@@ -176,7 +180,7 @@ def with_cutover(
     moved = cutovers(catalog)
     for job, version in targets.items():
         check_target(jobs, current, job, version)
-        moved[job] = Cutover(version, current[job], now_ms, at.get(job, {}))
+        moved[job] = Cutover(version, current[job], now_ms, at.get(job, {}), ends.get(job, {}))
     return {CURRENT: {"jobs": msgspec.to_builtins(moved, str_keys=True)}}
 
 

@@ -16,7 +16,7 @@ import shutil
 import struct
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Literal
 from zlib import crc32
@@ -102,15 +102,16 @@ def compare(connection: Connection, left: Side, right: Side, *, keyed: bool, lim
         return total.result(comparer.equal)
 
 
-def differences(connection: Connection, left: Side, right: Side, *, keyed: bool) -> Iterator[Difference]:
-    """Every row that differs, in no order; what of `compare` counts as equal is left out."""
-    with _Comparer(connection, left, right, keyed=keyed) as comparer:
+def table_differences(connection: Connection, left: Side, right: Side) -> Generator[Difference]:
+    """What makes the table `left` the table `right`, in the same order each time: also rows that have other columns."""
+    with _Comparer(connection, left, right, keyed=True, exactly=True) as comparer:
         yield from comparer.differences()
 
 
 class _Comparer:
-    def __init__(self, connection: Connection, left: Side, right: Side, *, keyed: bool) -> None:
+    def __init__(self, connection: Connection, left: Side, right: Side, *, keyed: bool, exactly: bool = False) -> None:
         self.equal = 0
+        self._exactly = exactly  # rows with other columns are not equal
         self._connection, self._sides, self._keyed = connection, (left, right), keyed
         self._schemas = SchemaTexts(connection)
         self._shapes: dict[int, _Shape] = {}
@@ -180,7 +181,7 @@ class _Comparer:
 
     def _tables(self, left: list["_Record"], right: list["_Record"]) -> Iterator[Difference]:
         before, after = (dict(each) for each in (left, right))
-        for key in before.keys() | after.keys():
+        for key in sorted(before.keys() | after.keys(), key=lambda key: key or b""):
             one, other = before.get(key), after.get(key)
             if one is None and other is None:
                 continue
@@ -221,6 +222,8 @@ class _Comparer:
         """Whether two values are equal in all columns that both have."""
         if self._body(one) == self._body(other):
             return True
+        if self._exactly:
+            return False
         return not columns_that_differ(self.decode(one), self.decode(other))
 
     def _body(self, value: bytes | None) -> Any:

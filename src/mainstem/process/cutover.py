@@ -6,17 +6,20 @@ nothing left to do: whoever follows the catalog moves by itself.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from mainstem.client.basis import Basis
 from mainstem.client.catalog import (
+    TopicEntry,
     check_target,
     current_versions,
     entries,
     read_catalog,
+    topic_entries,
     way_back,
     with_cutover,
     write_catalog,
@@ -26,8 +29,10 @@ from mainstem.client.internal import CATALOG, job_key
 from mainstem.client.progress import NextOffsets
 from mainstem.client.topics import cluster_id
 from mainstem.core import Clock, Retriable, SystemClock, UserError
+from mainstem.process.landing import held_at_one_position, is_driven
 from mainstem.process.readiness import Look, Pin, look
 from mainstem.process.retire import hold_catalog
+from mainstem.process.splice import position_of, splices_of
 from mainstem.process.versions import is_bound, is_retired
 
 TIMEOUT_SECONDS = 600.0
@@ -114,14 +119,31 @@ def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[s
     current = {job: now.current[job] for job in targets}
     pins = {job: Pin(now, job, current[job]) for job in targets}
     wait_until_read(connection, targets, pins, waiting)
+    with _held_for_splices(connection, data, now, targets, waiting):
+        return _write(connection, data, targets, pins, current, waiting)
+
+
+def _write(
+    connection: Connection,
+    data: Path,
+    targets: Mapping[str, str],
+    pins: Mapping[str, Pin],
+    current: Mapping[str, str],
+    waiting: Waiting,
+) -> Moves:
+    """The third step; readers are moved on return."""
     reached = look(connection, decided=True)  # afterwards: what covers the pin is in their outputs, up to these ends
     outputs = {job: str(reached.about(job, version)["output"]) for job, version in targets.items()}
     at = {job: pins[job].positions | {outputs[job]: reached.end(outputs[job])} for job in targets}
+    ends = {
+        job: {output: reached.end(output) for output in (outputs[job], str(reached.about(job, current[job])["output"]))}
+        for job in _spliced_streams(reached, targets)
+    }
     with hold_catalog(data):
         catalog = read_catalog(connection, linearizable=True)
         for job, version in targets.items():
             _check_still(data, current_versions(catalog), job, version, current[job])
-        end = write_catalog(connection, with_cutover(catalog, targets, at, waiting.clock.now_ms()))
+        end = write_catalog(connection, with_cutover(catalog, targets, at, waiting.clock.now_ms(), ends))
     token = Basis(cluster_id(connection), {CATALOG: {0: end}}).token
     return Moves([Move(job, version, current[job], outputs[job], at[job]) for job, version in targets.items()], token)
 
@@ -181,6 +203,59 @@ def _left(now: Look, pin: Pin, job: str, version: str, *, windows: bool) -> str:
         return f"job {job_key(job, version)} has {count:,} offsets to go"
     open_ms = pin.open_ms(now, job, version) if windows else 0
     return f"job {job_key(job, version)} has windows of {open_ms / 1000:,.0f} s to close" if open_ms else ""
+
+
+def _spliced_streams(now: Look, jobs: Iterable[str]) -> list[str]:
+    """Jobs that write streams and are spliced; of a table the splice itself writes what differs."""
+    topics = topic_entries(now.catalog)
+    return [
+        job
+        for job in jobs
+        if splices_of(now.catalog, job)
+        and topics.get(str(now.about(job, now.current[job]).get("output", "")), TopicEntry()).kind == "stream"
+    ]
+
+
+@contextmanager
+def _held_for_splices(
+    connection: Connection, data: Path, now: Look, targets: Mapping[str, str], waiting: Waiting
+) -> Iterator[None]:
+    """Hold both versions of each stream that is spliced at one position: what the old one writes after it must not come
+    before the record of the cutover.
+
+    Raises:
+        UserError: one of them does not run here.
+        NotReached: a splice has not followed the last cutover.
+        NotLanded: they could not be brought there.
+    """
+    jobs = {job: (now.current[job], targets[job]) for job in _spliced_streams(now, targets)}
+    if not jobs:
+        yield
+        return
+    for job, versions in jobs.items():
+        for version in versions:
+            if not is_driven(data, job, version):
+                raise UserError(
+                    f"job {job_key(job, version)} does not run here, and topic {splices_of(now.catalog, job)[0]} is "
+                    "spliced from its versions",
+                    hint="readers are moved while `mainstem up` runs both; without [splices] it does not matter",
+                )
+    _wait_for_splices(connection, now, jobs, waiting)
+    with held_at_one_position(data, jobs):
+        yield
+
+
+def _wait_for_splices(connection: Connection, now: Look, jobs: Iterable[str], waiting: Waiting) -> None:
+    deadline = waiting.clock.monotonic() + waiting.timeout_seconds
+    for job in jobs:
+        for splice in splices_of(now.catalog, job):
+            while (at := position_of(connection, splice)) is not None and at.version != now.current[job]:
+                if waiting.clock.monotonic() >= deadline:
+                    raise NotReached(
+                        f"topic {splice} has not followed the last cutover of job {job}; nothing is changed",
+                        hint="`mainstem status` says how its splice is",
+                    )
+                waiting.pause(LOOK_EVERY_SECONDS)
 
 
 def _check_still(data: Path, found: Mapping[str, str], job: str, version: str, current: str) -> None:

@@ -20,14 +20,12 @@ from mainstem.client.internal import COMMITS, job_key
 from mainstem.client.progress import Marker, NextOffsets, merge_positions, read_markers
 from mainstem.client.topics import list_topics, start_offsets
 from mainstem.core import CorruptData, Retriable, UserError
-from mainstem.core.locks import is_held
 from mainstem.process.analysis import LATE_ROWS
 from mainstem.process.compare import ColumnDifference, Comparison, Example, Side, compare
 from mainstem.process.cutover import PATIENT, Waiting, wait_until_read
-from mainstem.process.landing import held_at_one_position
+from mainstem.process.landing import held_at_one_position, is_driven
 from mainstem.process.planting import stand_of
 from mainstem.process.readiness import Look, Pin, look
-from mainstem.process.versions import read_fixed
 
 _EXAMPLES = 10
 
@@ -122,7 +120,7 @@ def at_one_position(
     found = _as_they_are(connection, data, job, (left, right))
     if found is not None:
         return found
-    idle = [version for version in (left, right) if not _is_driven(data, job, version)]
+    idle = [version for version in (left, right) if not is_driven(data, job, version)]
     if idle:
         raise NotComparable(
             f"job {job}: the versions {left} and {right} have not read up to one position, and {job_key(job, idle[0])} "
@@ -132,9 +130,9 @@ def at_one_position(
     for version, other in ((right, left), (left, right)):
         pin = Pin(look(connection), job, other)
         wait_until_read(connection, {job: version}, {job: pin}, waiting, meanwhile="both go on", windows=False)
-    with held_at_one_position(data, job, (left, right)) as stands:
+    with held_at_one_position(data, {job: (left, right)}) as held:
         now = look(connection, decided=True)
-        return _position(now, job, {version: stand.batch for version, stand in stands.items()})
+        return _position(now, job, {version: stand.batch for version, stand in held[job].items()})
 
 
 def _position(now: Look, job: str, batches: Mapping[str, int]) -> Position:
@@ -173,12 +171,6 @@ def _as_they_are(connection: Connection, data: Path, job: str, versions: tuple[s
 
 def _markers(connection: Connection) -> dict[str, Marker]:
     return read_markers(connection, decided=True) if COMMITS in list_topics(connection) else {}
-
-
-def _is_driven(data: Path, job: str, version: str) -> bool:
-    """Whether a driver runs that has the code of a version."""
-    fixed = read_fixed(data / "jobs" / job_key(job, version))
-    return fixed is not None and is_held(data / "spark" / fixed.sha)
 
 
 def _is_table(found: Position, job: str) -> bool:

@@ -26,6 +26,7 @@ from mainstem.core import MainstemError, Retriable
 from mainstem.core.files import write_atomically
 from mainstem.core.locks import hold, is_held
 from mainstem.process.planting import Stand, is_at
+from mainstem.process.versions import read_fixed
 
 LOCK = ".landing~"
 """No version can have such a name."""
@@ -74,27 +75,36 @@ def answer(home: Path, landed: Landed) -> None:
 
 @contextmanager
 def held_at_one_position(
-    data: Path, job: str, versions: Sequence[str], *, seconds: float = ANSWER_SECONDS
-) -> Iterator[dict[str, Stand]]:
-    """Hold versions of a job, which their drivers run, at one position of all that they read: where each stands.
+    data: Path, jobs: Mapping[str, Sequence[str]], *, seconds: float = ANSWER_SECONDS
+) -> Iterator[dict[str, dict[str, Stand]]]:
+    """Hold versions of jobs, which their drivers run, those of each job at one position of all that they read: where
+    each stands, by job and version.
 
     Args:
         data: the data directory that they run in.
-        job: its name.
-        versions: which of them.
+        jobs: versions by job.
         seconds: for each answer of a driver.
 
     Raises:
         NotLanded: a driver did not do it, or not in time; all goes on.
         DirectoryInUse: somebody else does the same for all of the time.
     """
-    homes = {version: data / "jobs" / job_key(job, version) for version in versions}
     with hold(data / "jobs", LOCK, seconds):
         _clean(data)
         try:
-            yield _land(homes, seconds)
+            yield {job: _land(_homes(data, job, versions), seconds) for job, versions in jobs.items()}
         finally:
             _clean(data)
+
+
+def is_driven(data: Path, job: str, version: str) -> bool:
+    """Whether a driver runs that has the code of a version."""
+    fixed = read_fixed(data / "jobs" / job_key(job, version))
+    return fixed is not None and is_held(data / "spark" / fixed.sha)
+
+
+def _homes(data: Path, job: str, versions: Sequence[str]) -> dict[str, Path]:
+    return {version: data / "jobs" / job_key(job, version) for version in versions}
 
 
 def _clean(data: Path) -> None:

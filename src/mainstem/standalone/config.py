@@ -26,6 +26,7 @@ from mainstem.core.config import (
 from mainstem.log import InvalidTopicConfig, LogConfig, TopicConfig
 from mainstem.process import Project
 from mainstem.process.session import SparkConfig
+from mainstem.process.splice import SpliceConfig
 from mainstem.serve.config import ServeConfig, convert_nodes
 from mainstem.standalone.state import LAYOUT
 from mainstem.standalone.tables import check_tables
@@ -45,6 +46,12 @@ class NodeConfig(msgspec.Struct, frozen=True):
     connect_sinks: dict[str, SinkConfig]
     lakehouses: dict[str, LakehouseConfig]
     serve: dict[str, ServeConfig] = {}
+    splices: dict[str, SpliceConfig] = {}
+
+    @property
+    def connects(self) -> bool:
+        """Whether there is work for a connect worker."""
+        return bool(self.sources or self.connect_sinks or self.splices)
 
 
 def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> NodeConfig:
@@ -88,6 +95,10 @@ def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
             n: _below(convert(s, LakehouseConfig, where=f"{where}: [sinks.{n}]"), directory) for n, s in deltas.items()
         },
         serve=convert_nodes(named_tables(tree, "serve", where=where), where=str(where)),
+        splices={
+            name: convert(each, SpliceConfig, where=f"{where}: [splices.{name}]")
+            for name, each in named_tables(tree, "splices", where=where).items()
+        },
     )
 
 

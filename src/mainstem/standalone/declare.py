@@ -16,7 +16,7 @@ from mainstem.client.internal import CATALOG
 from mainstem.client.topics import ensure_internal_topics, list_topics
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.core import UserError
-from mainstem.core.config import PROJECT_FILE
+from mainstem.core.config import PROJECT_FILE, BadSetting
 from mainstem.process import Project
 from mainstem.process.topics import create_topic, register_schema
 from mainstem.registry.client import Registry
@@ -43,6 +43,12 @@ def declare_topics(project: Project, config: NodeConfig, connection: Connection,
         TopicMismatch: a topic exists with another number of partitions.
         Retriable: the log or the registry does not answer.
     """
+    for name in config.splices:
+        if name in project.topics:
+            raise BadSetting(
+                f"{project.directory / PROJECT_FILE}: [splices.{name}]: the project has a topic of that name",
+                hint="a splice has a topic of its own: give it another name",
+            )
     ensure_internal_topics(connection)
     registry = Registry(registry_url)
     known = read_catalog(connection)
@@ -75,9 +81,12 @@ def _sinks(project: str, owner: str, config: NodeConfig, known: Mapping[str, dic
         f"sink:{name}": sink | {RETIRED: True} for name, sink in sinks_of(known).items() if name in gone
     }
     changes |= {f"node:{name}": None for name in entries(known, "node") if name in gone_nodes}
+    splices = {name: each.job for name, each in config.splices.items()}
     entry: dict[str, object] | None = None
-    if now or nodes:
+    if now or nodes or splices:
         entry = {"name": project, "sinks": sorted(now)}
+    if entry is not None and splices:
+        entry["splices"] = splices
     if entry is not None and nodes:
         entry["nodes"] = sorted(nodes)
     if entry != known.get(key):

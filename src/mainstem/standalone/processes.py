@@ -71,18 +71,22 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
 
 
 def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None:
-    """The sources, and the destinations that need no Spark."""
-    from mainstem.connect.worker import Worker, make_sink, make_source, secrets_of
+    """The sources, the destinations that need no Spark, and the splices."""
+    from mainstem.connect.worker import Task, Worker, make_sink, make_source, secrets_of
+    from mainstem.process.splice import Splice
     from mainstem.registry.client import Registry
     from mainstem.standalone.tasks import TasksWriter
 
     stop = stop_on_signals()
     config = load_config(project)
     connection, registry = Connection(bootstrap, config.security), Registry(f"http://{gateway}")
-    tasks = {f"source {name}": make_source(name, each, connection, registry) for name, each in config.sources.items()}
+    tasks: dict[str, Task] = {
+        f"source {name}": make_source(name, each, connection, registry) for name, each in config.sources.items()
+    }
     tasks |= {
         f"sink {name}": make_sink(name, each, connection, registry) for name, each in config.connect_sinks.items()
     }
+    tasks |= {f"splice {name}": Splice(name, each.job, connection) for name, each in config.splices.items()}
     secrets = secrets_of([*config.sources.values(), *config.connect_sinks.values()])
     save = unfailing(TasksWriter(data, os.getpid()).save)
     worker = Worker(tasks, on_change=save, secrets=secrets)

@@ -5,7 +5,20 @@ from typing import Any
 
 from mainstem.core.config import BadSetting, suggestion, variable_of
 
-TABLES = ("project", "topics", "jobs", "spark", "log", "broker", "gateway", "security", "sources", "sinks", "serve")
+TABLES = (
+    "project",
+    "topics",
+    "jobs",
+    "spark",
+    "log",
+    "broker",
+    "gateway",
+    "security",
+    "sources",
+    "sinks",
+    "serve",
+    "splices",
+)
 
 
 def check_tables(

@@ -90,7 +90,7 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
                 "run", "serve", directory, "--bootstrap", at.bootstrap, "--data", str(data), "--node", node
             )
             specs.append(ChildSpec(f"serve-{node}", command, early=True))
-    if config.sources or config.connect_sinks:
+    if config.connects:
         specs.append(ChildSpec("connect", python("run", "connect", directory, *common)))
     current = freeze(project.directory, data, SystemClock()).sha
     runs = [(each.sha, each.jobs) for each in assignments(project.directory, data, SystemClock())]

@@ -1,0 +1,307 @@
+"""One topic for plain consumers, which know nothing of versions: what a job writes, whichever version is current.
+
+    delays_hourly      ──up to the cutover──┐
+                                            ├──> delays    (then the difference of both tables, then the new version)
+    delays_hourly.v2   ──after it───────────┘
+
+Records keep their keys and partitions. Each transaction has records and the position of what was read for them
+(`At`, in `__mainstem.sources`), so that each is there once, whatever is killed.
+
+    table    at a cutover the rows that differ between what was passed on of the old version and the new one as it is
+             then: a tombstone for each key that is gone. No position has to fit
+    stream   both versions were held at one position when readers were moved, and the record of the cutover says where
+             their outputs ended there: the old one is passed on up to there, the new one from there on
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from mainstem.client.catalog import (
+    Cutover,
+    TopicEntry,
+    current_versions,
+    cutovers,
+    entries,
+    read_catalog,
+    topic_entries,
+    write_catalog,
+)
+from mainstem.client.connection import Connection
+from mainstem.client.internal import CATALOG
+from mainstem.client.reader import RangeReader, headers_of
+from mainstem.client.topics import (
+    TopicDescription,
+    end_offsets,
+    ensure_topic,
+    list_topics,
+    stable_offsets,
+    start_offsets,
+    topic_settings,
+)
+from mainstem.client.writer import TransactionalWriter, read_source
+from mainstem.core import UserError
+from mainstem.core.logging import get_logger
+from mainstem.process.compare import Side, table_differences
+
+log = get_logger()
+
+RECORDS_OF_A_TRANSACTION = 5_000
+_PAUSE_SECONDS = 0.5
+
+
+class SpliceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Table `[splices.NAME]`: topic NAME is what a job writes, whichever version is current.
+
+    Attributes:
+        job: its name.
+    """
+
+    job: str
+
+
+class NotSpliced(UserError):
+    """What a job writes cannot be passed on."""
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """The version that comes, its topic, and from where on that is passed on, once the rows that differ are written: so
+    many are by now. `since_ms`: of the cutover.
+    """
+
+    version: str
+    output: str
+    offsets: dict[int, int]
+    since_ms: int
+    written: int = 0
+
+
+class At(msgspec.Struct, frozen=True):
+    """How far a splice is: of the topic of a version up to `offsets`; then, where there is one, the move."""
+
+    version: str
+    output: str
+    offsets: dict[int, int]
+    move: Pending | None = None
+
+
+def source_name(splice: str) -> str:
+    """Under which name a splice keeps its position and its books, beside those of sources."""
+    return f"splice:{splice}"
+
+
+def splices_of(catalog: Mapping[str, dict[str, Any]], job: str) -> list[str]:
+    """The splices of a job that projects on this log have."""
+    found = {name for project in entries(catalog, "project").values() for name in _named(project, job)}
+    return sorted(found)
+
+
+def _named(project: Mapping[str, Any], job: str) -> Iterable[str]:
+    return (name for name, of in project.get("splices", {}).items() if of == job)
+
+
+def position_of(connection: Connection, splice: str) -> At | None:
+    """How far a splice is; None before its first record."""
+    state = read_source(connection, source_name(splice))
+    return None if state is None else msgspec.convert(state.position, At, strict=False)
+
+
+class Splice:
+    """The task: `run` works until it is told to stop; it can be called again.
+
+    Args:
+        name: of the splice, and of its topic.
+        job: whose outputs it passes on.
+        connection: the log.
+        trace: is called with the name of each step that is done.
+    """
+
+    def __init__(
+        self, name: str, job: str, connection: Connection, *, trace: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.name, self.job = name, job
+        self.on_idle: Callable[[str, str], None] = lambda *_: None
+        self._connection, self._trace = connection, trace
+        self._catalog: dict[str, dict[str, Any]] = {}
+        self._catalog_end = -1
+
+    def run(self, stop: threading.Event) -> None:
+        """Pass on what is written.
+
+        Raises:
+            NotSpliced: a person has to see to it.
+            Fenced: another process runs this splice.
+            TransactionFailed, BrokerUnavailable: it may be tried again.
+        """
+        writer = TransactionalWriter(self._connection, source_name(self.name))
+        try:
+            state = writer.open()
+            at = self._begin(stop) if state is None else msgspec.convert(state.position, At, strict=False)
+            self._trace("opened")
+            while at is not None and not stop.is_set():
+                after = self.step(writer, at)
+                if after is None:
+                    stop.wait(_PAUSE_SECONDS)
+                else:
+                    at = after
+        finally:
+            writer.close()
+
+    def step(self, writer: TransactionalWriter, at: At) -> At | None:
+        """Pass on some records, or take the next step of a move; None: there is nothing to do."""
+        if at.move is not None:
+            return self._differ(writer, at, at.move)
+        # In this order: what a version had written by then comes before a cutover that is not seen now, since a stream
+        # is held until its cutover is written down.
+        ends = self._ends(at.output)
+        move = self._moved_from(at)
+        if move is not None:
+            ends = at.offsets if self._is_table(at.output, move.version) else self._end_of_stream(at, move)
+        if any(at.offsets.get(partition, 0) < end for partition, end in ends.items()):
+            return self._copy(writer, at, ends)
+        return None if move is None else self._move(writer, at, move)
+
+    # -- what is passed on
+
+    def _copy(self, writer: TransactionalWriter, at: At, ends: Mapping[int, int]) -> At:
+        to = {p: min(end, at.offsets.get(p, 0) + RECORDS_OF_A_TRANSACTION) for p, end in ends.items()}
+        to = {partition: max(offset, at.offsets.get(partition, 0)) for partition, offset in to.items()}
+        same = len(self._ends(self.name)) == len(self._ends(at.output))
+        reader = RangeReader(self._connection, at.output, deleted="error", name="mainstem.splice")
+        writer.begin()
+        try:
+            for message in reader.read(at.offsets, to):
+                partition = message.partition() if same else None
+                headers = [(name, value or b"") for name, value in headers_of(message).items()]
+                writer.send(self.name, partition, message.key(), message.value(), headers)
+        finally:
+            reader.close()
+        self._trace("copied")
+        return self._commit(writer, msgspec.structs.replace(at, offsets=to))
+
+    def _move(self, writer: TransactionalWriter, at: At, move: Cutover) -> At:
+        """All of the old version is passed on: the next is what differs, or the new version itself."""
+        output = self._output_of(move.version)
+        if self._is_table(at.output, move.version):
+            pending = Pending(move.version, output, self._ends(output), move.since_ms)
+            after = msgspec.structs.replace(at, move=pending)
+        else:
+            after = At(move.version, output, move.ends[output])
+        writer.begin()
+        self._trace("moving")
+        return self._commit(writer, after)
+
+    def _differ(self, writer: TransactionalWriter, at: At, move: Pending) -> At:
+        """Write some of the rows that differ; after the last of them the new version goes on."""
+        left, right = Side(at.output, at.offsets), Side(move.output, move.offsets)
+        with closing(table_differences(self._connection, left, right)) as found:
+            rows = islice(found, move.written, None)  # they come in the same order each time
+            while some := list(islice(rows, RECORDS_OF_A_TRANSACTION)):
+                writer.begin()
+                for each in some:
+                    writer.send(self.name, None, each.key, each.right)
+                self._trace("differed")
+                move = msgspec.structs.replace(move, written=move.written + len(some))
+                self._commit(writer, msgspec.structs.replace(at, move=move))
+        writer.begin()
+        self._trace("moved")
+        log.info("splice_moved", splice=self.name, job=self.job, version=move.version, rows=move.written)
+        return self._commit(writer, At(move.version, move.output, move.offsets))
+
+    def _commit(self, writer: TransactionalWriter, at: At) -> At:
+        writer.commit(msgspec.to_builtins(at, str_keys=True))
+        self._trace("committed")
+        return at
+
+    # -- what the log says
+
+    def _begin(self, stop: threading.Event) -> At | None:
+        """Wait until a version of the job has started, and make the topic; None where it is to stop before."""
+        told = False
+        while not stop.is_set():
+            version = current_versions(self._now()).get(self.job)
+            output = self._output_of(version) if version else ""
+            existing = list_topics(self._connection)
+            if version and output in existing:
+                if told:
+                    self.on_idle("", "")
+                self._create(output, existing)
+                return At(version, output, start_offsets(self._connection, output))
+            if not told:
+                self.on_idle(f"job {self.job} has not started", "`mainstem job list` shows the jobs")
+                told = True
+            stop.wait(_PAUSE_SECONDS)
+        return None
+
+    def _create(self, output: str, existing: Mapping[str, TopicDescription]) -> None:
+        if self.name in existing and any(end_offsets(self._connection, self.name).values()):
+            raise NotSpliced(
+                f"topic {self.name}: expected one without records, found some that this splice has not written",
+                hint=f"give [splices.{self.name}] another name, or delete the topic",
+            )
+        entry = topic_entries(self._now()).get(output, TopicEntry())
+        ensure_topic(self._connection, self.name, existing[output].partitions, topic_settings(entry.kind, {}))
+        told = msgspec.structs.replace(entry, producer=source_name(self.name))
+        write_catalog(self._connection, {f"topic:{self.name}": msgspec.to_builtins(told)})
+
+    def _now(self) -> dict[str, dict[str, Any]]:
+        """The catalog as it is now; read only where somebody has written to it."""
+        end = end_offsets(self._connection, CATALOG)[0]
+        if end != self._catalog_end:
+            self._catalog, self._catalog_end = read_catalog(self._connection), end
+        return self._catalog
+
+    def _moved_from(self, at: At) -> Cutover | None:
+        """The cutover by which readers mean another version now; None where they mean this one."""
+        catalog = self._now()
+        version = current_versions(catalog).get(self.job, "")
+        if version in (at.version, ""):
+            return None
+        found = cutovers(catalog).get(self.job)
+        return found if found is not None and found.version == version else Cutover(version, at.version, 0)
+
+    def _end_of_stream(self, at: At, move: Cutover) -> dict[int, int]:
+        """Where the old version of a stream ended when both had read the same.
+
+        Raises:
+            NotSpliced: nobody has written that down.
+        """
+        if at.output not in move.ends or self._output_of(move.version) not in move.ends:
+            raise NotSpliced(
+                f"job {self.job}: readers were moved from version {at.version} to {move.version} without a position at "
+                "which both had read the same: records would be missing, or be there twice",
+                hint=f"move them back to version {at.version}, and again while `mainstem up` runs both and this splice",
+            )
+        return move.ends[at.output]
+
+    def _output_of(self, version: str) -> str:
+        about = entries(self._now(), "job").get(self.job, {}).get("versions", {}).get(version, {})
+        return str(about.get("output", ""))
+
+    def _is_table(self, output: str, version: str) -> bool:
+        """Whether the last row of each key counts.
+
+        Raises:
+            NotSpliced: it does for one of both versions only.
+        """
+        known = topic_entries(self._now())
+        kinds = {known.get(topic, TopicEntry()).kind for topic in (output, self._output_of(version))}
+        if len(kinds) > 1:
+            raise NotSpliced(
+                f"job {self.job}: expected two tables or two streams, found one of each in {output} and version {version}",
+                hint=f"move the readers back; a splice of another name begins with version {version}",
+            )
+        return kinds == {"changelog"}
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        existing = list_topics(self._connection)
+        if topic not in existing:
+            raise NotSpliced(
+                f"topic {topic}: expected one that is passed on, found none: it was deleted",
+                hint=f"take [splices.{self.name}] out, or give it another name, to begin anew",
+            )
+        return stable_offsets(self._connection, {topic: existing[topic].partitions})[topic]

@@ -1,0 +1,96 @@
+"""A splice that is killed between any two of its steps: what a plain consumer reads has each record once."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mainstem import embedded
+from mainstem.client.connection import Connection
+from mainstem.process.splice import At, position_of
+from tests.support.splices import ends, move, records, table, write, write_job
+
+STEPS = ["opened", "copied", "committed", "moving", "differed", "moved"]
+COMMAND = """
+import os, signal, sys, threading
+from mainstem.client.connection import Connection
+from mainstem.process import splice as module
+from mainstem.process.splice import Splice
+
+_, bootstrap, job, step, number = sys.argv
+module.RECORDS_OF_A_TRANSACTION, module._PAUSE_SECONDS = 2, 0.01
+left, stop = int(number), threading.Event()
+
+def trace(name):
+    global left
+    left -= name == step
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Once(Splice):
+    def step(self, writer, at):
+        after = super().step(writer, at)
+        if after is None:
+            stop.set()
+        return after
+
+Once(f"{job}.all", job, Connection(bootstrap), trace=trace).run(stop)
+"""
+NUMBERS = iter(range(1000))
+
+
+@pytest.fixture(scope="module")
+def connection():
+    with embedded() as log:
+        yield Connection(log.bootstrap)
+
+
+def run(connection, job, step="", number=0):
+    """Run the splice until there is nothing to do, or it is killed at a step; whether it was."""
+    command = [sys.executable, "-c", COMMAND, connection.bootstrap, job, step, str(number)]
+    code = subprocess.run(command, check=False, timeout=60).returncode
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+def killed_often(connection, job, step):
+    """It is killed when it comes to a step for the first time, then for the second time, and so on."""
+    number = 0
+    while run(connection, job, step, number := number + 1):
+        assert number < 20
+    return number - 1
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_table_is_as_the_current_version_says_wherever_the_splice_was_killed(connection, step):
+    job = f"table{next(NUMBERS)}"
+    second = f"{job}.v2"
+    write_job(connection, job, "changelog")
+    write(connection, job, *((f"k{n}", n) for n in range(5)))
+    write(connection, second, *((f"k{n}", n + n % 2) for n in range(2, 9)))
+    kills = killed_often(connection, job, step)
+    assert table(connection, f"{job}.all") == table(connection, job)
+    move(connection, job, "2")
+    kills += killed_often(connection, job, step)
+    assert table(connection, f"{job}.all") == table(connection, second)
+    changes = [("k0", None), ("k1", None), ("k3", 4), *((f"k{n}", n + n % 2) for n in range(5, 9))]
+    assert records(connection, f"{job}.all") == [*records(connection, job), *changes]  # each once, in order
+    assert kills >= 1
+    assert position_of(connection, f"{job}.all") == At("2", second, ends(connection, second)[second])
+
+
+@pytest.mark.parametrize("step", [each for each in STEPS if each not in ("differed", "moved")])
+def test_a_stream_has_each_record_once_wherever_the_splice_was_killed(connection, step):
+    job = f"stream{next(NUMBERS)}"
+    second = f"{job}.v2"
+    write_job(connection, job, "stream")
+    write(connection, job, *((f"k{n}", "one") for n in range(5)))
+    kills = killed_often(connection, job, step)
+    write(connection, second, *((f"k{n}", "two") for n in range(5)))
+    move(connection, job, "2", at_one_position=True)
+    write(connection, job, ("k5", "one"))
+    write(connection, second, ("k5", "two"))
+    kills += killed_often(connection, job, step)
+    assert records(connection, f"{job}.all") == [*((f"k{n}", "one") for n in range(5)), ("k5", "two")]
+    assert kills >= 1

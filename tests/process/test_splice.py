@@ -1,0 +1,173 @@
+"""A plain consumer of the spliced topic: it has what the current version wrote, through cutovers and back."""
+
+import threading
+
+import msgspec
+import pytest
+
+from mainstem.client.catalog import read_catalog, topic_entries
+from mainstem.client.errors import Fenced
+from mainstem.client.reader import RangeReader
+from mainstem.client.topics import describe_config, ensure_topic
+from mainstem.client.writer import TransactionalWriter
+from mainstem.process import splice as module
+from mainstem.process.splice import At, NotSpliced, Splice, position_of, source_name, splices_of
+from tests.support.splices import ends, move, records, table, write, write_job
+
+NUMBERS = iter(range(1000))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture
+def job():
+    return f"spliced{next(NUMBERS)}"
+
+
+class Running:
+    """A splice in a thread of its own. `until` it stands somewhere."""
+
+    def __init__(self, connection, job):
+        self.connection, self.name, self.stop, self.idle = connection, f"{job}.all", threading.Event(), []
+        self.splice = Splice(self.name, job, connection)
+        self.splice.on_idle = lambda what, _: self.idle.append(what)
+        self.error = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            self.splice.run(self.stop)
+        except Exception as error:
+            self.error = error
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+    def until(self, done):
+        for _ in range(3000):
+            if done(position_of(self.connection, self.name)):
+                return
+            assert self.error is None, self.error
+            self.stop.wait(0.01)
+        raise TimeoutError(position_of(self.connection, self.name))
+
+    def follow(self, version, topic):
+        """Until it has passed on all of a topic, as that of a version."""
+        wanted = ends(self.connection, topic)[topic]
+        self.until(lambda at: at is not None and at == At(version, topic, wanted))
+
+
+def test_a_table_has_what_the_current_version_says(log_connection, job, monkeypatch):
+    monkeypatch.setattr(module, "RECORDS_OF_A_TRANSACTION", 2)
+    write_job(log_connection, job, "changelog")
+    second = f"{job}.v2"
+    write(log_connection, job, ("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1), ("e", None))
+    write(log_connection, second, ("a", 1), ("b", 2), ("d", 2), ("f", 2), ("g", 2))
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+        assert records(log_connection, running.name) == records(log_connection, job)
+        move(log_connection, job, "2")
+        running.follow("2", second)
+        assert table(log_connection, running.name) == table(log_connection, second)
+        changes = records(log_connection, running.name)[6:]
+        assert changes == [("b", 2), ("c", None), ("d", 2), ("f", 2), ("g", 2)]  # what was equal is not written again
+        write(log_connection, job, ("b", 9), ("h", 9))  # it goes on
+        write(log_connection, second, ("a", 3))
+        running.follow("2", second)
+        assert table(log_connection, running.name) == table(log_connection, second)
+        move(log_connection, job, "1")
+        running.follow("1", job)
+        assert table(log_connection, running.name) == table(log_connection, job)
+    entry = topic_entries(read_catalog(log_connection))[running.name]
+    assert (entry.kind, entry.producer) == ("changelog", source_name(running.name))
+    assert describe_config(log_connection, running.name)["cleanup.policy"] == "compact"
+    assert splices_of(read_catalog(log_connection), job) == [running.name]
+
+
+def test_a_stream_has_each_input_once(log_connection, job):
+    write_job(log_connection, job, "stream")
+    second = f"{job}.v2"
+    write(log_connection, job, ("a", 1), ("b", 1))
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+        write(log_connection, job, ("c", 1))
+        write(log_connection, second, ("a", 2), ("b", 2), ("c", 2))
+        move(log_connection, job, "2", at_one_position=True)
+        write(log_connection, job, ("d", 1))  # after the position: the other one has it, too
+        write(log_connection, second, ("d", 2))
+        running.follow("2", second)
+        move(log_connection, job, "1", at_one_position=True)
+        write(log_connection, job, ("e", 1))
+        running.follow("1", job)
+    assert records(log_connection, running.name) == [("a", 1), ("b", 1), ("c", 1), ("d", 2), ("e", 1)]
+    with Running(log_connection, job) as again:
+        move(log_connection, job, "2")  # without a splice in the project nobody waits for one
+        again.thread.join(30)
+        assert isinstance(again.error, NotSpliced)
+        assert "without a position at which both had read the same" in str(again.error)
+    assert records(log_connection, running.name)[5:] == []
+
+
+def test_headers_and_partitions_are_kept(log_connection, job):
+    write_job(log_connection, job, "stream")
+    ensure_topic(log_connection, f"{job}.all", 1)
+    writer = TransactionalWriter(log_connection, f"writer-{job}")
+    writer.open()
+    writer.begin()
+    writer.send(job, 0, None, b"x", [("one", b"1")])
+    writer.commit({})
+    writer.close()
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+    reader = RangeReader(log_connection, running.name, deleted="error")
+    (message,) = reader.read({}, ends(log_connection, running.name)[running.name])
+    reader.close()
+    assert (message.key(), message.value(), message.headers()) == (None, b"x", [("one", b"1")])
+
+
+def test_it_waits_for_the_jobs_first_start(log_connection, job):
+    with Running(log_connection, job) as running:
+        while not running.idle:
+            running.stop.wait(0.01)
+        write_job(log_connection, job, "stream")
+        write(log_connection, job, ("a", 1))
+        running.follow("1", job)
+    assert running.idle == [f"job {job} has not started", ""]  # told once
+
+
+def test_what_cannot_be_spliced_is_told(log_connection, job):
+    write_job(log_connection, job, "stream")
+    ensure_topic(log_connection, f"{job}.all", 1)
+    write(log_connection, f"{job}.all", ("a", 1))
+    with pytest.raises(NotSpliced, match="expected one without records"):
+        Splice(f"{job}.all", job, log_connection).run(threading.Event())
+    at = At("1", f"{job}.gone", {0: 0})
+    writer = TransactionalWriter(log_connection, source_name(f"{job}.all"))
+    writer.open()
+    writer.begin()
+    writer.commit(msgspec.to_builtins(at, str_keys=True))
+    writer.close()
+    with pytest.raises(NotSpliced, match=f"topic {job}.gone: expected one that is passed on, found none"):
+        Splice(f"{job}.all", job, log_connection).run(threading.Event())
+
+
+def test_of_two_processes_that_run_a_splice_the_older_one_ends(log_connection, job):
+    write_job(log_connection, job, "stream")
+    write(log_connection, job, ("a", 1))
+    with Running(log_connection, job) as first:
+        first.follow("1", job)
+        with Running(log_connection, job) as second:
+            second.until(lambda at: at is not None)
+            write(log_connection, job, ("b", 1))
+            second.follow("1", job)
+            first.thread.join(30)
+    assert isinstance(first.error, Fenced) or first.error is None
+    assert records(log_connection, first.name) == [("a", 1), ("b", 1)]
