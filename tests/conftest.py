@@ -36,7 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # A JVM of a test lives for a minute: without its optimising compiler it takes half of the processor's time. The demo as
 # users run it is tested without this (tests/e2e).
-ONE_COMPILER = "-XX:TieredStopAtLevel=1"
+ONE_COMPILER = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m"  # with one, 48 MB: full after minutes of queries
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -37,10 +37,10 @@ def write_rows(connection, job, left, right):
         append(connection, topic, [(key.encode(), json.dumps(row).encode()) for key, row in rows.items()])
 
 
-def stand(connection, data, job, version, position, *, closed=0, watermark=None, late=0):
+def stand(connection, data, job, version, position, *, closed=0, watermark=None, late=0, event_time=0):
     """A version has read up to a position in its batch 7, as the log and Spark's files say."""
     read = {"o": {"orders": {0: Read(end=position, rows=position - late, late=late)}}}
-    marker = Marker(job, version, "uuid", 7, {"o": {"orders": {0: position}}}, read=read)
+    marker = Marker(job, version, "uuid", 7, {"o": {"orders": {0: position}}}, read=read, event_time=event_time)
     append(connection, COMMITS, [(job_key(job, version).encode(), msgspec.json.encode(marker))])
     for name, text in (
         ("offsets", f'{{"batchWatermarkMs":{closed}}}\n{{"orders":{{"0":{position}}}}}'),
@@ -113,5 +113,12 @@ def test_what_a_difference_may_come_from_is_told(log_connection, tmp_path, job):
     assert why(determinism="batch-dependent", reason=f"an aggregation: {LATE_ROWS}") == ""  # none was late
     stand(log_connection, tmp_path, job, "2", 5, late=2)
     assert why() == "version 2 is batch-dependent: 2 of the rows that it read came late"
+    stand(log_connection, tmp_path, job, "2", 5, event_time=99)
+    for version in "12":
+        entry = read_catalog(log_connection)[f"job:{job}"]
+        entry["versions"][version]["windows_by"] = "at"
+        write_catalog(log_connection, {f"job:{job}": entry})
+    assert why() == "a heartbeat has closed windows of version 2 that version 1 has open still"
+    assert why(windows_by="other") == ""
     assert why(reason="it asks for the time (now)") == "version 2 is batch-dependent: it asks for the time (now)"
     assert why(inputs={"o": "orders2"}) == "they read other topics: orders and orders2"

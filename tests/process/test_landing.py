@@ -47,13 +47,11 @@ def copies(events):
 class Query:
     """Stands in for a version that runs."""
 
-    windows = None
-
     def __init__(self, stand=None, error=None):
         self.stand, self.error, self.calls = stand, error, []
 
-    def land(self, to, watermark):
-        self.calls.append((to, watermark))
+    def land(self, to):
+        self.calls.append(to)
         if self.error:
             raise self.error
         return self.stand
@@ -76,10 +74,10 @@ def test_a_query_is_held_while_whoever_asks_lives(tmp_path):
     lock = DirectoryLock(tmp_path / "jobs", LOCK)
     assert request_in(tmp_path, home) == Landing("x")
     assert [lander.step(query) for _ in range(2)] == [True, True]
-    assert query.calls == [(None, 0)]
-    ask(home, {"id": "y", "to": {"a": {"0": 9}}, "watermark": 5})
+    assert query.calls == [None]
+    ask(home, {"id": "y", "to": {"a": {"0": 9}}})
     assert lander.step(query) is True
-    assert query.calls[1:] == [({"a": {0: 9}}, 5)]
+    assert query.calls[1:] == [{"a": {0: 9}}]
     assert json.loads((home / ANSWER_FILE).read_text())["stand"]["batch"] == 4
     lock.release()
     assert [lander.step(query) for _ in range(2)] == [False, False]
@@ -124,25 +122,22 @@ class Drivers(threading.Thread):
 class Moving(Query):
     """Goes where it is told, unless it has read further meanwhile."""
 
-    windows = ("at", "1 hour")
-
-    def __init__(self, basis, closed):
+    def __init__(self, basis):
         super().__init__()
-        self.basis, self.closed, self.overtakes = basis, closed, 0
+        self.basis, self.overtakes = basis, 0
 
-    def land(self, to, watermark):
-        super().land(to, watermark)
-        self.closed = max(self.closed, watermark)
+    def land(self, to):
+        super().land(to)
         if to is not None:
             self.basis = to
             if self.overtakes:
                 self.overtakes -= 1
                 self.basis = {topic: {p: offset + 1 for p, offset in each.items()} for topic, each in to.items()}
-        return Stand(1, self.basis, self.closed, self.closed, True)
+        return Stand(1, self.basis, 70, 70, True)
 
 
-def test_both_go_to_the_furthest_position_and_close_the_same_windows(tmp_path):
-    one, two = Moving({"a": {0: 5, 1: 2}}, 70), Moving({"a": {0: 3, 1: 4}}, 60)
+def test_both_go_to_the_furthest_position(tmp_path):
+    one, two = Moving({"a": {0: 5, 1: 2}}), Moving({"a": {0: 3, 1: 4}})
     two.overtakes = 1  # its driver was started again
     for key in ("job@1", "job@2"):
         (tmp_path / "jobs" / key).mkdir(parents=True)

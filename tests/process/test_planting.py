@@ -54,12 +54,11 @@ def test_a_batch_whose_end_is_not_written_down_is_told(checkpoint):
 
 def test_windows_are_closed_once_it_is_there():
     there = Stand(3, {"a": {0: 5}}, closed=10, watermark=20, whole=True)
-    assert next_step(there, {"a": {0: 5}}, 10, None) is None
-    assert next_step(there, {"a": {0: 5}}, 10, 0) == Step({"a": {0: 5}}, 20)
-    assert next_step(there, {"a": {0: 5}}, 10, 30) == Step({"a": {0: 5}}, 30)
-    assert next_step(Stand(4, {"a": {0: 5}}, 30, 30, True), {"a": {0: 5}}, 10, 30) is None
-    assert next_step(there, {"a": {0: 4}}, 10, 30) is None  # it is beyond
-    assert next_step(there, {"a": {0: 6}}, 10, 30) == Step({"a": {0: 6}}, 20)  # rows first
+    assert next_step(there, {"a": {0: 5}}, 10, windows=False) is None
+    assert next_step(there, {"a": {0: 5}}, 10, windows=True) == Step({"a": {0: 5}}, 20)
+    assert next_step(Stand(4, {"a": {0: 5}}, 20, 20, True), {"a": {0: 5}}, 10, windows=True) is None
+    assert next_step(there, {"a": {0: 4}}, 10, windows=True) is None  # it is beyond
+    assert next_step(there, {"a": {0: 6}}, 10, windows=True) == Step({"a": {0: 6}}, 20)  # rows first
 
 
 POSITIONS = st.dictionaries(st.sampled_from("ab"), st.dictionaries(st.integers(0, 2), st.integers(0, 50)))
@@ -68,7 +67,7 @@ POSITIONS = st.dictionaries(st.sampled_from("ab"), st.dictionaries(st.integers(0
 @given(POSITIONS, POSITIONS, st.integers(1, 20))
 def test_steps_are_no_longer_than_a_batch_and_lead_to_the_position(basis, wanted, at_most):
     stand = Stand(0, basis, 0, 0, True)
-    while (step := next_step(stand, wanted, at_most, None)) is not None:
+    while (step := next_step(stand, wanted, at_most, windows=False)) is not None:
         before = {(t, p): offset for t, each in stand.basis.items() for p, offset in each.items()}
         after = {(t, p): offset for t, each in step.ends.items() for p, offset in each.items()}
         assert all(after[place] >= offset for place, offset in before.items())

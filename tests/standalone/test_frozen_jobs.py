@@ -203,5 +203,6 @@ def test_versions_that_are_asked_for_are_taken_on_and_stay_with_a_driver_that_is
     write_fixed(data / "jobs" / "job@2", Fixed("job", "2", old, {}, "b.v2", 1, 4))
     (data / "versions" / f"{old}.json").unlink()
     again = FrozenJobs(data, old, [("job", "1"), ("other", "1")], clock=clock)
+    assert again.jobs == (("job", "1"), ("other", "1"), ("job", "2"))  # what the driver is made for
     again.load()
     assert [each.name for each in again.states] == ["job job@1", "job other@1", "job job@2"]

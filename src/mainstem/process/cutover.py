@@ -134,6 +134,13 @@ def _write(
     """The third step; readers are moved on return."""
     reached = look(connection, decided=True)  # afterwards: what covers the pin is in their outputs, up to these ends
     outputs = {job: str(reached.about(job, version)["output"]) for job, version in targets.items()}
+    for job in _spliced_streams(reached, targets):
+        if reached.event_time(job, targets[job]) != reached.event_time(job, current[job]):
+            raise NotReached(
+                f"job {job}: at one position the versions {current[job]} and {targets[job]} have not closed the same "
+                "windows, and its stream is spliced; nothing is changed",
+                hint="a heartbeat came to one of them only: try again when more events have come",
+            )
     at = {job: pins[job].positions | {outputs[job]: reached.end(outputs[job])} for job in targets}
     ends = {
         job: {output: reached.end(output) for output in (outputs[job], str(reached.about(job, current[job])["output"]))}

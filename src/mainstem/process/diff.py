@@ -200,11 +200,22 @@ def _why_inexact(connection: Connection, found: Position, job: str, versions: tu
             return f"version {version} is batch-dependent: {reason}"
         if late := _late(found.now.markers.get(job_key(job, version))):
             return f"version {version} is batch-dependent: {late:,} of the rows that it read came late"
+    if told := windows_differ(found.now, job, versions):
+        return told
     if not _is_table(found, job):
         for side in found.sides.values():
             if any(start_offsets(connection, side.output).values()):
                 return f"the first records of topic {side.output} were deleted"
     return ""
+
+
+def windows_differ(now: Look, job: str, versions: tuple[str, str]) -> str:
+    """Whether one of them has closed windows that the other one, at the same position, has not."""
+    if len({now.windows_by(job, version) for version in versions}) > 1:
+        return ""  # by other columns: that is the code
+    first, second = sorted(versions, key=lambda version: now.event_time(job, version))
+    ahead = now.event_time(job, second) - now.event_time(job, first)
+    return f"a heartbeat has closed windows of version {second} that version {first} has open still" if ahead else ""
 
 
 def _late(marker: Marker | None) -> int:

@@ -215,18 +215,12 @@ class RunningJob:
         for table in self._tables.values():
             table.close()
 
-    @property
-    def windows(self) -> tuple[str, str] | None:
-        """The column and the delay of its watermark; None: it keeps no windows."""
-        watermark = self.spec.job.watermark
-        return (watermark.column, watermark.delay) if watermark and self.spec.analysis.stateful else None
-
-    def land(self, to: NextOffsets | None, watermark: int) -> Stand | None:
+    def land(self, to: NextOffsets | None) -> Stand | None:
         """Stop; then run batches that end at the position `to`, and no further. None: it has never run a batch.
 
         Args:
-            to: the position; None: only stop. What it has read of it already stays read.
-            watermark: windows up to it are closed there too, and those up to its own, if it has any.
+            to: the position; None: only stop. Where it has read further, it stays there. Windows that the rows up to it
+                allow are closed.
 
         Raises:
             JobFailed: a batch did.
@@ -239,7 +233,9 @@ class RunningJob:
             stand = stand_of(self.spec.checkpoint, self._marker.batch, self._marker.end_offsets)
             if stand.whole:
                 bound = self.spec.config.max_offsets_per_trigger
-                step = None if to is None else next_step(stand, to, bound, watermark if self.windows else None)
+                step = (
+                    None if to is None else next_step(stand, to, bound, windows=self.spec.analysis.stateful is not None)
+                )
                 if step is None:
                     self.stop()
                     return stand

@@ -3,8 +3,7 @@
     who asks                        jobs/.landing~ (flock)         the driver of each version
     1. stop, and say where you are  <home>/landing.json  ------->  stops the query; <home>/landed.json
     2. go to the furthest of both   <home>/landing.json  ------->  runs planted batches up to there, no further
-    3. close windows alike          <home>/landing.json  ------->  one batch without rows, if their watermarks differ
-    4. note where the outputs end; the files go, and the queries go on
+    3. note where the outputs end; the files go, and the queries go on
 
 A query is held only while the lock is: whoever asks may be killed at any time. A driver that is killed goes on where
 its checkpoint is, and is asked again. Planted batches are batches like any other (`planting`), exactly once.
@@ -41,19 +40,17 @@ class NotLanded(Retriable):
 
 
 class Landing(msgspec.Struct, frozen=True):
-    """What a driver is asked. `to`: None: only stop. `watermark`: close windows up to there too, in ms since 1970."""
+    """What a driver is asked. `to`: None: only stop."""
 
     id: str
     to: NextOffsets | None = None
-    watermark: int = 0
 
 
 class Landed(msgspec.Struct, frozen=True):
-    """What it has done. `windows`: the column and the delay of its watermark; None: it keeps none."""
+    """What it has done."""
 
     id: str
     stand: Stand | None = None
-    windows: tuple[str, str] | None = None
     error: str = ""
 
 
@@ -115,19 +112,13 @@ def _clean(data: Path) -> None:
 
 
 def _land(homes: Mapping[str, Path], seconds: float) -> dict[str, Stand]:
-    found = _ask(homes, None, 0, seconds)
+    found = _ask(homes, None, seconds)
     for _ in range(_TRIES):
         to: NextOffsets = {}
         for each in found.values():
             to = furthest(to, _stand(each).basis)
-        found = _ask(homes, to, 0, seconds)
-        if not all(is_at(_stand(each).basis, to) for each in found.values()):
-            continue  # one was started again in between, and has read on
-        windows = {each.windows for each in found.values()}
-        closed = {_stand(each).closed for each in found.values()}
-        if None not in windows and len(windows) == 1 and len(closed) > 1:
-            # A heartbeat that one of them has heard, and after which more came, holds for the other one as well.
-            found = _ask(homes, to, max(closed), seconds)
+        found = _ask(homes, to, seconds)
+        # Otherwise one was started again in between, and has read on.
         if all(is_at(_stand(each).basis, to) for each in found.values()):
             return {version: _stand(each) for version, each in found.items()}
     raise NotLanded(
@@ -136,9 +127,9 @@ def _land(homes: Mapping[str, Path], seconds: float) -> dict[str, Stand]:
     )
 
 
-def _ask(homes: Mapping[str, Path], to: NextOffsets | None, watermark: int, seconds: float) -> dict[str, Landed]:
+def _ask(homes: Mapping[str, Path], to: NextOffsets | None, seconds: float) -> dict[str, Landed]:
     """Ask all of them, then wait for all answers."""
-    asked = Landing(uuid.uuid4().hex, to, watermark)
+    asked = Landing(uuid.uuid4().hex, to)
     for home in homes.values():
         write_atomically(home / REQUEST_FILE, msgspec.json.encode(asked))
     deadline = time.monotonic() + seconds
@@ -173,11 +164,7 @@ def _stand(landed: Landed) -> Stand:
 class Landable(Protocol):
     """What a version that runs must be able to do."""
 
-    @property
-    def windows(self) -> tuple[str, str] | None:
-        """The column and the delay of its watermark; None: it keeps no windows."""
-
-    def land(self, to: NextOffsets | None, watermark: int) -> Stand | None:
+    def land(self, to: NextOffsets | None) -> Stand | None:
         """Stop; then go to a position, and no further. None: there has been no batch."""
 
     def release(self) -> None:
@@ -206,13 +193,13 @@ class Lander:
         if asked.id == self._done:
             return True
         try:
-            stand = job.land(asked.to, asked.watermark)
+            stand = job.land(asked.to)
         except Exception as error:
             reason = str(error) if isinstance(error, MainstemError) else f"{type(error).__name__}: {error}"
             answer(self._home, Landed(asked.id, error=" ".join(reason.split())))
             raise
         self._done = asked.id
-        answer(self._home, Landed(asked.id, stand, job.windows))
+        answer(self._home, Landed(asked.id, stand))
         return True
 
     def refuse(self, reason: str) -> None:

@@ -58,14 +58,14 @@ def stand_of(checkpoint: Path, batch: int, ends: Mapping[str, NextOffsets]) -> S
     return Stand(batch, merge_positions(ends), closed, max(closed, after or 0), after is not None)
 
 
-def next_step(stand: Stand, wanted: NextOffsets, at_most: int, watermark: int | None) -> Step | None:
+def next_step(stand: Stand, wanted: NextOffsets, at_most: int, *, windows: bool) -> Step | None:
     """What brings a query nearer to a position; None: it is there, or beyond.
 
     Args:
         stand: where it is.
         wanted: the position, of the topics that it reads.
         at_most: offsets of one batch.
-        watermark: windows up to it, and up to its own, are to be closed there; None: it has no windows.
+        windows: it keeps some; those that its watermark allows are to be closed there.
     """
     position = {topic: dict(each) for topic, each in stand.basis.items()}
     left = at_most
@@ -77,8 +77,8 @@ def next_step(stand: Stand, wanted: NextOffsets, at_most: int, watermark: int | 
             position.setdefault(topic, {})[partition] = before + taken
     if left < at_most:
         return Step(position, stand.watermark)
-    if watermark is not None and max(watermark, stand.watermark) > stand.closed and is_at(stand.basis, wanted):
-        return Step(position, max(watermark, stand.watermark))
+    if windows and stand.watermark > stand.closed and is_at(stand.basis, wanted):
+        return Step(position, stand.watermark)
     return None
 
 

@@ -53,7 +53,7 @@ class FrozenJobs:
         self.driver: JobDriver | None = None
         self._data, self._code = data, code
         # A driver that is started again also has what it was given since its first start.
-        self._jobs = tuple(dict.fromkeys([*jobs, *jobs_of(data, code)]))
+        self.jobs = tuple(dict.fromkeys([*jobs, *jobs_of(data, code)]))
         self._next_look = 0.0
         self._project = project
         self._clock = clock or SystemClock()
@@ -76,7 +76,7 @@ class FrozenJobs:
         try:
             version = open_version(self._data, self._code, self._project)
             project = load_version(version)
-            if absent := [name for name, _ in self._jobs if name not in project.jobs]:
+            if absent := [name for name, _ in self.jobs if name not in project.jobs]:
                 raise CodeLost(
                     f"{version.directory}: expected job {absent[0]}, found {', '.join(project.jobs) or 'none'}",
                     hint="the project was edited while it started, or MAINSTEM_PROJECT__JOBS names other files now",
@@ -143,25 +143,25 @@ class FrozenJobs:
         except CorruptData as error:  # a file of another job, maybe: `up` says so at its next start
             log.warning("asked_versions_unreadable", reason=str(error))
             return
-        new = [each for each in new if each not in self._jobs]
+        new = [each for each in new if each not in self.jobs]
         if not new:
             return
-        self._jobs += tuple(new)
+        self.jobs += tuple(new)
         log.info("jobs_taken_on", jobs=[job_key(*each) for each in new])
         if self.driver is not None:
             self.driver.take_on(new)
 
     def _left(self) -> list[str]:
         """Those that were not retired meanwhile, as `<job>@<version>`."""
-        return [job_key(*job) for job in self._jobs if not is_retired(self._data, *job)]
+        return [job_key(*job) for job in self.jobs if not is_retired(self._data, *job)]
 
     def _is_new(self) -> bool:
         """Whether a job of it has never run, and was not asked for: somebody has just written it."""
-        return not all(is_bound(self._data, *job) for job in self._jobs)
+        return not all(is_bound(self._data, *job) for job in self.jobs)
 
     def _fail(self, error: MainstemError) -> None:
         mend = error.hint or "bring back what it needs"
-        for name, version in self._jobs:
+        for name, version in self.jobs:
             hint = f"{mend}; where the project asks for another version by now, `mainstem job retire {name} {version}` "
             lost = CodeLost(f"its frozen code {self._code} cannot run: {error}", hint=f"{hint}stops this one for good")
             failure = self._retries.fail(job_key(name, version), lost)

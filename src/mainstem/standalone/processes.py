@@ -191,7 +191,7 @@ def _drive(
 
     def driver(version: Version, frozen: Project) -> JobDriver:
         link_for_workers(version.places, worker_imports(home))
-        return JobDriver(spark, frozen, version, connection, registry, data, jobs=jobs, settings=settings)
+        return JobDriver(spark, frozen, version, connection, registry, data, jobs=running.jobs, settings=settings)
 
     tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{code}").save)
     # A bad destination lags only itself: it is started again by itself, and the jobs go on.
