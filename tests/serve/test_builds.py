@@ -1,5 +1,6 @@
 """Views follow cutovers: over HTTP, with jobs that the test plays."""
 
+import asyncio
 import json
 import threading
 
@@ -35,6 +36,19 @@ def views_of(job):
 
 def row(http, token=None, tailnum="N1", **params):
     return http.get("/views/seats/row", params={"tailnum": tailnum, **params}, headers=header(token) if token else {})
+
+
+def wait_for_next(http, name):
+    """Until the index that is to come of a view is built."""
+    node = http.node
+
+    async def built():
+        while node.views[name].moving is None:
+            await node._changes.next()
+        await node.views[name].moving.ready()
+
+    asyncio.run_coroutine_threadsafe(built(), node._builds._loop).result(120)
+    assert http.get("/views").json()["views"][name]["moving"]["why"] == ""
 
 
 def made_by(answer):
@@ -103,9 +117,7 @@ def test_all_views_move_in_one_step_and_reads_go_on_until_then(fleet, job, live_
             each.start("2", known=each is job)
             each.run("2", ("N1", 10))
         moved = cutover(fleet, (job, "2"), (other, "2"))
-        wait_until(
-            lambda: http.get("/views").json()["views"]["seats"].get("moving", {}).get("why") == "", "it is built"
-        )
+        wait_for_next(http, "seats")
         read = row(http, tailnum="N1")
         assert made_by(read) == "v1"  # the other one is not there yet
         assert made_by(row(http, parse(read.headers["Mainstem-Basis"]))) == "v1"
@@ -237,7 +249,7 @@ def test_an_index_that_cannot_take_a_new_column_answers_until_the_next_one_does(
         assert total(http, "x", fleet.write(fleet.planes, ("N1", "x", 1))) == 1
         monkeypatch.setattr(Builds, "_has_come", lambda _, view: view.moving is None)
         token = with_engine(fleet, live_registry, "string")("N2", "turbofan")
-        wait_until(lambda: "moving" in http.get("/views").json()["views"]["names"], "it is built beside")
+        wait_for_next(http, "names")
         assert total(http, "x") == 1
         assert total(http, "engine:turbofan", token, timeout="0.2") == "not_reached"
     places = {path.name for path in (tmp_path / "views").iterdir()}

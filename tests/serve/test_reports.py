@@ -5,6 +5,7 @@ import pytest
 from mainstem.audit.report import audit
 from mainstem.client.catalog import read_catalog, users_of, write_catalog
 from mainstem.serve import keeper
+from mainstem.standalone.overview import overview
 from tests.serve.fleet import header
 from tests.serve.played import PlayedJob, cutover
 from tests.support.waiting import wait_until
@@ -40,6 +41,8 @@ def test_the_books_of_views_balance_and_those_of_a_view_that_is_no_more_are_not_
         ask(http, fleet.write(fleet.planes, *((f"N{number}", "x", number) for number in range(20))))
         ask(http, fleet.write(fleet.planes, ("N1", None, None), ("N2", "y", 2)))
         wait_until(lambda: verdicts(fleet, fleet.planes) == balanced, "all is told")
+        (line,) = [v for v in overview(tmp_path, fleet.connection).views if (v.node, v.view) == ("answers", "planes")]
+        assert (line.topics, line.lag, line.rows) == ({fleet.planes: fleet.planes}, 0, 21)
         assert "view planes@answers" in users_of(read_catalog(fleet.connection), fleet.planes)[1]
     token = fleet.write(fleet.planes, ("N3", "x", 33))
     assert verdicts(fleet, fleet.planes) == {reader: {"balanced", "in flight"} for reader in balanced}
