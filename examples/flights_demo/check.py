@@ -45,7 +45,7 @@ class Line(NamedTuple):
     note: str = ""
 
 
-def compare(stage: str, name: str, took: int, found: pa.Table, want: Want) -> Line:
+def compare(stage: str, name: str, took: int | None, found: pa.Table, want: Want) -> Line:
     """Equal means: the same columns in the same order, of the same types, and the same rows, each as often."""
     with duckdb.connect() as db:
         db.execute("SET TimeZone = 'UTC'")

@@ -1,11 +1,13 @@
-"""The main job on real input: a database, events and a log file, through the log and Spark, into tables;
+"""The main job on real input: a database, events and a log file, through the log and Spark, into tables and views;
 then the proof.
 
     python examples/flights_demo/demo.py [--flights 336776] [--work DIR] [--bootstrap HOST:PORT] [--kill] [--keep]
 
-It starts a real PostgreSQL and `mainstem up examples/flights`, plays the year's flights to it, changes the database
-in the middle, waits until everything has arrived, and compares every stage with the truth that `truth.py` computes
-from the input files alone. Exit code 0 only if all is equal.
+It starts a real PostgreSQL and `mainstem up` on a copy of examples/flights, plays the year's flights to it, changes the
+database in the middle, waits until everything has arrived, and compares every stage with the truth that `truth.py`
+computes from the input files alone. Then what follows the log answers: views that show what was just written while
+their nodes are killed (`answers.py`), readers that move to a second version of a job and back (`versions.py`), a
+service whose replicas agree (`replicas.py`). Exit code 0 only if all is as it should be.
 """
 
 import argparse
@@ -54,6 +56,7 @@ from truth import (
     change_statements,
     data_files,
 )
+from versions import Versions
 from waiting import LONGEST_WAIT_S, Background, Stuck, until
 from watch import Watch
 
@@ -157,6 +160,8 @@ class Demo:
         self.options = options
         self.work: Path = options.work.resolve()
         self.fleet, self.replica = postgres.create_database("fleet"), postgres.create_database("fleet_replica")
+        self.project = self.work / "project"  # a copy: its code will be edited
+        shutil.copytree(PROJECT, self.project, ignore=shutil.ignore_patterns("__pycache__"))
         self.access_log = self.work / "access.log"
         self.nodes = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]  # the same ones after a kill
         self.times: list[tuple[str, float]] = []
@@ -221,14 +226,21 @@ class Demo:
         late = sum(each.late for each in said)
         results.append(Line("audit", "rows behind the watermark", len(said), late, 0, bool(said) and late == 0))
         if not self.options.only_tables:
+            versions = Versions(self.project, self.work / "node", self.nodes, truth, self.post_one, self.progress)
+            self.timed("begin version 2 of delays_hourly", versions.build)
             results += self.answers(self.options.changes)
+            results += self.timed(
+                "compare both versions, move readers, move them back", lambda: versions.lines(self.options.changes + 1)
+            )
             results += self.replicas()
         return self.conclude(results)
 
     # -- what runs -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """`mainstem up examples/flights`; returns when it says that it is up. Once more, it goes on where it was."""
+        """`mainstem up` on a copy of examples/flights; returns when it says that it is up. Once more, it goes on where
+        it was.
+        """
         environment = os.environ | {
             PARENT: str(os.getpid()),  # it ends with us
             "MAINSTEM_SOURCES__FLEET__URL": self.fleet,
@@ -238,7 +250,7 @@ class Demo:
         }
         self.access_log.touch()
         where = ["--bootstrap", self.options.bootstrap] if self.options.bootstrap else ["--listen", self.options.listen]
-        command = [sys.executable, "-m", "mainstem", "up", str(PROJECT), "--data", str(self.work / "node"), *where]
+        command = [sys.executable, "-m", "mainstem", "up", str(self.project), "--data", str(self.work / "node"), *where]
         command += ["--gateway", self.options.gateway]
         self.node = start_child(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert self.node.stdout is not None
@@ -321,6 +333,11 @@ class Demo:
                 "jobs", watch.processed, lambda: watch.unprocessed("flights_enriched", watch.data_ends("flights"))
             )
         return Work("events", self.sent["flights"], lambda: self.to_post)
+
+    def post_one(self, event: dict[str, Any]) -> None:
+        """Post one flight; the same one twice is one."""
+        self.events("flights", json.dumps([event]).encode(), "application/json", f"flight-{event['flight']}")
+        self.sent["flights"] += 1
 
     def request(self, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
         """Post until it is answered: while the gateway is being started again, nobody does."""
