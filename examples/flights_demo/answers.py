@@ -79,7 +79,10 @@ class Answers:
         killer.finish()
 
     def lines(self, changes: int) -> list[Line]:
-        """What came of it: no read with a token is old; some without one are, or nothing was shown."""
+        """What came of it: no read with a token is old; some without one are, or nothing was shown.
+
+        It takes a hundred changes until this can be seen.
+        """
         found = []
         for view in ("by key", "by words", "through a job, by SQL"):
             reads, old = self._reads[view], self._old[view]
