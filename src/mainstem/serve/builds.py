@@ -11,7 +11,8 @@ A cutover, step by step:
 Killed before the third step a node has moved nothing, and goes on with the index that it had begun; after it, all is
 moved. What names mean is one thing: views move together, also where more than one record has come meanwhile.
 
-An index that cannot take a schema that has come is replaced in the same way, by one of the same topics beside it.
+An index that cannot take a schema that has come is replaced in the same way, by one of the same topics beside it, and
+holds up no other view.
 """
 
 import asyncio
@@ -176,12 +177,17 @@ class Builds:
     # -- moving
 
     def _settle(self) -> None:
-        """What should be saved now; views move all together, or not yet."""
+        """What should be saved now. Views move to other topics all together, or not yet; to another index of the same
+        topics each by itself.
+        """
         assert self._saved is not None
         assert self._worker is not None
-        moved = all(map(self._has_come, self.views.values()))
+        moved = all(self._has_come(view) for view in self.views.values() if not view.is_rebuilt)
         as_of = max(self._moves, default=self._saved.as_of) if moved else self._saved.as_of
-        plan = {view.name: [_kept(each) for each in self._planned(view, moved)] for view in self.views.values()}
+        plan = {
+            view.name: [_kept(each) for each in self._planned(view, self._has_come(view) if view.is_rebuilt else moved)]
+            for view in self.views.values()
+        }
         if plan != self._saved.views:
             self._asked = Saved(self._saved.log, as_of, plan)
             self._worker.wake()

@@ -53,6 +53,12 @@ class View:
         )
 
     @property
+    def is_rebuilt(self) -> bool:
+        """Whether the index that is to come is of the same topics."""
+        moving, current = self.moving, self.current
+        return moving is not None and current is not None and moving.target.topics == current.target.topics
+
+    @property
     def topics(self) -> list[str]:
         """That are read to answer now."""
         return self.current.topics if self.current else []
