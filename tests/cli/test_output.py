@@ -19,6 +19,7 @@ def test_an_empty_table_is_its_heading():
 
 def test_json_has_stable_fields():
     assert to_json([Line(1, "x")]) == '[\n  {\n    "a": "x",\n    "b": 1\n  }\n]'
+    assert to_json({"orders": {0: 5}}) == '{\n  "orders": {\n    "0": 5\n  }\n}'
 
 
 def test_what_a_terminal_would_obey_is_shown_and_all_else_is_as_it_was():

@@ -12,6 +12,7 @@ import threading
 from collections import namedtuple
 from pathlib import Path
 
+import httpx
 import pytest
 
 from mainstem.client.connection import Connection
@@ -33,6 +34,7 @@ from mainstem.standalone.up import Addresses, child_specs, choose_addresses, mis
 from tests.standalone.project import write_project
 from tests.support.commands import mainstem, the_line
 from tests.support.node import Node, wait_for
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -415,6 +417,43 @@ def test_a_source_that_waits_and_one_that_failed_are_seen(project, tmp_path):
     assert (done.returncode, people.returncode) == (1, 1)
     assert "does not take" in people.stdout
     assert "s3cret" not in told + done.stdout + people.stdout + (data / "connect.json").read_text()
+
+
+def test_a_serving_node_that_is_killed_again_and_again_answers_and_is_seen(project, tmp_path):
+    address, data = f"127.0.0.1:{free_port()}", tmp_path / "data"
+    with (project / "mainstem.toml").open("a") as settings:
+        views = ('views.all = { kind = "sql", topics = "orders" }', 'views.later = { kind = "sql", topics = "later" }')
+        settings.write("\n".join(("[serve.answers]", f'listen = "{address}"', *views, "")))
+
+    def status():
+        done = mainstem("status", "--data", data, "--json")
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+    with Node(project, data) as node:
+        url = f"{node.state['gateway']}/v1/topics/orders/events"
+        for number in range(1, 4):
+            posted = httpx.post(url, json=[{"number": number, "amount": 1.5}])
+            answer = httpx.post(
+                f"http://{address}/views/all/query?timeout=60",
+                json={"sql": "SELECT number FROM orders ORDER BY 1"},
+                headers={"Mainstem-Basis": posted.headers["Mainstem-Basis"]},
+                timeout=90,
+            )
+            assert answer.json()["rows"] == [[each] for each in range(1, number + 1)]
+            pid = node.child("serve-answers")["pid"]
+            os.kill(pid, signal.SIGKILL)
+            wait_for(
+                lambda pid=pid: node.child("serve-answers")["pid"] not in (pid, None) and node.runs("serve-answers")
+            )
+        wait_for(lambda: {each["view"]: each["lag"] for each in status()["views"]} == {"all": 0, "later": 0})
+        found = status()
+        (process,) = [each for each in found["node"]["children"] if each["name"] == "serve-answers"]
+        assert process["restarts"] == 3
+        told = {each["view"]: (each["rows"], each["state"], each["why"]) for each in found["views"]}
+        assert told["all"] == (3, "running", "")
+        assert told["later"][1:] == ("idle", "topic later is not in the catalog yet: nothing has written it")
+        node.stop()
 
 
 def test_it_goes_on_when_nobody_reads_what_it_says(project, tmp_path):

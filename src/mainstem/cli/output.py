@@ -52,7 +52,10 @@ def confirm(question: str) -> None:
 
 def to_json(value: Any) -> str:
     """One document with sorted, stable field names."""
-    return msgspec.json.format(msgspec.json.encode(value, order="sorted")).decode()
+    plain = msgspec.to_builtins(
+        value, str_keys=True
+    )  # partitions are numbers, which keys of a sorted document cannot be
+    return msgspec.json.format(msgspec.json.encode(plain, order="sorted")).decode()
 
 
 def printable(text: str) -> str:
