@@ -14,7 +14,7 @@ class SinkRetired(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str | None = None
 
 
-@click.group(short_help="Sinks and serving nodes that no project has any more.")
+@click.group(short_help="Sinks and nodes that no project has.")
 def sink() -> None:
     """The sinks that have run on this log."""
 
