@@ -14,6 +14,8 @@ from mainstem.core import ManualClock, UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.process import cutover as module
 from mainstem.process.cutover import NotReached, Overtaken, Waiting, cutover, revert
+from mainstem.process.landing import NotLanded
+from mainstem.process.planting import Stand
 from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, write_asked, write_fixed
 from tests.support.splices import write_job
 from tests.support.versions import write_read, write_versions
@@ -172,7 +174,8 @@ def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
     def hold(data, versions):
         append(log_connection, second, [(b"k", b"v")] * 2)  # on the way to the position
         held.append(versions)
-        yield
+        stand = Stand(5 if len(held) < 3 else 4, {}, 0, 0, True)  # the batch that `write_read` gives
+        yield {job: dict.fromkeys(versions[job], stand)}
         assert current(log_connection, job) == ["2" if len(held) == 1 else "1"]  # not before
 
     monkeypatch.setattr(module, "held_at_one_position", hold)
@@ -193,7 +196,15 @@ def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
                     revert(log_connection, tmp_path, [job], Waiting(timeout_seconds=0))
         splice.close()
         revert(log_connection, tmp_path, [job])
-    assert cutovers(read_catalog(log_connection))[job].ends == {job: {0: 3}, second: {0: 4}}
+        assert cutovers(read_catalog(log_connection))[job].ends == {job: {0: 3}, second: {0: 4}}
+        splice = TransactionalWriter(log_connection, f"splice:{job}.all")
+        splice.open()
+        splice.begin()
+        splice.commit(at)
+        splice.close()
+        with pytest.raises(NotLanded, match=r"^version 1 was held for too long, and has gone on$"):
+            cutover(log_connection, tmp_path, {job: "2"})  # stopped by Ctrl-Z for minutes
+        assert current(log_connection, job) == ["1"]
 
 
 def test_nobody_is_held_for_a_spliced_table(log_connection, jobs, tmp_path):

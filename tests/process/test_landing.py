@@ -1,7 +1,9 @@
 """Versions that run are brought to one position, where their outputs end alike, as long as somebody wants it."""
 
 import json
+import os
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,10 +15,12 @@ from mainstem.core.locks import DirectoryLock
 from mainstem.process.landing import (
     ANSWER_FILE,
     LOCK,
+    MOST_SECONDS,
     REQUEST_FILE,
     Lander,
     Landing,
     NotLanded,
+    check_held,
     held_at_one_position,
     request_in,
 )
@@ -82,6 +86,22 @@ def test_a_query_is_held_while_whoever_asks_lives(tmp_path):
     lock.release()
     assert [lander.step(query) for _ in range(2)] == [False, False]
     assert query.calls[2:] == ["release"]
+
+
+def test_who_is_stopped_does_not_stop_the_jobs(tmp_path):
+    home = tmp_path / "jobs" / "job@1"
+    lander, query = Lander(tmp_path, home), Query(Stand(4, {"a": {0: 7}}, 0, 0, True))
+    with DirectoryLock(tmp_path / "jobs", LOCK):
+        ask(home, {"id": "x"})
+        assert lander.step(query) is True
+        long_ago = time.time() - MOST_SECONDS
+        os.utime(home / REQUEST_FILE, (long_ago, long_ago))
+        assert lander.step(query) is False
+    assert query.calls == [None, "release"]
+    stand = Stand(4, {}, 0, 0, True)
+    check_held({"1": stand}, {"1": 4})
+    with pytest.raises(NotLanded, match="version 1 was held for too long, and has gone on"):
+        check_held({"1": stand}, {"1": 5})
 
 
 def test_what_goes_wrong_is_told_to_whoever_asks(tmp_path):

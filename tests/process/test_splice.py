@@ -5,7 +5,7 @@ import threading
 import msgspec
 import pytest
 
-from mainstem.client.catalog import read_catalog, topic_entries
+from mainstem.client.catalog import read_catalog, topic_entries, with_cutover, write_catalog
 from mainstem.client.errors import Fenced
 from mainstem.client.reader import RangeReader
 from mainstem.client.topics import describe_config, ensure_topic
@@ -114,6 +114,17 @@ def test_a_stream_has_each_input_once(log_connection, job):
         assert isinstance(again.error, NotSpliced)
         assert "without a position at which both had read the same" in str(again.error)
     assert records(log_connection, running.name)[5:] == []
+
+
+def test_a_stream_that_went_on_before_its_cutover_was_written_is_not_passed_on_twice(log_connection, job):
+    write_job(log_connection, job, "stream")
+    write(log_connection, job, ("a", 1))
+    before = {job: {0: 0}, f"{job}.v2": {0: 0}}
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+        write_catalog(log_connection, with_cutover(read_catalog(log_connection), {job: "2"}, {}, 0, {job: before}))
+        running.thread.join(30)
+    assert "version 1 went on before its cutover was written" in str(running.error)
 
 
 def test_headers_and_partitions_are_kept(log_connection, job):

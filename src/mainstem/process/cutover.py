@@ -29,7 +29,8 @@ from mainstem.client.internal import CATALOG, job_key
 from mainstem.client.progress import NextOffsets
 from mainstem.client.topics import cluster_id
 from mainstem.core import Clock, Retriable, SystemClock, UserError
-from mainstem.process.landing import held_at_one_position, is_driven
+from mainstem.process.landing import check_held, held_at_one_position, is_driven
+from mainstem.process.planting import Stand
 from mainstem.process.readiness import Look, Pin, look
 from mainstem.process.retire import hold_catalog
 from mainstem.process.splice import position_of, splices_of
@@ -119,8 +120,8 @@ def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[s
     current = {job: now.current[job] for job in targets}
     pins = {job: Pin(now, job, current[job]) for job in targets}
     wait_until_read(connection, targets, pins, waiting)
-    with _held_for_splices(connection, data, now, targets, waiting):
-        return _write(connection, data, targets, pins, current, waiting)
+    with _held_for_splices(connection, data, now, targets, waiting) as held:
+        return _write(connection, data, targets, pins, current, waiting, held)
 
 
 def _write(
@@ -130,11 +131,12 @@ def _write(
     pins: Mapping[str, Pin],
     current: Mapping[str, str],
     waiting: Waiting,
+    held: Mapping[str, Mapping[str, Stand]],
 ) -> Moves:
     """The third step; readers are moved on return."""
     reached = look(connection, decided=True)  # afterwards: what covers the pin is in their outputs, up to these ends
     outputs = {job: str(reached.about(job, version)["output"]) for job, version in targets.items()}
-    for job in _spliced_streams(reached, targets):
+    for job in held:
         if reached.event_time(job, targets[job]) != reached.event_time(job, current[job]):
             raise NotReached(
                 f"job {job}: at one position the versions {current[job]} and {targets[job]} have not closed the same "
@@ -144,10 +146,13 @@ def _write(
     at = {job: pins[job].positions | {outputs[job]: reached.end(outputs[job])} for job in targets}
     ends = {
         job: {output: reached.end(output) for output in (outputs[job], str(reached.about(job, current[job])["output"]))}
-        for job in _spliced_streams(reached, targets)
+        for job in held
     }
     with hold_catalog(data):
         catalog = read_catalog(connection, linearizable=True)
+        last = look(connection, decided=True) if held else reached
+        for job, stands in held.items():
+            check_held(stands, {version: last.batch(job, version) for version in stands})
         for job, version in targets.items():
             _check_still(data, current_versions(catalog), job, version, current[job])
         end = write_catalog(connection, with_cutover(catalog, targets, at, waiting.clock.now_ms(), ends))
@@ -226,9 +231,9 @@ def _spliced_streams(now: Look, jobs: Iterable[str]) -> list[str]:
 @contextmanager
 def _held_for_splices(
     connection: Connection, data: Path, now: Look, targets: Mapping[str, str], waiting: Waiting
-) -> Iterator[None]:
-    """Hold both versions of each stream that is spliced at one position: what the old one writes after it must not come
-    before the record of the cutover.
+) -> Iterator[Mapping[str, Mapping[str, Stand]]]:
+    """Hold both versions of each stream that is spliced at one position, until the record of the cutover is written:
+    what the old one writes after it must not come before.
 
     Raises:
         UserError: one of them does not run here.
@@ -237,7 +242,7 @@ def _held_for_splices(
     """
     jobs = {job: (now.current[job], targets[job]) for job in _spliced_streams(now, targets)}
     if not jobs:
-        yield
+        yield {}
         return
     for job, versions in jobs.items():
         for version in versions:
@@ -248,8 +253,8 @@ def _held_for_splices(
                     hint="readers are moved while `mainstem up` runs both; without [splices] it does not matter",
                 )
     _wait_for_splices(connection, now, jobs, waiting)
-    with held_at_one_position(data, jobs):
-        yield
+    with held_at_one_position(data, jobs) as held:
+        yield held
 
 
 def _wait_for_splices(connection: Connection, now: Look, jobs: Iterable[str], waiting: Waiting) -> None:

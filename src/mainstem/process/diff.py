@@ -23,7 +23,7 @@ from mainstem.core import CorruptData, Retriable, UserError
 from mainstem.process.analysis import LATE_ROWS
 from mainstem.process.compare import ColumnDifference, Comparison, Example, Side, compare
 from mainstem.process.cutover import PATIENT, Waiting, wait_until_read
-from mainstem.process.landing import held_at_one_position, is_driven
+from mainstem.process.landing import check_held, held_at_one_position, is_driven
 from mainstem.process.planting import stand_of
 from mainstem.process.readiness import Look, Pin, look
 
@@ -132,6 +132,7 @@ def at_one_position(
         wait_until_read(connection, {job: version}, {job: pin}, waiting, meanwhile="both go on", windows=False)
     with held_at_one_position(data, {job: (left, right)}) as held:
         now = look(connection, decided=True)
+        check_held(held[job], {version: now.batch(job, version) for version in held[job]})
         return _position(now, job, {version: stand.batch for version, stand in held[job].items()})
 
 

@@ -5,7 +5,8 @@
     2. go to the furthest of both   <home>/landing.json  ------->  runs planted batches up to there, no further
     3. note where the outputs end; the files go, and the queries go on
 
-A query is held only while the lock is: whoever asks may be killed at any time. A driver that is killed goes on where
+A query is held only while the lock is, and for five minutes of one request: whoever asks may be killed, or stopped by
+Ctrl-Z, at any time. A driver that is killed goes on where
 its checkpoint is, and is asked again. Planted batches are batches like any other (`planting`), exactly once.
 """
 
@@ -31,6 +32,7 @@ LOCK = ".landing~"
 """No version can have such a name."""
 REQUEST_FILE, ANSWER_FILE = "landing.json", "landed.json"
 ANSWER_SECONDS = 120.0
+MOST_SECONDS = 300.0  # of one request: somebody who was stopped shall not stop the jobs
 _LOOK_EVERY_SECONDS = 0.2
 _TRIES = 5
 
@@ -60,7 +62,8 @@ def request_in(data: Path, home: Path) -> Landing | None:
     if not path.exists() or not is_held(data / "jobs", LOCK):
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Landing)
+        asked = msgspec.json.decode(path.read_bytes(), type=Landing)
+        return asked if time.time() - path.stat().st_mtime < MOST_SECONDS else None
     except (OSError, msgspec.DecodeError):  # it has just gone
         return None
 
@@ -92,6 +95,21 @@ def held_at_one_position(
             yield {job: _land(_homes(data, job, versions), seconds) for job, versions in jobs.items()}
         finally:
             _clean(data)
+
+
+def check_held(stands: Mapping[str, Stand], batches: Mapping[str, int | None]) -> None:
+    """See that versions still are where they stood: after five minutes, as of somebody who was stopped, they go on.
+
+    Args:
+        stands: by version.
+        batches: the last one that is committed now.
+
+    Raises:
+        NotLanded: one has gone on.
+    """
+    for version, stand in stands.items():
+        if batches[version] != stand.batch:
+            raise NotLanded(f"version {version} was held for too long, and has gone on", hint="try again")
 
 
 def is_driven(data: Path, job: str, version: str) -> bool:

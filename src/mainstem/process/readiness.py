@@ -48,6 +48,11 @@ class Look(msgspec.Struct, frozen=True):
         marker = self.markers.get(job_key(job, version))
         return merge_positions(marker.end_offsets) if marker is not None else {}
 
+    def batch(self, job: str, version: str) -> int | None:
+        """The last one that a version has committed."""
+        marker = self.markers.get(job_key(job, version))
+        return marker.batch if marker is not None else None
+
     def event_time(self, job: str, version: str) -> int:
         """Up to which a version knows that all has come, in ms since 1970; 0: it knows nothing, or has no need to."""
         marker = self.markers.get(job_key(job, version))

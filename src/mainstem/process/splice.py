@@ -276,7 +276,14 @@ class Splice:
                 "which both had read the same: records would be missing, or be there twice",
                 hint=f"move them back to version {at.version}, and again while `mainstem up` runs both and this splice",
             )
-        return move.ends[at.output]
+        ends = move.ends[at.output]
+        if any(at.offsets.get(partition, 0) > end for partition, end in ends.items()):
+            raise NotSpliced(
+                f"job {self.job}: version {at.version} went on before its cutover was written: what is passed on of it "
+                f"would be there by version {move.version} once more",
+                hint=f"move the readers back to version {at.version}, and again",
+            )
+        return ends
 
     def _output_of(self, version: str) -> str:
         about = entries(self._now(), "job").get(self.job, {}).get("versions", {}).get(version, {})
