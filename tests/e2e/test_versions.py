@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -139,6 +140,15 @@ def copies_in_order(node):
         return [record.value for record in reader if record.partition == 0]
 
 
+def until_table(node, topic, wanted):
+    """Until a table is what it has to be; else in which rows it is not."""
+    deadline = time.monotonic() + 300
+    while (found := table(node, topic)) != wanted and time.monotonic() < deadline:
+        time.sleep(0.5)
+    differ = {key: (found.get(key), wanted.get(key)) for key in found.keys() | wanted.keys()}
+    assert {key: pair for key, pair in differ.items() if pair[0] != pair[1]} == {}, topic
+
+
 def job(project, data, *words):
     command = ["job", *words, "--project", str(project), "--data", str(data), "--json"]
     result = CliRunner().invoke(group, command)
@@ -239,11 +249,10 @@ def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
                 kill_a_driver(project, data, node, name)
             differences.append(job(project, data, "diff", "hourly", "1", "2", "--limit", "3"))
             moved = job(project, data, "cutover", "hourly", "2", "--with", "copies", "2", "--yes")["moved"]
-            for count in (30, 31):
-                seen = len(orders.rows) + count
-                wait_for(lambda seen=seen: len(orders.rows) > seen, 60)
-                command = ["revert", "copies"] if count == 30 else ["cutover", "copies", "2", "--yes"]
-                job(project, data, *command)
+            for command, which in (("revert copies", "true"), ("cutover copies 2 --yes", "not cancelled")):
+                wait_for(lambda which=which: copies_in_order(node)[-1]["of"] != which, 120)  # the last move is seen
+                job(project, data, *command.split())
+                wait_for(lambda which=which: copies_in_order(node)[-1]["of"] == which, 120)
         finally:
             over.set()
             arriving.join()
@@ -253,7 +262,7 @@ def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
         assert (moved[0]["version"], moved[0]["output"]) == ("2", "hourly.v2")
         orders.node.post("orders/end")
         for topic, cancelled in (("hourly", True), ("hourly.v2", False)):
-            wait_for(lambda t=topic, c=cancelled: table(node, t) == orders.hourly(cancelled=c), 120)
+            until_table(node, topic, orders.hourly(cancelled=cancelled))
             assert len(node.values_of(topic)) == len(orders.hourly(cancelled=cancelled))  # each window once
         wait_for(lambda: job(project, data, "diff", "hourly", "1", "2")["equal"] == 0, 120)
 
