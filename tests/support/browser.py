@@ -112,6 +112,10 @@ class Page:
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1.5, mobile=mobile
         )
+        self.colour(dark=dark)
+
+    def colour(self, *, dark: bool) -> None:
+        """What the person prefers."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
