@@ -37,6 +37,7 @@ class PlayedJob:
             self.announce(version)
         about = {
             each: {"output": self.output(each), "inputs": {"flights": self.fleet.flights}, "tables": []}
+            | {"code": "c0de", "determinism": "prefix-deterministic", "reason": ""}
             for each in self.schemas
         }
         write_catalog(connection, {f"job:{self.name}": {"versions": about, "current": min(self.schemas)}})

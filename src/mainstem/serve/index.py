@@ -48,8 +48,10 @@ def after_truncates(changes: Sequence[Change]) -> list[Change]:
     return left[::-1]
 
 
-class Applied(msgspec.Struct, frozen=True):
-    """How far an index is, and in which log; a part of its every commit."""
+class Applied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far an index is, and in which log; a part of its every commit. A field of another name is none of ours: with
+    its default in the place of what was written, a position would be believed that is not the one.
+    """
 
     log: str  # the cluster's id
     topic_ids: dict[str, str] = {}
