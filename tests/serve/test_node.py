@@ -1,6 +1,7 @@
 """What a read waits for, and what it says that it has shown; the rest of a node is tested over HTTP (test_app.py)."""
 
 import asyncio
+import threading
 import uuid
 
 import pytest
@@ -9,6 +10,7 @@ from mainstem.client.basis import Basis, OtherLog
 from mainstem.client.catalog import write_catalog
 from mainstem.client.internal import CATALOG
 from mainstem.client.topics import end_offsets, ensure_topic
+from mainstem.serve import builds
 from mainstem.serve.node import Node
 from tests.support.waiting import wait_until
 
@@ -59,5 +61,35 @@ def test_what_a_view_waits_for_is_told_until_it_is_there(fleet, tmp_path):
         return [(each.state, each.error) for each in states] == [
             ("idle", f"topic {topic} is not in the catalog yet: nothing has written it")
         ]
+
+    asyncio.run(run())
+
+
+def test_an_answer_is_of_a_known_position_of_the_catalog_from_the_first_on(fleet, tmp_path, monkeypatch):
+    go_on, save = threading.Event(), builds.save
+
+    def slow(*given):
+        go_on.wait(60)
+        save(*given)
+
+    monkeypatch.setattr(builds, "save", slow)
+
+    async def run():
+        node = Node("n", fleet.config(), fleet.connection, tmp_path)
+        await node.open()
+        try:
+            async with asyncio.timeout(60):
+                view = node.views["planes"]
+                asking = asyncio.ensure_future(node.covers(view, Basis(node.log)))
+                while view.current is None:
+                    await node._changes.next()
+                await view.current.ready()
+                await node._changes.next()
+                assert not asking.done()
+                go_on.set()
+                assert node.seen(await asking)[CATALOG][0] > 0
+        finally:
+            go_on.set()
+            await node.close()
 
     asyncio.run(run())

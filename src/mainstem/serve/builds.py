@@ -60,7 +60,7 @@ class Builds:
 
     Attributes:
         views: by name.
-        served: the position of the catalog that the views answer as of.
+        served: the position of the catalog that the views answer as of; 0 before it is saved which of them answer.
     """
 
     def __init__(

@@ -147,7 +147,7 @@ class Node:
             NoSuchVersion: the view has no index of that version.
         """
         check_log(basis, self.log)
-        wanted_catalog = basis.positions.get(CATALOG, {}).get(0, 0)
+        wanted_catalog = max(1, basis.positions.get(CATALOG, {}).get(0, 0))  # 0: it is not known as of when they answer
         while True:
             while not self._caught_up or self._builds.served < wanted_catalog:
                 await self._changes.next()
