@@ -16,21 +16,12 @@ from mainstem.process.versions import (
     edited,
     write_fixed,
 )
-
-JOBS = 'from mainstem.process import stream, topic\nfrom helper import LIMIT\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return LIMIT\n'
+from tests.support.versions import JOBS, write_small_project
 
 
 @pytest.fixture
 def project(tmp_path):
-    directory = tmp_path / "project"
-    (directory / "schemas").mkdir(parents=True)
-    (directory / "mainstem.toml").write_text("[project]\nname = 'x'\n[gateway]\nlisten = '127.0.0.1:9600'\n")
-    (directory / "jobs.py").write_text(JOBS)
-    (directory / "helper.py").write_text("LIMIT = 1\n")
-    (directory / "schemas" / "a.avsc").write_text("{}")
-    (directory / ".mainstem").mkdir()
-    (directory / ".mainstem" / "big.py").write_text("not a source")
-    return directory
+    return write_small_project(tmp_path / "project")
 
 
 def test_what_was_frozen_runs_as_it_was(project, tmp_path):
@@ -131,7 +122,7 @@ def test_what_a_killed_process_froze_in_part_is_removed(project, tmp_path):
     (tmp_path / "data" / "versions" / ".freezing-killed" / "copy").mkdir(parents=True)
     version = freeze(project, tmp_path / "data", ManualClock())
     found = {path.name for path in (tmp_path / "data" / "versions").iterdir()}
-    assert found == {version.sha, f"{version.sha}.json"}
+    assert found == {version.sha, f"{version.sha}.json", ".frozen~"}  # the lock
 
 
 def test_only_what_can_change_a_job_changes_the_hash(project):

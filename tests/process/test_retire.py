@@ -8,21 +8,12 @@ from mainstem.core.locks import DirectoryInUse
 from mainstem.process.frozen import freeze
 from mainstem.process.retire import hold_catalog, retire
 from mainstem.process.versions import Fixed, assignments, write_fixed
-
-JOBS = 'from mainstem.process import stream, topic\nfrom helper import LIMIT\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return LIMIT\n'
+from tests.support.versions import JOBS, write_small_project
 
 
 @pytest.fixture
 def project(tmp_path):
-    directory = tmp_path / "project"
-    (directory / "schemas").mkdir(parents=True)
-    (directory / "mainstem.toml").write_text("[project]\nname = 'x'\n[gateway]\nlisten = '127.0.0.1:9600'\n")
-    (directory / "jobs.py").write_text(JOBS)
-    (directory / "helper.py").write_text("LIMIT = 1\n")
-    (directory / "schemas" / "a.avsc").write_text("{}")
-    (directory / ".mainstem").mkdir()
-    (directory / ".mainstem" / "big.py").write_text("not a source")
-    return directory
+    return write_small_project(tmp_path / "project")
 
 
 def test_a_version_is_retired_once_the_project_asks_for_another(project, tmp_path, log_connection):

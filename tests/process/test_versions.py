@@ -16,21 +16,12 @@ from mainstem.process.versions import (
     with_versions,
     write_fixed,
 )
-
-JOBS = 'from mainstem.process import stream, topic\nfrom helper import LIMIT\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return LIMIT\n'
+from tests.support.versions import JOBS, write_small_project
 
 
 @pytest.fixture
 def project(tmp_path):
-    directory = tmp_path / "project"
-    (directory / "schemas").mkdir(parents=True)
-    (directory / "mainstem.toml").write_text("[project]\nname = 'x'\n[gateway]\nlisten = '127.0.0.1:9600'\n")
-    (directory / "jobs.py").write_text(JOBS)
-    (directory / "helper.py").write_text("LIMIT = 1\n")
-    (directory / "schemas" / "a.avsc").write_text("{}")
-    (directory / ".mainstem").mkdir()
-    (directory / ".mainstem" / "big.py").write_text("not a source")
-    return directory
+    return write_small_project(tmp_path / "project")
 
 
 def test_a_version_whose_code_was_edited_since_is_told_with_the_next_free_one(project, tmp_path):

@@ -1,4 +1,4 @@
-"""Two versions of a job as the log knows them, without a driver that runs them."""
+"""A small project of one job, and versions of a job as the log knows them, without a driver that runs them."""
 
 import msgspec
 
@@ -7,6 +7,20 @@ from mainstem.client.catalog import write_catalog
 from mainstem.client.internal import COMMITS, job_key
 from mainstem.client.progress import Marker
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
+
+JOBS = 'from mainstem.process import stream, topic\nfrom helper import LIMIT\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return LIMIT\n'
+
+
+def write_small_project(directory):
+    """One job, a module that it uses, a schema, and something that is no source of it."""
+    (directory / "schemas").mkdir(parents=True)
+    (directory / "mainstem.toml").write_text("[project]\nname = 'x'\n[gateway]\nlisten = '127.0.0.1:9600'\n")
+    (directory / "jobs.py").write_text(JOBS)
+    (directory / "helper.py").write_text("LIMIT = 1\n")
+    (directory / "schemas" / "a.avsc").write_text("{}")
+    (directory / ".mainstem").mkdir()
+    (directory / ".mainstem" / "big.py").write_text("not a source")
+    return directory
 
 
 def write_versions(connection, job, versions=("1", "2"), *, source="orders", code="c0de", windows_by=""):
