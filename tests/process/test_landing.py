@@ -38,12 +38,12 @@ from pyspark.sql import functions as F
 events = topic("landing.events")
 
 @table(to="landing.hourly", key=["key", "hour"], watermark=("at", "10 minutes"))
-def hourly(events):
+def landed_hourly(events):
     counts = events.groupBy("key", F.window("at", "1 hour")).agg(F.count("*").alias("n"))
     return counts.select("key", F.col("window.start").alias("hour"), "n")
 
 @stream(to="landing.copies", key="key")
-def copies(events):
+def landed_copies(events):
     return events
 """
 
@@ -180,11 +180,11 @@ def test_versions_that_run_stop_at_one_position_and_go_on(spark, log_connection,
     (project / "events.avsc").write_text(EVENTS)
     (project / "mainstem.toml").write_text(
         '[topics."landing.events"]\npartitions = 2\nkey = "key"\nschema = "events.avsc"\nevent_time = "at"\n'
-        '[jobs.hourly]\nevery = "100 milliseconds"\nmax_offsets_per_trigger = 40\n'
-        '[jobs.copies]\nevery = "100 milliseconds"\nmax_offsets_per_trigger = 30\n'
+        '[jobs.landed_hourly]\nevery = "100 milliseconds"\nmax_offsets_per_trigger = 40\n'
+        '[jobs.landed_copies]\nevery = "100 milliseconds"\nmax_offsets_per_trigger = 30\n'
     )
     (project / "jobs.py").write_text(JOBS)
-    versions = [(job, version) for job in ("hourly", "copies") for version in "12"]
+    versions = [(job, version) for job in ("landed_hourly", "landed_copies") for version in "12"]
     driver = driver_of(spark, project, log_connection, registry_url, data, jobs=versions)
     count = 0
 
@@ -207,7 +207,7 @@ def test_versions_that_run_stop_at_one_position_and_go_on(spark, log_connection,
     driver.start()
     try:
         run_until(driver, lambda: all(marker(*each) is not None for each in versions))
-        for job in ("hourly", "copies"):
+        for job in ("landed_hourly", "landed_copies"):
             put(100)
             found, seen, release = {}, threading.Event(), threading.Event()
 
@@ -233,9 +233,9 @@ def test_versions_that_run_stop_at_one_position_and_go_on(spark, log_connection,
         for version in "12":
             topic = "landing.hourly" if version == "1" else "landing.hourly.v2"
             run_until(driver, lambda t=topic: sum(row["n"] for row in read_rows(log_connection, t)) == count)
-        assert len(ends("copies", "1")) == len(ends("copies", "2")) == count
+        assert len(ends("landed_copies", "1")) == len(ends("landed_copies", "2")) == count
         with TypedReader(log_connection, PROGRESS) as records:
-            batches = [record.value["batch"] for record in records if record.key == "hourly@1"]
+            batches = [record.value["batch"] for record in records if record.key == "landed_hourly@1"]
         assert batches == [*range(len(batches))]  # planted ones too: none is left out, none is there twice
         assert sum(end_offsets(log_connection, "landing.events").values()) == count
     finally:

@@ -238,12 +238,14 @@ class Splice:
         return None
 
     def _create(self, output: str, existing: Mapping[str, TopicDescription]) -> None:
-        if self.name in existing and any(end_offsets(self._connection, self.name).values()):
+        entries = topic_entries(self._now())
+        ours = entries.get(self.name, TopicEntry()).producer == source_name(self.name)  # what was aborted may be there
+        if self.name in existing and not ours and any(end_offsets(self._connection, self.name).values()):
             raise NotSpliced(
                 f"topic {self.name}: expected one without records, found some that this splice has not written",
                 hint=f"give [splices.{self.name}] another name, or delete the topic",
             )
-        entry = topic_entries(self._now()).get(output, TopicEntry())
+        entry = entries.get(output, TopicEntry())
         ensure_topic(self._connection, self.name, existing[output].partitions, topic_settings(entry.kind, {}))
         told = msgspec.structs.replace(entry, producer=source_name(self.name))
         write_catalog(self._connection, {f"topic:{self.name}": msgspec.to_builtins(told)})
