@@ -13,6 +13,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, job_key
 from mainstem.client.progress import NextOffsets
 from mainstem.core import CorruptData, UserError
+from mainstem.core.prepared import prepared
 
 KINDS = ("topic", "job", "source", "sink", "project", "node", "current")
 RETIRED = "retired"
@@ -127,7 +128,7 @@ def cutovers(catalog: Mapping[str, dict[str, Any]]) -> dict[str, Cutover]:
         CorruptData: it is none of ours.
     """
     try:
-        return msgspec.convert(catalog.get(CURRENT, {}).get("jobs", {}), dict[str, Cutover], strict=False)
+        return msgspec.convert(catalog.get(CURRENT, {}).get("jobs", {}), prepared(dict[str, Cutover]), strict=False)
     except msgspec.ValidationError as error:
         raise CorruptData(
             f"{CATALOG}: key {CURRENT!r}: expected JSON as Mainstem writes it: {error}", hint=NOT_OURS
@@ -247,7 +248,7 @@ def write_catalog(connection: Connection, changes: Mapping[str, Any]) -> int:
 
 def _topic_entry(name: str, value: dict[str, Any]) -> TopicEntry:
     try:
-        return msgspec.convert(value, TopicEntry)
+        return msgspec.convert(value, prepared(TopicEntry))
     except msgspec.ValidationError as error:
         raise CorruptData(
             f"{CATALOG}: key 'topic:{name}': expected JSON as Mainstem writes it: {error}", hint=NOT_OURS

@@ -11,6 +11,7 @@ from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.reader import CommittedReader
 from mainstem.client.topics import start_offsets
 from mainstem.core import CorruptData
+from mainstem.core.prepared import prepared
 
 T = TypeVar("T")
 BARRIER = b"mainstem.barrier"
@@ -80,7 +81,7 @@ def decode_state(topic: str, key: bytes, value: bytes, kind: type[T]) -> T:
         CorruptData: it is no `kind`.
     """
     try:
-        return msgspec.json.decode(value, type=kind)
+        return msgspec.json.decode(value, type=prepared(kind))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptData(
             f"{topic}: key {key!r}: expected JSON as Mainstem writes it: {error}",

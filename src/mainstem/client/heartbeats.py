@@ -7,6 +7,7 @@ from mainstem.client.connection import Connection
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import end_offsets, topic_ids
 from mainstem.core import CorruptData
+from mainstem.core.prepared import prepared
 
 
 class Statement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,7 +52,7 @@ def decode(value: bytes) -> Statement:
         CorruptData: it is none.
     """
     try:
-        return msgspec.json.decode(value, type=Statement)
+        return msgspec.json.decode(value, type=prepared(Statement))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptData(f"{HEARTBEATS}: expected a statement: {error}") from error
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mainstem.core.errors import UserError
+from mainstem.core.prepared import prepared
 
 T = TypeVar("T")
 
@@ -141,7 +142,7 @@ def convert(tree: Any, kind: type[T], *, where: str) -> T:
         BadSetting: an unknown field, a wrong type or a value out of range; the message starts with `where`.
     """
     try:
-        return msgspec.convert(tree, kind, strict=False)
+        return msgspec.convert(tree, prepared(kind), strict=False)
     except msgspec.ValidationError as error:
         raise BadSetting(f"{where}: {error}", hint=_what_to_do(str(error), kind)) from None
 

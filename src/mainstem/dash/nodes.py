@@ -20,6 +20,7 @@ from mainstem.client.basis import HEADER
 from mainstem.client.catalog import entries
 from mainstem.core import Retriable, UserError
 from mainstem.core.address import parse_address
+from mainstem.core.prepared import prepared
 from mainstem.serve.config import ServeConfig, node_names
 
 LOOK_SECONDS = 1.0
@@ -145,7 +146,7 @@ class Nodes:
         config = self._config(node, view).views[view]
         answer = self._asked(node, "GET", "/openapi.json", seconds=ABOUT_SECONDS)
         try:
-            document = msgspec.json.decode(answer.body, type=_Document)
+            document = msgspec.json.decode(answer.body, type=prepared(_Document))
         except msgspec.DecodeError as error:
             raise NoAnswer(f"node {node}: expected an OpenAPI document, found something else: {error}") from None
         parameters = document.paths.get(f"/views/{view}/row", _Path()).get.parameters

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from mainstem.core.config import suggestion
+from mainstem.core.prepared import prepared
 from mainstem.log.errors import InvalidTopicConfig
 
 FOREVER = 2**63 - 1
@@ -111,7 +112,7 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 raise InvalidTopicConfig(f"unknown topic setting {name!r}", hint=suggestion(name, known))
             tree[field] = _clean(value)
         try:
-            return msgspec.convert(tree, cls, strict=False)
+            return msgspec.convert(tree, prepared(cls), strict=False)
         except msgspec.ValidationError as error:
             text = str(error)
             for field in settings:

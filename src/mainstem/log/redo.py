@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 from crc32c import crc32c
 
+from mainstem.core.prepared import prepared
 from mainstem.log.compaction import CLEANED, Replacement
 from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptFile
@@ -164,6 +165,6 @@ def _is_whole(cleaned: Path, replacement: Replacement, files: OpenFiles) -> bool
 
 def _replacement(entry: Entry) -> Replacement:
     try:
-        return msgspec.msgpack.decode(entry.payload[0], type=Replacement)
+        return msgspec.msgpack.decode(entry.payload[0], type=prepared(Replacement))
     except msgspec.DecodeError as error:
         raise CorruptFile(f"journal: what replaces segments of {entry.topic_id}-{entry.partition}: {error}") from None

@@ -27,6 +27,7 @@ from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PREFIX, PROJECT_FILE, BadSetting, named_tables, read_toml
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.locks import hold
+from mainstem.core.prepared import prepared
 from mainstem.process.declare import Location
 from mainstem.process.imports import import_from, places_of
 from mainstem.process.jars import SPARK_LOCK
@@ -143,7 +144,7 @@ def open_version(data: Path, sha: str, project: Path | None = None) -> Version:
     """
     directory = version_directory(data, sha)
     try:
-        manifest = msgspec.json.decode((data / "versions" / f"{sha}.json").read_bytes(), type=Frozen)
+        manifest = msgspec.json.decode((data / "versions" / f"{sha}.json").read_bytes(), type=prepared(Frozen))
     except (OSError, msgspec.DecodeError) as error:
         raise CorruptData(
             f"{directory}: the frozen sources of version {sha} are missing: {error}",

@@ -25,6 +25,7 @@ from mainstem.client.progress import NextOffsets
 from mainstem.core import MainstemError, Retriable
 from mainstem.core.files import write_atomically
 from mainstem.core.locks import hold, is_held
+from mainstem.core.prepared import prepared
 from mainstem.process.planting import Stand, is_at
 from mainstem.process.versions import read_fixed
 
@@ -62,7 +63,7 @@ def request_in(data: Path, home: Path) -> Landing | None:
     if not path.exists() or not is_held(data / "jobs", LOCK):
         return None
     try:
-        asked = msgspec.json.decode(path.read_bytes(), type=Landing)
+        asked = msgspec.json.decode(path.read_bytes(), type=prepared(Landing))
         return asked if time.time() - path.stat().st_mtime < MOST_SECONDS else None
     except (OSError, msgspec.DecodeError):  # it has just gone
         return None
@@ -155,7 +156,7 @@ def _ask(homes: Mapping[str, Path], to: NextOffsets | None, seconds: float) -> d
     while len(found) < len(homes):
         for version, home in homes.items():
             with suppress(FileNotFoundError, msgspec.DecodeError):
-                landed = msgspec.json.decode((home / ANSWER_FILE).read_bytes(), type=Landed)
+                landed = msgspec.json.decode((home / ANSWER_FILE).read_bytes(), type=prepared(Landed))
                 if landed.id == asked.id:
                     found[version] = landed
                     if landed.error:

@@ -17,6 +17,7 @@ import msgspec
 
 from mainstem.client.progress import NextOffsets
 from mainstem.core import CorruptData
+from mainstem.core.prepared import prepared
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
@@ -62,8 +63,8 @@ def read_plan(checkpoint: Path, batch: int) -> BatchPlan:
             if all(isinstance(value, dict) for value in source.values()):
                 positions |= msgspec.convert(source, NextOffsets, strict=False)
             else:
-                injections = msgspec.convert(source, _Files).log_offset
+                injections = msgspec.convert(source, prepared(_Files)).log_offset
         ends = {topic: {topic: by_partition} for topic, by_partition in positions.items()}
-        return BatchPlan(msgspec.json.decode(metadata, type=_Metadata).batch_watermark_ms, ends, injections)
+        return BatchPlan(msgspec.json.decode(metadata, type=prepared(_Metadata)).batch_watermark_ms, ends, injections)
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise CorruptData(f"{path}: expected the plan of a batch: {error}") from error

@@ -19,6 +19,7 @@ from mainstem.client.basis import reaches
 from mainstem.client.progress import NextOffsets, merge_positions
 from mainstem.core import CorruptData
 from mainstem.core.files import sync_directory, write_atomically
+from mainstem.core.prepared import prepared
 from mainstem.process.offsets import read_plan
 
 
@@ -132,7 +133,7 @@ def _next_watermark(path: Path) -> int | None:
     """Of the end of a batch; None where Spark did not write it down any more."""
     try:
         _, *rest = path.read_text().splitlines()
-        return msgspec.json.decode("".join(rest), type=_Ended).next_batch_watermark_ms
+        return msgspec.json.decode("".join(rest), type=prepared(_Ended)).next_batch_watermark_ms
     except FileNotFoundError:
         return None
     except (ValueError, msgspec.DecodeError) as error:

@@ -22,6 +22,7 @@ import msgspec
 from mainstem.client.errors import BrokerUnavailable, TransactionFailed
 from mainstem.core import MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
+from mainstem.core.prepared import prepared
 
 _NONCE = 16
 _DIGEST = 32
@@ -115,7 +116,7 @@ class ClaimsServer:
                 (length,) = _INT.unpack(_receive(connection, _INT.size))
                 if not 0 < length <= _LONGEST:
                     return
-                claim = msgspec.json.decode(_receive(connection, length), type=Claim)
+                claim = msgspec.json.decode(_receive(connection, length), type=prepared(Claim))
                 connection.sendall(_INT.pack(self.decide(claim)))
             except (OSError, msgspec.DecodeError):
                 return  # the task is gone or speaks something else: it gets no grant

@@ -46,6 +46,7 @@ from mainstem.client.topics import (
 from mainstem.client.writer import TransactionalWriter, read_source
 from mainstem.core import UserError
 from mainstem.core.logging import get_logger
+from mainstem.core.prepared import prepared
 from mainstem.process.compare import Side, table_differences
 
 log = get_logger()
@@ -107,7 +108,7 @@ def _named(project: Mapping[str, Any], job: str) -> Iterable[str]:
 def position_of(connection: Connection, splice: str) -> At | None:
     """How far a splice is; None before its first record."""
     state = read_source(connection, source_name(splice))
-    return None if state is None else msgspec.convert(state.position, At, strict=False)
+    return None if state is None else msgspec.convert(state.position, prepared(At), strict=False)
 
 
 class Splice:
@@ -140,7 +141,7 @@ class Splice:
         writer = TransactionalWriter(self._connection, source_name(self.name))
         try:
             state = writer.open()
-            at = self._begin(stop) if state is None else msgspec.convert(state.position, At, strict=False)
+            at = self._begin(stop) if state is None else msgspec.convert(state.position, prepared(At), strict=False)
             self._trace("opened")
             while at is not None and not stop.is_set():
                 after = self.step(writer, at)

@@ -19,6 +19,7 @@ from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.core.files import make_directory, write_atomically
+from mainstem.core.prepared import prepared
 from mainstem.process.frozen import changed_since, check_whole, freeze, version_directory
 from mainstem.process.project import JobConfig, Project, load_project
 
@@ -46,7 +47,7 @@ def read_fixed(home: Path) -> Fixed | None:
     """What the version in `home` was first started with; None if it never was."""
     path = home / "job.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Fixed)
+        return msgspec.json.decode(path.read_bytes(), type=prepared(Fixed))
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
@@ -87,7 +88,7 @@ def read_asked(home: Path) -> Asked | None:
     """
     path = home / ASKED_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Asked)
+        return msgspec.json.decode(path.read_bytes(), type=prepared(Asked))
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:

@@ -17,6 +17,7 @@ from mainstem.client.errors import RecordRefused
 from mainstem.core.bodies import Bodies, BodiesFull, BodyTooLarge, BodyTooSlow, Held
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
+from mainstem.core.prepared import prepared
 from mainstem.registry.errors import InvalidSchema, NotFound, NotPermitted, RegistryError, StoreUnavailable
 from mainstem.registry.records import SchemaValue
 from mainstem.registry.schema import brief
@@ -329,7 +330,7 @@ async def _body(request: Request, kind: Any) -> Any:
     held: Held = request.state.held
     body = await held.read(request.stream(), BODY_LIMIT)
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=prepared(kind))
     except msgspec.DecodeError as error:
         raise RegistryError(f"the body is not what this request takes: {error}") from None
     except RecursionError:

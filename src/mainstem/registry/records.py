@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from mainstem.core.errors import CorruptData
+from mainstem.core.prepared import prepared
 
 T = TypeVar("T")
 KeyType = Literal["SCHEMA", "DELETE_SUBJECT", "CLEAR_SUBJECT", "CONFIG", "MODE", "NOOP"]
@@ -111,7 +112,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def decode_key(data: bytes | None) -> Key:
     """Raises CorruptData: not a key of this topic."""
     try:
-        return msgspec.json.decode(data or b"", type=Key)
+        return msgspec.json.decode(data or b"", type=prepared(Key))
     except _UNREADABLE as error:
         raise CorruptData(f"_schemas: expected a key with a keytype, found {(data or b'')[:80]!r}: {error}") from error
 
@@ -139,7 +140,7 @@ def decode_noop(data: bytes) -> Noop:
 def given_id(data: bytes) -> int:
     """The id that a schema's value gives away, also where the rest of it cannot be read; 0 if there is none."""
     try:
-        return msgspec.json.decode(data, type=_Id).id
+        return msgspec.json.decode(data, type=prepared(_Id)).id
     except _UNREADABLE:
         return 0
 
@@ -151,7 +152,7 @@ def decode_object(data: bytes) -> dict[str, Any]:
 
 def _decoded(data: bytes, kind: type[T], what: str) -> T:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=prepared(kind))
     except _UNREADABLE as error:
         raise CorruptData(f"_schemas: expected {what}, found {data[:80]!r}: {error}") from error
 

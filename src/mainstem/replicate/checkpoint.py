@@ -12,6 +12,7 @@ import msgspec
 
 from mainstem.core.files import make_directory, write_atomically
 from mainstem.core.logging import get_logger
+from mainstem.core.prepared import prepared
 from mainstem.replicate.errors import OtherLog
 from mainstem.replicate.replica import ReplicaDump
 
@@ -59,7 +60,7 @@ def read(directory: Path, identity: Identity, kind: str) -> ReplicaDump | None:
         return None
     hashed, _, body = path.read_bytes().partition(b"\n")
     try:
-        checkpoint = msgspec.json.decode(body, type=Checkpoint) if hashed == _hash(body) else None
+        checkpoint = msgspec.json.decode(body, type=prepared(Checkpoint)) if hashed == _hash(body) else None
     except msgspec.DecodeError:
         checkpoint = None
     if checkpoint is None or checkpoint.version != _VERSION:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from mainstem.core.prepared import prepared
 from mainstem.replicate.errors import Refused
 from mainstem.replicate.records import Answer, Request
 
@@ -143,7 +144,7 @@ class Machine:
     def clone(self) -> "Machine":
         """Another one in the same state."""
         other = Machine(self._make, window=self._window, most_clients=self._most_clients)
-        other.load(msgspec.json.decode(msgspec.json.encode(self.dump()), type=MachineDump))
+        other.load(msgspec.json.decode(msgspec.json.encode(self.dump()), type=prepared(MachineDump)))
         return other
 
     def dump(self) -> MachineDump:

@@ -40,6 +40,7 @@ from mainstem.client.basis import (
 from mainstem.client.internal import job_key
 from mainstem.core import CorruptData, MainstemError, Retriable, UserError
 from mainstem.core.bodies import Bodies, BodiesFull, BodyTooLarge, BodyTooSlow
+from mainstem.core.prepared import prepared
 from mainstem.serve.build import Build, asked
 from mainstem.serve.errors import BadQuery, NotKept
 from mainstem.serve.index import to_json
@@ -199,7 +200,7 @@ class App:
             except (BodyTooLarge, BodyTooSlow) as error:
                 raise BadQuery(str(error), hint=error.hint) from None
         try:
-            query = msgspec.json.decode(body, type=Query)
+            query = msgspec.json.decode(body, type=prepared(Query))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadQuery(f'expected {{"sql": "SELECT …"}}, found something else: {error}') from None
         if not 1 <= query.limit <= MOST_ROWS or not 0 < query.seconds <= 60:

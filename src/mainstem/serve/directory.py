@@ -22,6 +22,7 @@ import msgspec
 
 from mainstem.core.errors import MainstemError
 from mainstem.core.files import make_directory, write_atomically
+from mainstem.core.prepared import prepared
 from mainstem.serve.errors import IndexDamaged, IndexInUse, IndexUnavailable, OtherShape
 
 FORMAT = 1
@@ -135,7 +136,7 @@ class IndexDirectory:
 def _described(path: Path, wanted: Description) -> Description:
     """What lies in the directory, which is `wanted`."""
     try:
-        found = msgspec.json.decode((path / NAME).read_bytes(), type=Description)
+        found = msgspec.json.decode((path / NAME).read_bytes(), type=prepared(Description))
     except FileNotFoundError:
         if strange := [each.name for each in path.iterdir() if each.name not in ("lock", NAME + ".new")]:
             raise IndexDamaged(f"{path}: there is {strange[0]}, and no {NAME}") from None

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from mainstem.client.progress import NextOffsets, Read
+from mainstem.core.prepared import prepared
 from mainstem.serve.directory import IndexDirectory
 
 Row = dict[str, Any]
@@ -72,7 +73,7 @@ class Applied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @staticmethod
     def decode(data: bytes | str) -> "Applied":
         """The other way; what is no such JSON is a `msgspec.MsgspecError`."""
-        return msgspec.json.decode(data, type=Applied)
+        return msgspec.json.decode(data, type=prepared(Applied))
 
 
 class Index(Protocol):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainstem.core.prepared import prepared
 from mainstem.serve.directory import IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged, NotApplied, NotKept
 from mainstem.serve.index import Applied, Change, Row
@@ -204,7 +205,7 @@ class KeyValueIndex:
         if data is None:
             return None
         try:
-            state = msgspec.json.decode(data, type=_State)
+            state = msgspec.json.decode(data, type=prepared(_State))
         except msgspec.MsgspecError as error:
             raise IndexDamaged(f"{self.directory.path}: its state: {error}") from error
         if state.flushed and self._db.get(_mark(state.flushed)) is None:

@@ -13,6 +13,7 @@ import msgspec
 
 from mainstem.core.files import make_directory, write_atomically
 from mainstem.core.logging import get_logger
+from mainstem.core.prepared import prepared
 from mainstem.serve.targets import Target
 
 log = get_logger()
@@ -57,7 +58,7 @@ def load(directory: Path, log_id: str) -> Saved:
     """What the file says; of another log, or where there is none, nothing: views then begin with what is current."""
     path = directory / NAME
     try:
-        saved = msgspec.json.decode(path.read_bytes(), type=Saved)
+        saved = msgspec.json.decode(path.read_bytes(), type=prepared(Saved))
     except FileNotFoundError:
         return Saved(log_id)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

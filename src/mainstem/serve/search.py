@@ -26,6 +26,7 @@ import msgspec
 
 from mainstem.core.errors import UserError
 from mainstem.core.files import make_directory
+from mainstem.core.prepared import prepared
 from mainstem.serve.directory import NAME, Description, IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged
 from mainstem.serve.index import Applied, Change, Row, after_truncates
@@ -257,7 +258,7 @@ class SearchIndex:
 def fields_of(path: Path) -> dict[str, str] | None:
     """The fields that an index has; None where there is none of this format."""
     try:
-        shape = msgspec.json.decode((path / NAME).read_bytes(), type=Description).shape
+        shape = msgspec.json.decode((path / NAME).read_bytes(), type=prepared(Description)).shape
         fields = {str(name): str(kind) for name, kind in shape["fields"].items()}
     except (OSError, msgspec.MsgspecError, LookupError, TypeError, AttributeError):
         return None

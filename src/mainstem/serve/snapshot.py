@@ -21,6 +21,7 @@ import msgspec
 from mainstem.core.errors import CorruptData
 from mainstem.core.files import make_directory, sync_directory, write_atomically
 from mainstem.core.logging import get_logger
+from mainstem.core.prepared import prepared
 from mainstem.serve.directory import NAME, Description
 from mainstem.serve.index import Applied, Index
 
@@ -87,7 +88,7 @@ def store(staged: Path, applied: Applied, directory: Path) -> Path:
     new = directory / "new"
     shutil.rmtree(new, ignore_errors=True)
     files = {name: _copied(staged / name, new / name) for name in _names(staged)}
-    kind = msgspec.json.decode((staged / NAME).read_bytes(), type=Description).kind
+    kind = msgspec.json.decode((staged / NAME).read_bytes(), type=prepared(Description)).kind
     manifest = Manifest(FORMAT, kind, applied.log, applied, files)
     manifest = msgspec.structs.replace(manifest, sha256=manifest.hash())
     write_atomically(new / MANIFEST, msgspec.json.encode(manifest))
@@ -127,7 +128,7 @@ def restore(directory: Path, into: Path) -> Applied | None:
 
 def _read_manifest(snapshot: Path) -> Manifest:
     try:
-        manifest = msgspec.json.decode((snapshot / MANIFEST).read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode((snapshot / MANIFEST).read_bytes(), type=prepared(Manifest))
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _Damaged(f"{MANIFEST}: {error}") from error
     if manifest.format != FORMAT:

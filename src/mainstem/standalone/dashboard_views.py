@@ -7,6 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from mainstem.client.progress import NextOffsets
+from mainstem.core.prepared import prepared
 from mainstem.dash.nodes import Nodes
 from mainstem.dash.state import Edge, Node, View
 from mainstem.serve.config import ViewConfig
@@ -89,7 +90,7 @@ def _view(node: str, name: str, config: ViewConfig, told: Mapping[str, Any] | st
     if isinstance(told, str):
         return msgspec.structs.replace(view, state="no answer", why=told)
     try:
-        about = msgspec.convert(told.get(name), _Told, strict=False)
+        about = msgspec.convert(told.get(name), prepared(_Told), strict=False)
     except msgspec.ValidationError as error:
         return msgspec.structs.replace(view, state="no answer", why=f"it does not know this view: {error}")
     return msgspec.structs.replace(

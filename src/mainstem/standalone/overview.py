@@ -18,6 +18,7 @@ from mainstem.client.writer import SourceState
 from mainstem.connect.sources.file_lines import FilePosition
 from mainstem.core import SystemClock, UserError
 from mainstem.core.config import PROJECT_FILE, BadSetting, named_tables, overlay_environment, read_toml
+from mainstem.core.prepared import prepared
 from mainstem.core.task import TaskState
 from mainstem.standalone.disks import Disk, disk_of
 from mainstem.standalone.state import UpState, is_up, load
@@ -197,7 +198,7 @@ def _files(project: Path) -> dict[str, Path]:
 
 def _behind_bytes(position: dict[str, Any], file: Path) -> int | None:
     try:
-        found, read = file.stat(), msgspec.convert(position, FilePosition)
+        found, read = file.stat(), msgspec.convert(position, prepared(FilePosition))
     except (OSError, msgspec.ValidationError):
         return None
     return max(0, found.st_size - read.position) if found.st_ino == read.inode else None

@@ -31,6 +31,7 @@ from mainstem.core import UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.core.files import write_atomically
 from mainstem.core.locks import is_held
+from mainstem.core.prepared import prepared
 from mainstem.standalone.supervisor import ChildState
 
 FORMAT = 1
@@ -77,7 +78,7 @@ def check_directory(data: Path, hint: str = "give --data the directory that `mai
         NotOurDirectory: it has no marker, or one that this program does not know.
     """
     try:
-        marker = msgspec.json.decode(marker_file(data).read_bytes(), type=Marker)
+        marker = msgspec.json.decode(marker_file(data).read_bytes(), type=prepared(Marker))
     except (OSError, msgspec.DecodeError):
         raise NotOurDirectory(
             f"{data}: expected a data directory of Mainstem, found no {marker_file(data).name}", hint=hint
@@ -258,7 +259,7 @@ def save(data: Path, state: UpState) -> None:
 def load(data: Path) -> UpState | None:
     """The last state, or None where nothing has run or the file is of another format."""
     try:
-        return msgspec.json.decode(state_file(data).read_bytes(), type=UpState)
+        return msgspec.json.decode(state_file(data).read_bytes(), type=prepared(UpState))
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 

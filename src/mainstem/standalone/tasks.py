@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from mainstem.core.files import write_atomically
+from mainstem.core.prepared import prepared
 from mainstem.core.task import TaskState
 
 FORMAT = 1
@@ -50,7 +51,7 @@ def load_tasks(data: Path, pids: Collection[int | None], now_ms: int) -> list[Ta
     found: list[TaskState] = []
     for path in _files(data):
         try:
-            file = msgspec.json.decode(path.read_bytes(), type=TasksFile)
+            file = msgspec.json.decode(path.read_bytes(), type=prepared(TasksFile))
         except (OSError, msgspec.DecodeError):
             continue
         if file.pid in pids:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from mainstem.core import CorruptData, Retriable, TopicPartition
+from mainstem.core.prepared import prepared
 
 REPAIR = "remove or move the directory: the table is filled anew from the log"
 
@@ -247,11 +248,11 @@ def _commit_in(table: Path, version: int) -> TableCommit | _Restore | None:
 
 
 def _metadata(line: bytes) -> TableCommit | _Restore | None:
-    info = msgspec.json.decode(line, type=_Action).commitInfo
+    info = msgspec.json.decode(line, type=prepared(_Action)).commitInfo
     if info is not None and info.operation == "RESTORE":
-        return msgspec.json.decode(info.operationParameters, type=_Restore, strict=False)
+        return msgspec.json.decode(info.operationParameters, type=prepared(_Restore), strict=False)
     text = info.userMetadata if info is not None else None
     # Where a person has a table compacted after each merge (autoCompact), the merge's metadata are there once more.
     if info is None or info.operation == "OPTIMIZE" or text is None or '"mainstem"' not in text:
         return None
-    return msgspec.json.decode(text, type=TableCommit, strict=False)
+    return msgspec.json.decode(text, type=prepared(TableCommit), strict=False)

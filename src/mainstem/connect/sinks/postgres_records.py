@@ -16,6 +16,7 @@ from mainstem.connect.sinks.postgres_target import TargetShape, shape_of
 from mainstem.connect.sources.postgres_changes import UNCHANGED_HEADER
 from mainstem.connect.sources.postgres_table import OPERATIONS
 from mainstem.core import CorruptData, MainstemError, TopicPartition
+from mainstem.core.prepared import prepared
 from mainstem.registry import avro
 from mainstem.registry.avro import BadValue
 from mainstem.registry.errors import NotFound
@@ -107,7 +108,7 @@ class Records:
             CorruptData: it is something else.
         """
         try:
-            return msgspec.convert(avro.decode(value or b"", self._schema_of), TransactionRecord)
+            return msgspec.convert(avro.decode(value or b"", self._schema_of), prepared(TransactionRecord))
         except _FOREIGN as error:
             raise self._foreign(partition, offset, "the beginning or the end of a transaction", error) from error
 

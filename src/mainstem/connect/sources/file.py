@@ -49,6 +49,7 @@ from mainstem.connect.sources.file_lines import (
 )
 from mainstem.core import Clock, CorruptData, Retriable, SystemClock, UserError
 from mainstem.core.logging import get_logger
+from mainstem.core.prepared import prepared
 from mainstem.registry import avro
 from mainstem.registry.client import RegisteredSchema, Registry
 from mainstem.registry.errors import NotFound
@@ -484,6 +485,6 @@ class FileSource:
         if not position:
             return None
         try:
-            return msgspec.convert(position, FilePosition)
+            return msgspec.convert(position, prepared(FilePosition))
         except msgspec.ValidationError as error:
             raise CorruptData(f"source {self.name}: position {position!r}: {error}", hint=NOT_OURS) from error

@@ -17,6 +17,7 @@ import msgspec
 
 from mainstem.connect.sources.postgres_pgoutput import format_lsn
 from mainstem.core import CorruptData, UserError
+from mainstem.core.prepared import prepared
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,7 +95,7 @@ class PositionMismatch(UserError):
 
 def decode_position(source: str, value: object) -> SourcePosition:
     try:
-        return msgspec.convert(value, SourcePosition)
+        return msgspec.convert(value, prepared(SourcePosition))
     except msgspec.ValidationError as error:
         raise CorruptData(f"source {source}: its position in the log: {error}") from error
 
