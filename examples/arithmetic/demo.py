@@ -224,11 +224,13 @@ def randomness_is_found(bootstrap: str) -> bool:
                 fine = fine and same_state(cluster)
                 print(f"x+=random, {model}: all nodes in one state: {'yes' if fine else 'NO'}")
                 continue
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline and cluster.processes["n1"].poll() is None:
+            deadline = time.monotonic() + 60
+            while not (ended := [node for node, process in cluster.processes.items() if process.poll() is not None]):
+                if time.monotonic() > deadline:
+                    raise Late("no node has noticed that it has another state than the others")
                 time.sleep(0.05)
-            said = cluster.kill("n1").strip().splitlines()[-1:]
-            print(f"x+=random, {model}: n1 says: {''.join(said)[:200]}")
+            said = cluster.kill(ended[0]).strip().splitlines()[-1:]
+            print(f"x+=random, {model}: {ended[0]} says: {''.join(said)[:200]}")
             fine = fine and "the operation at offset" in "".join(said)
     return fine
 
