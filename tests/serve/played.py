@@ -13,6 +13,8 @@ from mainstem.client.topics import ensure_topic
 from mainstem.registry import avro
 from tests.serve.fleet import PLANE
 
+CLASS = {"tables": [], "determinism": "prefix-deterministic", "reason": ""}
+
 
 class PlayedJob:
     """Makes a table of what stands in the fleet's flights; its version is in the column `manufacturer`. Each batch is a

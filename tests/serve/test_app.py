@@ -18,6 +18,7 @@ from mainstem.client.topics import admin, ensure_topic
 from mainstem.registry import avro
 from mainstem.serve import keeper
 from tests.serve.fleet import PLANE, header
+from tests.serve.played import CLASS
 from tests.support.waiting import wait_until
 
 
@@ -132,7 +133,7 @@ def test_a_node_that_is_started_again_goes_on_and_one_that_lost_its_index_builds
 def test_a_token_of_a_source_works_on_what_a_job_makes_of_it(fleet, tmp_path):
     """The job is played: it appends its row, then its progress."""
     job = f"seats-{uuid.uuid4().hex[:8]}"
-    version = {"output": fleet.planes, "inputs": {"flights": fleet.flights}, "tables": []}
+    version = {"code": "c0de", "output": fleet.planes, "inputs": {"flights": fleet.flights}} | CLASS
     write_catalog(fleet.connection, {f"job:{job}": {"versions": {"1": version}}})
     with fleet.node(tmp_path) as http:
         source = fleet.write(fleet.flights, ("N1", "x", 1))
