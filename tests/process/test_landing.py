@@ -37,12 +37,12 @@ from pyspark.sql import functions as F
 
 events = topic("landing.events")
 
-@table(to="landing.hourly", key=["key", "hour"], watermark=("at", "10 minutes"))
+@table(to="landing.landed_hourly", key=["key", "hour"], watermark=("at", "10 minutes"))
 def landed_hourly(events):
     counts = events.groupBy("key", F.window("at", "1 hour")).agg(F.count("*").alias("n"))
     return counts.select("key", F.col("window.start").alias("hour"), "n")
 
-@stream(to="landing.copies", key="key")
+@stream(to="landing.landed_copies", key="key")
 def landed_copies(events):
     return events
 """
@@ -231,7 +231,7 @@ def test_versions_that_run_stop_at_one_position_and_go_on(spark, log_connection,
             run_until(driver, lambda t=thread: not t.is_alive())
         say_end(log_connection, "landing.events", int((NOON + timedelta(minutes=count)).timestamp() * 1000))
         for version in "12":
-            topic = "landing.hourly" if version == "1" else "landing.hourly.v2"
+            topic = "landing.landed_hourly" if version == "1" else "landing.landed_hourly.v2"
             run_until(driver, lambda t=topic: sum(row["n"] for row in read_rows(log_connection, t)) == count)
         assert len(ends("landed_copies", "1")) == len(ends("landed_copies", "2")) == count
         with TypedReader(log_connection, PROGRESS) as records:
