@@ -119,3 +119,20 @@ def browser():
         pytest.skip("no browser: `make browser` fetches one")
     with Browser() as browser:
         yield browser
+
+
+@pytest.fixture
+def pages(browser):
+    """Opens addresses as pages; at the end their consoles have to be empty."""
+    found = []
+
+    def opened(address, **options):
+        found.append(browser.page(**options))
+        found[-1].open(address)
+        return found[-1]
+
+    yield opened
+    problems = [page.problems() for page in found]
+    for each in found:
+        each.open("about:blank")
+    assert not any(problems), problems

@@ -107,19 +107,8 @@ def posted(fleet):
 
 
 @pytest.fixture
-def opened(browser, fleet):
-    found = []
-
-    def page(path, **options):
-        found.append(browser.page(**options))
-        found[-1].open(fleet.state["gateway"] + path)
-        return found[-1]
-
-    yield page
-    problems = [page.problems() for page in found]
-    for each in found:
-        each.open("about:blank")
-    assert not any(problems), problems
+def opened(pages, fleet):
+    return lambda path, **options: pages(fleet.state["gateway"] + path, **options)
 
 
 def hours():

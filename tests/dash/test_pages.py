@@ -35,20 +35,8 @@ def url(shop, views, tmp_path_factory):
 
 
 @pytest.fixture
-def opened(browser, url):
-    """Opens pages; at the end their consoles have to be empty."""
-    found = []
-
-    def page(path, **options):
-        found.append(browser.page(**options))
-        found[-1].open(url + path)
-        return found[-1]
-
-    yield page
-    problems = [page.problems() for page in found]
-    for each in found:
-        each.open("about:blank")
-    assert not any(problems), problems
+def opened(pages, url):
+    return lambda path, **options: pages(url + path, **options)
 
 
 def test_the_path_is_drawn_from_left_to_right(opened, shop):

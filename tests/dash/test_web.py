@@ -45,6 +45,19 @@ def test_only_files_of_the_package_are_given():
     assert web.file("../web.py").status_code == web.file("none").status_code == 404
 
 
+@pytest.mark.parametrize("name", ["path", "topic", "job", "view"])
+def test_every_page_has_the_frame_and_its_own_script(name):
+    answer = asyncio.run(web.page(name)(None))
+    text = answer.body.decode()
+    assert answer.headers["content-type"].startswith("text/html")
+    assert text.startswith("<!doctype html>")
+    assert text.endswith("</html>\n")
+    assert "$" not in text
+    assert f'src="/static/{name}.js"' in text
+    assert web.file(f"{name}.js").status_code == 200
+    assert (web.PAGES / f"{name}.html").read_text() in text
+
+
 def test_a_number_is_one():
     assert (web.number(None, "n"), web.number("7", "n")) == (None, 7)
     with pytest.raises(UserError, match="n: expected a number, found '-1'"):

@@ -75,9 +75,9 @@ class Dashboard:
 
     def routes(self) -> Sequence[BaseRoute]:
         return [
-            Route("/", _root),
+            Route("/", _root()),
             Route("/static/{file}", _static),
-            Route("/topics/{name}", page("topic.html")),
+            Route("/topics/{name}", page("topic")),
             Route("/topics/{name}/about", self._asked(self._about)),
             Route("/topics/{name}/records", self._asked(self._records)),
             Route("/topics/{name}/live", answering(self._tails.answer)),
@@ -158,10 +158,15 @@ class Dashboard:
         return answering(answer)
 
 
-async def _root(request: Request) -> Response:
-    if "text/html" in request.headers.get("accept", ""):
-        return file("path.html")
-    return json_answer({})  # clients of registries ask this of one
+def _root() -> Endpoint:
+    path = page("path")
+
+    async def root(request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return await path(request)
+        return json_answer({})  # clients of registries ask this of one
+
+    return root
 
 
 async def _static(request: Request) -> Response:

@@ -45,7 +45,7 @@ class Jobs:
 
     def routes(self) -> Sequence[BaseRoute]:
         return [
-            Route("/jobs/{name}", page("job.html")),
+            Route("/jobs/{name}", page("job")),
             Route("/jobs/{name}/versions", answering(self._versions)),
             *(Route(f"/jobs/{{name}}/{kind}", answering(self._starting(kind)), methods=["POST"]) for kind in KINDS),
             Route("/operations/{id}/give-up", answering(self._give_up), methods=["POST"]),

@@ -39,7 +39,7 @@ class Views:
     def routes(self) -> Sequence[BaseRoute]:
         at = "/views/{node}/{view}"
         return [
-            Route(at, page("view.html")),
+            Route(at, page("view")),
             Route(f"{at}/about", answering(self._about)),
             *(Route(f"{at}/{read}", answering(self._ask), methods=[method]) for read, method in READS.items()),
         ]

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from string import Template
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +19,8 @@ from mainstem.dash.nodes import UnknownView
 T = TypeVar("T")
 
 STATIC = Path(__file__).with_name("static")
-TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+PAGES = Path(__file__).with_name("pages")
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # Nothing but our own files: a record that finds a way into a page as HTML still runs nothing.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -110,7 +112,7 @@ def answering(answer: Endpoint) -> Endpoint:
 
 
 def file(name: str) -> Response:
-    """A file of the package, 404 for any other."""
+    """A script, a style or a picture of the package, 404 for any other."""
     path = STATIC / name
     if path.parent != STATIC or not path.is_file():
         return Response("no such file\n", 404, media_type="text/plain")
@@ -118,8 +120,13 @@ def file(name: str) -> Response:
 
 
 def page(name: str) -> Endpoint:
+    """The page of that name: its main part in the frame that all have, and its script."""
+    main = (PAGES / f"{name}.html").read_text()
+    frame = Template((PAGES / "frame.html").read_text())
+    content = frame.substitute(script=f"{name}.js", main=main)
+
     async def endpoint(_: Request) -> Response:
-        return file(name)
+        return Response(content, media_type="text/html; charset=utf-8", headers=HEADERS)
 
     return endpoint
 

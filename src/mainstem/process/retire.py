@@ -91,13 +91,7 @@ def retire(
     1. Mark it: no driver starts it any more, and one that runs it stops it, 2. fence: whatever it has open is aborted,
     3. tell the catalog. Each step can be repeated. Nobody makes it current meanwhile.
 
-    Args:
-        connection: the log that it ran on.
-        data: the data directory that it was started from; `mainstem up` may hold it.
-        job: its name.
-        version: its version.
-        directory: of the project. Where there is none any more, nothing is asked for.
-        force: also where readers are moved by it, or cannot go back any more.
+    What is given is given to `retirable`.
 
     Raises:
         UserError: it is not `retirable`.

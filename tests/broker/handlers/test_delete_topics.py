@@ -30,6 +30,20 @@ def test_by_id(raw, topic):
     assert unknown.error_code is Code.unknown_topic_id
 
 
+@pytest.mark.parametrize("version", [5, 6])
+def test_what_is_asked_for_twice_is_answered_once_and_kept(raw, topic, version):
+    asked = {"topics": [{"name": topic}] * 2} if version >= 6 else {"topic_names": [topic] * 2}
+    (refused,) = raw.call(20, version, timeout=1000, **asked).responses
+    assert (refused.name, refused.error_code) == (topic, Code.invalid_request)
+    assert raw.call(3, 12, topics=[{"name": topic}]).topics[0].error_code is Code.none
+
+
+def test_an_id_asked_for_twice_is_kept(raw, topic):
+    asked = [{"name": None, "topic_id": raw.call(3, 12, topics=[{"name": topic}]).topics[0].topic_id}] * 2
+    (refused,) = raw.call(20, 6, topics=asked, timeout=1000).responses
+    assert (refused.topic_id, refused.error_code) == (asked[0]["topic_id"], Code.invalid_request)
+
+
 def test_by_both_or_neither(raw, topic):
     topic_id = raw.call(3, 12, topics=[{"name": topic}]).topics[0].topic_id
     asked = [{"name": topic, "topic_id": topic_id}, {"name": None, "topic_id": None}]

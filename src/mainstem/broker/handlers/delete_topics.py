@@ -5,6 +5,7 @@ Behaviour: durable when answered. Internal topics are kept: the coordinators cou
 5: error messages. 6: topics by id.
 """
 
+from collections import Counter
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
@@ -18,12 +19,15 @@ async def delete_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
         asked = [(each.name, each.topic_id) for each in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
-    return {"responses": [await _delete(ctx, name, topic_id) for name, topic_id in asked]}
+    times = Counter(asked)
+    return {"responses": [await _delete(ctx, name, topic_id, count) for (name, topic_id), count in times.items()]}
 
 
-async def _delete(ctx: RequestContext, name: str | None, topic_id: Any) -> dict[str, Any]:
+async def _delete(ctx: RequestContext, name: str | None, topic_id: Any, times: int) -> dict[str, Any]:
     topics = ctx.broker.topics
     try:
+        if times > 1:  # one answer: librdkafka cannot read two of the same name
+            raise RequestError(Code.invalid_request, f"topic {name or topic_id!r} is asked for {times} times")
         if (name is None) == (topic_id is None):
             raise RequestError(Code.invalid_request, "name a topic by its name or by its id")
         topic = topics.by_name(name) if name is not None else topics.by_id(topic_id)
