@@ -98,11 +98,15 @@ test: tools browser
 	        *) said=$$($(PYTEST) --quiet --durations 5 --durations-min 10 {} 2>&1) && code=0 || code=1 ;; \
 	    esac; echo "{}"; echo "$$said"; exit $$code'
 
+# Their log is Kafka with --kafka.
+ON_KAFKA := tests/serve $(addprefix tests/process/test_,cutover.py diff.py landing.py reprocess.py splice.py)
+
 test-long: setup
 	@$(PYTEST) --long --timeout 3600 -m "long or hypothesis"
 
 test-kafka: setup
 	@$(PYTEST) --kafka -m kafka
+	@$(PYTEST) --kafka -m "not kafka" $(ON_KAFKA)
 
 crash: setup
 	@$(PYTEST) --long tests/crash

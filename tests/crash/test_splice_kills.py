@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from mainstem import embedded
 from mainstem.client.connection import Connection
 from mainstem.process.splice import At, position_of
 from tests.support.splices import ends, move, records, table, write, write_job
@@ -40,10 +39,10 @@ Once(f"{job}.all", job, Connection(bootstrap), trace=trace).run(stop)
 NUMBERS = iter(range(1000))
 
 
-@pytest.fixture(scope="module")
-def connection():
-    with embedded() as log:
-        yield Connection(log.bootstrap)
+@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+def connection(request):
+    log = request.getfixturevalue("mainstem_log" if request.param == "embedded" else "kafka_broker")
+    return Connection(log.bootstrap)
 
 
 def run(connection, job, step="", number=0):
