@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client import lineage
+from mainstem.client.basis import reaches
 from mainstem.client.lineage import Lineage
 from mainstem.client.progress import Marker, Progress
 
@@ -34,7 +35,7 @@ class World:
         self.random, self.told = random.Random(seed), told
         self.topics = {name: [[] for _ in range(PARTITIONS)] for name in (*SOURCES, *JOBS)}
         self.read = {output: {each: [0] * PARTITIONS for each in streams} for output, (*_, streams) in JOBS.items()}
-        self.batches = dict.fromkeys(JOBS, 0)
+        self.batches, self.ends = dict.fromkeys(JOBS, 0), {output: {} for output in JOBS}
         self.lineage = Lineage()
         for output in JOBS:
             self.lineage.see_job(*entry_of(output))
@@ -48,13 +49,13 @@ class World:
         else:
             self.run(name)
 
-    def run(self, output):
+    def run(self, output, *, all_of_it=False):
         job, version, streams = JOBS[output]
-        made, ends = [], {}
+        made, ends = [], self.ends[output]
         for each in streams:
             for partition, records in enumerate(self.topics[each]):
                 start = self.read[output][each][partition]
-                end = self.random.randint(start, len(records))
+                end = len(records) if all_of_it else self.random.randint(start, len(records))
                 made += records[start:end]
                 self.read[output][each][partition] = end
         for origins in made:
@@ -63,7 +64,7 @@ class World:
                 self.topics[output][partition].append(origins)
                 ends[partition] = len(self.topics[output][partition])
         basis = {each: dict(enumerate(self.read[output][each])) for each in streams}
-        progress = Progress(job, version, self.batches[output], basis, {}, {output: ends} if ends else {})
+        progress = Progress(job, version, self.batches[output], basis, {}, {output: dict(ends)} if ends else {})
         self.batches[output] += 1
         if self.told(progress):
             assert self.lineage.see(progress) == output
@@ -149,7 +150,7 @@ def test_a_position_is_not_known_before_every_job_on_the_way_has_read_so_far(cha
     assert chain.needed("hourly", {"flights": {0: 10}}) is None
     chain.see(Progress("hourly", "1", 0, {"enriched": {1: 3}}, {}, {"hourly": {0: 1}}))
     assert chain.needed("hourly", {"flights": {0: 10}}) is None
-    chain.see(Progress("hourly", "1", 1, {"enriched": {1: 4}}, {}))
+    chain.see(Progress("hourly", "1", 1, {"enriched": {1: 4}}, {}, {"hourly": {0: 1}}))
     assert chain.needed("hourly", {"flights": {0: 10}}) == {0: 1}  # the second wrote nothing
     assert chain.needed("hourly", {"flights": {0: 11}}) is None
 
@@ -172,12 +173,34 @@ def test_tables_are_seen_and_not_waited_for(chain):
 
 
 def test_a_restart_begins_with_the_last_commit_and_passes_over_what_that_had(chain):
-    marker = Marker("enriched", "1", "id", 7, {"flights": {"flights": {0: 10}}})
-    chain.start_from(marker, {1: 4})
+    marker = Marker("enriched", "1", "id", 7, {"flights": {"flights": {0: 10}}}, ends={"enriched": {1: 4}})
+    chain.start_from(marker)
     chain.see(Progress("enriched", "1", 6, {"flights": {0: 8}}, {}, {"enriched": {1: 2}}))
     assert chain.needed("enriched", {"flights": {0: 1}}) == {1: 4}
     chain.see(Progress("enriched", "1", 8, {"flights": {0: 12}}, {}, {"enriched": {1: 5}}))
     assert chain.needed("enriched", {"flights": {0: 11}}) == {1: 5}
+
+
+@given(st.integers(0, 2**32), st.integers(0, 150), st.integers(0, 170))
+def test_who_comes_late_and_hears_of_the_last_batches_only_waits_for_nothing_that_is_not_there(seed, steps, missed):
+    world, heard = World(seed), []
+    world.told = heard.append  # to the one who comes late
+    for _ in range(steps):
+        world.step()
+    for output in JOBS:
+        world.run(output, all_of_it=True)
+    late = Lineage()
+    for output in JOBS:
+        late.see_job(*entry_of(output))
+    for progress in heard[missed:]:
+        late.see(progress)
+    for each in {(each.job, each.version): each for each in heard}.values():
+        late.start_from(Marker(each.job, each.version, "id", each.batch, {"s": each.basis}, ends=each.ends))
+    ends = {name: {p: len(records) for p, records in enumerate(topic)} for name, topic in world.topics.items()}
+    for topic in JOBS:
+        needed = late.needed(topic, ends)
+        assert needed is not None
+        assert reaches(ends[topic], needed)
 
 
 def test_a_version_that_is_retired_makes_nothing_any_more(chain):
@@ -190,7 +213,7 @@ def test_a_version_that_is_retired_makes_nothing_any_more(chain):
 def test_a_batch_that_is_told_before_its_job_counts_when_the_job_is_known():
     early = Lineage()
     early.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {1: 4}}))
-    early.see(Progress("enriched", "1", 1, {"flights": {0: 11}}))
+    early.see(Progress("enriched", "1", 1, {"flights": {0: 11}}, {}, {"enriched": {1: 4}}))
     early.see_job(*entry_of("enriched"))
     assert early.needed("enriched", {"flights": {0: 11}}) == {1: 4}
 

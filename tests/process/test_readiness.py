@@ -1,5 +1,5 @@
 from mainstem.client.catalog import CURRENT
-from mainstem.client.progress import Marker, Output
+from mainstem.client.progress import Marker
 from mainstem.process.readiness import Look, Pin, lacks
 
 
@@ -87,5 +87,5 @@ def test_of_what_is_missing_only_what_is_missing_counts():
 
 
 def test_an_output_ends_behind_what_its_last_commit_says_though_the_broker_is_not_done_with_it():
-    marker = Marker("a", "1", "", 3, {}, {"a": {0: Output(5, 8, 4, 0), 1: Output(0, 1, 2, 0)}})
+    marker = Marker("a", "1", "", 3, {}, ends={"a": {0: 9, 1: 2}})
     assert Look({}, {"a@1": marker}, {"a": {0: 5, 1: 30}}).end("a") == {0: 9, 1: 30}

@@ -112,6 +112,15 @@ def test_counts_and_hashes_are_cumulative_also_over_a_restart(job):
     assert set(marker.outputs[job.output]) == {0, 1}
 
 
+def test_where_its_outputs_end_is_said_of_every_partition_also_of_one_that_is_quiet(job):
+    job.run(job.start(), 0, {0: ROWS})
+    job.run(job.start(), 1, {1: ROWS})
+    marker = job.run(job.start(), 2, {})
+    ends = [each.ends[job.output] for each in progress_of(job.connection, job)]
+    assert ends[0] == {0: 3}
+    assert ends[1] == ends[2] == marker.ends[job.output] == {0: 3, 1: 3}
+
+
 def test_a_restart_does_not_go_on_from_what_a_replaced_leader_tells(job, monkeypatch):
     job.run(job.start(), 0, {0: ROWS})
     monkeypatch.setattr(reader, "end_offsets", lambda *_, **__: {0: 0})

@@ -48,10 +48,8 @@ class _Writer:
     def add(self, progress: Progress) -> None:
         if progress.batch <= self.last:  # it was in what a restart began with
             return
-        before = self.batches[-1].ends if self.batches else {}
-        ends = furthest({self.output: before}, {self.output: progress.ends.get(self.output, {})})[self.output]
         self.last = progress.batch
-        self.batches.append(_Batch(progress.basis, progress.tables, ends))
+        self.batches.append(_Batch(progress.basis, progress.tables, progress.ends.get(self.output, {})))
         if len(self.batches) >= 2 * KEPT_BATCHES:
             del self.batches[:-KEPT_BATCHES]
 
@@ -90,14 +88,12 @@ class Lineage:
             if writer is not None and self._by_output.get(writer.output) is writer:
                 del self._by_output[writer.output]
 
-    def start_from(self, marker: Marker, ends: Mapping[int, int]) -> None:
-        """Where a version stood before the first batch that is told: its last commit, and where its output ended at
-        some time after that. Batches up to it need not be told.
-        """
+    def start_from(self, marker: Marker) -> None:
+        """Where a version stands: its last commit. Batches up to it need not be told."""
         writer = self._by_key.get(job_key(marker.job, marker.version))
         if writer is not None:
-            basis, output = merge_positions(marker.end_offsets), {writer.output: dict(ends)}
-            writer.add(Progress(marker.job, marker.version, marker.batch, basis, {}, output))
+            basis = merge_positions(marker.end_offsets)
+            writer.add(Progress(marker.job, marker.version, marker.batch, basis, {}, marker.ends))
 
     def see(self, progress: Progress) -> str | None:
         """A batch is committed; the topic that it may have written to, None where the job is not known."""

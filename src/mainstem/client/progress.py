@@ -93,6 +93,7 @@ class Marker(msgspec.Struct, frozen=True):
     event_time: int = (
         0  # up to which the batch was told that all has come, in ms since 1970: its watermark and the delay
     )
+    ends: NextOffsets = {}  # of its outputs: after the last record that this version has written to a partition
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,7 +104,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     batch: int
     basis: NextOffsets
     tables: NextOffsets = {}  # the pinned position of each table the batch was joined with
-    ends: NextOffsets = {}  # of its outputs: after the last record that this batch wrote to a partition
+    ends: NextOffsets = {}  # of its outputs: after the last record of this batch, or one before it, in a partition
 
 
 def read_marker(

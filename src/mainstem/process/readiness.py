@@ -73,8 +73,8 @@ class Look(msgspec.Struct, frozen=True):
         """
         found = {topic: self.ends.get(topic, {})}
         for marker in self.markers.values():
-            if topic in marker.outputs:
-                found = furthest(found, {topic: {p: each.last + 1 for p, each in marker.outputs[topic].items()}})
+            if topic in marker.ends:
+                found = furthest(found, {topic: marker.ends[topic]})
         return found[topic]
 
     def writer(self, topic: str) -> tuple[str, str] | None:

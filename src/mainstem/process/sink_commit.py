@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from mainstem.client.basis import furthest
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TransactionFailed
 from mainstem.client.internal import COMMITS, PROGRESS, job_group, job_key, job_transactional_id
@@ -146,6 +147,8 @@ class BatchCommitter:
         assert self._plan is not None, "begin first"
         counts, by_topic = self._collect(outputs)
         positions = merge_positions(end_offsets)
+        written_to = {topic: {p: each.last + 1 for p, each in parts.items()} for topic, parts in by_topic.items()}
+        ends = furthest(self.marker.ends if self.marker else {}, written_to)
         marker = Marker(
             job=self.job.job,
             version=self.job.version,
@@ -157,8 +160,8 @@ class BatchCommitter:
             read=add_reads(self.marker.read if self.marker else {}, reads or {}),
             topics=dict(topics or {}),
             event_time=event_time,
+            ends=ends,
         )
-        ends = {topic: {p: each.last + 1 for p, each in parts.items()} for topic, parts in by_topic.items()}
         progress = Progress(self.job.job, self.job.version, batch, positions, dict(tables or {}), ends)
         with self._transaction.writer(self._plan.ticket) as writer:
             self._send_own(writer, {COMMITS: marker, PROGRESS: progress})

@@ -12,12 +12,12 @@ import msgspec
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.catalog import CURRENT
-from mainstem.client.compacted import decode_state, read_state
+from mainstem.client.compacted import decode_state
 from mainstem.client.connection import Connection
-from mainstem.client.internal import CATALOG, COMMITS, PROGRESS
-from mainstem.client.progress import Marker, Progress
+from mainstem.client.internal import CATALOG, PROGRESS
+from mainstem.client.progress import Marker, Progress, read_markers
 from mainstem.client.reader import arrived, committed_consumer, is_record
-from mainstem.client.topics import end_offsets, list_topics, start_offsets
+from mainstem.client.topics import end_offsets, start_offsets
 from mainstem.core import CorruptData, MainstemError
 from mainstem.core.logging import get_logger
 
@@ -33,9 +33,7 @@ class Learned(msgspec.Struct, frozen=True):
 
     catalog: dict[str, dict[str, Any] | None]
     progress: list[Progress]
-    markers: list[
-        tuple[Marker, dict[int, int]]
-    ]  # of each version, once: its last commit, an end of its output after it
+    markers: list[Marker]  # of each version, once: its last commit
     position: int  # of the catalog: everything below is told
     caught_up: bool
     moves: list[int] = []  # offsets in the catalog of records that say which versions are current
@@ -56,7 +54,7 @@ def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threa
     missing = {topic: end_offsets(connection, topic)[0] for topic in (CATALOG, PROGRESS)}
     starts = {topic: start_offsets(connection, topic)[0] for topic in (CATALOG, PROGRESS)}
     starts[PROGRESS] = max(starts[PROGRESS], missing[PROGRESS] - _PROGRESS_RECORDS)
-    markers = _markers(connection)
+    markers = [*read_markers(connection).values()]
     position = starts[CATALOG]
     consumer = committed_consumer(connection, "mainstem.control", deleted="earliest", wait_ms=50)
     try:
@@ -90,14 +88,3 @@ def _take(message: Any, catalog: dict[str, dict[str, Any] | None], progress: lis
             progress.append(decode_state(topic, key, value, Progress))
     except CorruptData as error:  # anybody may have written it
         log.warning("internal_record_unreadable", error=str(error), offset=message.offset())
-
-
-def _markers(connection: Connection) -> list[tuple[Marker, dict[int, int]]]:
-    """The last commit of each version, and where its output ended at some time after that."""
-    existing = list_topics(connection)
-    found = []
-    for marker in read_state(connection, COMMITS, Marker).values():
-        output = next(iter(marker.written), "")
-        # Not the last stable offset: a commit may be known before its markers are written everywhere.
-        found.append((marker, end_offsets(connection, output) if output in existing else {}))
-    return found

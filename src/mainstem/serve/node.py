@@ -203,8 +203,8 @@ class Node:
             self.catalog[key] = entry
             if key.startswith("job:"):
                 self.lineage.see_job(key.partition(":")[2], entry)
-        for marker, ends in learned.markers:
-            self.lineage.start_from(marker, ends)
+        for marker in learned.markers:
+            self.lineage.start_from(marker)
         for progress in learned.progress:
             self.lineage.see(progress)
         self.catalog_position = max(self.catalog_position, learned.position)
