@@ -113,8 +113,9 @@ class Versions:
             other = "v1.mean_dep_delay IS DISTINCT FROM v2.mean_dep_delay"
             query = f"SELECT count(*) FILTER ({other}) FROM v1 JOIN v2 USING (origin, hour)"
             ((changed,),) = db.execute(query).fetchall()
+        other_rows = found["added"] + found["removed"]
         return [
-            Line("versions", "diff: added or removed", None, found["added"] + found["removed"], 0, not found["added"]),
+            Line("versions", "diff: added or removed", None, other_rows, 0, other_rows == 0),
             Line("versions", "diff: changed", None, found["changed"], changed, found["changed"] == changed),
             Line("versions", "diff: in the mean alone", None, columns.get("mean_dep_delay", 0), changed,
                  columns == {"mean_dep_delay": changed}),

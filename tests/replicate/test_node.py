@@ -5,6 +5,7 @@ import contextlib
 import random
 
 import pytest
+import structlog
 
 import mainstem
 from mainstem.client import Connection
@@ -141,12 +142,32 @@ def test_a_node_without_its_primary_is_elected(connection, topic):
     asyncio.run(scenario())
 
 
+@kinds
+def test_a_directory_that_cannot_be_written_stops_nobody(connection, topic, kind, tmp_path):
+    async def scenario():
+        node = Node(connection, topic, kind(), directory=tmp_path / "a file" / "n1", checkpoint_every=2)
+        async with node:
+            for _ in range(5):
+                await insist([node], ["x", 1])
+            assert (await node.read("x")).value == 5
+        assert node.problem is None
+        await node.wait_stopped()
+
+    (tmp_path / "a file").write_bytes(b"")
+    with structlog.testing.capture_logs() as logs:
+        asyncio.run(scenario())
+    found = [each for each in logs if each["event"] == "checkpoint_not_written"]
+    assert len(found) >= 2
+    assert found[0]["directory"] == str(tmp_path / "a file" / "n1")
+
+
 def test_a_local_read_may_be_old_and_one_with_a_basis_waits(connection, topic):
     async def scenario():
         async with Node(connection, topic, state_machine(), timeout_seconds=0.2) as node:
             await node.write(["x", 1])
             with pytest.raises(OutcomeUnknown, match="expected offset 1000 within"):
                 await node.read("x", local=True, basis=1000)
+            assert not node._bases  # nothing is left of who has gone
             waiting = asyncio.gather(node.read("x", local=True, basis=2), node.write(["x", 1]))
             assert [each.value for each in await waiting] == [2, 2]
 

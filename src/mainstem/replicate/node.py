@@ -154,7 +154,7 @@ class Node:
         if self._appender is not None:
             await asyncio.to_thread(self._appender.close)
         if self._directory is not None and self.problem is None and self.replica.live:
-            await self._blocking(checkpoint.write, self._directory, self._checkpoint())
+            await self._blocking(self._keep, self._directory, self._checkpoint())
         self._stopped.set()
         self._threads.shutdown(wait=False)
 
@@ -250,6 +250,10 @@ class Node:
                 f"{self._place}: expected offset {basis} within {self._timeout_seconds:g} s, "
                 f"read up to {self.replica.position}"
             ) from None
+        finally:
+            if future.cancelled():  # it may never be read so far
+                self._bases = [each for each in self._bases if each[2] is not future]
+                heapq.heapify(self._bases)
 
     def _refuse_a_shorter_log(self, end: int) -> None:
         if self.replica.position > end:
@@ -311,7 +315,7 @@ class Node:
         self._pump()
         if self._directory is not None and self.replica.position - self._checkpointed >= self._checkpoint_every:
             self._checkpointed = self.replica.position
-            self._threads.submit(checkpoint.write, self._directory, self._checkpoint())
+            self._threads.submit(self._keep, self._directory, self._checkpoint())
 
     def _pump(self) -> None:
         """Do what the replica wants, and set the timer for what it will want."""
@@ -348,7 +352,7 @@ class Node:
         self.problem = error
         log.error("replica_stopped", node=self.replica.node, error=str(error), hint=error.hint)
         if self._directory is not None and isinstance(error, Diverged):
-            self._threads.submit(checkpoint.remove, self._directory)
+            self._threads.submit(self._let_go, self._directory)
         self._wake_all(f"{self.replica.node}: stopped: {error}")
         self._stopped.set()
 
@@ -366,6 +370,20 @@ class Node:
         return self._clock.monotonic()
 
     # -- what blocks
+
+    def _keep(self, directory: Path, state: bytes) -> None:
+        """Where it cannot, the one before is kept, and the next start reads more of the log."""
+        try:
+            checkpoint.write(directory, state)
+        except OSError as error:
+            log.warning("checkpoint_not_written", node=self.replica.node, directory=str(directory), error=str(error))
+
+    def _let_go(self, directory: Path) -> None:
+        try:
+            checkpoint.remove(directory)
+        except OSError as error:
+            hint = "delete it before this node starts again"
+            log.error("checkpoint_not_removed", directory=str(directory), error=str(error), hint=hint)
 
     def _prepare(self) -> tuple[Identity, int]:
         topic = self._place.topic
