@@ -383,7 +383,7 @@ class Node:
             checkpoint.remove(directory)
         except OSError as error:
             hint = "delete it before this node starts again"
-            log.error("checkpoint_not_removed", directory=str(directory), error=str(error), hint=hint)
+            log.warning("checkpoint_not_removed", directory=str(directory), error=str(error), hint=hint)
 
     def _prepare(self) -> tuple[Identity, int]:
         topic = self._place.topic
