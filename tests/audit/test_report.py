@@ -118,8 +118,9 @@ def test_nothing_is_expected_of_a_sink_that_its_project_has_no_more(connection):
 def test_a_reader_that_the_catalog_knows_and_that_is_silent_is_in_flight(connection):
     write(connection, ROWS)
     announce(connection, LakehouseConfig(), "lakehouse")
+    end = end_offsets(connection, CATALOG)
     announce(connection, LakehouseConfig(), "lakehouse")  # what the catalog knows is not written again
-    assert end_offsets(connection, CATALOG) == {0: 1}
+    assert end_offsets(connection, CATALOG) == end
     (line,) = [line for line in audit(connection) if line.tier == "reader"]
     assert (line.name, line.verdict) == ("lakehouse", Verdict.IN_FLIGHT)
     assert line.detail == "it has said nothing yet: 10 records to go"

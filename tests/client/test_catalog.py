@@ -17,8 +17,8 @@ from mainstem.client.catalog import (
     retired_readers,
     topic_entries,
     users_of,
+    way_back,
     with_cutover,
-    with_revert,
     write_catalog,
 )
 from mainstem.client.internal import CATALOG
@@ -88,9 +88,9 @@ def test_a_cutover_of_several_jobs_is_one_record_and_leads_back():
     assert current_versions(catalog) == {"a": "2", "b": "3", "c": "1"}
     assert previous_versions(catalog) == {"a": "1", "b": "1"}
     assert cutovers(catalog) == {"a": Cutover("2", "1", 5, {"t": {0: 7}}), "b": Cutover("3", "1", 5)}
-    catalog |= with_revert(catalog, ["b"], {}, 6)
+    catalog |= with_cutover(catalog, way_back(catalog, ["b"]), {}, 6)
     assert current_versions(catalog) == {"a": "2", "b": "1", "c": "1"}
-    catalog |= with_revert(catalog, ["b"], {}, 7)  # forward again
+    catalog |= with_cutover(catalog, way_back(catalog, ["b"]), {}, 7)  # forward again
     assert cutovers(catalog)["b"] == Cutover("3", "1", 7)
     assert cutovers(catalog)["a"].since_ms == 5
 
@@ -104,11 +104,11 @@ def test_readers_are_moved_to_no_version_that_does_not_run():
             with_cutover(catalog, {"a": "2", job: version}, {}, 0)
         assert refused.value.hint
     with pytest.raises(UserError, match=r"^job a: expected a version to go back to, found none: it was never cut over"):
-        with_revert(catalog, ["a"], {}, 0)
+        way_back(catalog, ["a"])
     catalog |= with_cutover(catalog, {"a": "2"}, {}, 0)
     del catalog["job:a"]["versions"]["1"]
     with pytest.raises(UserError, match="found none: version 1 was retired"):
-        with_revert(catalog, ["a"], {}, 0)
+        way_back(catalog, ["a"])
 
 
 def test_a_job_whose_current_version_was_retired_has_the_one_of_its_entry():
@@ -151,7 +151,7 @@ def test_the_record_agrees_with_a_plain_list_of_moves(moves):
             if kind == "cut":
                 catalog |= with_cutover(catalog, targets, {}, number)
             else:
-                catalog |= with_revert(catalog, targets, {}, number)
+                catalog |= with_cutover(catalog, way_back(catalog, targets), {}, number)
         except UserError:
             assert not allowed
         else:

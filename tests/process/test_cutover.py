@@ -7,6 +7,7 @@ import pytest
 from mainstem.client.append import append
 from mainstem.client.basis import parse
 from mainstem.client.catalog import current_versions, cutovers, read_catalog
+from mainstem.client.catalog_changes import change_catalog
 from mainstem.client.internal import CATALOG, job_key
 from mainstem.client.topics import cluster_id, end_offsets
 from mainstem.client.writer import TransactionalWriter
@@ -16,6 +17,7 @@ from mainstem.process import cutover as module
 from mainstem.process.cutover import NotReached, Overtaken, Waiting, cutover, revert
 from mainstem.process.landing import NotLanded
 from mainstem.process.planting import Stand
+from mainstem.process.retire import retire
 from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, write_asked, write_fixed
 from tests.support.splices import write_job
 from tests.support.versions import write_read, write_versions
@@ -50,7 +52,10 @@ def test_readers_of_several_jobs_are_moved_together_and_back(log_connection, job
     assert found[one].at == done.moves[0].at == {"orders": {0: 5}, f"{one}.v2": {0: 3}}
     assert (found[one].since_ms, found[two].since_ms) == (77, 77)
     basis = parse(done.basis)
-    assert (basis.log, basis.positions) == (cluster_id(log_connection), {CATALOG: end_offsets(log_connection, CATALOG)})
+    assert (basis.log, basis.positions) == (
+        cluster_id(log_connection),
+        {CATALOG: {0: end_offsets(log_connection, CATALOG)[0] - 1}},  # after the record, before its transaction's end
+    )
     write_read(log_connection, one, "2", 9)
     write_read(log_connection, one, "1", 9)
     (back,) = revert(log_connection, tmp_path, [one]).moves
@@ -92,6 +97,14 @@ def test_windows_that_the_current_version_has_closed_are_waited_for(log_connecti
 
     cutover(log_connection, tmp_path, {job: "2"}, Waiting(pause=pause, tell=told.append))
     assert told == [f"job {job}@2 has windows of 60 s to close"]
+    write_read(log_connection, job, "1", 10, event_time=150_000)
+    write_read(log_connection, job, "2", 10, event_time=210_000)
+    with pytest.raises(NotReached, match=r"has windows of 60 s to close; nothing is changed$") as refused:
+        cutover(log_connection, tmp_path, {job: "1"}, Waiting(timeout_seconds=0))
+    assert refused.value.hint == (
+        "later events close them, or a stated end of what it reads: `curl -X POST …/v1/topics/orders/end` of the "
+        "gateway, and of a file source the file <path>.end; --timeout waits longer"
+    )
 
 
 def test_a_version_that_was_only_asked_for_is_waited_for(log_connection, jobs, tmp_path):
@@ -105,6 +118,39 @@ def test_a_version_that_was_only_asked_for_is_waited_for(log_connection, jobs, t
     cutover(log_connection, tmp_path, {job: "3"}, Waiting(pause=pause, tell=told.append))
     assert told == [f"job {job}@3 has not started"]
     assert current(log_connection, job) == ["3"]
+
+
+def test_a_version_that_was_retired_is_refused_at_once_also_where_its_directory_is_there(
+    log_connection, jobs, tmp_path
+):
+    """It was waited for for ten minutes: the catalog has it no more, and its directory was taken for one to start."""
+    job, _ = jobs
+    for version in "12":
+        fixed = Fixed(job, version, "c0de", {}, "x", 1, 4)
+        write_fixed(tmp_path / "jobs" / job_key(job, version), fixed)
+    cutover(log_connection, tmp_path, {job: "2"})
+    retire(log_connection, tmp_path, job, "1", tmp_path / "gone", force=True)
+    paused = Waiting(timeout_seconds=0)
+    with pytest.raises(UserError, match=f"^job {job}@1 was retired, and never runs again$") as refused:
+        cutover(log_connection, tmp_path, {job: "1"}, paused)
+    assert refused.value.hint
+    write_versions(log_connection, job, ("2", "3"))
+    cutover(log_connection, tmp_path, {job: "3"})
+    (tmp_path / "jobs" / job_key(job, "2") / RETIRED_FILE).touch()  # and was killed before it told the catalog
+    with pytest.raises(UserError, match=f"^job {job}@2 was retired"):
+        revert(log_connection, tmp_path, [job], paused)
+
+
+def test_a_job_that_the_catalog_does_not_know_yet_has_no_readers_to_move(log_connection, jobs, tmp_path):
+    """A driver was killed after it had bound the version, and before it told of it: KeyError."""
+    job, _ = jobs
+    change_catalog(log_connection, lambda _: {f"job:{job}": None})
+    write_fixed(tmp_path / "jobs" / job_key(job, "1"), Fixed(job, "1", "c0de", {}, "x", 1, 4))
+    with pytest.raises(UserError, match=f"^job {job}: expected a version that is current, found none") as refused:
+        cutover(log_connection, tmp_path, {job: "1"}, Waiting(timeout_seconds=0))
+    assert refused.value.hint == "the first version that starts is; `mainstem up` starts it"
+    with pytest.raises(UserError, match="it was never cut over"):
+        revert(log_connection, tmp_path, [job])
 
 
 def test_who_is_interrupted_has_changed_nothing(log_connection, jobs, tmp_path):

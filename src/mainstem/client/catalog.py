@@ -49,7 +49,7 @@ class Cutover(msgspec.Struct, frozen=True):
 
 
 def read_catalog(connection: Connection, *, linearizable: bool = False) -> dict[str, dict[str, Any]]:
-    """Every entry by its key, as of now. Whoever changes what is there reads it `linearizable`."""
+    """Every entry by its key, as of now. Whoever changes what is there does it with `catalog_changes`."""
     return read_state(connection, CATALOG, dict[str, Any], linearizable=linearizable)
 
 
@@ -185,20 +185,8 @@ def with_cutover(
     return {CURRENT: {"jobs": msgspec.to_builtins(moved, str_keys=True)}}
 
 
-def with_revert(
-    catalog: Mapping[str, dict[str, Any]], jobs: Iterable[str], at: Mapping[str, NextOffsets], now_ms: int
-) -> dict[str, Any]:
-    """What to write so that the versions before the last cutover are current again. It is a cutover too: reverted once
-    more, it goes forward again.
-
-    Raises:
-        UserError: there is no way back for one of them.
-    """
-    return with_cutover(catalog, way_back(catalog, jobs), at, now_ms)
-
-
 def way_back(catalog: Mapping[str, dict[str, Any]], jobs: Iterable[str]) -> dict[str, str]:
-    """The version that each of these jobs goes back to.
+    """The version that each of these jobs goes back to. A revert is a cutover too: reverted once more, it goes forward.
 
     Raises:
         UserError: there is none.
@@ -223,9 +211,7 @@ def check_target(jobs: Mapping[str, dict[str, Any]], current: Mapping[str, str],
     """
     entry, key = jobs.get(job, {}), job_key(job, version)
     if version in entry.get(RETIRED, ()):
-        raise UserError(
-            f"job {key} was retired, and never runs again", hint=f"`mainstem job versions {job}` shows those that run"
-        )
+        raise retired(job, version)
     if version not in entry.get("versions", {}):
         raise UserError(
             f"job {key} has never started on this log",
@@ -237,13 +223,29 @@ def check_target(jobs: Mapping[str, dict[str, Any]], current: Mapping[str, str],
         raise UserError(f"job {key} is current already", hint=f"`mainstem job versions {job}` shows the others")
 
 
+def retired(job: str, version: str) -> UserError:
+    """Why readers cannot be moved to a version that never runs again."""
+    return UserError(
+        f"job {job_key(job, version)} was retired, and never runs again",
+        hint=f"`mainstem job versions {job}` shows those that run",
+    )
+
+
 def write_catalog(connection: Connection, changes: Mapping[str, Any]) -> int:
-    """Write entries by key; None removes one. Durable on return, which is the catalog's next offset after them."""
+    """Write entries by key; None removes one. Durable on return, which is the catalog's next offset after them.
+
+    It is for an entry that its one writer knows as a whole: a source's, a serving node's. What others may have changed
+    is changed with `catalog_changes`.
+    """
+    return append(connection, CATALOG, encoded(changes)).get(0, 0)
+
+
+def encoded(changes: Mapping[str, Any]) -> list[tuple[bytes, bytes | None]]:
+    """Entries as the catalog's records have them, key and value."""
     for key in changes:
         assert key.partition(":")[0] in KINDS, key
     encode = msgspec.json.encode
-    records = [(key.encode(), None if value is None else encode(value)) for key, value in changes.items()]
-    return append(connection, CATALOG, records).get(0, 0)
+    return [(key.encode(), None if value is None else encode(value)) for key, value in changes.items()]
 
 
 def _topic_entry(name: str, value: dict[str, Any]) -> TopicEntry:

@@ -12,6 +12,8 @@ PROGRESS = "__mainstem.progress"
 HEARTBEATS = "__mainstem.heartbeats"
 AUDIT = "__mainstem.audit"
 SCHEMAS = "_schemas"
+CATALOG_TRANSACTIONAL_ID = "mainstem.catalog"
+"""Whoever initialises this id is the one who may change the catalog."""
 
 # Small segments: the active one is never compacted, and who starts reads all of it.
 _STATE = {"cleanup.policy": "compact", "min.compaction.lag.ms": "60000", "segment.bytes": str(16 * 1024 * 1024)}

@@ -9,21 +9,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from mainstem.client.basis import Basis
 from mainstem.client.catalog import (
+    RETIRED,
     TopicEntry,
     check_target,
     current_versions,
     entries,
-    read_catalog,
+    retired,
     topic_entries,
     way_back,
     with_cutover,
-    write_catalog,
 )
+from mainstem.client.catalog_changes import Catalog, change_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, job_key
 from mainstem.client.progress import NextOffsets
@@ -115,13 +117,34 @@ def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[s
     now = look(connection)
     targets = choose(now)
     for job, version in targets.items():
-        if now.about(job, version) or not is_bound(data, job, version):  # else it is about to start
-            check_target(entries(now.catalog, "job"), now.current, job, version)
+        _check_can_move(now, data, job, version)
     current = {job: now.current[job] for job in targets}
     pins = {job: Pin(now, job, current[job]) for job in targets}
     wait_until_read(connection, targets, pins, waiting)
     with _held_for_splices(connection, data, now, targets, waiting) as held:
         return _write(connection, data, targets, pins, current, waiting, held)
+
+
+def _check_can_move(now: Look, data: Path, job: str, version: str) -> None:
+    """Refuse at once what waiting would not mend.
+
+    Raises:
+        UserError: no version of the job is current, or this one was never started, was retired, or is current.
+    """
+    if is_retired(data, job, version):  # the catalog hears of it last
+        raise retired(job, version)
+    entry = entries(now.catalog, "job").get(job, {})
+    is_about_to_start = is_bound(data, job, version) and version not in (
+        *entry.get("versions", {}),
+        *entry.get(RETIRED, ()),
+    )
+    if not is_about_to_start:
+        check_target(entries(now.catalog, "job"), now.current, job, version)
+    elif not now.current.get(job):
+        raise UserError(
+            f"job {job}: expected a version that is current, found none: readers of it are not there to be moved",
+            hint="the first version that starts is; `mainstem up` starts it",
+        )
 
 
 def _write(
@@ -148,14 +171,17 @@ def _write(
         job: {output: reached.end(output) for output in (outputs[job], str(reached.about(job, current[job])["output"]))}
         for job in held
     }
-    with hold_catalog(data):
-        catalog = read_catalog(connection, linearizable=True)
+
+    def change(catalog: Catalog) -> dict[str, Any]:
         last = look(connection, decided=True) if held else reached
         for job, stands in held.items():
             check_held(stands, {version: last.batch(job, version) for version in stands})
         for job, version in targets.items():
             _check_still(data, current_versions(catalog), job, version, current[job])
-        end = write_catalog(connection, with_cutover(catalog, targets, at, waiting.clock.now_ms(), ends))
+        return with_cutover(catalog, targets, at, waiting.clock.now_ms(), ends)
+
+    with hold_catalog(data):
+        end = change_catalog(connection, change)
     token = Basis(cluster_id(connection), {CATALOG: {0: end}}).token
     return Moves([Move(job, version, current[job], outputs[job], at[job]) for job, version in targets.items()], token)
 
@@ -192,29 +218,52 @@ def wait_until_read(
                     f"job {key} has failed: {reasons[key]}", hint="readers are moved to a version that runs: mend it"
                 )
         now = look(connection, decided=True)
-        left = ", ".join(
-            filter(None, (_left(now, pins[job], job, version, windows=windows) for job, version in targets.items()))
-        )
+        left = [
+            each
+            for job, version in targets.items()
+            if (each := _left(now, pins[job], job, version, windows=windows)) is not None
+        ]
         if not left:
             return
+        lines = ", ".join(each.line for each in left)
         if waiting.clock.monotonic() >= deadline:
-            raise NotReached(
-                f"not ready in time: {left}; {meanwhile}",
-                hint="see with `mainstem job list` that it runs; --timeout gives it longer",
-            )
-        if left != told:
-            waiting.tell(told := left)
+            raise NotReached(f"not ready in time: {lines}; {meanwhile}", hint=_what_helps(left))
+        if lines != told:
+            waiting.tell(told := lines)
         waiting.pause(LOOK_EVERY_SECONDS)
 
 
-def _left(now: Look, pin: Pin, job: str, version: str, *, windows: bool) -> str:
+class _Left(msgspec.Struct, frozen=True):
+    """What is left of a version, for people; `closed_by`: the topics whose later records close the windows, if those
+    are all that is left.
+    """
+
+    line: str
+    closed_by: tuple[str, ...] = ()
+
+
+def _left(now: Look, pin: Pin, job: str, version: str, *, windows: bool) -> _Left | None:
     if not now.about(job, version):
-        return f"job {job_key(job, version)} has not started"
+        return _Left(f"job {job_key(job, version)} has not started")
     count = pin.missing(now, job, version)
     if count:
-        return f"job {job_key(job, version)} has {count:,} offsets to go"
+        return _Left(f"job {job_key(job, version)} has {count:,} offsets to go")
     open_ms = pin.open_ms(now, job, version) if windows else 0
-    return f"job {job_key(job, version)} has windows of {open_ms / 1000:,.0f} s to close" if open_ms else ""
+    if not open_ms:
+        return None
+    line = f"job {job_key(job, version)} has windows of {open_ms / 1000:,.0f} s to close"
+    return _Left(line, tuple(now.streams(job, version)))
+
+
+def _what_helps(left: Iterable[_Left]) -> str:
+    topics = sorted({topic for each in left for topic in each.closed_by})
+    if not topics:
+        return "see with `mainstem job list` that it runs; --timeout gives it longer"
+    ends = " and ".join(f"`curl -X POST …/v1/topics/{topic}/end`" for topic in topics)
+    return (
+        f"later events close them, or a stated end of what it reads: {ends} of the gateway, and of a file source the "
+        "file <path>.end; --timeout waits longer"
+    )
 
 
 def _spliced_streams(now: Look, jobs: Iterable[str]) -> list[str]:
@@ -282,5 +331,5 @@ def _check_still(data: Path, found: Mapping[str, str], job: str, version: str, c
             "moved its readers; nothing is changed",
             hint=f"`mainstem job versions {job}` shows how it is; give the command again if it is still what you want",
         )
-    if is_retired(data, job, version):  # the catalog hears of it last
-        raise UserError(f"job {job_key(job, version)} was retired, and never runs again")
+    if is_retired(data, job, version):
+        raise retired(job, version)

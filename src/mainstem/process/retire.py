@@ -11,8 +11,8 @@ from mainstem.client.catalog import (
     entries,
     previous_versions,
     read_catalog,
-    write_catalog,
 )
+from mainstem.client.catalog_changes import Catalog, change_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.core import UserError
@@ -109,19 +109,24 @@ def retire(
 
 def _forget(connection: Connection, job: str, version: str) -> None:
     """Tell the catalog that a version is retired; if it was current, the one before it is, else the newest left."""
-    catalog = read_catalog(connection, linearizable=True)
-    entry = dict(catalog.get(f"job:{job}", {}))
-    versions = {name: about for name, about in entry.get("versions", {}).items() if name != version}
-    entry |= {"versions": versions, RETIRED: sorted({*entry.get(RETIRED, ()), version})}
-    if version in (current_versions(catalog).get(job), entry.get("current")):
-        entry["current"] = previous_versions(catalog).get(job) or next(reversed(versions), "")
-    write_catalog(connection, {f"job:{job}": entry})
+
+    def change(catalog: Catalog) -> dict[str, Any]:
+        entry = dict(catalog.get(f"job:{job}", {}))
+        versions = {name: about for name, about in entry.get("versions", {}).items() if name != version}
+        entry |= {"versions": versions, RETIRED: sorted({*entry.get(RETIRED, ()), version})}
+        if version in (current_versions(catalog).get(job), entry.get("current")):
+            entry["current"] = previous_versions(catalog).get(job) or next(reversed(versions), "")
+        return {f"job:{job}": entry}
+
+    change_catalog(connection, change)
 
 
 @contextmanager
 def hold_catalog(data: Path) -> Iterator[None]:
-    """Change what the catalog says of versions: of all commands on a data directory one at a time, each after reading
-    what the last one wrote.
+    """Move readers, retire or ask for versions: of all commands on a data directory one at a time.
+
+    It is for what they write into that directory, and is held while code is frozen: drivers, which have to go on, never
+    take it. What the catalog says is safe without: see `catalog_changes`.
 
     Raises:
         DirectoryInUse: another one takes longer than they do.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, users_of, write_catalog
+from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, users_of
 from mainstem.client.connection import Connection
 from mainstem.client.internal import job_key
 from mainstem.client.progress import read_marker
@@ -27,7 +27,8 @@ from mainstem.client.writer import read_source
 from mainstem.core import Clock, MainstemError, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, analyse, describe, recall, remember
-from mainstem.process.declare import BadDeclaration, Job
+from mainstem.process.announce import announce
+from mainstem.process.declare import BadDeclaration
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import Follower
 from mainstem.process.identity import lost_input, lost_output, used_topics
@@ -252,13 +253,11 @@ class JobDriver:
         """
         specs = [spec for key in list(self.waiting) if (spec := self._try_prepare(key, first=first)) is not None]
         ready: list[RunningJob] = []
-        for spec in specs:
-            try:
-                self._bind(spec)
-            except Exception as error:
-                self._fail(spec.key, error)
-                continue
+        for spec in self._announced([spec for spec in specs if self._try_bind(spec)]):
             del self.waiting[spec.key]
+            if self._is_retired(spec.key):  # since it was prepared: `retire` has fenced what could still write
+                self.retries.forget(spec.key)
+                continue
             job = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
             self.running[spec.key] = job
             ready.append(job)
@@ -347,17 +346,31 @@ class JobDriver:
             home=home,
         )
 
-    def _bind(self, spec: JobSpec) -> None:
-        """Write down what a version that starts for the first time keeps for life, and tell the catalog of it.
-
-        Raises:
-            OutputTaken: another one that was prepared with it writes its output.
+    def _try_bind(self, spec: JobSpec) -> bool:
+        """Write down what a version that starts for the first time keeps for life; where another one that was prepared
+        with it writes its output, `waiting` and `retries` say so.
         """
-        if not self._is_fixed(spec.key):
-            self._check_output(spec.key, spec.fixed.output, exists=False)
-            write_fixed(spec.home, spec.fixed)
-        kind = self._project.topics[spec.job.to].kind
-        _announce(self._connection, spec.fixed, kind, spec.job, spec.analysis, spec.inputs)
+        try:
+            if not self._is_fixed(spec.key):
+                self._check_output(spec.key, spec.fixed.output, exists=False)
+                write_fixed(spec.home, spec.fixed)
+        except Exception as error:
+            self._fail(spec.key, error)
+            return False
+        return True
+
+    def _announced(self, specs: list[JobSpec]) -> list[JobSpec]:
+        """The same, once the catalog knows of them; none where it cannot be told: all are tried again."""
+        try:
+            if specs:
+                announce(
+                    self._connection, self._data, [(spec, self._project.topics[spec.job.to].kind) for spec in specs]
+                )
+        except Exception as error:
+            for spec in specs:
+                self._fail(spec.key, error)
+            return []
+        return specs
 
     def _check_output(self, key: str, output: str, *, exists: bool) -> None:
         """Refuse to be a second writer: every row would be there twice, and the books balance all the same.
@@ -529,33 +542,6 @@ def _knows(registry: Registry, schema_id: int) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _announce(
-    connection: Connection, fixed: Fixed, kind: str, declared: Job, analysis: Analysis, inputs: tuple[Input, ...]
-) -> None:
-    """Tell the catalog what the output is and which version writes it; nothing is written if it knows."""
-    producer = f"job:{fixed.job}"
-    entry = TopicEntry(kind, declared.key, analysis.event_time, subject_of(fixed.output), producer)
-    version = {
-        "code": fixed.sha,
-        "output": fixed.output,
-        "inputs": {each.parameter: each.topic for each in inputs},
-        "tables": [each.topic for each in inputs if each.kind == "changelog"],
-        "determinism": analysis.determinism.value,
-        "reason": analysis.reason,
-    }
-    if analysis.stateful and declared.watermark is not None:
-        version["windows_by"] = declared.watermark.column
-    catalog = read_catalog(connection)
-    job = dict(catalog.get(f"job:{fixed.job}", {}))
-    job["versions"] = job.get("versions", {}) | {fixed.version: version}
-    job["current"] = job.get("current") or fixed.version
-    described = msgspec.json.decode(msgspec.json.encode(entry))
-    wanted: dict[str, Any] = {f"topic:{fixed.output}": described, f"job:{fixed.job}": job}
-    changes = {name: value for name, value in wanted.items() if catalog.get(name) != value}
-    if changes:
-        write_catalog(connection, changes)
 
 
 def _ship(module: Any) -> None:

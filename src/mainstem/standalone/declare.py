@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from mainstem.client.catalog import RETIRED, TopicEntry, entries, read_catalog, sinks_of, write_catalog
+from mainstem.client.catalog import RETIRED, TopicEntry, entries, read_catalog, sinks_of
+from mainstem.client.catalog_changes import Catalog, change_catalog, change_if_needed
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG
 from mainstem.client.topics import ensure_internal_topics, list_topics
@@ -51,23 +52,26 @@ def declare_topics(project: Project, config: NodeConfig, connection: Connection,
             )
     ensure_internal_topics(connection)
     registry = Registry(registry_url)
-    known = read_catalog(connection)
-    changes: dict[str, object] = {}
+    subjects: dict[str, str] = {}
     for topic in project.topics.values():
         if topic.producer is not None:
             continue
         create_topic(connection, topic, project.directory)
-        subject = None
         if topic.schema_file is not None:
-            subject = register_schema(registry, project, topic, project.directory)
-        before = known.get(f"topic:{topic.name}", {}).get("producer")
-        entry = TopicEntry(topic.kind, topic.key, topic.event_time, subject, _producer(topic.name, config, before))
-        key, value = f"topic:{topic.name}", msgspec.to_builtins(entry)
-        if subject is not None and known.get(key) != msgspec.json.decode(msgspec.json.encode(value)):
-            changes[key] = value
-    changes |= _sinks(project.name, owner, config, known)
-    if changes:
-        write_catalog(connection, changes)
+            subjects[topic.name] = register_schema(registry, project, topic, project.directory)
+
+    def change(known: Catalog) -> dict[str, object]:
+        changes: dict[str, object] = {}
+        for name, subject in subjects.items():
+            topic, key = project.topics[name], f"topic:{name}"
+            producer = _producer(name, config, known.get(key, {}).get("producer"))
+            entry = TopicEntry(topic.kind, topic.key, topic.event_time, subject, producer)
+            value = msgspec.json.decode(msgspec.json.encode(entry))
+            if known.get(key) != value:
+                changes[key] = value
+        return changes | _sinks(project.name, owner, config, known)
+
+    change_if_needed(connection, change)
 
 
 def _sinks(project: str, owner: str, config: NodeConfig, known: Mapping[str, dict[str, Any]]) -> dict[str, object]:
@@ -127,7 +131,10 @@ def retire_sink(connection: Connection, name: str, directory: Path) -> None:
         if name in config.connect_sinks or name in config.lakehouses:
             hint = f"take [sinks.{name}] out of it; the next `mainstem up` does the rest"
             raise UserError(f"sink {name} is what {settings} asks for", hint=hint)
-    write_catalog(connection, {f"sink:{name}": sinks[name] | {RETIRED: True}, **_unlisted(known, "sinks", name)})
+    change_catalog(
+        connection,
+        lambda now: {f"sink:{name}": now.get(f"sink:{name}", {}) | {RETIRED: True}, **_unlisted(now, "sinks", name)},
+    )
 
 
 def retire_node(connection: Connection, name: str, directory: Path) -> None:
@@ -144,7 +151,7 @@ def retire_node(connection: Connection, name: str, directory: Path) -> None:
     if settings.exists() and name in _nodes(load_config(directory)):
         hint = "take it out of [serve]; the next `mainstem up` does the rest"
         raise UserError(f"node {name} is what {settings} asks for", hint=hint)
-    write_catalog(connection, {f"node:{name}": None, **_unlisted(known, "nodes", name)})
+    change_catalog(connection, lambda now: {f"node:{name}": None, **_unlisted(now, "nodes", name)})
 
 
 def _unlisted(known: Mapping[str, dict[str, Any]], what: str, name: str) -> dict[str, object]:

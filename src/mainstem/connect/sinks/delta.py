@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from mainstem.client.catalog import read_catalog, write_catalog
+from mainstem.client.catalog_changes import tell_catalog
 from mainstem.client.connection import Connection, records_are_gone
 from mainstem.client.internal import AUDIT
 from mainstem.client.reports import Report, write_reports
@@ -318,9 +318,7 @@ class Lakehouse:
 
 def announce(connection: Connection, config: LakehouseConfig, name: str) -> None:
     """Tell the catalog which topics become tables: the audit misses what the sink `name` does not speak of."""
-    key, entry = f"sink:{name}", {"type": "delta", "pattern": config.topics}
-    if read_catalog(connection).get(key) != entry:
-        write_catalog(connection, {key: entry})
+    tell_catalog(connection, {f"sink:{name}": {"type": "delta", "pattern": config.topics}})
 
 
 def reports_of(commit: TableCommit, reader: str) -> list[Report]:

@@ -28,7 +28,8 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 from psycopg2.extras import execute_values
 
-from mainstem.client.catalog import entries, read_catalog, write_catalog
+from mainstem.client.catalog import entries, read_catalog
+from mainstem.client.catalog_changes import tell_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.client.reader import committed_consumer, headers_of, is_record
@@ -154,10 +155,8 @@ class PostgresReplica:
                 hint=self._which_source(catalog),
             )
         topics = [str(topic) for topic in entry["topics"]]
-        write_catalog(
-            self.connection,
-            {f"sink:{self.name}": {"type": "postgres", "source": self.config.source, "topics": topics}},
-        )
+        about = {"type": "postgres", "source": self.config.source, "topics": topics}
+        tell_catalog(self.connection, {f"sink:{self.name}": about})
         return topics
 
     def _which_source(self, catalog: Mapping[str, dict[str, Any]]) -> str:

@@ -20,7 +20,8 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries, write_catalog
+from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries
+from mainstem.client.catalog_changes import change_catalog
 from mainstem.client.compacted import NOT_OURS
 from mainstem.client.connection import Connection
 from mainstem.client.errors import Fenced, UnknownTopic
@@ -477,8 +478,8 @@ class FileSource:
                 hint="give the file a topic of its own, or other fields of its schema a default",
             ) from None
         if entry.producer is None:  # otherwise the collector would take events for it too
-            entry = msgspec.structs.replace(entry, producer=f"source:{self.name}")
-            write_catalog(self._connection, {f"topic:{self.config.topic}": entry})
+            key, producer = f"topic:{self.config.topic}", {"producer": f"source:{self.name}"}
+            change_catalog(self._connection, lambda now: {key: {"subject": subject} | now.get(key, {}) | producer})
         return schema
 
     def _decode(self, position: object) -> FilePosition | None:

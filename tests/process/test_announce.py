@@ -1,0 +1,103 @@
+"""What the catalog says of a job is what all who start, move and retire its versions have told it."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark.sql.types import StructType
+
+from mainstem.client.catalog import current_versions, read_catalog
+from mainstem.client.internal import CATALOG
+from mainstem.client.topics import end_offsets, ensure_internal_topics
+from mainstem.process.analysis import Analysis, Determinism
+from mainstem.process.announce import announce
+from mainstem.process.declare import Job, Watermark
+from mainstem.process.frozen import Frozen, Version
+from mainstem.process.job import JobSpec
+from mainstem.process.project import Input, JobConfig
+from mainstem.process.retire import retire
+from mainstem.process.versions import Fixed, output_topic, write_fixed
+
+ANALYSIS = Analysis(StructType([]), "aggregate", Determinism.PREFIX, "", True, False, "at", 0)
+
+
+@pytest.fixture
+def job(log_connection, request):
+    ensure_internal_topics(log_connection)
+    return request.node.name[:60]
+
+
+def spec_of(data, job, version):
+    """A version of a job that reads a stream and a table; it is bound."""
+    declared = Job(job, print, ("o", "c"), job, "stream", (), "at", Watermark("at", "1 hour"), "final", ("jobs.py", 1))
+    fixed = Fixed(job, version, f"c0de{version}", {}, output_topic(job, version), 1, 4)
+    home = data / "jobs" / f"{job}@{version}"
+    write_fixed(home, fixed)
+    return JobSpec(
+        job=declared,
+        inputs=(Input("o", "orders", "stream", None), Input("c", "customers", "changelog", None)),
+        config=JobConfig(version=version),
+        fixed=fixed,
+        schemas={},
+        analysis=ANALYSIS,
+        output_schema="",
+        output_partitions=1,
+        partitions={},
+        version=Version(fixed.sha, data, Frozen(fixed.sha, "", 0, {}, "")),
+        home=home,
+    )
+
+
+def entry_of(connection, job):
+    return read_catalog(connection)[f"job:{job}"]
+
+
+def test_the_catalog_hears_of_an_output_and_of_who_writes_it_once(log_connection, job, tmp_path):
+    specs = [(spec_of(tmp_path, job, version), "stream") for version in "12"]
+    announce(log_connection, tmp_path, specs)
+    end = end_offsets(log_connection, CATALOG)
+    announce(log_connection, tmp_path, specs)
+    assert end_offsets(log_connection, CATALOG) == end
+    catalog = read_catalog(log_connection)
+    assert catalog[f"topic:{job}.v2"] == {"event_time": "at", "subject": f"{job}.v2-value", "producer": f"job:{job}"}
+    entry = catalog[f"job:{job}"]
+    assert (entry["current"], list(entry["versions"])) == ("1", ["1", "2"])
+    assert entry["versions"]["2"] == {
+        "code": "c0de2",
+        "output": f"{job}.v2",
+        "inputs": {"o": "orders", "c": "customers"},
+        "tables": ["customers"],
+        "determinism": "prefix-deterministic",
+        "reason": "",
+        "windows_by": "at",
+    }
+
+
+def test_drivers_that_announce_at_once_lose_no_version(log_connection, job, tmp_path):
+    """Two that were asked for while nothing ran start at once; they may be of two data directories, too."""
+    versions = [str(n) for n in range(1, 6)]
+    specs = {version: spec_of(tmp_path / version, job, version) for version in versions}
+    with ThreadPoolExecutor(len(versions)) as threads:
+        list(threads.map(lambda v: announce(log_connection, tmp_path / v, [(specs[v], "stream")]), versions))
+    assert set(entry_of(log_connection, job)["versions"]) == set(versions)
+
+
+def test_a_version_that_was_retired_meanwhile_does_not_come_back(log_connection, job, tmp_path):
+    """Its driver had prepared it before."""
+    specs = {version: spec_of(tmp_path, job, version) for version in "12"}
+    announce(log_connection, tmp_path, [(specs["1"], "stream")])
+    retire(log_connection, tmp_path, job, "1", tmp_path / "gone")
+    announce(log_connection, tmp_path, [(specs["1"], "stream"), (specs["2"], "stream")])
+    entry = entry_of(log_connection, job)
+    assert (list(entry["versions"]), entry["retired"], entry["current"]) == (["2"], ["1"], "2")
+    assert current_versions(read_catalog(log_connection))[job] == "2"
+
+
+def test_of_a_start_and_a_retirement_at_once_both_are_kept(log_connection, job, tmp_path):
+    specs = {version: spec_of(tmp_path, job, version) for version in "123"}
+    announce(log_connection, tmp_path, [(specs["1"], "stream"), (specs["2"], "stream")])
+    with ThreadPoolExecutor(2) as threads:
+        retired = threads.submit(retire, log_connection, tmp_path, job, "1", tmp_path / "gone", force=True)
+        threads.submit(announce, log_connection, tmp_path, [(specs["3"], "stream")]).result()
+        retired.result()
+    entry = entry_of(log_connection, job)
+    assert (set(entry["versions"]), entry["retired"]) == ({"2", "3"}, ["1"])
