@@ -13,6 +13,9 @@ from mainstem.core.clock import ManualClock
 from tests.support.records import append_with_strange_header
 from tests.support.waiting import wait_until
 
+RECENTLY_MS = int(time.time() * 1000) - 60_000
+"""What is older than a week may be deleted before it is read."""
+
 
 @pytest.fixture
 def topic_of(log_connection):
@@ -123,14 +126,14 @@ def test_of_many_partitions_the_last_records_are_read_not_the_last_of_each(log_c
 
 def test_records_of_one_time_are_read_to_their_number(log_connection, topic_of):
     topic = topic_of(2)
-    put(log_connection, topic, [(n % 2, 1000) for n in range(1000)])
+    put(log_connection, topic, [(n % 2, RECENTLY_MS) for n in range(1000)])
     assert len(list(tail(log_connection, topic, 30))) == 120
     assert len(read_tail(log_connection, topic, 30)) == 30
 
 
 def test_a_tail_may_take_long_as_long_as_it_comes(log_connection, topic_of):
     topic, read, clock = topic_of(1), 0, ManualClock()
-    put(log_connection, topic, [(0, 1000)] * 5000)
+    put(log_connection, topic, [(0, RECENTLY_MS)] * 5000)
     for _ in tail(log_connection, topic, 5000, clock=clock):
         clock.advance_ms(100)
         read += 1
