@@ -18,6 +18,9 @@ class Work:
     def __init__(self):
         self.go_on, self.asked = threading.Event(), []
 
+    def knows(self, job):
+        return job in ("sums", "counts")
+
     def versions(self, job):
         if job == "none":
             raise UserError("job none: no such job runs, or has run")
@@ -27,7 +30,7 @@ class Work:
         self.asked.append((kind, job, asked))
         while not self.go_on.is_set():
             going.pause(0.001)
-        return Done(["done"])
+        return Done(["done"], result='{"equal":1152921504606846976}')
 
 
 @pytest.fixture
@@ -82,6 +85,26 @@ def test_versions_are_compared_beside_what_else_goes_on(http):
     assert http.post("/jobs/counts/reprocess", json={"--yes": "yes"}).status_code == 400
 
 
+def test_a_job_that_there_is_not_is_refused_at_the_door(http):
+    for kind, body in [("revert", {}), ("diff", {"left": "1", "right": "2"})]:
+        answer = http.post(f"/jobs/none/{kind}", json=body)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (
+            404,
+            "job none: no such job runs, or has run",
+        )
+    assert (http.work.asked, http.states) == ([], [])
+
+
+def test_what_an_operation_has_found_is_asked_for_by_its_number(http):
+    http.work.go_on.set()
+    begun = http.post("/jobs/sums/diff", json={"left": "1", "right": "2"}).json()
+    wait_until(lambda: http.states[-1][0].state == "done", "the diff is done")
+    found = http.get(f"/operations/{begun['id']}/result")
+    assert (found.text, found.headers["content-type"]) == ('{"equal":1152921504606846976}', "application/json")
+    assert http.get("/operations/99/result").status_code == 404
+    assert http.get("/operations/x/result").status_code == 400
+
+
 def test_nothing_is_done_by_a_get(http):
     for path in ("/jobs/sums/cutover", "/jobs/sums/revert", "/operations/1/give-up"):
         assert http.get(path).status_code == 405
@@ -97,3 +120,4 @@ def test_a_dashboard_that_only_shows_says_so():
         NoCommands().run("cutover", "sums", {}, None)
     with pytest.raises(UserError, match="nothing can be done"):
         NoCommands().versions("sums")
+    assert NoCommands().knows("sums")

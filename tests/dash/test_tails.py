@@ -5,6 +5,7 @@ import threading
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Route
 
 from mainstem.client.append import append
@@ -14,7 +15,7 @@ from mainstem.client.topics import delete, ensure_topic
 from mainstem.core import UserError
 from mainstem.dash import tails as module
 from mainstem.dash.tails import Follower, News, Tails
-from mainstem.dash.web import answering
+from mainstem.dash.web import Overloaded, answering
 from tests.support.ports import free_port
 from tests.support.serving import served
 
@@ -110,8 +111,76 @@ def test_too_many_pages_are_refused_until_one_goes(http, topic, monkeypatch):
         with http.stream("GET", f"/topics/{topic}/live") as events:
             again = events.status_code
     assert again == 200
+    monkeypatch.setattr(module, "MOST_PAGES", 16)  # the last page is noticed to be gone a moment later
     assert http.get("/topics/none/live").status_code == 404
     assert http.get(f"/topics/{topic}/live?partition=x").status_code == 400
+
+
+class Followers:
+    """Counts those that are open."""
+
+    def __init__(self, monkeypatch, look):
+        self.open, self.closed = 0, threading.Event()
+        monkeypatch.setattr(module, "Follower", self)
+        self._look = look
+
+    def __call__(self, *_):
+        self.open += 1
+        return self
+
+    def look(self):
+        return self._look()
+
+    def close(self):
+        self.open -= 1
+        if self.open == 0:
+            self.closed.set()
+
+
+def test_pages_that_come_at_once_are_counted_before_they_are_waited_for(monkeypatch):
+    """Fifty requests at once all passed the limit: each was counted when its stream began."""
+    monkeypatch.setattr(module, "MOST_PAGES", 2)
+    go_on = threading.Event()
+    followers = Followers(monkeypatch, lambda: go_on.wait(30) and News())
+    request = Request({"type": "http", "query_string": b"", "path_params": {"name": "ticks"}, "headers": []})
+
+    async def work():
+        tails = Tails(None)
+        answers = [asyncio.ensure_future(tails.answer(request)) for _ in range(5)]
+        done, pending = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(pending), {type(each.exception()) for each in done}) == (2, {Overloaded})
+        go_on.set()
+        for answer in await asyncio.gather(*pending):  # who has asked leaves before anything was sent
+            await answer({"type": "http"}, gone, unsent)
+        assert tails._pages == 0
+        assert await asyncio.to_thread(followers.closed.wait, 30)
+        tails.close()
+
+    async def gone():
+        return {"type": "http.disconnect"}
+
+    async def unsent(_):
+        await asyncio.Event().wait()
+
+    asyncio.run(work())
+
+
+def test_a_topic_that_cannot_be_followed_is_not_counted(monkeypatch):
+    def look():
+        raise UserError("no such topic")
+
+    followers = Followers(monkeypatch, look)
+    request = Request({"type": "http", "query_string": b"", "path_params": {"name": "none"}, "headers": []})
+
+    async def work():
+        tails = Tails(None)
+        with pytest.raises(UserError):
+            await tails.answer(request)
+        assert tails._pages == 0
+        assert await asyncio.to_thread(followers.closed.wait, 30)
+        tails.close()
+
+    asyncio.run(work())
 
 
 def test_all_end_when_the_gateway_stops(http, topic):

@@ -75,8 +75,29 @@ def test_views_that_nobody_waits_for_follow_all_the_same(commands, connection, m
     assert done.lines[1:] == ["/views/sums leads to sums.v2 once that is there"]
     write_read(connection, "sums", "1", 9)
     assert commands.run("revert", "sums", {}, Going(print)).lines[1:] == [
-        "whether views have followed is not known: no"
+        "views follow by themselves: nobody waited for them any more"
     ]
+
+
+def test_who_gives_up_after_readers_were_moved_is_not_told_that_nothing_is_changed(commands, connection, monkeypatch):
+    """Beside "version 2 is current" it said: "it was given up; nothing is changed"."""
+    write_read(connection, "sums", "2", 9)
+    going = Going(lambda _: going.give_up())
+
+    def wait(*_, pause, **__):
+        pause(0)
+
+    monkeypatch.setattr(module, "wait_for_views", wait)
+    assert commands.run("cutover", "sums", {"version": "2"}, going).lines == [
+        "version 2 is current, which writes topic sums.v2; version 1 goes on",
+        "views follow by themselves: nobody waited for them any more",
+    ]
+
+
+def test_a_job_is_known_once_it_has_started_or_waits_for_that(commands, monkeypatch):
+    assert [commands.knows(job) for job in ("sums", "none")] == [True, False]
+    monkeypatch.setattr(module, "tasks_of", lambda _: [TaskState("job none@1", "waiting", 1, "")])
+    assert commands.knows("none")
 
 
 def test_nodes_that_do_not_answer_are_told(commands, connection):

@@ -3,8 +3,9 @@
 import pytest
 
 from mainstem.client.catalog import write_catalog
+from mainstem.core import SystemClock
 from mainstem.process.cutover import Move, Moves
-from mainstem.standalone.moved_nodes import views_of, wait_for_nodes
+from mainstem.standalone.moved_nodes import NODES_SECONDS, views_of, wait_for_nodes
 from tests.serve.fleet import Fleet
 from tests.serve.played import PlayedJob, cutover
 from tests.support.live import live_registry, log_connection, registry_url
@@ -62,4 +63,12 @@ def test_a_view_that_has_not_moved_in_time_is_told(job, tmp_path):
         (late,) = wait_for_nodes(fleet.connection, moves_of(job, cutover(fleet, (job, "2")).token), timeout_seconds=0.2)
         assert not late.moved
         assert "not as far as the token" in late.why
+
+        def given_up(_):
+            raise InterruptedError
+
+        began = SystemClock().monotonic()
+        with pytest.raises(InterruptedError):  # after one round, not after a minute
+            wait_for_nodes(fleet.connection, moves_of(job, cutover(fleet, (job, "1")).token), pause=given_up)
+        assert SystemClock().monotonic() - began < NODES_SECONDS / 2
         write_catalog(fleet.connection, {"node:answers": None})

@@ -3,7 +3,9 @@
 /jobs/<name>                                 the page; /jobs/<name>/versions is what it begins with
 POST /jobs/<name>/cutover {"version": "2"}   and diff {"left": "1", "right": "2"}, revert, reprocess: 202 with what was
                                              begun, which the events tell of; 409 while one goes on
+                                             404 where there is no such job, 429 where too many go on of others
 POST /operations/<id>/give-up                end it while it waits
+/operations/<id>/result                      what it has found, as JSON; 404 once it is not kept any more
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 from mainstem.core import UserError
 from mainstem.core.bodies import Bodies
 from mainstem.dash.operations import KINDS, NEEDED, OPTIONAL, Commands, Done, Going, Operations
-from mainstem.dash.web import Threads, answering, json_answer, number, page
+from mainstem.dash.web import HEADERS, Threads, UnknownJob, answering, json_answer, number, page
 
 MOST_BODY_BYTES = 4096
 BODY_SECONDS = 10.0
@@ -48,6 +50,7 @@ class Jobs:
             Route("/jobs/{name}", page("job")),
             Route("/jobs/{name}/versions", answering(self._versions)),
             *(Route(f"/jobs/{{name}}/{kind}", answering(self._starting(kind)), methods=["POST"]) for kind in KINDS),
+            Route("/operations/{id}/result", answering(self._result)),
             Route("/operations/{id}/give-up", answering(self._give_up), methods=["POST"]),
         ]
 
@@ -66,10 +69,17 @@ class Jobs:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise UserError(f'expected {{"version": "2"}}, found something else: {error}') from None
             _check(kind, asked)
-            begun = self._operations.start(self._tasks(), kind, request.path_params["name"], asked)
+            job = request.path_params["name"]
+            if not await self._threads.call(self._commands.knows, job):
+                raise UnknownJob(f"job {job}: no such job runs, or has run", hint="`mainstem job list` shows the jobs")
+            begun = self._operations.start(self._tasks(), kind, job, asked)
             return json_answer(begun, 202)
 
         return start
+
+    async def _result(self, request: Request) -> Response:
+        found = self._operations.result(number(request.path_params["id"], "id") or 0)
+        return Response(found, media_type="application/json", headers=HEADERS)
 
     async def _give_up(self, request: Request) -> Response:
         self._operations.give_up(number(request.path_params["id"], "id") or 0)
@@ -85,6 +95,9 @@ def _check(kind: str, asked: Mapping[str, str]) -> None:
 
 class NoCommands:
     """Of a dashboard that only shows."""
+
+    def knows(self, _job: str) -> bool:
+        return True
 
     def versions(self, job: str) -> None:
         raise UserError(f"job {job}: nothing can be done from this dashboard")

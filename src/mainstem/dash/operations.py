@@ -5,7 +5,8 @@
                  └──another press: refused, since it goes on; "give up" ends it while it waits
 
 What ends before its last step has changed nothing; so has what a gateway that stops leaves behind. Operations are in
-memory only: what they change is in the log.
+memory only: what they change is in the log. Of those that have ended the last few are kept. Their states go to every
+page with each event; what an operation has found is asked for by its number, once.
 """
 
 import asyncio
@@ -19,11 +20,12 @@ from mainstem.core import MainstemError, Retriable
 from mainstem.core.clock import Clock
 from mainstem.core.logging import get_logger
 from mainstem.dash.state import Operation
-from mainstem.dash.web import Busy, Threads
+from mainstem.dash.web import Busy, NoResult, Overloaded, Threads
 
 log = get_logger()
 
 AT_ONCE = 8
+MOST_ENDED = 20
 
 
 class GivenUp(Retriable):
@@ -31,11 +33,11 @@ class GivenUp(Retriable):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What an operation has led to: lines for people, and the token of what it wrote; `result` is for its page."""
+    """What an operation has led to: lines for people, and the token of what it wrote; `result` is JSON for its page."""
 
     lines: list[str]
     basis: str = ""
-    result: Any = None
+    result: str = ""
 
 
 class Going:
@@ -60,6 +62,10 @@ class Going:
 
 class Commands(Protocol):
     """What can be done to a job; who builds the node knows how. All of it blocks."""
+
+    def knows(self, job: str) -> bool:
+        """Whether there is such a job."""
+        ...
 
     def versions(self, job: str) -> Any:
         """Its versions, and which are ready."""
@@ -99,13 +105,15 @@ class Operations:
         self._threads = Threads(AT_ONCE, most_waiting=0)
         self._last: dict[tuple[str, str], Operation] = {}
         self._going: dict[tuple[str, str], Going] = {}
+        self._results: dict[int, str] = {}
         self._count = 0
 
     def start(self, tasks: asyncio.TaskGroup, kind: str, job: str, asked: Mapping[str, str]) -> Operation:
-        """Begin.
+        """Begin. The job is one that there is.
 
         Raises:
-            Busy: one goes on.
+            Busy: one of its kind goes on.
+            Overloaded: too many of other jobs do.
         """
         place = job, KINDS[kind]
         if place in self._going:
@@ -113,6 +121,8 @@ class Operations:
                 f"{self._last[place].title} goes on already: it was asked for before",
                 hint="this page shows how far it is; it can be given up there",
             )
+        if len(self._going) >= AT_ONCE:
+            raise Overloaded(f"{len(self._going)} operations of other jobs go on", hint="wait for one, or give it up")
         self._count += 1
         began = self._clock.now_ms()
         title = TITLES[kind].format(job=job, **asked)
@@ -129,9 +139,20 @@ class Operations:
             if self._last[place].id == number:
                 going.give_up()
 
+    def result(self, number: int) -> str:
+        """What the operation has found, as JSON.
+
+        Raises:
+            NoResult: nothing, or so many have ended since that it is not kept.
+        """
+        try:
+            return self._results[number]
+        except KeyError:
+            raise NoResult(f"operation {number}: it has no result that is kept", hint="ask for it again") from None
+
     @property
     def all(self) -> list[Operation]:
-        """The last one of each kind of each job."""
+        """The last one of each kind of each job: those that go on, and the last `MOST_ENDED` of the others."""
         return sorted(self._last.values(), key=lambda each: each.id)
 
     def close(self) -> None:
@@ -149,7 +170,9 @@ class Operations:
         try:
             going.pause(0)  # the gateway may stop already
             done = await self._threads.call(self._commands.run, kind, job, asked, going)
-            end = {"state": "done", "lines": done.lines, "basis": done.basis, "result": done.result}
+            if done.result:
+                self._results[self._last[place].id] = done.result
+            end = {"state": "done", "lines": done.lines, "basis": done.basis, "has_result": bool(done.result)}
         except GivenUp as error:
             end = {"state": "given up", "lines": [str(error)]}
         except MainstemError as error:
@@ -158,7 +181,16 @@ class Operations:
             log.exception("dashboard_operation_failed", kind=kind, job=job)
             end = {"state": "failed", "lines": [f"{type(error).__name__}: {error}"]}
         del self._going[place]
+        self._last[place] = self._last.pop(place)  # in the order in which they have ended
+        self._forget()
         self._change(place, told="", ended_ms=self._clock.now_ms(), **end)
+
+    def _forget(self) -> None:
+        ended = [place for place in self._last if place not in self._going]
+        for place in ended[:-MOST_ENDED]:
+            del self._last[place]
+        kept = {each.id for each in self._last.values()}
+        self._results = {number: result for number, result in self._results.items() if number in kept}
 
     def _change(self, place: tuple[str, str], **changes: Any) -> None:
         self._last[place] = msgspec.structs.replace(self._last[place], **changes)

@@ -1,7 +1,5 @@
 """What the dashboard shows of a running project, at one moment. Who builds the node fills it in."""
 
-from typing import Any
-
 import msgspec
 
 
@@ -93,7 +91,7 @@ class View(msgspec.Struct, frozen=True):
 
 class Operation(msgspec.Struct, frozen=True):
     """What somebody has asked for: `state` is running, done, failed or given up; `told` what it waits for, `lines` what
-    became of it, `basis` the token of what it wrote, `result` what its page shows.
+    became of it, `basis` the token of what it wrote. What it `has_result` of is asked for by its `id`.
     """
 
     id: int
@@ -106,7 +104,7 @@ class Operation(msgspec.Struct, frozen=True):
     told: str = ""
     lines: list[str] = []
     basis: str = ""
-    result: Any = None
+    has_result: bool = False
 
 
 class AuditResult(msgspec.Struct, frozen=True):

@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import heapq
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import UnknownTopic
@@ -108,11 +109,14 @@ class Tails:
         only = number(request.query_params.get("partition"), "partition")
         if self._pages >= MOST_PAGES:
             raise Overloaded(f"{self._pages} pages follow topics already", hint="close one, or pause it")
+        self._pages += 1  # before anything is waited for: others ask meanwhile
         follower = Follower(self._connection, request.path_params["name"], only)
-        await self._threads.call(follower.look)
-        return StreamingResponse(
-            self._events(follower), media_type="text/event-stream", headers={"cache-control": "no-store"}
-        )
+        try:
+            await self._threads.call(follower.look)
+        except BaseException:
+            self._done(follower)
+            raise
+        return _Stream(self._events(follower), lambda: self._done(follower))
 
     def leave(self) -> None:
         """All pages are done."""
@@ -122,20 +126,19 @@ class Tails:
         """Nothing is read any more."""
         self._threads.close()
 
+    def _done(self, follower: Follower) -> None:
+        self._pages -= 1
+        self._threads.later(follower.close)
+
     async def _events(self, follower: Follower) -> AsyncIterator[bytes]:
-        self._pages += 1
-        try:
-            yield b"retry: 1000\n\n"
-            while not self._closed.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._closed.wait(), EVERY_SECONDS)
-                    break
-                news = await self._look(follower)
-                if news != News():
-                    yield b"data: " + msgspec.json.encode(news) + b"\n\n"
-        finally:
-            self._pages -= 1
-            self._threads.later(follower.close)
+        yield b"retry: 1000\n\n"
+        while not self._closed.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), EVERY_SECONDS)
+                break
+            news = await self._look(follower)
+            if news != News():
+                yield b"data: " + msgspec.json.encode(news) + b"\n\n"
 
     async def _look(self, follower: Follower) -> News:
         try:
@@ -144,3 +147,19 @@ class Tails:
             return News(error=f"{error}: it was deleted")
         except MainstemError as error:
             return News(error=str(error))
+
+
+class _Stream(StreamingResponse):
+    """Events; `done` is called once whoever has asked is gone, also before the first of them: then they never begin,
+    and nothing in them would be called.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], done: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._done = done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._done()

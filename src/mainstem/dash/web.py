@@ -46,6 +46,14 @@ class Overloaded(Retriable):
     """Others ask too much at once."""
 
 
+class UnknownJob(UserError):
+    """There is no such job."""
+
+
+class NoResult(UserError):
+    """An operation has found nothing to show, or is not kept any more."""
+
+
 class Threads:
     """Where calls that block are made: of the dashboard's own, so that what waits here holds up nobody else in its
     process, and the other way round.
@@ -86,7 +94,7 @@ def json_answer(content: Any, code: int = 200) -> Response:
 def told(error: MainstemError) -> Response:
     """An error as the pages show it."""
     match error:
-        case UnknownTopic() | UnknownView():
+        case UnknownTopic() | UnknownView() | UnknownJob() | NoResult():
             code = 404
         case UserError():
             code = 400

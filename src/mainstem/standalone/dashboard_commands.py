@@ -5,9 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from mainstem.client.catalog import entries, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
-from mainstem.dash.operations import Done, Going
+from mainstem.dash.operations import Done, GivenUp, Going
 from mainstem.process.cutover import Moves, Waiting, cutover, revert
 from mainstem.standalone.command_process import run_command
 from mainstem.standalone.job_versions import JobVersion, job_versions
@@ -42,6 +43,11 @@ class DashboardCommands:
             "reprocess": self._reprocess,
             "diff": self._diff,
         }
+
+    def knows(self, job: str) -> bool:
+        """Whether the catalog has the job, or one of its versions waits for its first start."""
+        waiting = {task.name.removeprefix("job ").rpartition("@")[0] for task in tasks_of(self._data)}
+        return job in waiting or job in entries(read_catalog(self._connection), "job")
 
     def versions(self, job: str) -> list[JobVersion]:
         """The versions of a job, and which are ready."""
@@ -97,9 +103,11 @@ class DashboardCommands:
             for view in wait_for_views(self._project, self._data, moves.moves, pause=going.pause):
                 to = f"leads to {view.table}"
                 lines.append(f"{view.path} {to if view.moved else f'{to} once that is there'}")
-            for node in wait_for_nodes(self._connection, moves):
+            for node in wait_for_nodes(self._connection, moves, pause=going.pause):
                 name = f"view {node.view} of node {node.node}"
                 lines.append(f"{name} answers by it" if node.moved else f"{name} has not moved yet: {node.why}")
+        except GivenUp:
+            lines.append("views follow by themselves: nobody waited for them any more")
         except MainstemError as error:
             lines.append(f"whether views have followed is not known: {error}")
         return Done(lines, moves.basis)

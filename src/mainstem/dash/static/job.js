@@ -213,7 +213,13 @@ function fillOperation(element, operation) {
   if (element.dataset.state === operation.state) return;
   element.dataset.state = operation.state;
   part("lines").replaceChildren(...operation.lines.map((line) => make("li", { class: operation.state === "failed" ? "bad" : "" }, line)));
-  if (operation.kind === "diff" && operation.result) part("result").replaceChildren(...difference(exactly(operation.result)));
+  if (operation.kind === "diff" && operation.has_result) showResult(part("result"), operation.id);
+}
+
+// It may be large, so no event has it.
+async function showResult(element, id) {
+  const found = await ask(where("operations", String(id), "result"), {}, exactly).catch(tell);
+  if (found) element.replaceChildren(...difference(found.answer));
 }
 
 // Counts, the columns that differ, and rows as examples.
