@@ -1,13 +1,19 @@
 import json
 import signal
+import socket
 import subprocess
 import sys
 
 import httpx
 import pytest
 
+from mainstem.connect.gateway import Gateway
+from mainstem.connect.gateway_config import GatewayConfig
+from mainstem.dash.app import Dashboard
+from mainstem.dash.state import State
 from tests.support import processes
 from tests.support.ports import free_port
+from tests.support.serving import served
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +61,27 @@ def test_other_pages_are_refused(url):
     answer = httpx.post(f"{url}/audit", headers={"origin": "http://other.example"})
     assert answer.status_code == 403
     assert httpx.get(f"{url}/topics/odd/records", headers={"host": "other.example"}).status_code == 403
+
+
+def test_pages_of_other_ports_press_no_buttons(url):
+    """One at localhost:8888 could have any job built anew, which runs the project's code."""
+    for path in ("/audit", "/jobs/none/reprocess", "/operations/1/give-up"):
+        assert httpx.post(url + path, headers={"origin": "http://localhost:8888"}).status_code == 403
+    assert httpx.post(f"{url}/operations/1/give-up", headers={"origin": url}).status_code == 202
+    assert httpx.post(f"{url}/operations/1/give-up").status_code == 202
+
+
+def test_a_listener_for_all_is_asked_by_its_addresses_and_its_own_name(shop):
+    """A page whose name was made to mean this machine read all topics."""
+    dashboard = Dashboard(shop.connection, State, listen="0.0.0.0:9600")
+    gateway = Gateway(
+        shop.connection, GatewayConfig(listen="0.0.0.0:9600"), on_taken_over=lambda: None, doors=[dashboard]
+    )
+    with served(gateway.app, timeout_graceful_shutdown=1) as url:
+        for host, code in [("evil.example", 403), ("10.0.0.5:9600", 200), (socket.gethostname(), 200)]:
+            assert httpx.get(f"{url}/topics/odd/records", headers={"host": host}).status_code == code
+        events = httpx.post(f"{url}/v1/topics/odd/events", json=[], headers={"host": "collector.example"})
+        assert events.status_code != 403
 
 
 def test_errors_have_their_codes(url):

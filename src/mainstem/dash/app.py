@@ -31,6 +31,7 @@ from mainstem.dash.jobs import Jobs, NoCommands
 from mainstem.dash.live import Live
 from mainstem.dash.nodes import Nodes
 from mainstem.dash.operations import Commands, Operations
+from mainstem.dash.own_pages import OwnPages, own_names
 from mainstem.dash.state import AuditResult, State
 from mainstem.dash.tails import Tails
 from mainstem.dash.views import Views
@@ -50,6 +51,7 @@ class Dashboard:
         nodes: the serving nodes that views are asked of.
         commands: what can be done to jobs.
         clock: what rates are measured with.
+        listen: HOST:PORT of the gateway.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class Dashboard:
         nodes: Nodes | None = None,
         commands: Commands | None = None,
         clock: Clock | None = None,
+        listen: str = "",
     ) -> None:
-        self._connection = connection
+        self._connection, self._listen = connection, listen
         self._threads = Threads()
         self._nodes = nodes or Nodes({}, dict)
         self._views = Views(self._nodes, self._threads)
@@ -74,7 +77,8 @@ class Dashboard:
         self._tasks: asyncio.TaskGroup | None = None
 
     def routes(self) -> Sequence[BaseRoute]:
-        return [
+        names = own_names(self._listen)
+        found = [
             Route("/", _root()),
             Route("/static/{file}", _static),
             Route("/topics/{name}", page("topic")),
@@ -86,6 +90,9 @@ class Dashboard:
             Route("/events", self._events),
             Route("/audit", self._audit, methods=["POST"]),
         ]
+        for route in found:
+            route.app = OwnPages(route.app, names)  # the other doors of the gateway take programs under any name
+        return found
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from mainstem.core import UserError
 from mainstem.core.bodies import Bodies
@@ -45,7 +45,7 @@ class Jobs:
         self._commands, self._operations, self._threads, self._tasks = commands, operations, threads, tasks
         self._bodies = Bodies(64 * MOST_BODY_BYTES, seconds=BODY_SECONDS)
 
-    def routes(self) -> Sequence[BaseRoute]:
+    def routes(self) -> Sequence[Route]:
         return [
             Route("/jobs/{name}", page("job")),
             Route("/jobs/{name}/versions", answering(self._versions)),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from mainstem.client.basis import HEADER, parse
 from mainstem.core.bodies import Bodies
@@ -36,7 +36,7 @@ class Views:
         self._nodes, self._threads = nodes, threads
         self._bodies = Bodies(16 * MOST_BODY_BYTES, seconds=BODY_SECONDS)
 
-    def routes(self) -> Sequence[BaseRoute]:
+    def routes(self) -> Sequence[Route]:
         at = "/views/{node}/{view}"
         return [
             Route(at, page("view")),

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -66,7 +67,8 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     connection, name = Connection(bootstrap, config.security), project_name(project)
     nodes = Nodes(config.serve, lambda: read_catalog(connection))
     commands = DashboardCommands(project, data, connection)
-    dashboard = Dashboard(connection, lambda: dashboard_state(data, connection, name, nodes), nodes, commands)
+    read = partial(dashboard_state, data, connection, name, nodes)
+    dashboard = Dashboard(connection, read, nodes, commands, listen=gateway)
     room.run(connection, settings, on_ready=lambda at: say_ready(f"listening on {at}"), doors=[dashboard])
 
 
