@@ -2,7 +2,6 @@ import asyncio
 import contextlib
 import random
 import threading
-import time
 
 from mainstem.core import Retriable, SystemClock
 from mainstem.dash import live
@@ -25,11 +24,12 @@ class Reads:
     def __init__(self):
         self.count = 0
         self.error = None
-        self.takes = 0
+        self.go_on = threading.Event()  # while it is not set, a state takes long
+        self.go_on.set()
 
     def __call__(self):
         self.count += 1
-        time.sleep(self.takes)
+        assert self.go_on.wait(30)
         if self.error:
             raise self.error
         return State(self.count, nodes=[Node("topic:a", "topic", "a", self.count * 10)])
@@ -160,13 +160,19 @@ def test_listeners_come_and_go_at_any_time_and_each_is_told(monkeypatch):
     """Whatever comes between: a state that takes long, one that fails, others that leave while it is read."""
     chance = random.Random(7)
 
+    async def turns(most):
+        for _ in range(chance.randrange(most)):
+            await asyncio.sleep(0)
+
     async def one(of_it, reads):
         for _ in range(40):
             states = of_it.listen()
             if chance.random() < 0.3:  # it leaves before anything has come
+                reads.go_on.clear()
                 task = asyncio.ensure_future(anext(states))
-                await asyncio.sleep(chance.choice([0, 0.001, 0.01]))
+                await turns(20)
                 task.cancel()
+                reads.go_on.set()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
             else:
@@ -174,8 +180,7 @@ def test_listeners_come_and_go_at_any_time_and_each_is_told(monkeypatch):
                     await anext(states)
             await states.aclose()
             reads.error = chance.choice([None, None, Retriable("gone"), ValueError("bad")])
-            reads.takes = chance.choice([0, 0, 0.001, 0.02])
-            await asyncio.sleep(chance.choice([0, 0, 0.002, 0.03]))
+            await turns(30)
 
     async def work(of_it, reads):
         monkeypatch.setattr(live, "RECENT_SECONDS", 0.005)

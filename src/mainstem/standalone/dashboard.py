@@ -1,8 +1,9 @@
 """What the dashboard shows: the overview, and who writes and reads what."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -11,6 +12,7 @@ from mainstem.client.catalog import previous_versions, read_catalog, sinks_of, t
 from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, SOURCES, job_key
+from mainstem.client.progress import NextOffsets
 from mainstem.client.writer import SourceState
 from mainstem.connect.sources.postgres_pgoutput import format_lsn
 from mainstem.core import SystemClock
@@ -20,6 +22,9 @@ from mainstem.dash.nodes import Nodes
 from mainstem.dash.state import Edge, JobVersion, Node, Process, State, View
 from mainstem.standalone.dashboard_views import view_nodes, view_states
 from mainstem.standalone.overview import JobState, Overview, ReaderLine, SourceLine, overview
+
+Part: TypeAlias = tuple[list[Node], set[Edge]]
+"""Nodes of one kind, and what leads to them or away from them; also to what is not there."""
 
 
 def dashboard_state(data: Path, connection: Connection, project: str, nodes: Nodes | None = None) -> State:
@@ -40,47 +45,23 @@ def dashboard_state(data: Path, connection: Connection, project: str, nodes: Nod
     partitions = {name: each.partitions for name, each in existing.items() if not name.startswith("_")}
     ends = topics.stable_offsets(connection, partitions)
     tasks = {task.name: task for task in seen.tasks}
-    found = [_topic(name, offsets) for name, offsets in sorted(ends.items())]
-    edges: set[Edge] = set()
-
     written = read_state(connection, SOURCES, SourceState) if SOURCES in existing else {}
-    sources = {line.source: line for line in seen.sources}
-    sources |= {name: SourceLine(name, {}, 0) for name in _named(tasks, "source ") if name not in sources}
-    for name, line in sources.items():
-        found.append(_source(line, tasks.get(f"source {name}")))
-        edges |= {Edge(f"source:{name}", f"topic:{topic}") for topic in getattr(written.get(name), "written", {})}
-    for name, entry in topic_entries(catalog).items():
-        if (entry.producer or "").startswith("source:"):
-            edges.add(Edge(str(entry.producer), f"topic:{name}"))
-
-    for job in seen.jobs:
-        found.append(_job(job))
-        edges |= {Edge(f"topic:{topic}", found[-1].id) for topic in job.inputs.values()}
-        edges.add(Edge(found[-1].id, f"topic:{job.output}"))
-
-    jobs = {job_key(job.job, job.version) for job in seen.jobs}
-    sinks = sinks_of(catalog)
-    for name in sorted({*sinks, *_named(tasks, "sink ")}):
-        about = sinks.get(name, {})
-        reader = about.get("reader", name)
-        lines = [line for line in seen.readers if line.reader == reader and line.reader not in jobs]
-        found.append(_sink(name, lines, tasks.get(f"sink {name}")))
-        pattern = about.get("pattern")
-        matched = {topic for topic in ends if pattern is not None and re.fullmatch(pattern, topic)}
-        read = matched | set(about.get("topics", ())) | {line.topic for line in lines}
-        edges |= {Edge(f"topic:{topic}", f"sink:{name}") for topic in read}
-
-    previous = previous_versions(catalog)
     views: list[View] = []
     if nodes is not None:
         nodes.see(catalog)
         views = view_states(nodes, ends, seen.views)
-        cards, reads = view_nodes(views)
-        found += cards
-        edges |= reads
-
+    parts = [
+        _topics(ends, catalog),
+        _sources(seen, tasks, written),
+        _jobs(seen),
+        _sinks(seen, tasks, sinks_of(catalog), ends.keys()),
+        view_nodes(views),
+    ]
+    found = [node for cards, _ in parts for node in cards]
     known = {node.id for node in found}
-    drawn = sorted((e for e in edges if {e.source, e.target} <= known), key=lambda edge: (edge.source, edge.target))
+    edges = {edge for _, each in parts for edge in each if {edge.source, edge.target} <= known}
+    drawn = sorted(edges, key=lambda edge: (edge.source, edge.target))
+    previous = previous_versions(catalog)
     return State(
         SystemClock().now_ms(),
         project,
@@ -93,7 +74,57 @@ def dashboard_state(data: Path, connection: Connection, project: str, nodes: Nod
     )
 
 
-def _named(tasks: dict[str, TaskState], kind: str) -> list[str]:
+def _topics(ends: NextOffsets, catalog: Mapping[str, dict[str, Any]]) -> Part:
+    """All topics, and which source the catalog says writes one."""
+    edges = {
+        Edge(entry.producer, f"topic:{name}")
+        for name, entry in topic_entries(catalog).items()
+        if entry.producer is not None and entry.producer.startswith("source:")
+    }
+    return [_topic(name, offsets) for name, offsets in sorted(ends.items())], edges
+
+
+def _sources(seen: Overview, tasks: Mapping[str, TaskState], written: Mapping[str, SourceState]) -> Part:
+    """Those that have written, and those whose process has begun; each with the topics that it has written."""
+    lines = {line.source: line for line in seen.sources}
+    lines |= {name: SourceLine(name, {}, 0) for name in _named(tasks, "source ") if name not in lines}
+    edges = {
+        Edge(f"source:{name}", f"topic:{topic}") for name in lines if name in written for topic in written[name].written
+    }
+    return [_source(line, tasks.get(f"source {name}")) for name, line in lines.items()], edges
+
+
+def _jobs(seen: Overview) -> Part:
+    """Each version, with what it reads and writes."""
+    nodes, edges = [], set()
+    for job in seen.jobs:
+        node = _job(job)
+        nodes.append(node)
+        edges |= {Edge(f"topic:{topic}", node.id) for topic in job.inputs.values()}
+        edges.add(Edge(node.id, f"topic:{job.output}"))
+    return nodes, edges
+
+
+def _sinks(
+    seen: Overview, tasks: Mapping[str, TaskState], sinks: Mapping[str, dict[str, Any]], topics: Iterable[str]
+) -> Part:
+    """Those of the catalog, and those whose process has begun; each with the topics that it is told to read, or says
+    that it has.
+    """
+    nodes, edges = [], set()
+    jobs = {job_key(job.job, job.version) for job in seen.jobs}
+    for name in sorted({*sinks, *_named(tasks, "sink ")}):
+        about = sinks.get(name, {})
+        reader, pattern = about.get("reader", name), about.get("pattern")
+        lines = [line for line in seen.readers if line.reader == reader and line.reader not in jobs]
+        nodes.append(_sink(name, lines, tasks.get(f"sink {name}")))
+        matched = {topic for topic in topics if pattern is not None and re.fullmatch(pattern, topic)}
+        read = matched | set(about.get("topics", ())) | {line.topic for line in lines}
+        edges |= {Edge(f"topic:{topic}", f"sink:{name}") for topic in read}
+    return nodes, edges
+
+
+def _named(tasks: Mapping[str, TaskState], kind: str) -> list[str]:
     return [name.removeprefix(kind) for name in tasks if name.startswith(kind)]
 
 
