@@ -56,7 +56,7 @@ def test_input_that_was_made_anew_is_refused_in_a_batch_and_at_the_start(log_con
     for look in (topics.check, lambda: begun(log_connection, names, marker_of(names, topics))):
         with pytest.raises(TopicLost, match=f"topic {names[0]} was deleted since job enriched has read it") as lost:
             look()
-        assert "set another version under [jobs.enriched]" in lost.value.hint
+        assert "`mainstem job reprocess enriched --anyway`" in lost.value.hint
     begun(log_connection, names, marker_of(names, topics, read=0)).check()  # nothing was read of it
     begun(log_connection, names, marker_of(names, None)).check()  # of before ids were kept
 

@@ -8,6 +8,7 @@ import pytest
 from mainstem.client.topics import TopicDescription
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
+from mainstem.process.another_version import instead_of_retired
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.frozen import freeze
 from mainstem.process.plan import plan
@@ -154,7 +155,7 @@ def test_what_would_change_against_what_runs(spark, project, tmp_path):
 
     (project / "jobs.py").write_text(JOBS)
     (data / "jobs" / "priced@1" / RETIRED_FILE).touch()
-    refused = "REFUSED: job priced@1 was retired; set another version under [jobs.priced]"
+    refused = f"REFUSED: job priced@1 was retired; {instead_of_retired('priced')}"
     assert refused in plan(load_project(project), spark, registry=registry, topics=topics, data=data).changes
 
 

@@ -27,7 +27,7 @@ def test_a_version_is_retired_once_the_project_asks_for_another(project, tmp_pat
         retire(log_connection, data, "job", "2", project)
     with pytest.raises(UserError, match=r"job job@1 is what .*mainstem\.toml asks for") as refused:
         retire(log_connection, data, "job", "1", project)
-    assert "set another version under [jobs.job]" in refused.value.hint
+    assert "`mainstem job reprocess job --anyway`" in refused.value.hint
     assert [each.jobs for each in assignments(project, data, clock)] == [(("job", "1"),)]
 
     (project / "mainstem.toml").write_text('[jobs.job]\nversion = "2"\n')

@@ -21,9 +21,11 @@ from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic,
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
 from mainstem.process import sink_checkpoint
+from mainstem.process.another_version import start_another
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.offsets import read_plan
 from mainstem.process.project import Input, JobConfig, load_job_configs, load_project
+from mainstem.process.reprocess import reprocess
 from mainstem.process.retire import retire
 from mainstem.process.run import InputMissing, _check_sources, _config, _configs
 from mainstem.process.sink_decision import SinkRefused
@@ -644,7 +646,7 @@ def test_input_that_was_deleted_is_told_with_what_to_do(
             f"records of {topic} are gone that it has not read: deleted with their topic, or by its retention"
         )
         assert failure.needs_a_person
-        assert "set another version under [jobs.bereft]" in failure.hint
+        assert failure.hint == start_another("bereft")
 
     delete(log_connection, [topic])
     refused(driver)
@@ -688,6 +690,11 @@ def test_an_output_that_is_made_anew_while_its_job_runs_is_not_gone_on_with(
     run_until(driver, lambda: "passing@1" in driver.retries.failed, refused=("passing@1",))
     assert f"topic {shop}.passing was deleted with what job passing has" in driver.retries.failed["passing@1"].error
     assert read_all(log_connection, f"{shop}.passing") == []
+    # What its hint says, done: the same code, from the beginning, into a topic of its own.
+    assert driver.retries.failed["passing@1"].hint == start_another("passing")
+    asked = reprocess(log_connection, project, tmp_path / "data", "passing", anyway=True)
+    driver.take_on([("passing", asked.version)])
+    run_until(driver, lambda: len(read_all(log_connection, asked.output)) == 2, refused=("passing@1",))
 
 
 @pytest.mark.spark
@@ -753,7 +760,7 @@ def test_rows_that_fit_no_more_into_a_versions_shape_stop_it_and_are_read_by_the
         failure.error,
     )
     assert failure.needs_a_person
-    assert f"set another version under [jobs.{job}]" in failure.hint
+    assert start_another(job) in failure.hint
     assert len(read_all(log_connection, f"{shop}.slim")) == 1
 
     write_project(project, shop, jobs, f'[jobs.{job}]\nversion = "2"\n')
@@ -872,7 +879,7 @@ def test_a_schema_that_the_registry_has_lost_is_told_and_not_waited_for(
         f"topic {shop}.orders: schema id 1000000, in whose shape this version reads it, is not registered"
     )
     assert failure.needs_a_person
-    assert "set another version under [jobs.lost]" in failure.hint
+    assert start_another("lost") in failure.hint
 
 
 def test_an_input_that_was_read_and_deleted_is_not_waited_for_after_a_restart(
@@ -903,7 +910,7 @@ def test_an_input_that_was_read_and_deleted_is_not_waited_for_after_a_restart(
     failure = start_after(5).retries.failed["bereaved@1"]
     assert failure.error.startswith(f"topic {shop}.later was deleted since job bereaved has read it")
     assert failure.needs_a_person
-    assert "set another version under [jobs.bereaved]" in failure.hint
+    assert start_another("bereaved") in failure.hint
 
 
 def test_a_job_that_reads_another_by_its_name_is_told_where_no_version_writes_what_it_reads(

@@ -154,7 +154,7 @@ def open_version(data: Path, sha: str, project: Path | None = None) -> Version:
     if found != sha:
         raise CorruptData(
             f"{directory}: frozen as {sha}, found {found}: somebody edited it",
-            hint="bring back the files; to change a job, edit the project and give the job a new version",
+            hint="bring back the files; to change a job, edit the project; `mainstem job reprocess JOB` starts a version of that",
         )
     if project is not None:
         manifest = msgspec.structs.replace(manifest, origin=str(project.resolve()))

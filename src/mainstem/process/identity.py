@@ -13,6 +13,7 @@ from mainstem.client.errors import UnknownTopic
 from mainstem.client.progress import Marker
 from mainstem.client.topics import topic_ids
 from mainstem.core import Retriable, UserError
+from mainstem.process.another_version import start_another
 
 
 class TopicLost(UserError):
@@ -90,7 +91,7 @@ def lost_input(job: str, topic: str) -> TopicLost:
     return TopicLost(
         f"topic {topic} was deleted since job {job} has read it; of one that was made anew it would leave out the first "
         "records",
-        hint=f"set another version under [jobs.{job}]: it reads what there is from the beginning",
+        hint=start_another(job),
     )
 
 
@@ -98,7 +99,7 @@ def lost_output(job: str, topic: str) -> TopicLost:
     """The output of a version is not there any more, or has another's records."""
     return TopicLost(
         f"topic {topic} was deleted with what job {job} has written; it would go on without that",
-        hint=f"set another version under [jobs.{job}]: it reads its inputs from the beginning, and writes a topic of its own",
+        hint=start_another(job),
     )
 
 

@@ -25,6 +25,7 @@ from mainstem.core import MainstemError, SystemClock, UserError
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, call, describe, milliseconds, place_of
+from mainstem.process.another_version import start_another
 from mainstem.process.declare import Job, Location
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import (
@@ -303,7 +304,7 @@ class RunningJob:
             None,
             f"topic {topic}: schema {schema_id} does not fit into the shape in which this version has read since its "
             f"start: {reason}",
-            hint=f"set another version under [jobs.{self.spec.name}]: it reads in the shape of now, from the beginning",
+            hint=start_another(self.spec.name),
         )
 
     def _refuse_damage(self, query: "StreamingQuery") -> None:
@@ -323,7 +324,7 @@ class RunningJob:
                 None,
                 f"records of {', '.join(each.topic for each in self.spec.inputs)} are gone that it has not read: deleted "
                 "with their topic, or by its retention",
-                hint=f"set another version under [jobs.{self.spec.name}]: it reads what there is from the beginning",
+                hint=start_another(self.spec.name),
             )
 
     def _learn(self, schema_id: int, topic: str) -> None:

@@ -11,6 +11,7 @@ from mainstem.client.internal import job_key
 from mainstem.client.topics import TopicDescription
 from mainstem.core import UserError
 from mainstem.process.analysis import analyse
+from mainstem.process.another_version import instead_of_retired
 from mainstem.process.frozen import code_hash
 from mainstem.process.project import Project, TopicSpec
 from mainstem.process.run import input_type, nobody_writes
@@ -270,7 +271,7 @@ def _job_changes(
     changes = []
     fixed = read_fixed(data / "jobs" / job_key(name, version)) if data is not None else None
     if data is not None and is_retired(data, name, version):
-        changes.append(f"REFUSED: job {name}@{version} was retired; set another version under [jobs.{name}]")
+        changes.append(f"REFUSED: job {name}@{version} was retired; {instead_of_retired(name)}")
     elif data is not None and fixed is None and (other := writer_of(data, output)) is not None:
         changes.append(
             f"REFUSED: job {name}@{version} writes topic {output}, as job {other.job}@{other.version} does; "

@@ -4,6 +4,7 @@
 before the fourth step has started nothing; after it the `up` that runs starts the version, or the next one does.
 """
 
+import glob
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from mainstem.process.frozen import check_whole, freeze
 from mainstem.process.project import load_project
 from mainstem.process.readiness import Pin, look
 from mainstem.process.retire import hold_catalog
-from mainstem.process.versions import Asked, all_versions, free_version, output_topic, write_asked
+from mainstem.process.versions import (
+    Asked,
+    all_versions,
+    free_version,
+    output_topic,
+    read_asked,
+    read_fixed,
+    write_asked,
+)
 
 
 class SameCode(UserError):
@@ -94,7 +103,9 @@ def wait_ready(connection: Connection, job: str, version: str, waiting: Waiting 
 
 
 def _check_started(data: Path, job: str) -> None:
-    if not any(each.job == job for each in all_versions(data)):
+    """See that a version was started, or asked for, from here; it may be retired since."""
+    homes = (data / "jobs").glob(f"{glob.escape(job)}@*")
+    if not any(read_fixed(home) or read_asked(home) for home in homes):
         raise UserError(
             f"job {job}: expected a version that was started from {data}, found none",
             hint="`mainstem up` starts the first one",

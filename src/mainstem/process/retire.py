@@ -19,6 +19,7 @@ from mainstem.core import UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.core.files import write_atomically
 from mainstem.core.locks import hold
+from mainstem.process.another_version import before_it_is_retired
 from mainstem.process.project import load_project
 from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, all_versions, newest, read_asked, read_fixed
 
@@ -57,7 +58,7 @@ def retirable(
         if job in project.jobs and (asked == version or (not asked and lives == {version})):
             raise UserError(
                 f"job {job_key(job, version)} is what {directory / PROJECT_FILE} asks for",
-                hint=f"first set another version under [jobs.{job}], or take the job out of the code",
+                hint=before_it_is_retired(job),
             )
     if not force:
         _check_unneeded(read_catalog(connection), job, version)

@@ -28,6 +28,7 @@ from mainstem.core import Clock, MainstemError, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, analyse, describe, recall, remember
 from mainstem.process.announce import announce
+from mainstem.process.another_version import start_another
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import Follower
@@ -510,13 +511,13 @@ def _check_fixed(fixed: Fixed | None, config: JobConfig, version: Version, name:
     if fixed.sha != version.sha:
         raise UserError(
             f"job {name}@{config.version} runs from the sources {fixed.sha}, these are {version.sha}",
-            hint=f"to run the edited code beside it, set another version under [jobs.{name}]",
+            hint=start_another(name, is_edited=True),
         )
     if fixed.state_partitions != config.state_partitions:
         raise UserError(
             f"job {name}@{config.version} has its state in {fixed.state_partitions} partitions, "
             f"[jobs.{name}] state_partitions = {config.state_partitions}",
-            hint="they are fixed for the life of a version; give the job a new version",
+            hint=f"they are fixed for the life of a version; {start_another(name)}",
         )
 
 
@@ -530,8 +531,7 @@ def _schema(registry: Registry, each: Input, topics: dict[str, TopicDescription]
         if fixed is not None and reader_id is not None and not _knows(registry, reader_id):
             raise SchemaLost(
                 f"topic {each.topic}: schema id {reader_id}, in whose shape this version reads it, is not registered",
-                hint="`_schemas` was deleted or this is another log: bring it back, or set another version under "
-                f"[jobs.{fixed.job}]",
+                hint=f"`_schemas` was deleted or this is another log: bring it back, or {start_another(fixed.job)}",
             ) from None
         raise InputMissing(f"topic {each.topic} has no schema yet") from None
 

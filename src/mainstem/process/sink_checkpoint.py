@@ -19,6 +19,7 @@ import msgspec
 from mainstem.core import CorruptData, UserError
 from mainstem.core.files import sync_directory
 from mainstem.core.logging import get_logger
+from mainstem.process.another_version import start_another
 from mainstem.process.offsets import read_plan
 from mainstem.process.sink_decision import SinkRefused
 
@@ -185,7 +186,8 @@ class Checkpoint:
         """What to do about a damaged file. Only what the log makes good again may be removed."""
         if _is_made_good(path, committed):
             return f"remove {path} and .{path.name}.crc beside it: the log makes good what they say"
-        return "bring back an unchanged copy of the checkpoint, or start a new version of the job"
+        job = self.directory.parent.name.rpartition("@")[0]
+        return f"bring back an unchanged copy of the checkpoint, or {start_another(job or 'JOB')}"
 
     def _newest(self, log: str, count: int) -> list[Path]:
         """The newest files of one of Spark's logs, the newest first."""

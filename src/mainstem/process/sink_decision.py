@@ -22,6 +22,7 @@ from enum import Enum
 
 from mainstem.client.progress import Marker, NextOffsets
 from mainstem.core import UserError
+from mainstem.process.another_version import start_another
 
 
 class Decision(Enum):
@@ -77,11 +78,11 @@ def decide(
     if batch < marker.batch:
         raise SinkRefused(
             f"{name}: batch {batch} is asked for, batch {marker.batch} is committed already: the checkpoint was rolled back",
-            hint=f"bring back the checkpoint as it was at batch {marker.batch}, or start a new version of the job",
+            hint=f"bring back the checkpoint as it was at batch {marker.batch}, or {start_another(marker.job)}",
         )
     raise SinkRefused(
         f"{name}: batch {batch} is asked for, batch {marker.batch} is the last that the log has: the log was rolled back",
-        hint=f"bring back the log that has batch {batch - 1}, or start a new version of the job",
+        hint=f"bring back the log that has batch {batch - 1}, or {start_another(marker.job)}",
     )
 
 
@@ -95,8 +96,8 @@ def check_owner(marker: Marker, checkpoint: str | None) -> None:
         this = "one that is new" if checkpoint is None else f"checkpoint {checkpoint}"
         raise SinkRefused(
             f"{marker.job}@{marker.version}: the last commit belongs to checkpoint {marker.checkpoint}, this is {this}",
-            hint=f"bring back the checkpoint {marker.checkpoint}; if it is lost, start a new version of the job "
-            "with a new output: a fresh checkpoint would read the input again and write everything twice",
+            hint=f"bring back the checkpoint {marker.checkpoint}: a fresh one would read the input again and write everything "
+            f"twice; if it is lost, {start_another(marker.job)}",
         )
 
 

@@ -20,6 +20,7 @@ from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.core.files import make_directory, write_atomically
 from mainstem.core.prepared import prepared
+from mainstem.process.another_version import instead_of_retired
 from mainstem.process.frozen import changed_since, check_whole, freeze, version_directory
 from mainstem.process.project import JobConfig, Project, load_project
 
@@ -196,7 +197,7 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
         if is_retired(data, name, version):
             raise UserError(
                 f"{directory / PROJECT_FILE}: job {job_key(name, version)} was retired and never runs again",
-                hint=f"set another version under [jobs.{name}], or take the job out of the code",
+                hint=instead_of_retired(name),
             )
         code[name, version] = current.sha
     for each in all_versions(data):
