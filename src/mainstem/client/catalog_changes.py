@@ -21,7 +21,7 @@ from mainstem.client.transaction import SharedTransaction
 from mainstem.core import Clock, MainstemError, SystemClock, TopicPartition
 
 PATIENCE_SECONDS = 60.0
-TRANSACTION_MS = 20_000
+TRANSACTION_MS = 10_000
 """What a process that is killed leaves open holds back those who follow the catalog for so long at most."""
 _MOST_PAUSE_SECONDS = 0.5
 
