@@ -46,7 +46,7 @@ def parse(text: str) -> Operation:
     if found is None:
         raise BadOperation(
             f"expected an operation, found {text[:60]!r}",
-            hint="x?, x+=5, x-=2, x*=2 or x/=3; numbers like 7, -7 and 0.25",
+            hint="x?, x+=5, x-=2, x*=2 or x/=3; names of up to 32 of a-z, 0-9 and _, a letter first; numbers like 7, -7 and 0.25",
         )
     operation = Operation(*found.groups())
     if operation.variable in RESERVED:

@@ -31,6 +31,7 @@ from check import Line
 from waiting import LONGEST_WAIT_S, Background, Stuck
 
 SESSIONS = 60
+TELL_EVERY = 100  # changes
 KILLS_EACH = 4  # evenly over the changes
 AFTER_ALL = datetime(2014, 1, 17, tzinfo=UTC)  # of the input
 CARRIER = "ZZ"  # no airline's: its flights are of the sessions alone
@@ -45,14 +46,24 @@ class Answers:
         nodes: addresses of the serving nodes, each with the same views.
         data: the data directory of `mainstem up`.
         check: raises where there is nothing to wait for any more.
+        tell: takes a line about how far it is.
     """
 
-    def __init__(self, database: str, gateway: str, nodes: list[str], data: Path, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: str,
+        gateway: str,
+        nodes: list[str],
+        data: Path,
+        check: Callable[[], None],
+        tell: Callable[[str], None],
+    ) -> None:
         self.posted = 0
+        self._tell = tell
         self._database, self._gateway, self._nodes, self._data, self._check = database, gateway, nodes, data, check
         self._reads: Counter[str] = Counter()
         self._old: Counter[str] = Counter()
-        self._kills = 0
+        self._read = self._kills = 0
         self._done = threading.Event()
         self._changed = threading.Semaphore(0)  # once for each change that was read
         self._lock = threading.Lock()
@@ -130,6 +141,9 @@ class Answers:
         self._count("through a job, by SQL", self._by_sql(http, change), seats)
         with self._lock:
             self._slowest = max(self._slowest, time.monotonic() - began)
+            self._read += 1
+            if self._read % TELL_EVERY == 0:
+                self._tell(f"  {self._read:,} changes read, {self._kills} kills")
 
     def _by_key(self, get: Callable[..., httpx.Response], tailnum: str) -> Any:
         answer = self._ask(lambda: get(self._at("planes/row"), params={"tailnum": tailnum, "timeout": 60}))

@@ -192,10 +192,10 @@ class Demo:
         self.timed("post weather", lambda: self.post("weather", truth.weather_events()))
         self.timed(f"post flights 1 to {early:,}", lambda: self.post("flights", islice(events, early)))
         p = watch.data_ends("flights")
-        self.waited("flights_enriched covers them (p)", watch, lambda: watch.unprocessed("flights_enriched", p))
+        self.waited("flights_enriched has them", "records", watch, lambda: watch.unprocessed("flights_enriched", p))
         self.timed("change planes and airports", lambda: change_database(self.fleet))
         q = mark_position(self.fleet)
-        self.waited("the log has the changes (q)", watch, lambda: watch.behind("fleet", q))
+        self.waited("the log has the changes", "bytes of the database's log", watch, lambda: watch.behind("fleet", q))
         self.transfers = self.started(Transfers(self.fleet, reader, self.check, self.pause))
         rejected = self.spoil()
         new_table = self.started(Background(lambda: self.see_table("flights.quarantine")))
@@ -208,15 +208,17 @@ class Demo:
         self.access_log.with_name("access.log.end").touch()
         self.timed("parts have been moved", self.transfers.finish)
         end = mark_position(self.fleet)
-        self.waited("the log has every change", watch, lambda: watch.behind("fleet", end))
+        self.waited(
+            "the log has every change", "bytes of the database's log", watch, lambda: watch.behind("fleet", end)
+        )
         outputs = ("flights_enriched", "delays_hourly", "aircraft_days", "access_requests", "access_sessions")
-        self.waited("every window and session is closed", watch, lambda: len(set(outputs) - watch.ended))
+        self.waited("every window and session is closed", "jobs", watch, lambda: len(set(outputs) - watch.ended))
         inputs = ("flights", "flights.quarantine", "weather", "access_log", "fleet.transactions")
         topics = (*inputs, *outputs, *(f"fleet.{table}" for table in TABLES))
         ends = watch.data_ends(*topics)
-        self.waited("the tables have everything", watch, lambda: watch.unread("lakehouse", ends))
+        self.waited("the tables have everything", "records", watch, lambda: watch.unread("lakehouse", ends))
         changed = {f"fleet.{table}": ends[f"fleet.{table}"] for table in TABLES}
-        self.waited("the replica has everything", watch, lambda: watch.unread("replica", changed))
+        self.waited("the replica has everything", "records", watch, lambda: watch.unread("replica", changed))
         new_table.finish()
         reader.stop()
         results = self.timed("compare every stage with the truth", lambda: self.compare(truth, lines, rejected))
@@ -428,7 +430,9 @@ class Demo:
 
     def answers(self, changes: int) -> list[Line]:
         """Views that show what was just written, while their nodes are killed."""
-        answers = Answers(self.fleet, str(self.http.base_url).rstrip("/"), self.nodes, self.work / "node", self.check)
+        answers = Answers(
+            self.fleet, str(self.http.base_url).rstrip("/"), self.nodes, self.work / "node", self.check, self.progress
+        )
         self.timed(f"change planes {changes:,} times, read each through every view", lambda: answers.run(changes))
         self.progress(f"  {answers.told()}")
         self.sent["flights"] += answers.posted
@@ -509,8 +513,8 @@ class Demo:
         self.times.append((what, time.monotonic() - began))
         return result
 
-    def waited(self, what: str, watch: Watch, left: Callable[[], int]) -> None:
-        self.timed(what, lambda: watch.wait(what, left, check=self.check, tell=self.progress))
+    def waited(self, what: str, unit: str, watch: Watch, left: Callable[[], int]) -> None:
+        self.timed(what, lambda: watch.wait(what, left, unit=unit, check=self.check, tell=self.progress))
 
     def started(self, thread: Thread) -> Thread:
         """Start a thread; from now on its error is noticed wherever something is waited for."""

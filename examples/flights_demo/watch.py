@@ -41,9 +41,15 @@ class Watch:
             thread.start()
 
     def wait(
-        self, what: str, left: Callable[[], int], *, check: Callable[[], None], tell: Callable[[str], None] = print
+        self,
+        what: str,
+        left: Callable[[], int],
+        *,
+        unit: str,
+        check: Callable[[], None],
+        tell: Callable[[str], None] = print,
     ) -> None:
-        """Wait until nothing is `left()`, and tell how much it is now and then.
+        """Wait until nothing is `left()`, and tell now and then how much it is, in its `unit`.
 
         `check` is called meanwhile, and raises where there is nothing to wait for any more.
 
@@ -55,7 +61,7 @@ class Watch:
             while not self._changed.wait_for(lambda: left() == 0, 2):
                 if time.monotonic() - told >= TELL_EVERY_S:
                     told = time.monotonic()
-                    tell(f"  {left():,} left")
+                    tell(f"  {left():,} {unit} left")
                 check()
                 for thread in self._threads:
                     thread.check()

@@ -217,6 +217,31 @@ def test_a_client_that_nobody_answers_gives_up():
         Client(["127.0.0.1:9"], seconds=0.1).operate("x?")
 
 
+def client_of(nodes, *operations, script=""):
+    command = [sys.executable, "-m", "examples.arithmetic.client", "--nodes", nodes, *operations]
+    return subprocess.run(command, cwd=ROOT, input=script, capture_output=True, text=True, timeout=90, check=False)
+
+
+def test_the_client_script_says_what_was_refused(door):
+    fine = client_of(door[0], "x+=5", "x?")
+    assert (fine.returncode, fine.stdout) == (0, "5\n5\n")
+    refused = client_of(door[0], script="x/=0\nX?\n\nx?\n")
+    zero, name, last = refused.stdout.splitlines()
+    assert (refused.returncode, zero, last) == (1, "error: x/=0: division by zero; x stays 5", "5")
+    assert name.startswith("error: expected an operation, found 'X?'")
+    mistyped = client_of("garbage", "x?")
+    assert (mistyped.returncode, mistyped.stderr.count("\n")) == (2, 1)
+    assert "--nodes: expected HOST:PORT, found 'garbage'" in mistyped.stderr
+
+
+def test_who_waits_for_an_answer_is_told_so(monkeypatch):
+    monkeypatch.setattr("examples.arithmetic.client.SILENCE_S", 0)
+    told = []
+    with pytest.raises(NoAnswer):
+        Client(["127.0.0.1:9", "127.0.0.1:10"], seconds=0.2, tell=told.append).operate("x?")
+    assert told == ["no answer yet from 127.0.0.1:9, 127.0.0.1:10; asking for 0 s"]
+
+
 # -- what the demo is made of
 
 

@@ -88,10 +88,10 @@ def test_a_watch_tells_what_is_left_and_ends_when_nothing_moves_or_can(modules, 
         watch, told = modules.watch.Watch(connection), []
         monkeypatch.setattr(modules.watch, "TELL_EVERY_S", 0)
         with pytest.raises(modules.waiting.Stuck, match="all windows are closed: nothing has moved for"):
-            watch.wait("all windows are closed", lambda: 1, check=fine, tell=told.append)
-        assert told == ["  1 left"]
+            watch.wait("all windows are closed", lambda: 1, unit="jobs", check=fine, tell=told.append)
+        assert told == ["  1 jobs left"]
         with pytest.raises(InterruptedError, match="mainstem up ended"):
-            watch.wait("all windows are closed", lambda: 1, check=ended)
+            watch.wait("all windows are closed", lambda: 1, unit="jobs", check=ended)
         write_heartbeats(connection, [Statement("flights", {0: 1}, 0), Statement("hours", {0: 1}, 0, end=True)])
         wait_for(lambda: watch.ended)
         assert watch.ended == {"hours"}
@@ -104,7 +104,7 @@ def test_what_ends_a_thread_of_the_watch_ends_the_wait(modules):
     with mainstem.embedded() as log:
         watch = modules.watch.Watch(Connection(log.bootstrap))  # of topics that are not there
         with pytest.raises(Exception, match="__mainstem"):
-            watch.wait("all windows are closed", lambda: 1, check=fine)
+            watch.wait("all windows are closed", lambda: 1, unit="jobs", check=fine)
 
 
 def test_faults_end_when_a_process_does_not_come_back(modules, tmp_path):
