@@ -39,5 +39,7 @@ def test_a_log_tells_its_schemas_where_no_registry_is_up():
     assert (latest.version, latest.id, latest.schema) == (2, 8, '"2"')
     assert kept.version("t-value", 1).id == 7
     assert kept.schema(9) == '"3"'  # records still carry it
+    assert kept.texts("t-value") == {'"1"', '"2"', '"3"'}
+    assert kept.texts("none") == set()
     with pytest.raises(NotFound):
         kept.version("t-value", 4)

@@ -239,6 +239,74 @@ def test_an_undecodable_record_is_left_out_and_the_others_are_there(fleet, tmp_p
         assert answer.json()["row"]["seats"] == 1
 
 
+FOREIGN = {
+    "a text": b"hello",
+    "JSON with other columns": b'{"nothing": "of ours"}',
+    "a list for a key, a text for a number": b'{"tailnum": ["N5"], "seats": "many"}',
+    "numbers beyond all types": b'{"tailnum": 1%s, "seats": 1%s}' % (b"0" * 400, b"0" * 400),
+    "text of JSON that is no UTF-8": b'"\xff"',
+    "JSON deeper than it can be told": b'{"tailnum": %s1%s}' % (b"[" * 900, b"]" * 900),
+}
+"""Which any client may write beside the rows that have a schema."""
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_records_of_nobody_s_schema_are_left_out_where_they_do_not_fit_and_the_others_are_there(fleet, tmp_path, kind):
+    with fleet.node(tmp_path) as http:
+        for number in (1, 2):
+            for topic in (fleet.planes, fleet.flights):
+                fleet.write(topic, ("N1", "BOEING", number))
+                append(fleet.connection, topic, [(b"N1", FOREIGN[kind])] * 2)
+            basis = fleet.write(fleet.planes, ("N1", "BOEING", number)) + fleet.write(
+                fleet.flights, ("N1", "x", number)
+            )
+            headers = header(basis)
+            answer = http.get("/views/planes/row", params={"tailnum": "N1"}, headers=headers)
+            assert (answer.status_code, answer.json()["row"]["seats"]) == (200, number), answer.text
+            assert http.get("/views/planes/rows", headers=headers).json()["rows"] == [answer.json()["row"]]
+            found = http.get("/views/names/search", params={"q": "boeing"}, headers=headers)
+            assert (found.status_code, found.json()["total"]) == (200, number + 1), found.text
+            table = fleet.flights.replace("-", "_")
+            found = http.post("/views/flights/query", json={"sql": f"SELECT seats FROM {table}"}, headers=headers)
+            assert found.status_code == 200, found.text
+            assert sorted(found.json()["rows"]) == [[each] for each in range(1, number + 1) for _ in range(2)]
+        views = http.get("/views").json()["views"]
+        assert views["planes"]["left_out"]["records"] == 4
+        assert views["flights"]["left_out"]["records"] in range(
+            4, 9
+        )  # a row that the next one replaces is not looked at
+        assert "offset" in views["flights"]["left_out"]["last"]
+        for view in http.node.views.values():
+            for topic, reads in view.current.keeper.books.items():
+                ends = {partition: read.end for partition, read in reads.items()}
+                assert sum(read.count for read in reads.values()) == sum(ends.values()), topic
+
+
+def test_rows_of_a_schema_of_nobody_s_are_left_out_where_they_do_not_fit(fleet, live_registry, tmp_path):
+    """Of another subject: a type that a table cannot take, no record at all, a change record without what one has."""
+    text = json.loads(PLANE)
+    text["fields"][2]["type"] = "string"
+    change = {"type": "record", "name": "Odd", "mainstem": "change", "fields": [{"name": "x", "type": "int"}]}
+    foreign = [
+        (json.dumps(text), {"tailnum": "N7", "manufacturer": None, "seats": "many"}),
+        ('"string"', "a text"),
+        (json.dumps(change), {"x": 1}),
+    ]
+    values = [
+        avro.encode(live_registry.register(f"other{number}-{fleet.planes}-value", schema), schema, row)
+        for number, (schema, row) in enumerate(foreign)
+    ]
+    with fleet.node(tmp_path) as http:
+        for number in (1, 2):
+            fleet.write(fleet.planes, ("N1", "x", number))
+            append(fleet.connection, fleet.planes, [(b"N1", value) for value in values])
+            headers = header(fleet.write(fleet.planes, ("N1", "x", number)))
+            table = fleet.planes.replace("-", "_")
+            found = http.post("/views/flights/query", json={"sql": f"SELECT seats FROM {table}"}, headers=headers)
+            assert (found.status_code, found.json()["rows"]) == (200, [[number]]), found.text
+        assert http.get("/views").json()["views"]["flights"]["left_out"]["records"] >= 2
+
+
 def test_the_openapi_document_has_the_columns_of_each_view(fleet, tmp_path):
     fleet.write(fleet.planes, ("N1", "x", 1))
     with fleet.node(tmp_path) as http:

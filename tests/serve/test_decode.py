@@ -1,12 +1,13 @@
 import json
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from mainstem.client.catalog import TopicEntry
 from mainstem.core import CorruptData
 from mainstem.registry import avro
-from mainstem.serve.decode import Decoder
+from mainstem.serve.decode import DEEPEST, Decoder
 from mainstem.serve.index import Change
 
 ROW = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "int"}]}
@@ -55,6 +56,30 @@ def test_of_a_stream_all_records_are_kept_whatever_their_key():
 def test_what_is_no_record_is_one_column():
     assert decoder().change(message(b"[1, 2]")).row == {"value": [1, 2]}
     assert decoder().change(message(b"text")).row == {"value": "text"}
+
+
+@pytest.mark.parametrize("row", [{"x": 1}, {"op": None, "after": None}, {"op": "u", "after": 5}, 5])
+def test_a_change_record_of_another_kind_is_none(row):
+    kinds = {type(None): "null", int: "int", str: "string"}
+    schema: object = "int"
+    if isinstance(row, dict):
+        fields = [{"name": name, "type": kinds[type(value)]} for name, value in row.items()]
+        schema = {"type": "record", "name": "R", "mainstem": "change", "fields": fields}
+    else:
+        schema = {"type": "int", "mainstem": "change"}
+    text = json.dumps(schema)
+    odd = Decoder("t", TopicEntry("changelog"), {9: text}.__getitem__)
+    with pytest.raises(CorruptData, match="expected a change record"):
+        odd.change(message(avro.encode(9, text, row)))
+
+
+def test_json_that_is_too_deep_is_told():
+    deep = b"[" * DEEPEST + b"1" + b"]" * DEEPEST
+    assert decoder().change(message(deep)).row is not None
+    assert decoder().change(message(b'{"x": %s}' % msgspec.json.encode("[" * 500))).row is not None
+    for deeper in (b"[%s]" % deep, b'{"x": %s}' % deep):
+        with pytest.raises(CorruptData, match="inside of each other"):
+            decoder().change(message(deeper))
 
 
 def test_what_cannot_be_decoded_is_told():

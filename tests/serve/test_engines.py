@@ -3,16 +3,21 @@ import json
 import pytest
 
 from mainstem.client.catalog import TopicEntry
+from mainstem.core import UserError
 from mainstem.registry.client import RegisteredSchema
 from mainstem.registry.errors import NotFound
 from mainstem.serve.config import ViewConfig
 from mainstem.serve.engines import Engine, NotKnownYet
 from mainstem.serve.errors import OtherShape
+from mainstem.serve.index import Applied
 
 
 class Known:
     def __init__(self, **schemas):
         self.schemas = schemas
+
+    def texts(self, subject):
+        return {self.schemas[subject]} if subject in self.schemas else set()
 
     def latest(self, subject):
         if subject not in self.schemas:
@@ -68,6 +73,20 @@ def test_a_search_with_other_columns_has_to_be_built_anew(tmp_path):
     wider = Known(**{"planes-value": record(tailnum="string", engine="string")})
     with pytest.raises(OtherShape):
         made.learn(index, "planes", [PLANES], wider)
+    index.close()
+
+
+def test_a_schema_that_a_table_cannot_take_is_passed_over_unless_it_is_the_topic_s_own(tmp_path):
+    made = engine("sql", "planes")
+    index = made.open(tmp_path / "i", KNOWN)
+    foreign = [record(seats="string"), '"string"', record(TAILNUM="string")]
+    made.learn(index, "planes", [PLANES, *foreign, record(engine="string")], KNOWN)
+    index.apply([], Applied("log"))
+    columns = index.query("FROM planes").columns
+    assert columns == ["_partition", "_offset", "_key", "tailnum", "seats", "since", "engine"]
+    for text in foreign:
+        with pytest.raises(UserError):
+            made.learn(index, "planes", [text], Known(**{"planes-value": text}))
     index.close()
 
 

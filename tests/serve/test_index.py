@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from mainstem.client.progress import Read
+from mainstem.registry.bounds import DEEPEST
 from mainstem.serve import Applied, Change, to_json
 from mainstem.serve.index import after_truncates
 
@@ -40,6 +41,13 @@ def test_what_is_no_position_is_refused():
 )
 def test_a_value_in_json(value, text):
     assert msgspec.json.encode(to_json(value)).decode() == text
+
+
+def test_a_value_as_deep_as_any_schema_lets_it_be_is_told():
+    deep = []
+    for number in range(DEEPEST):
+        deep = [deep] if number % 2 else {"x": deep}
+    assert msgspec.json.decode(msgspec.json.encode(to_json(deep))) == deep
 
 
 def test_what_a_truncate_takes_away_is_only_looked_for_in_other_partitions():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mainstem.client.progress import Read
 from mainstem.serve import Applied, BadQuery, Change, IndexDamaged, NotApplied, NotKept, OtherShape
-from mainstem.serve.errors import IndexInUse
+from mainstem.serve.errors import IndexInUse, UnfitChanges
 from mainstem.serve.key_value import Found, KeyValueIndex
 from tests.serve.support import TOPIC, applied_after, before, copy, cuts, fold_keys, histories, rows_of, tear
 from tests.support.properties import examples
@@ -144,9 +144,11 @@ def test_without_versions_there_is_only_now(tmp_path):
 
 def test_a_batch_with_a_key_that_cannot_be_one_changes_nothing(tmp_path):
     good, bad = Change(TOPIC, 0, 0, "1", {"a": 1, "b": ""}), Change(TOPIC, 0, 1, "2", {"a": [1], "b": ""})
+    nothing, large = Change(TOPIC, 0, 2, "3", {"c": 1}), Change(TOPIC, 0, 3, "4", {"a": 1, "c": [10**400]})
     with opened(tmp_path) as index:
-        with pytest.raises(BadQuery, match="key: expected"):
-            index.apply([good, bad], applied_after([good, bad]))
+        with pytest.raises(UnfitChanges, match="key: expected") as refused:
+            index.apply([good, bad, nothing, large], applied_after([good, bad]))
+        assert list(refused.value.reasons) == [1, 2, 3]
         assert (index.applied, index.get((1, ""))) == (None, None)
         index.apply([good], applied_after([good]))
         assert index.get((1, "")) is not None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mainstem.core import UserError
 from mainstem.serve import BadQuery, Change, IndexDamaged, OtherShape
+from mainstem.serve.errors import UnfitChanges
 from mainstem.serve.search import Hit, SearchIndex, fields_of
 from tests.serve.support import TOPIC, applied_after, copy, cuts, flight, fold_rows, histories, rows_of, tear
 from tests.support.properties import examples
@@ -155,6 +156,21 @@ def test_values_that_do_not_fit_their_field_are_kept_and_not_found(tmp_path):
             assert index.search(query).total == total, query
         assert index.search("time_hour:[2012-01-01T00:00:00Z TO 2014-01-01T00:00:00Z]").total == 1
         assert index.search("*").total == 2
+
+
+def test_a_row_that_cannot_be_kept_is_told_and_what_is_pending_stays(tmp_path):
+    deep: list = []
+    for _ in range(900):
+        deep = [deep]
+    with opened(tmp_path) as index:
+        index.apply([row(tailnum="one")], applied_after([row()]))
+        unfit = [Change(TOPIC, 0, 8, "2", {"seats": 10**400}), Change(TOPIC, 0, 9, "3", {"x": deep})]
+        with pytest.raises(UnfitChanges) as refused:
+            index.apply([Change(TOPIC, 0, 8, "2", {}), *unfit], applied_after(unfit))
+        assert list(refused.value.reasons) == [1, 2]
+        assert index.pending
+        index.commit()
+        assert index.search("*").total == 1
 
 
 def test_an_error_takes_back_all_that_is_pending(tmp_path, monkeypatch):

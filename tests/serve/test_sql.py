@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.core import UserError
-from mainstem.registry.avro import UnfitRow
 from mainstem.serve import BadQuery, Change, IndexDamaged, OtherShape
 from mainstem.serve.columns import TableShape
+from mainstem.serve.errors import UnfitChanges
 from mainstem.serve.sql import SqlIndex
 from tests.serve.support import TOPIC, applied_after, copy, cuts, fold_rows, histories, rows_of, tear
 from tests.support.properties import examples
@@ -140,19 +140,62 @@ def test_numbers_that_are_none_and_values_of_several_types(tmp_path):
         ({"a": 2**31}, "a", "int32"),
         ({"a": "x"}, "a", "int32"),
         ({"u": "no uuid"}, "", "UUID"),
+        ({"l": "text"}, "l", "expected a list"),
+        ({"l": 5}, "l", "list"),
+        ({"m": [1]}, "m", "map"),
+        ({"s": 5}, "s", "struct"),
+        ({"s": {"x": {}}}, "s", "struct"),
     ],
 )
 def test_a_row_that_does_not_fit_changes_nothing(tmp_path, row, column, reason):
-    shape = TableShape({"a": "INTEGER", "u": "UUID"}, "changelog")
+    columns = {"a": "INTEGER", "u": "UUID", "l": "VARCHAR[]", "m": "MAP(VARCHAR, VARCHAR)", "s": "STRUCT(x INTEGER)"}
+    shape = TableShape(columns, "changelog")
     with opened(tmp_path, {TOPIC: shape}) as index:
         fill(index, [one(0, a=1)])
-        with pytest.raises(UnfitRow, match=reason) as refused:
+        with pytest.raises(UnfitChanges, match=reason) as refused:
             index.apply([one(1, a=5), Change(TOPIC, 0, 2, "0", row)], applied_after([one(2)]))
-        assert refused.value.column == column
+        assert list(refused.value.reasons) == [1]
+        assert f"column '{column}'" in str(refused.value) or not column
         assert rows(index, f"SELECT a FROM {TOPIC}") == [(1,)]
         assert index.applied == applied_after([one(0)])
         fill(index, [one(0, a=1), one(1, a=5)])
         assert len(rows(index, f"FROM {TOPIC}")) == 2
+
+
+def test_all_rows_that_do_not_fit_are_told_and_the_others_can_be_applied(tmp_path):
+    shapes = {
+        TOPIC: TableShape({"a": "INTEGER", "u": "UUID"}, "stream"),
+        "c": TableShape({"a": "INTEGER"}, "changelog"),
+    }
+    strange = [{"x": 1}, {"a": "text"}, {"u": "no uuid"}, {"a": 2**40}]
+    changes = [one(n, **strange[n // 7 % 4]) if n % 7 == 3 else one(n, a=n, u=None) for n in range(200)]
+    changes += [Change("c", 0, n, str(n), {"a": n} if n % 5 else {"a": "text"}) for n in range(20)]
+    changes += [Change("c", 0, 20, "1", None), Change("c", 0, 21, "", None, truncates=True)]
+    with opened(tmp_path, {TOPIC: TableShape({}, "stream"), "c": shapes["c"]}) as index:
+        index.extend(shapes)
+        with pytest.raises(UnfitChanges) as refused:
+            fill(index, changes)
+        unfit = {
+            place
+            for place, each in enumerate(changes)
+            if each.row and ("a" not in each.row or each.row["a"] in ("text", 2**40))
+        }
+        assert refused.value.reasons.keys() == unfit
+        assert index.applied is None
+        fill(index, [each for place, each in enumerate(changes) if place not in unfit])
+        assert rows(index, f"SELECT count(*) FROM {TOPIC}") == [(sum(each < 200 for each in set(range(200)) - unfit),)]
+
+
+def test_columns_of_two_schemas_that_come_together_are_all_there(tmp_path):
+    with opened(tmp_path) as index:
+        index.extend({TOPIC: TableShape({"c": "INTEGER"}, "stream")})
+        index.extend({TOPIC: TableShape({"d": "INTEGER"}, "stream")})
+        index.extend({TOPIC: TableShape({"c": "BIGINT"}, "stream")})
+        index.extend({TOPIC: TableShape({"c": "INTEGER"}, "stream")})
+        with pytest.raises(OtherShape, match="expected a column d DATE, found d INTEGER"):
+            index.extend({TOPIC: TableShape({"d": "DATE"}, "stream")})
+        fill(index, [one(0, a=1, c=2**40), one(1, d=3)])
+        assert rows(index, f"SELECT a, c, d FROM {TOPIC} ORDER BY _offset") == [(1, 2**40, None), (None, None, 3)]
 
 
 def test_columns_that_come_later_and_types_that_grow(tmp_path):

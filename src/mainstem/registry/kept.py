@@ -7,6 +7,7 @@ from mainstem.client.topics import start_offsets
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 from mainstem.registry.client import RegisteredSchema
+from mainstem.registry.errors import NotFound
 from mainstem.registry.state import State
 
 log = get_logger()
@@ -33,6 +34,14 @@ class KeptSchemas:
             NotFound: no such id.
         """
         return self._state.schema_by_id(schema_id).schema
+
+    def texts(self, subject: str) -> set[str]:
+        """Of all versions that a subject ever had; none where there is no such subject."""
+        try:
+            numbers = self._state.versions(subject, deleted=True)
+        except NotFound:
+            return set()
+        return {self._state.version(subject, number, deleted=True).schema for number in numbers}
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The latest version of a subject.

@@ -101,7 +101,8 @@ def decode_value(value: bytes, schema_of: Callable[[int], str]) -> Any:
         return avro.decode(value, schema_of)
     try:
         return msgspec.json.decode(value)
-    except (msgspec.DecodeError, RecursionError):  # the second: nested deeper than a document may be
+    # no JSON; nested deeper than a document may be; a text in it that is no UTF-8
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass
     try:
         return value.decode()

@@ -309,6 +309,8 @@ def _about(view: View) -> dict[str, Any]:
         "state": "waiting" if state is None else state.state,
         "why": view.why if state is None else state.told,
     }
+    if left_out := view.left_out:
+        about["left_out"] = {"records": left_out, "last": view.keeper.left_out if view.keeper else ""}
     if view.versions:
         about["versions"] = view.versions
     if view.moving is not None:

@@ -12,6 +12,8 @@ from mainstem.serve.index import Change, Row
 
 TRUNCATE = "t"
 """The operation of a change record that says, in each partition, that the table has been emptied."""
+DEEPEST = 100
+"""Lists and objects inside of each other in a value of JSON, which nobody's schema bounds: it has to be told again."""
 PLAIN = "value"
 """The column of what is no record: a text, a number, bytes."""
 
@@ -30,7 +32,7 @@ class Decoder:
         """What a record (confluent's message) does.
 
         Raises:
-            CorruptData: its value or key cannot be decoded.
+            CorruptData: its value or key cannot be decoded, or is nested deeper than `DEEPEST`.
         """
         try:
             key = (message.key() or b"").decode() if self.kind == "changelog" else ""
@@ -48,10 +50,28 @@ class Decoder:
             schema_id = split(value)[0]
             self.schema_ids.add(schema_id)
             if self._is_change(schema_id):
-                return row["after"], row["op"]
+                return _changed(row)
+        elif value.count(b"[") + value.count(b"{") > DEEPEST and _is_deep(row):
+            raise CorruptData(f"expected up to {DEEPEST} lists and objects inside of each other, found more")
         return (row if isinstance(row, dict) else {PLAIN: row}), ""
 
     def _is_change(self, schema_id: int) -> bool:
         if schema_id not in self._changes:
             self._changes[schema_id] = schemas.is_change(self._schema_of(schema_id))
         return self._changes[schema_id]
+
+
+def _changed(record: Any) -> tuple[Row | None, str]:
+    """The row and the operation of a change record; anybody's schema may say that it is of one."""
+    match record:
+        case {"op": str(operation), "after": None | dict() as row}:
+            return row, operation
+    raise CorruptData("expected a change record, with `op` and `after`, found another one")
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        parts = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [each for part in parts for each in part]
+    return bool(level)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainstem.client.catalog import TopicEntry
-from mainstem.core import MainstemError, Retriable
+from mainstem.core import MainstemError, Retriable, UserError
+from mainstem.core.logging import get_logger
 from mainstem.registry.errors import NotFound
 from mainstem.registry.kept import KeptSchemas
 from mainstem.serve.columns import TableShape, columns_of, quoted
@@ -19,6 +20,8 @@ from mainstem.serve.index import Index
 if TYPE_CHECKING:
     from mainstem.serve.search import SearchIndex
     from mainstem.serve.sql import SqlIndex
+
+log = get_logger()
 
 _FIELDS = {
     "VARCHAR": "text",
@@ -106,11 +109,14 @@ class Engine(msgspec.Struct, frozen=True):
     def learn(self, index: Index, topic: str, texts: Iterable[str], known: KeptSchemas) -> None:
         """Records of `topic` have named schemas for the first time: what the index has to change for them.
 
+        A schema of other topics, which anybody may name, changes nothing where the index cannot take it.
+
         Raises:
             OtherShape: it cannot be changed, and has to be built anew.
+            UserError: the topic's own schema is not one of records, or its columns have names that SQL takes for one.
         """
         if self.config.kind == "sql":
-            _extend(index, self, topic, texts)  # type: ignore[arg-type]
+            _extend(index, self, topic, texts, known)  # type: ignore[arg-type]
         elif self.config.kind == "search":
             _check_fields(index, self.fields(known))  # type: ignore[arg-type]
 
@@ -143,10 +149,16 @@ def table_names(engine: Engine) -> list[str]:
     return [quoted(TableShape({}, "stream").table(name)) for name in engine.topics]
 
 
-def _extend(index: "SqlIndex", engine: Engine, topic: str, texts: Iterable[str]) -> None:
+def _extend(index: "SqlIndex", engine: Engine, topic: str, texts: Iterable[str], known: KeptSchemas) -> None:
     (name,) = (name for name, each in engine.topics.items() if each == topic)
+    own = known.texts(f"{topic}-value")
     for text in texts:
-        index.extend({topic: engine._table(name, topic, columns_of(text))})
+        try:
+            index.extend({topic: engine._table(name, topic, columns_of(text))})
+        except UserError as error:
+            if text in own:
+                raise
+            log.warning("schema_passed_over", topic=topic, reason=str(error))
 
 
 def _check_fields(index: "SearchIndex", fields: Mapping[str, str]) -> None:

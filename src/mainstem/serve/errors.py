@@ -10,8 +10,11 @@ MainstemError
 │   ├── IndexInUse           somebody else has the directory open
 │   └── IndexUnavailable     the machine refuses room, memory or files: nothing was applied
 └── CorruptData
+    ├── UnfitChanges         rows that no index of this shape can hold: leave them out
     └── IndexDamaged         it cannot be opened, or its content contradicts itself: build a new one from the log
 """
+
+from collections.abc import Mapping
 
 from mainstem.core.errors import CorruptData, Retriable, UserError
 
@@ -40,6 +43,19 @@ class IndexUnavailable(Retriable):
     """The machine refuses what the index needs, as room on the disk or another open file. Its content is as it was;
     open it again.
     """
+
+
+class UnfitChanges(CorruptData):
+    """Rows that an index of this shape cannot hold: a column that there is none for, a value of another type. Nothing
+    was applied, and what was pending still is; the changes without these can be applied.
+
+    Attributes:
+        reasons: place in the changes that were given -> why, on one line; one or more.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(next(iter(reasons.values())))
+        self.reasons = dict(reasons)
 
 
 class IndexDamaged(CorruptData):

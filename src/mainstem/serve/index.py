@@ -79,7 +79,8 @@ class Applied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Index(Protocol):
     """One thread applies; others may read at the same time, and see a whole commit or nothing of it.
 
-    After an error the index is at `applied`, whatever was pending; go on from there, having opened it again.
+    After an error, other than that of rows that do not fit, the index is at `applied`, whatever was pending; go on from
+    there, having opened it again.
     """
 
     directory: IndexDirectory
@@ -99,6 +100,9 @@ class Index(Protocol):
 
         On return a crash of the process takes nothing of it and readers see it, except where `pending` says that
         this waits for `commit`.
+
+        Raises:
+            UnfitChanges: rows that it cannot hold; apply the others.
         """
         ...
 
@@ -127,7 +131,7 @@ def to_json(value: Any) -> Any:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case Mapping():
-            return {name: to_json(each) for name, each in value.items()}
+            return dict(zip(value, map(to_json, value.values()), strict=True))  # a comprehension has a frame of its own
         case list() | tuple():
-            return [to_json(each) for each in value]
+            return list(map(to_json, value))
     return value

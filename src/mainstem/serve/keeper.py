@@ -36,7 +36,7 @@ from mainstem.serve import snapshot
 from mainstem.serve.decode import Decoder
 from mainstem.serve.directory import NAME
 from mainstem.serve.engines import Engine, NotKnownYet
-from mainstem.serve.errors import IndexDamaged, OtherShape
+from mainstem.serve.errors import IndexDamaged, OtherShape, UnfitChanges
 from mainstem.serve.index import Applied, Change, Index
 
 log = get_logger()
@@ -46,6 +46,8 @@ _LOOK_SECONDS = 5.0
 """Between two looks at the topics: whether they are still the same, and have new partitions."""
 _COMMIT_SECONDS = 0.2
 """Between two commits of an index whose commits are dear, while nobody waits for one."""
+_MOST_KINDS = 100
+"""Of records that were left out, of which the log tells."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -86,6 +88,7 @@ class Keeper:
         answers: readers ask this index; others are built anew in their place.
         look: somebody waits for a partition that is not known: there may be new ones.
         books: what has been applied, and is visible: topic -> partition -> from where to where it was read.
+        left_out: the last record that was left out, and why; "" where there was none since it was made.
         state: how it goes, for people.
     """
 
@@ -104,6 +107,8 @@ class Keeper:
     ) -> None:
         self.upper: NextOffsets = {}
         self.books: dict[str, dict[int, Read]] = {}
+        self.left_out = ""
+        self._left_out: set[tuple[str, str]] = set()  # topics and reasons that are logged
         self.hurry = self.look = self.answers = False
         self._outgrown = ""  # why it goes on no further
         self._engine = engine
@@ -252,7 +257,7 @@ class Keeper:
             topic: Decoder(topic, self._engine.entries.get(topic, TopicEntry()), self._schemas)
             for topic in self._engine.topics.values()
         }
-        known: set[int] = set()
+        known: set[tuple[str, int]] = set()  # each topic has a table of its own
         told = Applied(found.log, found.ids, reads).position
         committed_at = snapshot_at = self._clock.monotonic()
         consumer = committed_consumer(self._connection, "mainstem.view", deleted="error", wait_ms=50)
@@ -268,15 +273,15 @@ class Keeper:
                     looked_at = self._clock.monotonic()
                 messages = arrived(consumer, 0.01 if index.pending else 0.2, _MOST_RECORDS)
                 self._schemas.look_again()
-                changes, reads = _taken(messages, decoders, reads)
+                changes, reads = self._taken(messages, decoders, reads)
                 self.upper = furthest(self.upper, _records(messages))
-                new = {each for decoder in decoders.values() for each in decoder.schema_ids} - known
+                new = {(topic, each) for topic, decoder in decoders.items() for each in decoder.schema_ids} - known
                 if new:
-                    self._learn(index, decoders, new, found)
+                    self._learn(index, new, found)
                     known |= new
                 applied = Applied(found.log, found.ids, reads, self.upper)
                 if changes:
-                    index.apply(changes, applied)
+                    reads = self._apply(index, changes, applied).reads
                 now = self._clock.monotonic()
                 if index.pending and (self.hurry or now - committed_at >= _COMMIT_SECONDS):
                     index.commit()
@@ -289,6 +294,64 @@ class Keeper:
                     snapshot_at = now
         finally:
             consumer.close()
+
+    def _apply(self, index: Index, changes: list[Change], applied: Applied) -> Applied:
+        """Apply the rows that fit; the others count as what cannot be decoded."""
+        while True:
+            try:
+                index.apply(changes, applied)
+            except UnfitChanges as error:
+                reads = {topic: dict(partitions) for topic, partitions in applied.reads.items()}
+                for place, reason in error.reasons.items():
+                    change = changes[place]
+                    self._leave_out(change.topic, change.partition, change.offset, reason)
+                    read = reads[change.topic][change.partition]
+                    counts = {"rows": read.rows - 1, "quarantined": read.quarantined + 1}
+                    reads[change.topic][change.partition] = msgspec.structs.replace(read, **counts)
+                applied = msgspec.structs.replace(applied, reads=reads)
+                changes = [change for place, change in enumerate(changes) if place not in error.reasons]
+            else:
+                return applied
+
+    def _leave_out(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        """Tell of a record; in the log, of the first of each kind."""
+        self.left_out = f"{topic}-{partition} offset {offset}: {reason.splitlines()[0][:500] if reason else ''}"
+        kind = (topic, "".join(each for each in reason if not each.isdigit())[:200])
+        if kind not in self._left_out and len(self._left_out) < _MOST_KINDS:
+            self._left_out.add(kind)
+            log.warning(
+                "record_left_out", view=self.state.name, place=f"{topic}-{partition}", offset=offset, reason=reason
+            )
+
+    def _taken(
+        self, messages: list[Any], decoders: Mapping[str, Decoder], reads: Mapping[str, Mapping[int, Read]]
+    ) -> tuple[list[Change], dict[str, dict[int, Read]]]:
+        """The changes that records are, and how far and with what they were read. What cannot be decoded is counted."""
+        changes: list[Change] = []
+        ends: dict[tuple[str, int], int] = {}
+        counts: dict[tuple[str, int], dict[str, int]] = {}
+        for message in messages:
+            topic, partition = message.topic(), message.partition()
+            if not is_record(message, topic):
+                ends[topic, partition] = max(message.offset(), ends.get((topic, partition), 0))
+                continue
+            ends[topic, partition] = message.offset() + 1
+            count = counts.setdefault((topic, partition), {"rows": 0, "tombstones": 0, "quarantined": 0, "hash": 0})
+            count["hash"] = (count["hash"] + fingerprint(message.key(), message.value())) % MODULUS
+            try:
+                changes.append(decoders[topic].change(message))
+            except CorruptData as error:
+                count["quarantined"] += 1
+                self._leave_out(topic, partition, message.offset(), str(error))
+            else:
+                count["tombstones" if message.value() is None else "rows"] += 1
+        result = {topic: dict(partitions) for topic, partitions in reads.items()}
+        for (topic, partition), end in ends.items():
+            before = result[topic][partition]
+            if end > before.end:
+                read = Read(start=before.end, end=end, **counts.get((topic, partition), {}))
+                result[topic][partition] = before.then(read)
+        return changes, result
 
     def _wider(self, found: "_Topics", reads: dict[str, dict[int, Read]]) -> dict[str, dict[int, Read]] | None:
         """With the partitions that were added; None where there are none, or the log has ceased to answer.
@@ -310,14 +373,13 @@ class Keeper:
         log.info("partitions_added", view=self.state.name, partitions=[f"{topic}-{p}" for topic, p in new])
         return {**reads, **_from(reads, starts)}
 
-    def _learn(self, index: Index, decoders: Mapping[str, Decoder], new: set[int], found: "_Topics") -> None:
+    def _learn(self, index: Index, new: set[tuple[str, int]], found: "_Topics") -> None:
         """Records name schemas that this run has not seen: `found` may be of before they were registered."""
         known = KeptSchemas(self._connection) if found.learned else found.schemas
         found.learned = True
-        for topic, decoder in decoders.items():
-            texts = [self._schemas(each) for each in sorted(decoder.schema_ids & new)]
-            if texts:
-                self._engine.learn(index, topic, texts, known)
+        for topic in sorted({topic for topic, _ in new}):
+            texts = [self._schemas(each) for each in sorted(each for of, each in new if of == topic)]
+            self._engine.learn(index, topic, texts, known)
 
     def _snapshot(self, index: Index) -> None:
         """A copy, if the last one is done; stored in another thread, since it is hashed and synced."""
@@ -408,34 +470,3 @@ def _records(messages: list[Any]) -> NextOffsets:
         if is_record(message, message.topic()):
             found.setdefault(message.topic(), {})[message.partition()] = message.offset() + 1
     return found
-
-
-def _taken(
-    messages: list[Any], decoders: Mapping[str, Decoder], reads: Mapping[str, Mapping[int, Read]]
-) -> tuple[list[Change], dict[str, dict[int, Read]]]:
-    """The changes that records are, and how far and with what they were read. What cannot be decoded is counted."""
-    changes: list[Change] = []
-    ends: dict[tuple[str, int], int] = {}
-    counts: dict[tuple[str, int], dict[str, int]] = {}
-    for message in messages:
-        topic, partition = message.topic(), message.partition()
-        if not is_record(message, topic):
-            ends[topic, partition] = max(message.offset(), ends.get((topic, partition), 0))
-            continue
-        ends[topic, partition] = message.offset() + 1
-        count = counts.setdefault((topic, partition), {"rows": 0, "tombstones": 0, "quarantined": 0, "hash": 0})
-        count["hash"] = (count["hash"] + fingerprint(message.key(), message.value())) % MODULUS
-        try:
-            changes.append(decoders[topic].change(message))
-        except CorruptData as error:
-            count["quarantined"] += 1
-            log.warning("record_left_out", place=f"{topic}-{partition} offset {message.offset()}", reason=str(error))
-        else:
-            count["tombstones" if message.value() is None else "rows"] += 1
-    result = {topic: dict(partitions) for topic, partitions in reads.items()}
-    for (topic, partition), end in ends.items():
-        before = result[topic][partition]
-        if end > before.end:
-            read = Read(start=before.end, end=end, **counts.get((topic, partition), {}))
-            result[topic][partition] = before.then(read)
-    return changes, result

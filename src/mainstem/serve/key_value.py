@@ -22,10 +22,10 @@ import msgspec
 
 from mainstem.core.prepared import prepared
 from mainstem.serve.directory import IndexDirectory
-from mainstem.serve.errors import BadQuery, IndexDamaged, NotApplied, NotKept
+from mainstem.serve.errors import BadQuery, IndexDamaged, NotApplied, NotKept, UnfitChanges
 from mainstem.serve.index import Applied, Change, Row
 from mainstem.serve.keys import encode_key
-from mainstem.serve.rows import pack, packed, unpack
+from mainstem.serve.rows import UNPACKABLE, pack, packed, unpack
 
 if TYPE_CHECKING:
     from rocksdict import Options, RdictIter, WriteBatch
@@ -101,7 +101,8 @@ class KeyValueIndex:
         """As in `Index`.
 
         Raises:
-            BadQuery: a column of the key has a value that no key can have.
+            UnfitChanges: rows without any column of the key, with a value there that no key can have, or with one
+                anywhere that is too large.
         """
         if len(applied.reads) > 1:
             raise ValueError(f"a key-value index is of one topic, found {sorted(applied.reads)}")
@@ -213,6 +214,16 @@ class KeyValueIndex:
             raise IndexDamaged(f"{self.directory.path}: {lost}")
         return state
 
+    def _key_of(self, row: Row) -> bytes:
+        try:
+            values = [row[column] for column in self.key_columns]
+        except KeyError:  # one that JSON has left out, or a row of something else
+            if row.keys().isdisjoint(self.key_columns):
+                expected = ", ".join(self.key_columns)
+                raise BadQuery(f"expected a row with the columns of the key ({expected}), found none of them") from None
+            values = [row.get(column) for column in self.key_columns]
+        return encode_key(values)
+
     def _write(self, batch: "WriteBatch", state: _State) -> None:
         batch.put(_STATE, msgspec.json.encode(state))
         self._unflushed += batch.size_in_bytes()
@@ -282,27 +293,33 @@ class _Batch:
         self._owners: dict[bytes, tuple[str, int] | None] = {}  # the record's key and the partition of a row
 
     def lay(self, changes: Sequence[Change]) -> "WriteBatch":
-        columns = self._index.key_columns
-        for change in changes:
+        unfit: dict[int, str] = {}
+        for place, change in enumerate(changes):
             self._order += 1
             if change.truncates:
                 self._truncate(change)
             elif change.row is not None:
-                self._set(change, encode_key([change.row.get(column) for column in columns]), change.row)
+                try:
+                    encoded, raw = self._index._key_of(change.row), packed(change.row)
+                except UNPACKABLE as error:
+                    unfit[place] = str(error)
+                else:
+                    self._set(change, encoded, raw)
             elif change.key and (place := self._places[change.key]) is not None:
                 self._remove(change, place)
                 self._batch.delete(b"k" + change.key.encode())
                 self._places[change.key] = None
+        if unfit:
+            raise UnfitChanges(unfit)
         return self._batch
 
-    def _set(self, change: Change, encoded: bytes, row: Row) -> None:
+    def _set(self, change: Change, encoded: bytes, raw: msgspec.Raw) -> None:
         if change.key and (place := self._places[change.key]) != encoded:
             if place is not None:
                 self._remove(change, place)
             self._batch.put(b"k" + change.key.encode(), encoded)
             self._places[change.key] = encoded
         self._owners[encoded] = change.key, change.partition
-        raw = packed(row)
         self._batch.put(b"r" + encoded, pack(change.partition, change.offset, change.key, raw))
         self._version(change, encoded, raw)
 

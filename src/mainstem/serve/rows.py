@@ -13,7 +13,11 @@ from uuid import UUID
 
 import msgspec
 
+from mainstem.serve.errors import BadQuery
 from mainstem.serve.keys import decode_key, encode_key
+
+UNPACKABLE = (BadQuery, RecursionError, UnicodeEncodeError)
+"""What packing ends in where a number is too large, a value nested too deep, or a text no text."""
 
 _AS_KEY, _AS_DECIMAL = 1, 2
 _PLAIN = frozenset((str, int, float, bool, type(None), bytes))

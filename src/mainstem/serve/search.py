@@ -28,9 +28,9 @@ from mainstem.core.errors import UserError
 from mainstem.core.files import make_directory
 from mainstem.core.prepared import prepared
 from mainstem.serve.directory import NAME, Description, IndexDirectory
-from mainstem.serve.errors import BadQuery, IndexDamaged
+from mainstem.serve.errors import BadQuery, IndexDamaged, UnfitChanges
 from mainstem.serve.index import Applied, Change, Row, after_truncates
-from mainstem.serve.rows import pack, unpack
+from mainstem.serve.rows import UNPACKABLE, pack, unpack
 
 if TYPE_CHECKING:
     from tantivy import Document, Query, Schema, Searcher
@@ -101,14 +101,16 @@ class SearchIndex:
         return self._pending is not None
 
     def apply(self, changes: Sequence[Change], applied: Applied) -> None:
-        """As in `Index`: readers see it after `commit`. After an error all that was pending is gone."""
+        """As in `Index`: readers see it after `commit`. After an error all that was pending is gone.
+
+        Raises:
+            UnfitChanges: rows with a number that is too large, or nested too deep; what was pending still is.
+        """
         emptied = {_place_of(change) for change in changes if change.truncates}
         left = after_truncates(changes)
         last = {_id_of(change): change for change in left if change.key or change.row is not None}
         with self.directory.explained():
-            documents = {
-                id_: None if change.row is None else self._document(id_, change) for id_, change in last.items()
-            }
+            documents = self._documents(last, changes)
             with self._all_or_nothing():
                 for place in emptied:
                     self._writer.delete_documents_by_term("__place", place)
@@ -215,6 +217,19 @@ class SearchIndex:
             return Applied.decode(data)
         except msgspec.MsgspecError as error:
             raise IndexDamaged(f"{self.directory.path}: its position: {error}") from error
+
+    def _documents(self, last: Mapping[str, Change], changes: Sequence[Change]) -> dict[str, "Document | None"]:
+        documents: dict[str, Document | None] = {}
+        reasons: dict[int, str] = {}  # by identity
+        for id_, change in last.items():
+            try:
+                documents[id_] = None if change.row is None else self._document(id_, change)
+            except UNPACKABLE as error:
+                reasons[id(change)] = str(error)
+        if reasons:
+            places = {id(change): place for place, change in enumerate(changes)}
+            raise UnfitChanges({places[each]: reason for each, reason in reasons.items()})
+        return documents
 
     def _document(self, id_: str, change: Change) -> "Document":
         document = _new_document(id_, pack(change.topic, change.partition, change.offset, change.row))

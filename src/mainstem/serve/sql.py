@@ -25,12 +25,14 @@ import msgspec
 
 from mainstem.serve.columns import KEY, OFFSET, OWN, PARTITION, TableShape, check_shapes, quoted, wider
 from mainstem.serve.directory import IndexDirectory
-from mainstem.serve.errors import BadQuery, IndexDamaged, IndexUnavailable, OtherShape
+from mainstem.serve.errors import BadQuery, IndexDamaged, IndexUnavailable, OtherShape, UnfitChanges
 from mainstem.serve.index import Applied, Change, Row, after_truncates, to_json
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow
+
+    from mainstem.registry.avro import UnfitRow
 
 KIND = "sql"
 NAME = "index.duckdb"
@@ -38,6 +40,8 @@ MOST_BYTES = 64 << 20
 """Of an answer, about: what is larger is refused."""
 
 _READS = ("SELECT", "EXPLAIN")
+_UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a value ends in that is none of a column's type."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -89,32 +93,40 @@ class SqlIndex:
         return self._applied
 
     def extend(self, tables: Mapping[str, TableShape]) -> None:
-        """The next `apply` begins by giving its tables these columns: new ones, and wider types. Others stay.
+        """The next `apply` begins by giving its tables these columns: new ones, and wider types. Others stay, those of
+        an `extend` before as well.
 
         Raises:
             UserError, OtherShape: as `open`; nothing is changed.
         """
-        check_shapes({**self._tables, **tables})
+        shapes = {topic: self._extended(topic, shape) for topic, shape in tables.items()}
+        check_shapes({**self._tables, **shapes})
         with self._explained(), self._transaction():
-            self._steps(tables)
-        self._tables.update(tables)
+            self._steps(shapes)
+        self._tables.update(shapes)
         self._changed = True
 
     def apply(self, changes: Sequence[Change], applied: Applied) -> None:
         """As in `Index`.
 
         Raises:
-            registry.avro.UnfitRow: a row has a column that its table has not, or a value that does not fit there.
+            UnfitChanges: rows with a column that their table has not, or a value that does not fit there.
         """
+        from mainstem.registry.avro import UnfitRow
+
         by_topic: dict[str, list[Change]] = {}
         for change in changes:
             by_topic.setdefault(change.topic, []).append(change)
-        with self._explained(), self._transaction():
-            if self._changed:
-                self._shape(self._tables)
-            for topic, of_topic in by_topic.items():
-                self._apply(topic, of_topic)
-            self._writer.execute("UPDATE mainstem.applied SET state = ?", [applied.encode().decode()])
+        with self._explained():
+            try:
+                with self._transaction():
+                    if self._changed:
+                        self._shape(self._tables)
+                    for topic, of_topic in by_topic.items():
+                        self._apply(topic, of_topic)
+                    self._writer.execute("UPDATE mainstem.applied SET state = ?", [applied.encode().decode()])
+            except UnfitRow as error:
+                raise UnfitChanges(self._unfit(changes) or {0: str(error)}) from error
         self._changed = False
         self.directory.committed()
         self._applied = applied
@@ -199,6 +211,19 @@ class SqlIndex:
             self._writer.execute(statement, values)
         self._arrow.clear()
 
+    def _extended(self, topic: str, shape: TableShape) -> TableShape:
+        if topic not in self._tables:
+            return shape
+        columns = dict(self._tables[topic].columns)
+        spelled = {column.lower(): column for column in columns}
+        for column, kind in shape.columns.items():
+            widest = wider(columns.get(column, kind), kind)
+            there = spelled.get(column.lower(), column)
+            if widest is None or there != column:
+                raise OtherShape(f"topic {topic}: expected a column {column} {kind}, found {there} {columns[there]}")
+            columns[column] = widest
+        return msgspec.structs.replace(shape, columns=columns)
+
     def _steps(self, tables: Mapping[str, TableShape]) -> list[list[str]]:
         """The statements that do that, with their parameters."""
         steps = []
@@ -247,11 +272,58 @@ class SqlIndex:
             self._with_batch(f"DELETE FROM {table} WHERE {KEY} IN (SELECT {KEY} FROM batch)", old)  # noqa: S608
         rows = [change for change in changes if change.row is not None]
         if rows:
-            batch = self._batch(topic, rows)
+            self._insert(topic, rows)
+
+    def _insert(self, topic: str, changes: Sequence[Change]) -> None:
+        batch, table = self._batch(topic, changes), quoted(self._tables[topic].table(topic))
+        try:
+            self._with_batch(f"INSERT INTO {table} BY NAME SELECT * FROM batch", batch)  # noqa: S608
+        except _duckdb().DataError as error:  # of a text that should be a UUID, say
+            raise _unfit(f"{topic}: {_line(error)}", "") from error
+
+    # A batch is looked at as a whole, which costs nothing where all fits; only one that does not is taken apart.
+
+    def _unfit(self, changes: Sequence[Change]) -> dict[int, str]:
+        """Which rows do not fit their tables, by their place, and why."""
+        if self._changed:  # by itself: new columns do no harm without rows
+            with self._transaction():
+                self._shape(self._tables)
+            self._changed = False
+        reasons: dict[int, str] = {}
+        for topic in {change.topic for change in changes}:
+            known = self._schema(topic).names
+            places = []
+            for place, change in enumerate(changes):
+                if change.topic == topic and change.row is not None:
+                    if strange := change.row.keys() - known:
+                        reasons[place] = str(_no_column(topic, min(strange)))
+                    else:
+                        places.append(place)
+            self._find_unfit(topic, places, changes, reasons)
+        return reasons
+
+    def _find_unfit(self, topic: str, places: list[int], changes: Sequence[Change], reasons: dict[int, str]) -> None:
+        reason = self._misfit(topic, [changes[place] for place in places])
+        if reason and len(places) == 1:
+            reasons[places[0]] = reason
+        elif reason:
+            for half in (places[: len(places) // 2], places[len(places) // 2 :]):
+                self._find_unfit(topic, half, changes, reasons)
+
+    def _misfit(self, topic: str, changes: Sequence[Change]) -> str:
+        """Why these rows do not fit together; "" where they do."""
+        from mainstem.registry.avro import UnfitRow
+
+        try:
+            self._batch(topic, changes)
+            self._writer.begin()
             try:
-                self._with_batch(f"INSERT INTO {table} BY NAME SELECT * FROM batch", batch)  # noqa: S608
-            except _duckdb().DataError as error:  # of a text that should be a UUID, say
-                raise _unfit(f"{topic}: {_line(error)}", "") from error
+                self._insert(topic, changes)
+            finally:
+                self._writer.rollback()
+        except UnfitRow as error:
+            return str(error)
+        return ""
 
     def _with_batch(self, statement: str, batch: "pyarrow.Table") -> None:
         self._writer.register("batch", batch)
@@ -259,17 +331,12 @@ class SqlIndex:
         self._writer.unregister("batch")  # after an error the transaction takes it along
 
     def _batch(self, topic: str, changes: Sequence[Change]) -> "pyarrow.Table":
-        schema = self._arrow.get(topic)
-        if schema is None:
-            table = quoted(self._tables[topic].table(topic))
-            schema = self._writer.sql(f"SELECT * FROM {table} LIMIT 0").to_arrow_table().schema  # noqa: S608
-            self._arrow[topic] = schema
+        schema = self._schema(topic)
         rows: list[Row] = [change.row for change in changes if change.row is not None]
         known = dict.fromkeys(schema.names).keys()
-        for change, row in zip(changes, rows, strict=True):
+        for row in rows:
             if not row.keys() <= known:
-                column = min(row.keys() - known)
-                raise _unfit(f"{topic}-{change.partition} offset {change.offset}: its table has no such column", column)
+                raise _no_column(topic, min(row.keys() - known))
         own: dict[str, list[Any]] = {
             PARTITION: [change.partition for change in changes],
             OFFSET: [change.offset for change in changes],
@@ -280,6 +347,14 @@ class SqlIndex:
             values = own.get(field.name) or [row.get(field.name) for row in rows]
             columns.append(_column(topic, field, values))
         return _pyarrow().table(columns, schema=schema)
+
+    def _schema(self, topic: str) -> "pyarrow.Schema":
+        schema = self._arrow.get(topic)
+        if schema is None:
+            table = quoted(self._tables[topic].table(topic))
+            schema = self._writer.sql(f"SELECT * FROM {table} LIMIT 0").to_arrow_table().schema  # noqa: S608
+            self._arrow[topic] = schema
+        return schema
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -411,7 +486,7 @@ def _column(topic: str, field: "pyarrow.Field", values: list[Any]) -> "pyarrow.A
     convert = _converter(field.type, values)
     try:
         return arrow.array(values if convert is None else [convert(value) for value in values], field.type)
-    except (arrow.ArrowException, OverflowError, TypeError, ValueError) as error:
+    except (arrow.ArrowException, *_UNFIT) as error:
         raise _unfit(f"{topic}: expected values of type {field.type}: {_line(error)}", field.name) from error
 
 
@@ -447,7 +522,13 @@ def _part(kind: "pyarrow.DataType") -> Callable[[Any], Any]:
 
 def _list_converter(kind: Any) -> Callable[[Any], Any]:
     item = _part(kind.value_type)
-    return lambda value: None if value is None else [item(each) for each in value]
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, str | bytes | dict):  # of which parts could be taken, too
+            raise TypeError(f"expected a list, found {type(value).__name__}")
+        return None if value is None else [item(each) for each in value]
+
+    return convert
 
 
 def _map_converter(kind: Any) -> Callable[[Any], Any]:
@@ -460,7 +541,11 @@ def _struct_converter(kind: Any) -> Callable[[Any], Any]:
     return lambda value: None if value is None else {name: part(value.get(name)) for name, part in parts.items()}
 
 
-def _unfit(message: str, column: str) -> Exception:
+def _no_column(topic: str, column: str) -> "UnfitRow":
+    return _unfit(f"{topic}: its table has no such column", column[:100])
+
+
+def _unfit(message: str, column: str) -> "UnfitRow":
     from mainstem.registry.avro import UnfitRow
 
     return UnfitRow(f"column {column!r} of {message}" if column else message, column=column)

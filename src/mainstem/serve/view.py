@@ -90,6 +90,12 @@ class View:
         return self.current.keeper if self.current else None
 
     @property
+    def left_out(self) -> int:
+        """Records of its topics that are no rows of its index, which could not hold them."""
+        books = self.keeper.books.values() if self.keeper is not None else ()
+        return sum(read.quarantined for reads in [*books] for read in reads.values())
+
+    @property
     def why(self) -> str:
         """What its index waits for before it is opened."""
         return self.current.why if self.current else _NOT_KNOWN
