@@ -2,6 +2,7 @@ import threading
 import uuid
 
 import msgspec
+from confluent_kafka import KafkaException
 
 from mainstem.client.append import append
 from mainstem.client.catalog import write_catalog
@@ -30,6 +31,24 @@ def test_catalog_and_progress_are_told_in_their_order_and_the_last_commits_once(
         wait_until(lambda: any(p.job == job for each in told for p in each.progress), "the batch is told")
         wait_until(lambda: told[-1].position >= end_offsets(connection, CATALOG)[0], "all of the catalog is told")
         assert [each.catalog[f"job:{job}"] for each in told if f"job:{job}" in each.catalog][-1] is None
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_what_fails_for_a_reason_of_nobody_s_is_tried_again(fleet, monkeypatch):
+    monkeypatch.setattr(control, "_AGAIN_SECONDS", 0.0)
+    failures, stop, told = [BufferError("full"), KafkaException("x"), KeyError("a bug")], threading.Event(), []
+
+    def tell(learned):
+        if failures:
+            raise failures.pop()
+        told.append(learned)
+
+    thread = threading.Thread(target=control.follow, args=(fleet.connection, tell, stop))
+    thread.start()
+    try:
+        wait_until(lambda: told, "it goes on")
     finally:
         stop.set()
         thread.join()

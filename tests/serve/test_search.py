@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mainstem.core import UserError
 from mainstem.serve import BadQuery, Change, IndexDamaged, OtherShape
 from mainstem.serve.errors import UnfitChanges
-from mainstem.serve.search import Hit, SearchIndex, fields_of
+from mainstem.serve.search import DEEPEST, MOST_WORDS, Hit, SearchIndex, fields_of
 from tests.serve.support import TOPIC, applied_after, copy, cuts, flight, fold_rows, histories, rows_of, tear
 from tests.support.properties import examples
 
@@ -136,6 +136,39 @@ def test_a_query_that_is_none_says_why_in_one_line(tmp_path, query):
         fill(index, [row(tailnum="x")])
         with pytest.raises(BadQuery, match=r"^query: .+$"):
             index.search(query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "(" * 60_000,  # the parser ends the process
+        "NOT " * 15_000 + "x",  # takes minutes
+        "(" * (DEEPEST + 1) + "x" + ")" * (DEEPEST + 1),
+        "x" * (MOST_WORDS + 1),
+        "é" * (MOST_WORDS // 2 + 1),
+    ],
+)
+def test_a_query_that_is_too_long_or_too_deep_is_not_read(tmp_path, query):
+    with opened(tmp_path) as index:
+        fill(index, [row(tailnum="one")])
+        with pytest.raises(BadQuery, match=f"expected up to ({MOST_WORDS} bytes|{DEEPEST} parentheses)"):
+            index.search(query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "(" * DEEPEST + "one" + ")" * DEEPEST,
+        f'one OR "{"(" * 100}"',
+        "one OR " * 280 + "x",
+        "one AND (" * DEEPEST + "one" + ")" * DEEPEST,
+        "one* " * 400,
+    ],
+)
+def test_a_query_as_long_and_deep_as_may_be_is_answered(tmp_path, query):
+    with opened(tmp_path) as index:
+        fill(index, [row(tailnum="one")])
+        assert index.search(query).total <= 1
 
 
 @pytest.mark.parametrize(("limit", "offset"), [(0, 0), (1, -1), (10_001, 0), (10, 9_991)])

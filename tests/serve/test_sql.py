@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from uuid import UUID
 
 import msgspec
@@ -266,6 +267,37 @@ def test_what_reads_is_answered(tmp_path, sql):
     with opened(tmp_path) as index:
         fill(index, [one(0, a=1)])
         assert index.query(sql).rows
+
+
+DEEP = {
+    "parentheses": "SELECT " + "(" * 500_000,
+    "parentheses that end": f"SELECT {'(' * 16_000}1{')' * 16_000}",
+    "signs": f"SELECT {'- ' * 16_000}1",
+    "NOT": f"SELECT {'NOT ' * 8_000}true",
+    "sums": f"SELECT 1{'+1' * 16_000}",
+    "lists": "SELECT " + "[" * 32_000,
+    "calls": "SELECT " + "f(" * 16_000,
+    "subqueries": "SELECT * FROM " + "(SELECT * FROM " * 2_000,
+    "CASE": "SELECT " + "CASE WHEN true THEN " * 1_500,
+    "fields": f"SELECT x{'.a' * 16_000}",
+    "some fields": f"SELECT x{'.a' * 999}",
+    "casts": f"SELECT x{'::INT' * 6_000}",
+    "joins": f"SELECT * FROM a{' JOIN a' * 4_000}",
+    "unions": f"SELECT 1{' UNION ALL SELECT 1' * 1_600} LIMIT nosuch",
+}
+"""Statements that a parser, or what comes after it, descends in."""
+
+
+@pytest.mark.parametrize("what", DEEP)
+def test_no_query_is_too_deep_for_its_time_and_the_stack(tmp_path, what):
+    with opened(tmp_path) as index:
+        fill(index, [one(0, a=1, b="x")])
+        began = monotonic()
+        with pytest.raises(BadQuery) as refused:
+            index.query(DEEP[what], seconds=1)
+        assert monotonic() - began < 30
+        assert "\n" not in str(refused.value)
+        assert rows(index, f"SELECT a FROM {TOPIC}") == [(1,)]
 
 
 def attacks(file: str) -> list[str]:

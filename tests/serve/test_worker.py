@@ -1,5 +1,7 @@
 import threading
 
+from confluent_kafka import KafkaException
+
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.serve import worker as module
 from mainstem.serve.worker import Worker
@@ -26,7 +28,10 @@ def test_what_comes_while_it_works_is_done_once_and_at_the_end(monkeypatch):
 
 def test_what_has_failed_is_tried_again(monkeypatch):
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
-    failures, done = [OSError("the disk is full"), BrokerUnavailable("no answer")], threading.Event()
+    failures, done = (
+        [OSError("the disk is full"), BrokerUnavailable("no answer"), KafkaException("x"), KeyError("a bug")],
+        threading.Event(),
+    )
 
     def work():
         if failures:

@@ -86,6 +86,29 @@ def test_a_page_whose_name_was_made_to_mean_this_machine_cannot_read():
             assert old.recv(1 << 10).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, 200),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}, 200),
+        ({"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors", "Origin": "http://localhost:1"}, 200),
+    ],
+)
+def test_a_plain_read_that_a_page_of_another_site_makes_for_itself_is_refused(headers, code):
+    """A picture whose address is a search: it has no Origin, and cost the reader's machine what the page liked."""
+    with served(application("127.0.0.1:9600")) as url:
+        answer = httpx.get(url, headers=headers)
+        assert answer.status_code == code
+        posted = httpx.post(url, headers=headers)
+        assert posted.status_code == (
+            403 if headers["Sec-Fetch-Site"] == "cross-site" and "Origin" not in headers else 200
+        )
+
+
 def test_where_others_reach_the_listener_any_name_may_be_its_own():
     with served(application("0.0.0.0:9600"), host="0.0.0.0") as url:
         assert httpx.get(url, headers={"Host": "data.example:9600"}).text == "taken"

@@ -162,8 +162,11 @@ class Tokens:
             except MainstemError as error:
                 log.warning("source_positions_unread", error=str(error), hint=error.hint)
                 self._stop.wait(_AGAIN_SECONDS)
-            except RuntimeError:  # the loop is closed
-                return
+            except Exception as error:  # a bug, or the client's own: without this thread no token is given any more
+                if loop.is_closed():
+                    return
+                log.exception("source_positions_unread", error=f"{type(error).__name__}: {error}", hint="")
+                self._stop.wait(_AGAIN_SECONDS)
 
     def _read(self, tell: Callable[[dict[str, SourceState], bool], object]) -> None:
         starts = start_offsets(self._connection, SOURCES)

@@ -371,6 +371,8 @@ def _places(text: str) -> dict[int, int]:
             or len(part) > 40
         ):
             raise BadQuery(f"at: expected a token, or partition:offset of each partition, found {text[:60]!r}")
+        if int(partition) >= 2**31 or int(offset) >= 2**63:
+            raise BadQuery(f"at: expected a partition below 2**31 and an offset below 2**63, found {part!r}")
         places[int(partition)] = int(offset)
     return places
 

@@ -47,6 +47,9 @@ def follow(connection: Connection, tell: Callable[[Learned], None], stop: thread
         except MainstemError as error:
             log.warning("catalog_unread", error=str(error), hint=error.hint)
             stop.wait(_AGAIN_SECONDS)
+        except Exception as error:  # a bug, or the client's own: without this thread the node learns of nothing more
+            log.exception("catalog_unread", error=f"{type(error).__name__}: {error}", hint="")
+            stop.wait(_AGAIN_SECONDS)
 
 
 def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threading.Event) -> None:

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 KIND = "search"
 MOST_HITS = 10_000
 """How far a search can be read: the engine holds all hits up to there in memory."""
+MOST_WORDS = 2 << 10
+"""Bytes of a query: the parser takes some of the stack for each ( and a minute for a chain of 15,000 NOT."""
+DEEPEST = 50
+"""Parentheses inside of each other in a query."""
 
 _STATE = "applied"  # no hash
 _HEAP_BYTES = 64 << 20
@@ -141,10 +145,12 @@ class SearchIndex:
         The language: https://docs.rs/tantivy/latest/tantivy/query/struct.QueryParser.html
 
         Raises:
-            BadQuery: it is none, or its columns are not there, or more is asked for than `MOST_HITS`.
+            BadQuery: it is none, or longer than `MOST_WORDS`, or deeper than `DEEPEST`, or its columns are not there,
+                or more is asked for than `MOST_HITS`.
         """
         if limit < 1 or offset < 0 or limit + offset > MOST_HITS:
             raise BadQuery(f"limit: expected 1 or more, with the offset up to {MOST_HITS}, found {limit} at {offset}")
+        _check_size(query)
         searcher, _ = self._served
         with self.directory.explained():
             parsed = self._parse(query)
@@ -268,6 +274,17 @@ class SearchIndex:
             with contextlib.suppress(FileNotFoundError):
                 _link_or_copy(self.directory.files / name, target / name)
         return names
+
+
+def _check_size(query: str) -> None:
+    if (size := len(query.encode(errors="replace"))) > MOST_WORDS:
+        raise BadQuery(f"query: expected up to {MOST_WORDS} bytes, found {size}")
+    deep = 0
+    for outside in query.split('"')[::2]:
+        for each in outside:
+            deep += (each == "(") - (each == ")")
+            if deep > DEEPEST:
+                raise BadQuery(f"query: expected up to {DEEPEST} parentheses inside of each other, found more")
 
 
 def fields_of(path: Path) -> dict[str, str] | None:

@@ -38,6 +38,12 @@ KIND = "sql"
 NAME = "index.duckdb"
 MOST_BYTES = 64 << 20
 """Of an answer, about: what is larger is refused."""
+MOST_SQL = 32 << 10
+"""Bytes of a statement: the parser cannot be interrupted, and takes half a minute for some of 500 KB. What is long is a
+value, as a rule, and goes into a parameter.
+"""
+MOST_DOTS = 1000
+"""In a statement: a name of 16,000 parts takes minutes, which nothing interrupts."""
 
 _READS = ("SELECT", "EXPLAIN")
 _UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -146,12 +152,17 @@ class SqlIndex:
         """
         if limit < 1:
             raise BadQuery(f"limit: expected 1 or more, found {limit}")
-        with self._cursor() as cursor, self._explained_to_asker(seconds):
+        if (size := len(sql.encode(errors="replace"))) > MOST_SQL:
+            raise BadQuery(
+                f"query: expected up to {MOST_SQL} bytes of SQL, found {size}", hint="give long values as parameters"
+            )
+        if (dots := sql.count(".")) > MOST_DOTS:
+            raise BadQuery(f"query: expected up to {MOST_DOTS} dots, found {dots}", hint="give values as parameters")
+        with self._cursor() as cursor, self._explained_to_asker(seconds), _interrupted_after(seconds, cursor):
             statement = _one_statement(cursor, sql)
-            with _interrupted_after(seconds, cursor):
-                cursor.execute("BEGIN TRANSACTION READ ONLY")
-                cursor.execute(statement, _parameters(parameters))
-                return _answer(cursor, limit)
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            cursor.execute(statement, _parameters(parameters))
+            return _answer(cursor, limit)
 
     def snapshot(self, directory: Path) -> None:
         """As in `Index`: what is in the log file of the database is written to it first, then it is copied."""

@@ -46,7 +46,13 @@ class Worker:
                 self._work()
             except (MainstemError, OSError) as error:
                 log.warning("not_done", what=self._name, error=str(error))
-                self._closing.wait(AGAIN_SECONDS)
-                self._woken.set()
+                self._again()
+            except Exception:  # a bug, or a library's own: without this thread nobody hears of anything more
+                log.exception("not_done", what=self._name)
+                self._again()
             else:
                 self._closing.wait(self._pause_seconds)
+
+    def _again(self) -> None:
+        self._closing.wait(AGAIN_SECONDS)
+        self._woken.set()

@@ -1,8 +1,8 @@
 """Which web pages may talk to a listener of ours: those of this machine, or of the address at which it is asked.
 
-A browser sends what any page asks it to, also to a loopback address, and names the page's origin with everything but
-plain reads; programs leave it out. A host's name says nothing: whoever owns it can have it mean this machine, and then
-read what is answered here.
+A browser sends what any page asks it to, also to a loopback address. It names the page's origin with everything but
+plain reads, and says of these whether they are of another site (Sec-Fetch-Site); programs leave both out. A host's name
+says nothing: whoever owns it can have it mean this machine, and then read what is answered here.
 """
 
 import ipaddress
@@ -33,6 +33,8 @@ class OwnOrigins:
             refusal = None
             if origin is not None and not is_own(origin, host):
                 refusal = _other_origin(origin)
+            elif origin is None and _is_strange(scope["method"], headers):
+                refusal = _other_site(headers["sec-fetch-site"])
             elif self._is_on_loopback(scope) and not is_meant(host, self._listens_on):
                 refusal = _other_host(host)
             if refusal is not None:
@@ -48,6 +50,16 @@ class OwnOrigins:
             and reached_at.is_loopback
             and not (listens_on is not None and listens_on.is_unspecified)
         )
+
+
+def _is_strange(method: str, headers: Headers) -> bool:
+    """Whether a page of another site asks for a part of itself, as a picture: such reads have no Origin. Who follows a
+    link, or opens a window, may see what we answer, since the page cannot. Another port of this host is of the same
+    site, and may ask, as it may with its Origin; older browsers, and programs, do not say.
+    """
+    follows = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+    into_itself = headers.get("sec-fetch-dest") in ("iframe", "frame", "object", "embed")
+    return headers.get("sec-fetch-site") == "cross-site" and (not follows or into_itself)
 
 
 def is_own(origin: str, host: str) -> bool:
@@ -85,6 +97,13 @@ def _other_origin(origin: str) -> Response:
     return _refusal(
         f"expected no Origin, or one of this machine, found {origin[:200]!r}: a web page of another host sent this",
         "send it from the page's server; a proxy that knows who may post leaves the header Origin out",
+    )
+
+
+def _other_site(site: str) -> Response:
+    return _refusal(
+        f"expected no Sec-Fetch-Site, or one of this machine, found {site[:40]!r}: a web page of another site asks this",
+        "open the address by itself, or ask from the page's server",
     )
 
 
