@@ -7,10 +7,12 @@ from contextlib import closing
 
 import httpx
 import pytest
+from confluent_kafka import KafkaException
 
 from mainstem.client.basis import Basis, parse
 from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import SourceState, TransactionalWriter
+from mainstem.connect import tokens
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.tokens import has_appended
@@ -37,6 +39,24 @@ def writer(log_connection):
     with closing(TransactionalWriter(log_connection, f"fleet{uuid.uuid4().hex[:8]}")) as writer:
         writer.open()
         yield writer
+
+
+@pytest.mark.parametrize("error", [KafkaException("x"), BufferError("full"), RuntimeError("a bug")])
+def test_a_thread_that_fails_for_a_reason_of_nobody_s_goes_on(log_connection, writer, topic, monkeypatch, error):
+    failures, starts = [error], tokens.start_offsets
+
+    def failing(*arguments):
+        if failures:
+            raise failures.pop()
+        return starts(*arguments)
+
+    monkeypatch.setattr(tokens, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(tokens, "start_offsets", failing)
+    commit(writer, topic, 16)
+    config = GatewayConfig(collector=CollectorConfig(name=f"tokens-{uuid.uuid4().hex[:8]}"))
+    with served(Gateway(log_connection, config, on_taken_over=lambda: None).app) as url:
+        assert ask(url, writer.source).status_code == 200
+    assert not failures
 
 
 def position(lsn, state="streaming"):

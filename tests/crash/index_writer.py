@@ -13,10 +13,16 @@ from typing import Any
 
 from mainstem.client.progress import Read
 from mainstem.serve import Applied, Change, Index
-from mainstem.serve.snapshot import write
+from mainstem.serve.snapshot import store, take
 
 TOPIC, PARTITIONS = "t", 3
 WORDS = ("red", "green", "blue")
+
+
+def stored(index: Index, directory: Path) -> bool:
+    """Whether there was anything to take a snapshot of."""
+    taken = take(index)
+    return taken is not None and bool(store(*taken, directory))
 
 
 def open_index(kind: str, directory: Path) -> Any:
@@ -69,7 +75,7 @@ def main(kind: str, directory: Path, snapshots: Path | None = None) -> None:
         if kind in ("stream", "changelog") and draw.random() < 0.1:
             index._writer.execute("CHECKPOINT")  # which else happens every 16 MB
         print("applied", count_of(index), flush=True)
-        if snapshots is not None and draw.random() < 0.2 and write(index, snapshots):
+        if snapshots is not None and draw.random() < 0.2 and stored(index, snapshots):
             print("snapshot", count_of(index), flush=True)
 
 

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from mainstem.core import SystemClock, UserError
 from mainstem.dash.jobs import Jobs, NoCommands
 from mainstem.dash.operations import Done, Operations
-from mainstem.dash.web import Threads
+from mainstem.dash.web import own_threads
 from tests.support.serving import served
 from tests.support.waiting import wait_until
 
@@ -36,7 +36,7 @@ class Work:
 @pytest.fixture
 def http():
     work, tasks, states = Work(), [], []
-    operations, threads = Operations(work, states.append, SystemClock()), Threads()
+    operations, threads = Operations(work, states.append, SystemClock()), own_threads()
 
     @contextlib.asynccontextmanager
     async def lifespan(_):

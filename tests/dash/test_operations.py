@@ -6,7 +6,8 @@ import pytest
 
 from mainstem.core import ManualClock, UserError
 from mainstem.dash.operations import AT_ONCE, MOST_ENDED, Done, Operations
-from mainstem.dash.web import Busy, NoResult, Overloaded
+from mainstem.dash.web import Busy, NoResult
+from mainstem.web.threads import Overloaded
 
 
 class Work:

@@ -15,7 +15,8 @@ from mainstem.client.topics import delete, ensure_topic
 from mainstem.core import UserError
 from mainstem.dash import tails as module
 from mainstem.dash.tails import Follower, News, Tails
-from mainstem.dash.web import Overloaded, answering
+from mainstem.dash.web import answering
+from mainstem.web.threads import Overloaded
 from tests.support.ports import free_port
 from tests.support.serving import served
 

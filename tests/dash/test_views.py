@@ -3,13 +3,13 @@ import pytest
 from starlette.applications import Starlette
 
 from mainstem.dash.views import Views
-from mainstem.dash.web import Threads
+from mainstem.dash.web import own_threads
 from tests.support.serving import served
 
 
 @pytest.fixture(scope="module")
 def http(views):
-    threads = Threads()
+    threads = own_threads()
     with (
         served(Starlette(routes=Views(views.nodes, threads).routes())) as url,
         httpx.Client(base_url=url, timeout=60) as client,

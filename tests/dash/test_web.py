@@ -1,28 +1,11 @@
 import asyncio
-import threading
 
 import pytest
 
 from mainstem.client.errors import UnknownTopic
 from mainstem.core import Retriable, UserError
 from mainstem.dash import web
-
-
-def test_who_waits_for_too_many_others_is_told():
-    go_on = threading.Event()
-
-    async def work():
-        threads = web.Threads(1, most_waiting=1)
-        first, second = (asyncio.ensure_future(threads.call(go_on.wait)) for _ in range(2))
-        await asyncio.sleep(0)
-        with pytest.raises(web.Overloaded, match="answers 2 requests already"):
-            await threads.call(print)
-        go_on.set()
-        assert await asyncio.gather(first, second) == [True, True]
-        assert await threads.call(int, "7") == 7
-        threads.close()
-
-    asyncio.run(work())
+from mainstem.web.threads import Overloaded
 
 
 @pytest.mark.parametrize(
@@ -30,7 +13,7 @@ def test_who_waits_for_too_many_others_is_told():
     [
         (UnknownTopic("no"), 404),
         (UserError("no"), 400),
-        (web.Overloaded("no"), 429),
+        (Overloaded("no"), 429),
         (Retriable("no", hint="wait"), 503),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mainstem.client.progress import Read
 from mainstem.serve import Applied, Change
+from mainstem.serve.snapshot import store, take
 
 TOPIC = "t"
 VALUES = st.one_of(
@@ -152,3 +153,9 @@ def tear(path: Path, how: str) -> None:
         path.unlink()
     else:
         os.truncate(path, 0 if how == "empty" else path.stat().st_size // 2)
+
+
+def write_snapshot(index, directory: Path) -> Path | None:
+    """In one step what a keeper does in two threads; None: nothing is committed yet."""
+    taken = take(index)
+    return None if taken is None else store(*taken, directory)

@@ -3,6 +3,7 @@
 import json
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Progress
 from mainstem.client.topics import admin, ensure_topic
 from mainstem.registry import avro
-from mainstem.serve import keeper
+from mainstem.serve import app, keeper
 from tests.serve.fleet import PLANE, header
 from tests.serve.played import CLASS
 from tests.support.waiting import wait_until
@@ -194,6 +195,35 @@ def test_queries_that_are_none_or_may_not_be_are_refused(fleet, tmp_path):
             "columns": ["one"], "rows": [[1]], "more": False,
         }  # fmt: skip
         assert http.post("/views/flights/query", content=b"x" * (2 << 20)).status_code == 400
+
+
+def test_queries_that_take_long_hold_up_no_other_reads_and_those_that_are_too_many_are_told(
+    fleet, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(app, "QUERIES", 1)
+    monkeypatch.setattr(app, "MOST_WAITING_QUERIES", 1)
+    slow = {"sql": "SELECT count(*) FROM range(1000000000000) a, range(1000) b", "seconds": 5}
+    with fleet.node(tmp_path) as http, ThreadPoolExecutor(8) as threads:
+        headers = header(fleet.write(fleet.planes, ("N1", "BOEING", 1)))
+        ask = {
+            "/views/planes/row": {"tailnum": "N1"},
+            "/views/planes/rows": {},
+            "/views/names/search": {"q": "boeing"},
+        }
+        for path, params in ask.items():
+            assert http.get(path, params=params, headers=headers).status_code == 200
+        assert http.post("/views/flights/query", json={"sql": "SELECT 1"}, headers=headers).status_code == 200
+        queries = [threads.submit(http.post, "/views/flights/query", json=slow) for _ in range(6)]
+        wait_until(lambda: sum(each.done() for each in queries) == 4, "four of six are refused")
+        refused = [each.result() for each in queries if each.done()]
+        assert {each.status_code for each in refused} == {429}
+        assert refused[0].headers["Retry-After"] == "1"
+        for path, params in ask.items():
+            assert http.get(path, params=params).status_code == 200
+        assert sum(each.done() for each in queries) == 4  # they still run
+        told = [each.result() for each in queries if each.result().status_code != 429]
+        assert [each.status_code for each in told] == [400, 400]
+        assert "longer than 5 s" in told[0].json()["error"]["message"]
 
 
 def test_tokens_of_another_log_and_those_that_are_none_are_refused(fleet, tmp_path):

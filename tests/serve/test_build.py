@@ -8,6 +8,7 @@ from mainstem.serve.errors import IndexUnavailable
 from mainstem.serve.keeper import Lost, Opened, Reached
 from mainstem.serve.targets import Target
 from mainstem.serve.waits import Overtaken
+from mainstem.web.threads import Threads
 
 
 def test_a_view_can_be_asked_once_it_is_as_new_as_the_log_was():
@@ -39,7 +40,7 @@ def test_an_index_that_is_closed_while_it_is_asked_is_unavailable():
             raise RuntimeError("DB already closed")
 
         with pytest.raises(IndexUnavailable, match="was closed while it was asked"):
-            await asked(closed)
+            await asked(Threads("it", 1, 1), closed)
 
     asyncio.run(run())
 

@@ -12,6 +12,7 @@ from mainstem.client.topics import admin, delete, ensure_topic
 from mainstem.serve import keeper
 from mainstem.serve.config import ViewConfig
 from mainstem.serve.engines import Engine
+from mainstem.serve.errors import IndexUnavailable
 from mainstem.serve.index import Applied
 from mainstem.serve.keeper import Keeper, Lost, Opened, Reached
 from mainstem.serve.key_value import KeyValueIndex
@@ -208,3 +209,11 @@ def test_records_of_an_open_transaction_are_not_applied(fleet, tmp_path):
         writer.abort()
         wait_until(lambda: after.items() <= kept.reached(fleet.planes).items(), "what follows is applied")
     writer.close()
+
+
+def test_an_index_that_has_stopped_is_opened_again_while_nothing_comes(fleet, tmp_path):
+    with Kept(fleet, tmp_path) as kept:
+        kept.wait(fleet.write(fleet.planes, ("N1", "x", 1)))
+        kept.opened()[0].index.failure = IndexUnavailable("it has stopped")
+        wait_until(lambda: len(kept.opened()) == 2, "it is opened again")
+        assert kept.keeper.state.error == "it has stopped"

@@ -120,6 +120,21 @@ def test_pages_of_the_leading_columns(tmp_path):
             index.scan(limit=0)
 
 
+def test_a_page_of_large_rows_ends_early_and_the_next_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("mainstem.serve.key_value.MOST_BYTES", 1000)
+    sizes = [300, 300, 300, 5000, 300]
+    changes = [Change(TOPIC, 0, n, str(n), {"a": n, "b": "", "c": "x" * size}) for n, size in enumerate(sizes)]
+    fill(tmp_path, changes)
+    with opened(tmp_path) as index:
+        for at in (None, {0: len(sizes)}):
+            pages, after = [], None
+            while not pages or after is not None:
+                page = index.scan(after=after, at=at)
+                pages.append([found.row["a"] for found in page.rows])
+                after = page.after
+            assert pages == [[0, 1, 2], [3], [4]]
+
+
 def test_positions_that_were_not_kept_or_not_applied_are_refused(tmp_path):
     change = Change(TOPIC, 2, 17, "1", {"a": 1, "b": ""})
     applied = Applied("log", {}, {TOPIC: {2: Read(start=10, end=18)}})

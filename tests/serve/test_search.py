@@ -177,6 +177,14 @@ def test_more_than_can_be_read_is_refused(tmp_path, limit, offset):
         index.search("x", limit=limit, offset=offset)
 
 
+def test_an_answer_of_large_rows_is_cut_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("mainstem.serve.search.MOST_BYTES", 1000)
+    with opened(tmp_path) as index:
+        fill(index, [Change(TOPIC, 0, n, str(n), {"tailnum": "one", "x": "x" * 400}) for n in range(5)])
+        found = [index.search("one", offset=offset) for offset in (0, 2, 4)]
+        assert [(len(each.hits), each.cut, each.total) for each in found] == [(2, True, 5), (2, True, 5), (1, False, 5)]
+
+
 def test_values_that_do_not_fit_their_field_are_kept_and_not_found(tmp_path):
     """Also what is in lists and maps, and texts that are none in UTF-8."""
     odd = {"tailnum": ["one", {"x": "two"}, 3, True, b"\0", "\ud800 four"], "carrier": Decimal("1.50")}

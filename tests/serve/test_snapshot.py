@@ -11,9 +11,9 @@ from mainstem.serve import Index
 from mainstem.serve.columns import TableShape
 from mainstem.serve.key_value import KeyValueIndex
 from mainstem.serve.search import SearchIndex
-from mainstem.serve.snapshot import Manifest, restore, store, take, write
+from mainstem.serve.snapshot import Manifest, restore, store, take
 from mainstem.serve.sql import SqlIndex
-from tests.serve.support import TOPIC, applied_after, copy, rows_of
+from tests.serve.support import TOPIC, applied_after, copy, rows_of, write_snapshot
 from tests.serve.test_sql import FLIGHT
 
 CHANGES = rows_of(400)
@@ -53,7 +53,7 @@ def snapshots(kind, path: Path, *ends: int) -> Path:
     index = kind(path / "live")
     for end in ends:
         to(index, end)
-        write(index, path / "snapshots")
+        write_snapshot(index, path / "snapshots")
     index.close()
     return path / "snapshots"
 
@@ -83,7 +83,7 @@ def test_the_newest_is_restored_in_the_place_of_what_is_there(tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_commit_there_is_no_snapshot_and_nothing_to_restore(tmp_path, kind):
     index = kind(tmp_path / "live")
-    assert write(index, tmp_path / "snapshots") is None
+    assert write_snapshot(index, tmp_path / "snapshots") is None
     index.close()
     assert restore(tmp_path / "snapshots", tmp_path / "live") is None
     kind(tmp_path / "live").close()
@@ -164,9 +164,9 @@ def test_one_that_was_not_finished_is_none(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("mainstem.serve.snapshot.write_atomically", full)
         with pytest.raises(OSError, match="No space left"):
-            write(index, taken)
+            write_snapshot(index, taken)
     assert restore(taken, tmp_path / "restored") == applied_after(CHANGES[:100])
-    write(index, taken)
+    write_snapshot(index, taken)
     index.close()
     assert restore(taken, tmp_path / "restored") == applied_after(CHANGES[:200])
     assert sorted(each.name for each in taken.iterdir()) == ["000000000001", "000000000002"]

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from uuid import UUID
 
+import duckdb
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from mainstem.core import UserError
 from mainstem.serve import BadQuery, Change, IndexDamaged, OtherShape
 from mainstem.serve.columns import TableShape
-from mainstem.serve.errors import UnfitChanges
+from mainstem.serve.errors import IndexUnavailable, UnfitChanges
 from mainstem.serve.sql import SqlIndex
 from tests.serve.support import TOPIC, applied_after, copy, cuts, fold_rows, histories, rows_of, tear
 from tests.support.properties import examples
@@ -430,6 +431,30 @@ def test_an_answer_is_bounded(tmp_path):
             index.query("SELECT list(range) FROM range(1000000000)", seconds=60)
         with pytest.raises(BadQuery, match="1 or more"):
             index.query("SELECT 1", limit=0)
+
+
+def test_queries_take_no_more_of_the_disk_than_they_may(tmp_path):
+    text = "SELECT md5(range::VARCHAR) || md5((range + 1)::VARCHAR) || md5((range + 2)::VARCHAR) t FROM range(4000000)"
+    sql = f"SELECT sum(length(l)) FROM (SELECT lag(t) OVER (ORDER BY t) l FROM ({text}))"
+    with opened(tmp_path, memory="100MB", spill_bytes=20 << 20) as index:
+        fill(index, [one(0, a=1)])
+        with pytest.raises(BadQuery, match="more than the 20 MiB of the disk") as refused:
+            index.query(sql, seconds=60)
+        assert "`sql_spill_bytes`" in refused.value.hint
+        assert rows(index, f"SELECT a FROM {TOPIC}") == [(1,)]
+        assert not any(each.stat().st_size for each in (tmp_path / "index" / "temporary").iterdir())
+
+
+def test_an_engine_that_has_stopped_is_noted_where_a_query_finds_it(tmp_path, monkeypatch):
+    def stop(*_):
+        raise duckdb.FatalException("FATAL Error: it has stopped")
+
+    with opened(tmp_path) as index:
+        assert index.failure is None
+        monkeypatch.setattr("mainstem.serve.sql._one_statement", stop)
+        with pytest.raises(IndexUnavailable, match="it has stopped"):
+            index.query("SELECT 1")
+        assert "it has stopped" in str(index.failure)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.2])

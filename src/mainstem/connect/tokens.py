@@ -9,9 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -28,6 +26,7 @@ from mainstem.client.writer import SourceState
 from mainstem.connect.sources.postgres_pgoutput import format_lsn, parse_lsn
 from mainstem.core import CorruptData, MainstemError, UserError
 from mainstem.core.logging import get_logger
+from mainstem.web.answers import error_answer, json_answer
 
 log = get_logger()
 
@@ -92,20 +91,22 @@ class Tokens:
             await self.until_stable(state.ends, deadline)
             basis = self.basis(request, state.ends)
         except NotReached as error:
-            return _error(503, "not_reached", error, {"Retry-After": "1"})
+            return error_answer(503, "not_reached", error, {"Retry-After": "1"})
         except NoSuchSource as error:
-            return _error(404, "unknown_source", error)
+            return error_answer(404, "unknown_source", error)
         except UserError as error:
-            return _error(400, "bad_request", error)
+            return error_answer(400, "bad_request", error)
         except BrokerUnavailable as error:
-            return _error(503, "log_unavailable", error, {"Retry-After": "1"})
+            return error_answer(503, "log_unavailable", error, {"Retry-After": "1"})
         except asyncio.CancelledError:
             if not self._stop.is_set():
                 raise
-            return _error(503, "stopping", NotReached("the gateway is stopping", hint="ask again"))
+            return error_answer(503, "stopping", NotReached("the gateway is stopping", hint="ask again"))
         reached = _lsn_of(state)
         body = {"source": source, "token": basis.token, "log": self.log, "basis": state.ends}
-        return _json(200, body | ({"lsn": format_lsn(reached)} if reached is not None else {}), answer_headers(basis))
+        return json_answer(
+            200, body | ({"lsn": format_lsn(reached)} if reached is not None else {}), answer_headers(basis)
+        )
 
     async def _reached(self, source: str, lsn: int, seconds: float) -> SourceState:
         """The state of the source when it has appended all up to `lsn`."""
@@ -232,12 +233,3 @@ def _lsn(text: str | None) -> int:
             hint="SELECT pg_current_wal_lsn()",
         )
     return lsn
-
-
-def _json(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
-
-
-def _error(status: int, code: str, error: MainstemError, headers: dict[str, str] | None = None) -> Response:
-    details = {"code": code, "message": str(error)} | ({"hint": error.hint} if error.hint else {})
-    return _json(status, {"error": details}, headers)

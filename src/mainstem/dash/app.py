@@ -35,7 +35,7 @@ from mainstem.dash.own_pages import OwnPages, own_names
 from mainstem.dash.state import AuditResult, State
 from mainstem.dash.tails import Tails
 from mainstem.dash.views import Views
-from mainstem.dash.web import Endpoint, Threads, answering, file, json_answer, number, page
+from mainstem.dash.web import Endpoint, answering, file, json_answer, number, own_threads, page
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class Dashboard:
         listen: str = "",
     ) -> None:
         self._connection, self._listen = connection, listen
-        self._threads = Threads()
+        self._threads = own_threads()
         self._nodes = nodes or Nodes({}, dict)
         self._views = Views(self._nodes, self._threads)
         self._tails = Tails(connection)

@@ -19,7 +19,8 @@ from starlette.routing import Route
 from mainstem.core import UserError
 from mainstem.core.bodies import Bodies
 from mainstem.dash.operations import KINDS, NEEDED, OPTIONAL, Commands, Done, Going, Operations
-from mainstem.dash.web import HEADERS, Threads, UnknownJob, answering, json_answer, number, page
+from mainstem.dash.web import HEADERS, UnknownJob, answering, json_answer, number, page
+from mainstem.web.threads import Threads
 
 MOST_BODY_BYTES = 4096
 BODY_SECONDS = 10.0

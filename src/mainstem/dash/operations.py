@@ -20,7 +20,8 @@ from mainstem.core import MainstemError, Retriable
 from mainstem.core.clock import Clock
 from mainstem.core.logging import get_logger
 from mainstem.dash.state import Operation
-from mainstem.dash.web import Busy, NoResult, Overloaded, Threads
+from mainstem.dash.web import Busy, NoResult, own_threads
+from mainstem.web.threads import Overloaded, call_soon
 
 log = get_logger()
 
@@ -102,7 +103,7 @@ class Operations:
 
     def __init__(self, commands: Commands, tell: Callable[[list[Operation]], None], clock: Clock) -> None:
         self._commands, self._tell, self._clock = commands, tell, clock
-        self._threads = Threads(AT_ONCE, most_waiting=0)
+        self._threads = own_threads(AT_ONCE, most_waiting=0)
         self._last: dict[tuple[str, str], Operation] = {}
         self._going: dict[tuple[str, str], Going] = {}
         self._results: dict[int, str] = {}
@@ -127,7 +128,7 @@ class Operations:
         began = self._clock.now_ms()
         title = TITLES[kind].format(job=job, **asked)
         loop = asyncio.get_running_loop()
-        self._going[place] = Going(lambda line: _call(loop, self._see, place, line))
+        self._going[place] = Going(lambda line: call_soon(loop, self._see, place, line))
         self._last[place] = Operation(self._count, kind, job, title, "running", began)
         tasks.create_task(self._run(place, kind, job, asked))
         self._tell(self.all)
@@ -195,8 +196,3 @@ class Operations:
     def _change(self, place: tuple[str, str], **changes: Any) -> None:
         self._last[place] = msgspec.structs.replace(self._last[place], **changes)
         self._tell(self.all)
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function, *arguments)

@@ -20,8 +20,9 @@ from mainstem.client.errors import UnknownTopic
 from mainstem.client.reader import RangeReader
 from mainstem.core import MainstemError, UserError
 from mainstem.dash.browse import SHORT_CHARACTERS, Shown, shown
-from mainstem.dash.web import Overloaded, Threads, number
+from mainstem.dash.web import number, own_threads
 from mainstem.registry.reader import SchemaTexts, typed
+from mainstem.web.threads import Overloaded
 
 EVERY_SECONDS = 1.0
 MOST_RECORDS = 50  # of one look
@@ -95,7 +96,7 @@ class Tails:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._threads = Threads(THREADS)
+        self._threads = own_threads(THREADS)
         self._pages = 0
         self._closed = asyncio.Event()
 

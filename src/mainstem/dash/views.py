@@ -18,7 +18,8 @@ from starlette.routing import Route
 from mainstem.client.basis import HEADER, parse
 from mainstem.core.bodies import Bodies
 from mainstem.dash.nodes import READS, About, Nodes
-from mainstem.dash.web import HEADERS, Threads, answering, json_answer, page
+from mainstem.dash.web import HEADERS, answering, json_answer, page
+from mainstem.web.threads import Threads
 
 MOST_BODY_BYTES = 1 << 20
 BODY_SECONDS = 10.0

@@ -1,12 +1,9 @@
 """What the dashboard's answers have in common: pages that are files of the package, JSON, errors on one line."""
 
-import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Template
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -15,8 +12,7 @@ from starlette.responses import Response
 from mainstem.client.errors import UnknownTopic
 from mainstem.core import MainstemError, Retriable, UserError
 from mainstem.dash.nodes import UnknownView
-
-T = TypeVar("T")
+from mainstem.web.threads import Overloaded, Threads
 
 STATIC = Path(__file__).with_name("static")
 PAGES = Path(__file__).with_name("pages")
@@ -42,10 +38,6 @@ class Busy(Retriable):
     """Such an operation goes on already."""
 
 
-class Overloaded(Retriable):
-    """Others ask too much at once."""
-
-
 class UnknownJob(UserError):
     """There is no such job."""
 
@@ -54,37 +46,9 @@ class NoResult(UserError):
     """An operation has found nothing to show, or is not kept any more."""
 
 
-class Threads:
-    """Where calls that block are made: of the dashboard's own, so that what waits here holds up nobody else in its
-    process, and the other way round.
-    """
-
-    def __init__(self, count: int = THREADS, most_waiting: int = MOST_WAITING) -> None:
-        self._threads = ThreadPoolExecutor(count, "dashboard")
-        self._most, self._waiting = count + most_waiting, 0
-
-    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What `function` returns.
-
-        Raises:
-            Overloaded: too many wait for their turn; the rest as it does.
-        """
-        if self._waiting >= self._most:
-            raise Overloaded(f"the dashboard answers {self._waiting} requests already", hint="ask again in a second")
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
-        finally:
-            self._waiting -= 1
-
-    def later(self, function: Callable[[], object]) -> None:
-        """Call it when a thread is free; nobody waits for it. Not after `close`."""
-        with contextlib.suppress(RuntimeError):
-            self._threads.submit(function)
-
-    def close(self) -> None:
-        """Begin nothing more; what is under way is not waited for here."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+def own_threads(count: int = THREADS, most_waiting: int = MOST_WAITING) -> Threads:
+    """Of the dashboard's own."""
+    return Threads("the dashboard", count, most_waiting)
 
 
 def json_answer(content: Any, code: int = 200) -> Response:

@@ -48,13 +48,19 @@ from mainstem.serve.node import Node
 from mainstem.serve.openapi import VERSION, document
 from mainstem.serve.values import parse_value
 from mainstem.serve.view import NoSuchVersion, View
+from mainstem.web.answers import error_answer, json_answer
 from mainstem.web.origins import OwnOrigins
+from mainstem.web.threads import Overloaded, Threads
 
 T = TypeVar("T")
 RETRY_AFTER_SECONDS = "1"
 MOST_ROWS = 10_000
 MOST_BODY_BYTES = 1 << 20
 BODY_SECONDS = 30.0
+QUERIES, MOST_WAITING_QUERIES = 4, 16
+"""Of SQL at once, and that wait for their turn; each may take a minute."""
+READS, MOST_WAITING_READS = 8, 256
+"""Searches, and pages of rows, which take milliseconds."""
 _OURS = frozenset({"limit", "after", "at", "timeout", "offset", "q", "version"})
 """Parameters that are no columns; a column of such a name is written with a _ in front."""
 
@@ -81,6 +87,8 @@ class App:
 
     def __init__(self, node: Node, listen: str) -> None:
         self._node = node
+        self._queries = Threads("this node", QUERIES, MOST_WAITING_QUERIES)
+        self._reads = Threads("this node", READS, MOST_WAITING_READS)
         self._bodies = Bodies(16 * MOST_BODY_BYTES, seconds=BODY_SECONDS)
         reads: dict[str, tuple[str, Callable[..., Any]]] = {
             "row": ("GET", self._row),
@@ -108,6 +116,8 @@ class App:
         try:
             yield
         finally:
+            self._queries.close()
+            self._reads.close()
             await self._node.close()
 
     # -- what there is
@@ -117,13 +127,13 @@ class App:
         views = {name: _about(view) for name, view in self._node.views.items()}
         ready = all(view.is_ready for view in self._node.views.values())
         body = {"status": "ok" if ready else "not ready", "node": self._node.name, "log": self._node.log}
-        return _json(200 if ready else 503, body | {"views": views})
+        return json_answer(200 if ready else 503, body | {"views": views})
 
     async def _list(self, _: Request) -> Response:
-        return _json(200, {"views": {name: _about(view) for name, view in self._node.views.items()}})
+        return json_answer(200, {"views": {name: _about(view) for name, view in self._node.views.items()}})
 
     async def _openapi(self, _: Request) -> Response:
-        return _json(200, document(self._node))
+        return json_answer(200, document(self._node))
 
     async def _show(self, request: Request) -> Response:
         view = self._view(request)
@@ -160,7 +170,7 @@ class App:
         async def scan(build: Build) -> Any:
             index = build.index()
             key, at = _key(request, build, index.key_columns), await self._at(request, build)
-            page = await asked(index.scan, key, after, limit, at)
+            page = await asked(self._reads, index.scan, key, after, limit, at)
             following = None if page.after is None else base64.urlsafe_b64encode(page.after).decode()
             return {"rows": [to_json(each.row) for each in page.rows], "after": following}
 
@@ -174,10 +184,10 @@ class App:
         limit, offset = _number(request, "limit", 10, 1000), _number(request, "offset", 0, 1 << 20)
 
         async def search(build: Build) -> Any:
-            found = await asked(build.index().search, words, limit=limit, offset=offset)
+            found = await asked(self._reads, build.index().search, words, limit=limit, offset=offset)
             names = build.names
             hits = [{"topic": names.get(h.topic, h.topic), "score": h.score, "row": to_json(h.row)} for h in found.hits]
-            return {"total": found.total, "hits": hits}
+            return {"total": found.total, "hits": hits} | ({"cut": True} if found.cut else {})
 
         return await self._answer(request, view, search)
 
@@ -187,7 +197,9 @@ class App:
 
         async def run(build: Build) -> Any:
             ask = build.index().query
-            answer = await asked(ask, query.sql, query.parameters, limit=query.limit, seconds=query.seconds)
+            answer = await asked(
+                self._queries, ask, query.sql, query.parameters, limit=query.limit, seconds=query.seconds
+            )
             return {"columns": answer.columns, "rows": to_json(answer.rows), "more": answer.more}
 
         return await self._answer(request, view, run)
@@ -222,8 +234,8 @@ class App:
         if versions:
             headers[VERSION] = ", ".join(job_key(name, version) for name, version in versions.items())
         if body is None:
-            return _error(404, "not_found", NotFound(f"view {view.name}: no row has this key"), headers)
-        return _json(200, body | ({"versions": versions} if versions else {}), headers)
+            return error_answer(404, "not_found", NotFound(f"view {view.name}: no row has this key"), headers)
+        return json_answer(200, body | ({"versions": versions} if versions else {}), headers)
 
     async def _wait(self, request: Request, view: View, wait: Coroutine[Any, Any, T], basis: Basis) -> T:
         try:
@@ -275,7 +287,7 @@ class App:
             except MainstemError as error:
                 status, code = _status(error)
                 headers = {"Retry-After": RETRY_AFTER_SECONDS} if status in (429, 503) else {}
-                return _error(status, code, error, headers)
+                return error_answer(status, code, error, headers)
 
         return endpoint
 
@@ -288,7 +300,7 @@ def _status(error: MainstemError) -> tuple[int, str]:
             return 409, "other_log"
         case NotKept():
             return 410, "not_kept"
-        case BodiesFull():
+        case BodiesFull() | Overloaded():
             return 429, "overloaded"
         case NotReached():
             return 503, "not_reached"
@@ -385,12 +397,3 @@ async def _now(call: Any, *arguments: Any) -> Any:
         raise
     except Exception as error:  # the engine's own: it was closed while it was asked
         raise NotReached(f"the index was closed while it was asked: {error}", hint="ask again") from error
-
-
-def _json(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
-
-
-def _error(status: int, code: str, error: MainstemError, headers: dict[str, str] | None = None) -> Response:
-    details = {"code": code, "message": str(error)} | ({"hint": error.hint} if error.hint else {})
-    return _json(status, {"error": details}, headers)

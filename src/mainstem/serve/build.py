@@ -2,10 +2,10 @@
 for it. On the event loop; its keeper runs in a thread and tells what becomes of the index.
 """
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from mainstem.serve.index import Index
 from mainstem.serve.keeper import Keeper, Lost, News, Opened, Outgrown, Reached
 from mainstem.serve.targets import Target
 from mainstem.serve.waits import Changes, Waits, missing
+from mainstem.web.threads import Threads
 
 
 class NotReady(Retriable):
@@ -183,14 +184,15 @@ class Build:
         return f"it still reads its topics (partition: [reached, wanted]): {self.behind}"
 
 
-async def asked(call: Any, *arguments: Any, **options: Any) -> Any:
-    """The answer of an index that may take long, from a thread.
+async def asked(threads: Threads, call: Any, *arguments: Any, **options: Any) -> Any:
+    """The answer of an index that may take long, from one of `threads`.
 
     Raises:
+        Overloaded: too many ask already.
         IndexUnavailable: it was closed meanwhile; the rest as the index does.
     """
     try:
-        return await asyncio.to_thread(call, *arguments, **options)
+        return await threads.call(partial(call, *arguments, **options))
     except MainstemError:
         raise
     except Exception as error:

@@ -40,6 +40,7 @@ from mainstem.serve.targets import Target, is_kept, places, target
 from mainstem.serve.view import View
 from mainstem.serve.waits import missing
 from mainstem.serve.worker import Worker
+from mainstem.web.threads import call_soon
 
 log = get_logger()
 
@@ -272,7 +273,8 @@ class Builds:
                 self._reports.wake()
             self.settle()
 
-        build.engine = Engine(build.config, build.target.topics, self._entries, self._config.sql_memory)
+        memory, spill = self._config.sql_memory, self._config.sql_spill_bytes
+        build.engine = Engine(build.config, build.target.topics, self._entries, memory, spill)
         build.keeper = Keeper(
             self._task(build),
             build.engine,
@@ -391,9 +393,3 @@ def beside(directory: str) -> str:
 
 def _kept(build: Build) -> Kept:
     return Kept(build.directory, build.target.topics, build.target.versions)
-
-
-def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
-    """Call a function in the loop soon; where that is closed, nobody is interested any more."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function, *arguments)

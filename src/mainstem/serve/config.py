@@ -67,12 +67,14 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         views: by their names.
         snapshot_every_s: how often an index is copied, to be restored from where it is lost; 0: never.
         sql_memory: what the queries of an SQL view may take together; the index of a version before has as much.
+        sql_spill_bytes: what they may take together on the disk, beside that.
     """
 
     views: dict[str, ViewConfig]
     listen: str | list[str] = "127.0.0.1:9610"
     snapshot_every_s: Annotated[int, Meta(ge=0)] = 3600
     sql_memory: str = "512MB"
+    sql_spill_bytes: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
 
     def __post_init__(self) -> None:
         if not self.addresses:

@@ -122,9 +122,10 @@ class IndexDirectory:
         except (MainstemError, KeyboardInterrupt, SystemExit, *_BUGS):
             raise
         except BaseException as error:  # a panic of Rust is no Exception
-            raise self._meaning(error) from error
+            raise self.meaning(error) from error
 
-    def _meaning(self, error: BaseException) -> MainstemError:
+    def meaning(self, error: BaseException) -> MainstemError:
+        """An error of an engine as one of ours, to be raised."""
         text = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, MemoryError) or any(each in text for each in _REFUSED):
             return IndexUnavailable(f"{self.path}: {text}")

@@ -49,13 +49,14 @@ class Engine(msgspec.Struct, frozen=True):
         config: of the view.
         topics: that it reads, by the name that the view has for each.
         entries: what the catalog says of them.
-        sql_memory: for the queries of an SQL view.
+        sql_memory, sql_spill_bytes: for the queries of an SQL view.
     """
 
     config: ViewConfig
     topics: Mapping[str, str]
     entries: Mapping[str, TopicEntry]
     sql_memory: str
+    sql_spill_bytes: int = 1 << 30
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -91,7 +92,7 @@ class Engine(msgspec.Struct, frozen=True):
         from mainstem.serve.sql import SqlIndex
 
         shapes = {topic: self._table(name, topic, {}) for name, topic in self.topics.items()}
-        return SqlIndex.open(path, shapes, memory=self.sql_memory)
+        return SqlIndex.open(path, shapes, memory=self.sql_memory, spill_bytes=self.sql_spill_bytes)
 
     def open_as_it_is(self, path: Path) -> Index | None:
         """Open an index that has other fields than it should have, to be asked alone; None where that cannot be.

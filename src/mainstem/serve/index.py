@@ -12,8 +12,12 @@ from typing import Any, Protocol
 import msgspec
 
 from mainstem.client.progress import NextOffsets, Read
+from mainstem.core import MainstemError
 from mainstem.core.prepared import prepared
 from mainstem.serve.directory import IndexDirectory
+
+MOST_BYTES = 64 << 20
+"""Of an answer, about, whatever rows it has."""
 
 Row = dict[str, Any]
 """Column -> value, as `registry.avro.decode` gives them."""
@@ -84,6 +88,11 @@ class Index(Protocol):
     """
 
     directory: IndexDirectory
+
+    @property
+    def failure(self) -> MainstemError | None:
+        """Why it answers nobody any more, as a reader has found; it is to be opened again."""
+        ...
 
     @property
     def applied(self) -> Applied | None:

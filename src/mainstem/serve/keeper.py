@@ -265,6 +265,8 @@ class Keeper:
             _assign(consumer, reads)
             looked_at = self._clock.monotonic()
             while not stop.is_set():
+                if index.failure is not None:
+                    raise index.failure
                 if self.look or self._clock.monotonic() - looked_at >= _LOOK_SECONDS:
                     self.look = False
                     if _answers(consumer, found.ids) and (wider := self._wider(found, reads)) is not None:

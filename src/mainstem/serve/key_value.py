@@ -23,7 +23,7 @@ import msgspec
 from mainstem.core.prepared import prepared
 from mainstem.serve.directory import IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged, NotApplied, NotKept, UnfitChanges
-from mainstem.serve.index import Applied, Change, Row
+from mainstem.serve.index import MOST_BYTES, Applied, Change, Row
 from mainstem.serve.keys import encode_key
 from mainstem.serve.rows import UNPACKABLE, pack, packed, unpack
 
@@ -65,6 +65,7 @@ class KeyValueIndex:
     """The rows of one topic by their key; `apply` commits."""
 
     pending = False
+    failure = None
 
     def __init__(self, directory: IndexDirectory, key_columns: Sequence[str], *, versions: bool) -> None:
         self.directory = directory
@@ -138,7 +139,8 @@ class KeyValueIndex:
                 value = self._db.get(b"r" + encoded)
                 return None if value is None else _found(value)
             self._check(at)
-            return _as_of(self._db.iter(), encoded, at)
+            found = _as_of(self._db.iter(), encoded, at)
+            return None if found is None else found[0]
 
     def scan(
         self,
@@ -147,7 +149,8 @@ class KeyValueIndex:
         limit: int = 100,
         at: Mapping[int, int] | None = None,
     ) -> Page:
-        """Up to `limit` rows whose key begins with the values `prefix`, from behind `after`, in the order of the keys.
+        """Up to `limit` rows whose key begins with the values `prefix`, from behind `after`, in the order of the keys;
+        of large rows fewer, about `MOST_BYTES`.
 
         A page is of one moment; the next one may be of a later one, unless both have the same `at`.
 
@@ -166,12 +169,12 @@ class KeyValueIndex:
                 self._check(at)
             found = self._rows(begin, after) if at is None else self._rows_as_of(begin, after, at)
             rows: list[Found] = []
-            last = None
-            for key, row in found:
-                if len(rows) == limit:
+            last, left = None, MOST_BYTES
+            for key, row, size in found:
+                if len(rows) == limit or (rows and size > left):
                     return Page(rows, last)
                 rows.append(row)
-                last = key
+                last, left = key, left - size
             return Page(rows, None)
 
     def snapshot(self, directory: Path) -> None:
@@ -258,15 +261,19 @@ class KeyValueIndex:
             if offset > end:
                 raise NotApplied(f"partition {partition}: asked for offset {offset}, applied are those before {end}")
 
-    def _rows(self, begin: bytes, after: bytes | None) -> Iterator[tuple[bytes, Found]]:
+    def _rows(self, begin: bytes, after: bytes | None) -> Iterator[tuple[bytes, Found, int]]:
+        """Key, row, and its bytes."""
         iterator = self._db.iter()
         iterator.seek(b"r" + begin if after is None else b"r" + after + b"\0")
         end = b"r" + begin + _ABOVE
         while _valid(iterator) and (key := iterator.key()) < end:
-            yield key[1:], _found(iterator.value())
+            value = iterator.value()
+            yield key[1:], _found(value), len(value)
             iterator.next()
 
-    def _rows_as_of(self, begin: bytes, after: bytes | None, at: Mapping[int, int]) -> Iterator[tuple[bytes, Found]]:
+    def _rows_as_of(
+        self, begin: bytes, after: bytes | None, at: Mapping[int, int]
+    ) -> Iterator[tuple[bytes, Found, int]]:
         iterator = self._db.iter()
         iterator.seek(b"v" + begin if after is None else b"v" + after + _ABOVE)
         end = b"v" + begin + _ABOVE
@@ -274,7 +281,7 @@ class KeyValueIndex:
             encoded = key[1 : -_VERSION.size]
             found = _as_of(iterator, encoded, at)
             if found is not None:
-                yield encoded, found
+                yield encoded, *found
             iterator.seek(b"v" + encoded + _ABOVE)
 
 
@@ -366,9 +373,9 @@ class _Batch:
             self._batch.put(b"v" + encoded + version, pack(self._order, row))
 
 
-def _as_of(iterator: "RdictIter", encoded: bytes, at: Mapping[int, int]) -> Found | None:
-    """The newest version of a key below `at`. A key is in one partition, unless partitions were added: then the one
-    counts that was applied last.
+def _as_of(iterator: "RdictIter", encoded: bytes, at: Mapping[int, int]) -> tuple[Found, int] | None:
+    """The newest version of a key below `at`, and its bytes. A key is in one partition, unless partitions were added:
+    then the one counts that was applied last.
     """
     start = b"v" + encoded
     newest, found = -1, None
@@ -379,9 +386,11 @@ def _as_of(iterator: "RdictIter", encoded: bytes, at: Mapping[int, int]) -> Foun
             iterator.seek(start + _VERSION.pack(partition, _NEWEST - (next_offset - 1)))
             if _valid(iterator) and (key := iterator.key()).startswith(start):
                 where, version = _VERSION.unpack(key[len(start) :])
-                order, row = unpack(iterator.value())
+                value = iterator.value()
+                order, row = unpack(value)
                 if where == partition and order > newest:
-                    newest, found = order, None if row is None else Found(row, partition, _NEWEST - version)
+                    newest = order
+                    found = None if row is None else (Found(row, partition, _NEWEST - version), len(value))
         iterator.seek(start + _VERSION.pack(partition, _NEWEST) + _ABOVE)
     return found
 

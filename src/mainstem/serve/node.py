@@ -30,12 +30,13 @@ from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
 from mainstem.serve import control
 from mainstem.serve.build import Build
-from mainstem.serve.builds import Builds, call_soon
+from mainstem.serve.builds import Builds
 from mainstem.serve.config import ServeConfig
 from mainstem.serve.control import Learned
 from mainstem.serve.view import View
 from mainstem.serve.waits import Changes, Overtaken, missing
 from mainstem.serve.worker import Worker
+from mainstem.web.threads import call_soon
 
 log = get_logger()
 

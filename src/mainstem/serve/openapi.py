@@ -90,7 +90,7 @@ def _search(name: str, view: View) -> dict[str, tuple[str, dict[str, Any]]]:
         _parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 10}),
         _parameter("offset", {"type": "integer", "minimum": 0, "default": 0}),
     ]
-    found = {"total": {"type": "integer"}, "hits": {"type": "array", "items": hit}}
+    found = {"total": {"type": "integer"}, "hits": {"type": "array", "items": hit}, "cut": {"type": "boolean"}}
     summary = f"Rows of {', '.join(view.config.names)} that fit some words"
     operation = {"summary": summary, "parameters": parameters, "responses": {"200": _answer(found)}}
     return {"search": ("get", operation)}

@@ -29,7 +29,7 @@ from mainstem.core.files import make_directory
 from mainstem.core.prepared import prepared
 from mainstem.serve.directory import NAME, Description, IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged, UnfitChanges
-from mainstem.serve.index import Applied, Change, Row, after_truncates
+from mainstem.serve.index import MOST_BYTES, Applied, Change, Row, after_truncates
 from mainstem.serve.rows import UNPACKABLE, pack, unpack
 
 if TYPE_CHECKING:
@@ -59,14 +59,19 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Hits(msgspec.Struct, frozen=True):
-    """What a search has found: how many in all, and those that were asked for, the best first."""
+    """What a search has found: how many in all, and those that were asked for, the best first; `cut`: not all of these,
+    whose rows are too large together.
+    """
 
     total: int
     hits: list[Hit]
+    cut: bool = False
 
 
 class SearchIndex:
     """Documents of one or more topics; what is applied waits for `commit`."""
+
+    failure = None
 
     def __init__(self, directory: IndexDirectory, fields: Mapping[str, str]) -> None:
         self.directory = directory
@@ -160,8 +165,16 @@ class SearchIndex:
                 if "Schema error" not in str(error) and "Invalid argument" not in str(error):
                     raise
                 raise BadQuery(f"query: {' '.join(str(error).split())}") from error
-            hits = [_hit(searcher.doc(address), score) for score, address in result.hits]
-        return Hits(result.count, hits)  # type: ignore[attr-defined]  # the stubs have left it out
+            hits: list[Hit] = []
+            left = MOST_BYTES
+            for score, address in result.hits:
+                row = _row_of(searcher.doc(address))
+                left -= len(row)
+                if hits and left < 0:
+                    break
+                hits.append(_hit(row, score))
+        cut = len(hits) < len(result.hits)
+        return Hits(result.count, hits, cut)  # type: ignore[attr-defined]  # the stubs have left it out
 
     def snapshot(self, directory: Path) -> None:
         """As in `Index`; files are linked where the file system can: none is written a second time."""
@@ -366,8 +379,8 @@ def _row_of(document: "Document") -> bytes:
     return bytes(row)
 
 
-def _hit(document: "Document", score: Any) -> Hit:
-    topic, partition, offset, row = unpack(_row_of(document))
+def _hit(data: bytes, score: Any) -> Hit:
+    topic, partition, offset, row = unpack(data)
     return Hit(row, topic, partition, offset, score)
 
 

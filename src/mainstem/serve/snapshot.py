@@ -58,16 +58,6 @@ class _Damaged(CorruptData):
     """A snapshot is not what its manifest says."""
 
 
-def write(index: Index, directory: Path) -> Path | None:
-    """Snapshot what is committed of `index`; the last two in `directory` are kept. None: nothing is committed yet.
-
-    Called by the thread that applies. Where copying takes too long for that, it takes the first step, and another
-    thread the second: `store(*take(index), directory)`.
-    """
-    taken = take(index)
-    return None if taken is None else store(*taken, directory)
-
-
 def take(index: Index) -> tuple[Path, Applied] | None:
     """Hold on to what is committed, beside the index: files that no longer change are linked, not copied."""
     staged = index.directory.path / "staged"

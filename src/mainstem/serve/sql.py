@@ -14,10 +14,12 @@ write.
 """
 
 import contextlib
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -26,7 +28,7 @@ import msgspec
 from mainstem.serve.columns import KEY, OFFSET, OWN, PARTITION, TableShape, check_shapes, quoted, wider
 from mainstem.serve.directory import IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged, IndexUnavailable, OtherShape, UnfitChanges
-from mainstem.serve.index import Applied, Change, Row, after_truncates, to_json
+from mainstem.serve.index import MOST_BYTES, Applied, Change, Row, after_truncates, to_json
 
 if TYPE_CHECKING:
     import duckdb
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 KIND = "sql"
 NAME = "index.duckdb"
-MOST_BYTES = 64 << 20
-"""Of an answer, about: what is larger is refused."""
+_TEMPORARY = "temporary"
+_LOOK_SECONDS = 0.05
 MOST_SQL = 32 << 10
 """Bytes of a statement: the parser cannot be interrupted, and takes half a minute for some of 500 KB. What is long is a
 value, as a rule, and goes into a parameter.
@@ -63,19 +65,28 @@ class SqlIndex:
 
     pending = False
 
-    def __init__(self, directory: IndexDirectory, memory: str, threads: int) -> None:
+    def __init__(self, directory: IndexDirectory, memory: str, threads: int, spill_bytes: int) -> None:
         self.directory = directory
         self._memory = memory
         self._threads = threads
+        self._spill_bytes = spill_bytes
+        self.failure: IndexUnavailable | None = None
         self._tables: dict[str, TableShape] = {}
         self._arrow: dict[str, pyarrow.Schema] = {}
         self._applied: Applied | None = None
         self._changed = False
 
     @staticmethod
-    def open(path: Path, tables: Mapping[str, TableShape], *, memory: str = "512MB", threads: int = 2) -> "SqlIndex":
+    def open(
+        path: Path,
+        tables: Mapping[str, TableShape],
+        *,
+        memory: str = "512MB",
+        threads: int = 2,
+        spill_bytes: int = 1 << 30,
+    ) -> "SqlIndex":
         """Open the index, or begin one; `tables` by topic. Queries together get `memory` and `threads`; what does not
-        fit goes to files in the directory.
+        fit goes to files in the directory, up to `spill_bytes`.
 
         Raises:
             UserError: names in `tables` contradict each other.
@@ -85,7 +96,7 @@ class SqlIndex:
         check_shapes(tables)
         directory = IndexDirectory.open(path, KIND, {})
         try:
-            index = SqlIndex(directory, memory, threads)
+            index = SqlIndex(directory, memory, threads, spill_bytes)
             with index._explained():
                 index._open(tables)
         except BaseException:
@@ -158,7 +169,7 @@ class SqlIndex:
             )
         if (dots := sql.count(".")) > MOST_DOTS:
             raise BadQuery(f"query: expected up to {MOST_DOTS} dots, found {dots}", hint="give values as parameters")
-        with self._cursor() as cursor, self._explained_to_asker(seconds), _interrupted_after(seconds, cursor):
+        with self._cursor() as cursor, self._explained_to_asker(seconds), self._bounded(seconds, cursor):
             statement = _one_statement(cursor, sql)
             cursor.execute("BEGIN TRANSACTION READ ONLY")
             cursor.execute(statement, _parameters(parameters))
@@ -388,6 +399,46 @@ class SqlIndex:
             cursor.close()  # what it has begun is rolled back
 
     @contextlib.contextmanager
+    def _bounded(self, seconds: float, cursor: "duckdb.DuckDBPyConnection") -> Iterator[None]:
+        """Interrupt what `cursor` does when the time is over, or when queries take more of the disk than they may:
+        again and again, since between two steps it would be lost. DuckDB has a bound of its own for the disk, which
+        does not count large blocks: of 20 MB it let a query take 1.3 GB.
+        """
+        done, full = threading.Event(), threading.Event()
+        end = monotonic() + seconds
+
+        def watch() -> None:
+            while not done.wait(max(0.0, min(end - monotonic(), _LOOK_SECONDS))):
+                if self._spilled() > self._spill_bytes:
+                    full.set()
+                if full.is_set() or monotonic() >= end:
+                    cursor.interrupt()
+                    done.wait(_LOOK_SECONDS)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        except _duckdb().InterruptException as error:
+            if not full.is_set():
+                raise
+            raise BadQuery(
+                f"query: the queries of this view need more than the {self._spill_bytes >> 20} MiB of the disk that there is",
+                hint="ask for less, or again; `sql_spill_bytes` of the node says how much there is",
+            ) from error
+        finally:
+            done.set()
+            watcher.join()
+
+    def _spilled(self) -> int:
+        size = 0
+        with contextlib.suppress(FileNotFoundError):  # of the directory: nothing was written yet
+            for each in os.scandir(self.directory.files / _TEMPORARY):
+                with contextlib.suppress(FileNotFoundError):
+                    size += each.stat().st_size
+        return size
+
+    @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         errors = _duckdb()
         with self.directory.explained():
@@ -404,11 +455,15 @@ class SqlIndex:
         except errors.InterruptException as error:
             raise BadQuery(f"query: it took longer than {seconds:g} s") from error
         except errors.OutOfMemoryException as error:
-            raise BadQuery(f"query: it needs more memory than the {self._memory} that there is") from error
+            raise BadQuery(
+                f"query: it needs more memory than the {self._memory} that there is",
+                hint="ask for less; `sql_memory` of the node says how much there is",
+            ) from error
         except (errors.FatalException, errors.InternalException) as error:  # the engine stops until it is opened again
-            raise IndexUnavailable(f"{self.directory.path}: {_line(error)}") from error
+            self.failure = IndexUnavailable(f"{self.directory.path}: {_line(error)}")
+            raise self.failure from error
         except (errors.IOException, errors.SerializationException) as error:
-            raise IndexDamaged(f"{self.directory.path}: {_line(error)}") from error
+            raise self.directory.meaning(error) from error
         except (errors.Error, ValueError, OverflowError) as error:
             raise BadQuery(f"query: {_line(error)}") from error
 
@@ -425,7 +480,7 @@ def _connect(path: Path, memory: str, threads: int) -> "duckdb.DuckDBPyConnectio
             "python_enable_replacements": "false",  # our variables are no tables; the first line forbids that, too
             "memory_limit": memory,
             "threads": str(threads),
-            "temp_directory": str(path.with_name("temporary")),
+            "temp_directory": str(path.with_name(_TEMPORARY)),
         },
     )
     database.execute("SET GLOBAL TimeZone = 'UTC'")
@@ -441,26 +496,6 @@ def _one_statement(cursor: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.Sta
     if kind not in _READS:
         raise BadQuery(f"query: expected a statement that reads, as SELECT, found {kind}")
     return statements[0]
-
-
-@contextlib.contextmanager
-def _interrupted_after(seconds: float, cursor: "duckdb.DuckDBPyConnection") -> Iterator[None]:
-    """Interrupt what `cursor` does when the time is over: again and again, since between two steps it would be lost."""
-    done = threading.Event()
-
-    def watch() -> None:
-        wait = seconds
-        while not done.wait(wait):
-            cursor.interrupt()
-            wait = 0.05
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
 
 
 def _parameters(parameters: Sequence[Any] | Mapping[str, Any]) -> Any:

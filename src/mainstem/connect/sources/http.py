@@ -46,6 +46,7 @@ from mainstem.registry import avro
 from mainstem.registry.errors import NotFound, StoreUnavailable
 from mainstem.registry.state import NewSchema, State
 from mainstem.registry.store import Store
+from mainstem.web.answers import error_answer, json_answer
 
 log = get_logger()
 
@@ -303,7 +304,7 @@ class Collector:
         statement = await asyncio.to_thread(statement_about, self._connection, topic, event_time, end=end)
         await self.appender.append([NewRecord(HEARTBEATS, statement.key, encode_heartbeat(statement), [])])
         log.info("heartbeat", topic=topic, event_time=event_time, end=end)
-        return _json(200, statement)
+        return json_answer(200, statement)
 
     def _topic_id(self, topic: str) -> str:
         return topic_ids(self._connection, [topic]).get(topic, "")
@@ -335,7 +336,7 @@ class Collector:
 
     async def _list(self, _: Request) -> Response:
         await self.topics.refresh(max_age_seconds=1)
-        return _json(200, {"topics": self.topics.inputs()})
+        return json_answer(200, {"topics": self.topics.inputs()})
 
     def _guarded(self, call: Any) -> Any:
         """Every error as JSON with a code, a line and what to do; those worth a retry say when."""
@@ -449,7 +450,7 @@ def _answer(
     if counts["rejected"] == len(results):
         status = 400 if whole_body and results[0].code == "not_json" else 422
     answer = {"topic": encoder.topic, "schema_id": encoder.schema_id, **counts, "basis": {encoder.topic: ends}}
-    return _json(status, answer | {"token": basis.token, "results": results}, answer_headers(basis))
+    return json_answer(status, answer | {"token": basis.token, "results": results}, answer_headers(basis))
 
 
 def _not_known_yet(error: TopicGone) -> LogUnavailable:
@@ -460,13 +461,8 @@ def _not_known_yet(error: TopicGone) -> LogUnavailable:
     )
 
 
-def _json(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
-
-
 def _error(status: int, code: str, error: MainstemError, **more: Any) -> Response:
     headers = {"Retry-After": RETRY_AFTER_SECONDS} if isinstance(error, Retriable) else {}
     if status == 408:  # nobody waits for the rest of the body
         headers["Connection"] = "close"
-    details = {"code": code, "message": str(error)} | ({"hint": error.hint} if error.hint else {})
-    return _json(status, {"error": details, **more}, headers)
+    return error_answer(status, code, error, headers, **more)

@@ -1,0 +1,60 @@
+"""Threads in which what answers HTTP makes the calls that block, and how many may wait for one."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from mainstem.core.errors import Retriable
+
+T = TypeVar("T")
+
+
+class Overloaded(Retriable):
+    """Others ask too much at once."""
+
+
+class Threads:
+    """Where calls of one kind are made: of their own, so that what waits here holds up nobody else in the process, and
+    the other way round.
+
+    Args:
+        who: the subject of what is told to those who come too late: `the dashboard`.
+        count: so many calls at once.
+        most_waiting: so many more wait for their turn.
+    """
+
+    def __init__(self, who: str, count: int, most_waiting: int) -> None:
+        self._who = who
+        self._threads = ThreadPoolExecutor(count, who.rpartition(" ")[2])
+        self._most, self._waiting = count + most_waiting, 0
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What `function` returns.
+
+        Raises:
+            Overloaded: too many wait for their turn; the rest as it does.
+        """
+        if self._waiting >= self._most:
+            raise Overloaded(f"{self._who} answers {self._waiting} requests already", hint="ask again in a second")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        finally:
+            self._waiting -= 1
+
+    def later(self, function: Callable[[], object]) -> None:
+        """Call it when a thread is free; nobody waits for it. Not after `close`."""
+        with contextlib.suppress(RuntimeError):
+            self._threads.submit(function)
+
+    def close(self) -> None:
+        """Begin nothing more; what is under way is not waited for here."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
+    """Call a function in the loop soon; where that is closed, nobody is interested any more."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function, *arguments)
