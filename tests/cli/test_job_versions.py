@@ -58,6 +58,12 @@ def test_readers_are_moved_and_back(log, tmp_path):
     assert current_versions(read_catalog(Connection(log))) == {"sums": "1", "tops": "1"}
 
 
+def test_nobody_is_asked_about_a_version_that_is_unknown(log, tmp_path):
+    refused = run(log, tmp_path, "cutover", "sums", "9", input="y\n")
+    assert "has never started on this log" in str(refused.exception)
+    assert "[y/N]" not in refused.stderr
+
+
 def test_what_is_not_ready_changes_nothing(log, tmp_path):
     write_read(Connection(log), "sums", "1", 6)
     result = run(log, tmp_path, "cutover", "sums", "2", "--yes", "--timeout", "0")

@@ -14,10 +14,12 @@ from mainstem.client.writer import TransactionalWriter
 from mainstem.core import ManualClock, UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.process import cutover as module
+from mainstem.process import seam
 from mainstem.process.cutover import NotReached, Overtaken, Waiting, cutover, revert
 from mainstem.process.landing import NotLanded
 from mainstem.process.planting import Stand
 from mainstem.process.retire import retire
+from mainstem.process.seam import NoSeam
 from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, write_asked, write_fixed
 from tests.support.splices import write_job
 from tests.support.versions import write_read, write_versions
@@ -212,7 +214,9 @@ def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
         write_read(log_connection, job, version, 5)
         write_fixed(tmp_path / "jobs" / job_key(job, version), Fixed(job, version, "c0de", {}, "x", 1, 4))
     append(log_connection, job, [(b"k", b"v")] * 3)
-    with pytest.raises(UserError, match=f"^job {job}@1 does not run here, and topic {job}.all is spliced"):
+    with pytest.raises(
+        NoSeam, match=f"^job {job}@1 does not run, and no batch of version 2 .* topic {job}.all is to have"
+    ):
         cutover(log_connection, tmp_path, {job: "2"})
     held = []
 
@@ -224,7 +228,7 @@ def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
         yield {job: dict.fromkeys(versions[job], stand)}
         assert current(log_connection, job) == ["2" if len(held) == 1 else "1"]  # not before
 
-    monkeypatch.setattr(module, "held_at_one_position", hold)
+    monkeypatch.setattr(seam, "held_at_one_position", hold)
     with DirectoryLock(tmp_path / "spark" / "c0de"):
         cutover(log_connection, tmp_path, {job: "2"})
         assert held == [{job: ("1", "2")}]

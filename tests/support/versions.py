@@ -4,8 +4,8 @@ import msgspec
 
 from mainstem.client.append import append
 from mainstem.client.catalog import write_catalog
-from mainstem.client.internal import COMMITS, job_key
-from mainstem.client.progress import Marker
+from mainstem.client.internal import COMMITS, PROGRESS, job_key
+from mainstem.client.progress import Marker, Progress
 from mainstem.client.topics import ensure_internal_topics, ensure_topic
 
 JOBS = 'from mainstem.process import stream, topic\nfrom helper import LIMIT\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return LIMIT\n'
@@ -47,3 +47,10 @@ def write_read(connection, job, version, position, *, source="orders", event_tim
     """A version has read its input up to `position`, and closed windows up to `event_time`."""
     marker = Marker(job, version, "uuid", position, {"o": {source: {0: position}}}, event_time=event_time)
     append(connection, COMMITS, [(job_key(job, version).encode(), msgspec.json.encode(marker))])
+
+
+def write_batch(connection, job, version, number, position, end, *, source="orders"):
+    """A version has read its input up to `position`; its output, of one partition, goes up to `end`."""
+    ends = {job if version == "1" else f"{job}.v{version}": {0: end}}
+    progress = Progress(job, version, number, {source: {0: position}}, {}, ends)
+    append(connection, PROGRESS, [(job_key(job, version).encode(), msgspec.json.encode(progress))])

@@ -156,6 +156,11 @@ def diff(name: str, left: str, right: str, limit: int, timeout: float, as_json: 
 @click.argument("version")
 @click.option("--with", "others", nargs=2, multiple=True, metavar="NAME VERSION", help="Another job in the same step.")
 @_timeout_option
+@click.option(
+    "--at-least-once",
+    is_flag=True,
+    help="Where the current version does not run: plain consumers of [splices] may read some records twice.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @connection_options
@@ -164,6 +169,7 @@ def cutover(
     version: str,
     others: tuple[tuple[str, str], ...],
     timeout: float,
+    at_least_once: bool,
     yes: bool,
     as_json: bool,
     target: Target,
@@ -173,7 +179,7 @@ def cutover(
     Waits until the version has read all that the current one had read when this was asked; what is given up before that
     has changed nothing. The old version goes on, and `job revert NAME` leads back to it.
     """
-    from mainstem.process.cutover import cutover
+    from mainstem.process.cutover import check_targets, cutover
 
     targets = {name: version}
     for job, wanted in others:
@@ -181,9 +187,11 @@ def cutover(
             raise UserError(f"job {job}: expected one version, found {targets[job]} and {wanted}")
     connection = target.connect()
     if not yes:
+        check_targets(connection, target.directory, targets)
         moves = ", ".join(f"{job} to version {wanted}" for job, wanted in targets.items())
         confirm(f"move readers of {moves}?")
-    _say(cutover(connection, target.directory, targets, _waiting(target, timeout)), target, as_json=as_json)
+    waiting = _waiting(target, timeout, at_least_once=at_least_once)
+    _say(cutover(connection, target.directory, targets, waiting), target, as_json=as_json)
 
 
 @click.command(short_help="Move readers of jobs back.")
@@ -203,7 +211,7 @@ def revert(name: str, others: tuple[str, ...], timeout: float, as_json: bool, ta
     _say(moves, target, as_json=as_json)
 
 
-def _waiting(target: Target, timeout: float) -> "Waiting":
+def _waiting(target: Target, timeout: float, *, at_least_once: bool = False) -> "Waiting":
     from mainstem.process.cutover import Waiting
     from mainstem.standalone.tasks import failed_jobs
 
@@ -211,6 +219,7 @@ def _waiting(target: Target, timeout: float) -> "Waiting":
         timeout_seconds=timeout,
         failed=lambda: failed_jobs(target.tasks),
         tell=lambda line: click.echo(line, err=True),
+        at_least_once=at_least_once,
     )
 
 

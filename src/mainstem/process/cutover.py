@@ -6,8 +6,7 @@ nothing left to do: whoever follows the catalog moves by itself.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,10 @@ import msgspec
 from mainstem.client.basis import Basis
 from mainstem.client.catalog import (
     RETIRED,
-    TopicEntry,
     check_target,
     current_versions,
     entries,
     retired,
-    topic_entries,
     way_back,
     with_cutover,
 )
@@ -31,10 +28,9 @@ from mainstem.client.internal import CATALOG, job_key
 from mainstem.client.progress import NextOffsets
 from mainstem.client.topics import cluster_id
 from mainstem.core import Clock, Retriable, SystemClock, UserError
-from mainstem.process.landing import check_held, held_at_one_position, is_driven
-from mainstem.process.planting import Stand
 from mainstem.process.readiness import Look, Pin, look
 from mainstem.process.retire import hold_catalog
+from mainstem.process.seam import Seam, held_seams, spliced_streams
 from mainstem.process.splice import position_of, splices_of
 from mainstem.process.versions import is_bound, is_retired
 
@@ -73,7 +69,8 @@ class Waiting(msgspec.Struct, frozen=True):
     Attributes:
         timeout_seconds: then it is given up.
         failed: why versions do not run, by `<job>@<version>`, of those that do not.
-        tell: is called with a line when there is something new to wait for.
+        tell: is called with a line when there is something new to wait for, or to know.
+        at_least_once: of a spliced stream whose current version does not run, records may come twice.
         clock: what the time is measured with.
         pause: waits so many seconds.
     """
@@ -81,6 +78,7 @@ class Waiting(msgspec.Struct, frozen=True):
     timeout_seconds: float = TIMEOUT_SECONDS
     failed: Callable[[], Mapping[str, str]] = dict
     tell: Callable[[str], None] = lambda _: None
+    at_least_once: bool = False
     clock: Clock = SystemClock()
     pause: Callable[[float], object] = time.sleep
 
@@ -100,6 +98,7 @@ def cutover(connection: Connection, data: Path, targets: Mapping[str, str], wait
     Raises:
         UserError: one was never started, was retired, is current, or has failed.
         NotReached: one was not ready in time; nothing is changed.
+        NoSeam, NotLanded: plain consumers of a splice could not be given each record once; nothing is changed.
         Overtaken: another command was faster; nothing is changed.
     """
     return _move(connection, data, lambda _: targets, waiting)
@@ -113,6 +112,17 @@ def revert(connection: Connection, data: Path, jobs: Iterable[str], waiting: Wai
     return _move(connection, data, lambda now: way_back(now.catalog, names), waiting)
 
 
+def check_targets(connection: Connection, data: Path, targets: Mapping[str, str]) -> None:
+    """See that a cutover to these versions is no mistake, and wait for nothing.
+
+    Raises:
+        UserError: as `cutover` does.
+    """
+    now = look(connection)
+    for job, version in targets.items():
+        _check_can_move(now, data, job, version)
+
+
 def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[str, str]], waiting: Waiting) -> Moves:
     now = look(connection)
     targets = choose(now)
@@ -121,8 +131,12 @@ def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[s
     current = {job: now.current[job] for job in targets}
     pins = {job: Pin(now, job, current[job]) for job in targets}
     wait_until_read(connection, targets, pins, waiting)
-    with _held_for_splices(connection, data, now, targets, waiting) as held:
-        return _write(connection, data, targets, pins, current, waiting, held)
+    _wait_for_splices(connection, now, spliced_streams(now.catalog, targets), waiting)
+    with held_seams(connection, data, now, targets, at_least_once=waiting.at_least_once) as seams:
+        for job, seam in seams.items():
+            if seam.repeated:
+                waiting.tell(f"job {job}: plain consumers read up to {seam.repeated:,} records twice")
+        return _write(connection, data, targets, pins, current, waiting, seams)
 
 
 def _check_can_move(now: Look, data: Path, job: str, version: str) -> None:
@@ -154,28 +168,18 @@ def _write(
     pins: Mapping[str, Pin],
     current: Mapping[str, str],
     waiting: Waiting,
-    held: Mapping[str, Mapping[str, Stand]],
+    seams: Mapping[str, Seam],
 ) -> Moves:
     """The third step; readers are moved on return."""
     reached = look(connection, decided=True)  # afterwards: what covers the pin is in their outputs, up to these ends
     outputs = {job: str(reached.about(job, version)["output"]) for job, version in targets.items()}
-    for job in held:
-        if reached.event_time(job, targets[job]) != reached.event_time(job, current[job]):
-            raise NotReached(
-                f"job {job}: at one position the versions {current[job]} and {targets[job]} have not closed the same "
-                "windows, and its stream is spliced; nothing is changed",
-                hint="a heartbeat came to one of them only: try again when more events have come",
-            )
     at = {job: pins[job].positions | {outputs[job]: reached.end(outputs[job])} for job in targets}
-    ends = {
-        job: {output: reached.end(output) for output in (outputs[job], str(reached.about(job, current[job])["output"]))}
-        for job in held
-    }
+    ends = {job: seam.ends for job, seam in seams.items()}
 
     def change(catalog: Catalog) -> dict[str, Any]:
-        last = look(connection, decided=True) if held else reached
-        for job, stands in held.items():
-            check_held(stands, {version: last.batch(job, version) for version in stands})
+        last = look(connection, decided=True) if seams else reached
+        for job, seam in seams.items():
+            seam.check(last, job)
         for job, version in targets.items():
             _check_still(data, current_versions(catalog), job, version, current[job])
         return with_cutover(catalog, targets, at, waiting.clock.now_ms(), ends)
@@ -266,47 +270,8 @@ def _what_helps(left: Iterable[_Left]) -> str:
     )
 
 
-def _spliced_streams(now: Look, jobs: Iterable[str]) -> list[str]:
-    """Jobs that write streams and are spliced; of a table the splice itself writes what differs."""
-    topics = topic_entries(now.catalog)
-    return [
-        job
-        for job in jobs
-        if splices_of(now.catalog, job)
-        and topics.get(str(now.about(job, now.current[job]).get("output", "")), TopicEntry()).kind == "stream"
-    ]
-
-
-@contextmanager
-def _held_for_splices(
-    connection: Connection, data: Path, now: Look, targets: Mapping[str, str], waiting: Waiting
-) -> Iterator[Mapping[str, Mapping[str, Stand]]]:
-    """Hold both versions of each stream that is spliced at one position, until the record of the cutover is written:
-    what the old one writes after it must not come before.
-
-    Raises:
-        UserError: one of them does not run here.
-        NotReached: a splice has not followed the last cutover.
-        NotLanded: they could not be brought there.
-    """
-    jobs = {job: (now.current[job], targets[job]) for job in _spliced_streams(now, targets)}
-    if not jobs:
-        yield {}
-        return
-    for job, versions in jobs.items():
-        for version in versions:
-            if not is_driven(data, job, version):
-                raise UserError(
-                    f"job {job_key(job, version)} does not run here, and topic {splices_of(now.catalog, job)[0]} is "
-                    "spliced from its versions",
-                    hint="readers are moved while `mainstem up` runs both; without [splices] it does not matter",
-                )
-    _wait_for_splices(connection, now, jobs, waiting)
-    with held_at_one_position(data, jobs) as held:
-        yield held
-
-
 def _wait_for_splices(connection: Connection, now: Look, jobs: Iterable[str], waiting: Waiting) -> None:
+    """See that those of streams have followed the last cutover: a seam is between two versions."""
     deadline = waiting.clock.monotonic() + waiting.timeout_seconds
     for job in jobs:
         for splice in splices_of(now.catalog, job):

@@ -132,7 +132,8 @@ def at_one_position(
         wait_until_read(connection, {job: version}, {job: pin}, waiting, meanwhile="both go on", windows=False)
     with held_at_one_position(data, {job: (left, right)}) as held:
         now = look(connection, decided=True)
-        check_held(held[job], {version: now.batch(job, version) for version in held[job]})
+        stood = {version: stand.batch for version, stand in held[job].items()}
+        check_held(stood, {version: now.batch(job, version) for version in stood})
         return _position(now, job, {version: stand.batch for version, stand in held[job].items()})
 
 

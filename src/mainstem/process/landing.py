@@ -98,18 +98,18 @@ def held_at_one_position(
             _clean(data)
 
 
-def check_held(stands: Mapping[str, Stand], batches: Mapping[str, int | None]) -> None:
+def check_held(before: Mapping[str, int | None], now: Mapping[str, int | None]) -> None:
     """See that versions still are where they stood: after five minutes, as of somebody who was stopped, they go on.
 
     Args:
-        stands: by version.
-        batches: the last one that is committed now.
+        before: the last batch of each that was committed when it stood.
+        now: the last one that is.
 
     Raises:
         NotLanded: one has gone on.
     """
-    for version, stand in stands.items():
-        if batches[version] != stand.batch:
+    for version, batch in before.items():
+        if now[version] != batch:
             raise NotLanded(f"version {version} was held for too long, and has gone on", hint="try again")
 
 

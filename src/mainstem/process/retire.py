@@ -21,6 +21,8 @@ from mainstem.core.files import write_atomically
 from mainstem.core.locks import hold
 from mainstem.process.another_version import before_it_is_retired
 from mainstem.process.project import load_project
+from mainstem.process.seam import spliced_streams
+from mainstem.process.splice import splices_of
 from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, all_versions, newest, read_asked, read_fixed
 
 CATALOG_LOCK = ".versions~"
@@ -60,19 +62,26 @@ def retirable(
                 f"job {job_key(job, version)} is what {directory / PROJECT_FILE} asks for",
                 hint=before_it_is_retired(job),
             )
-    if not force:
-        _check_unneeded(read_catalog(connection), job, version)
+    _check_unneeded(read_catalog(connection), job, version, force=force)
     return fixed
 
 
-def _check_unneeded(catalog: Mapping[str, dict[str, Any]], job: str, version: str) -> None:
+def _check_unneeded(catalog: Mapping[str, dict[str, Any]], job: str, version: str, *, force: bool) -> None:
     """Refuse to retire what readers mean by the job's name while they can mean another, and their way back.
 
     Raises:
         UserError: it is one of the two.
     """
     others = [each for each in entries(catalog, "job").get(job, {}).get("versions", {}) if each != version]
-    if others and current_versions(catalog).get(job) == version:
+    is_left = bool(others) and current_versions(catalog).get(job) == version
+    if is_left and spliced_streams(catalog, [job]):  # nobody could say any more where another one goes on
+        raise UserError(
+            f"job {job_key(job, version)} is current, and topic {', '.join(splices_of(catalog, job))} is spliced from it",
+            hint=f"first `mainstem job cutover {job} {newest(others)}`, with --at-least-once where this one cannot run",
+        )
+    if force:
+        return
+    if is_left:
         raise UserError(
             f"job {job_key(job, version)} is current: who reads the job by its name means it",
             hint=f"first `mainstem job cutover {job} {newest(others)}`; --force retires it, and moves them unprepared",

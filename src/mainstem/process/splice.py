@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client.catalog import (
+    RETIRED,
     Cutover,
     TopicEntry,
     current_versions,
@@ -277,7 +278,7 @@ class Splice:
             raise NotSpliced(
                 f"job {self.job}: readers were moved from version {at.version} to {move.version} without a position at "
                 "which both had read the same: records would be missing, or be there twice",
-                hint=f"move them back to version {at.version}, and again while `mainstem up` runs both and this splice",
+                hint=self._what_helps(at.version),
             )
         ends = move.ends[at.output]
         if any(at.offsets.get(partition, 0) > end for partition, end in ends.items()):
@@ -287,6 +288,13 @@ class Splice:
                 hint=f"move the readers back to version {at.version}, and again",
             )
         return ends
+
+    def _what_helps(self, version: str) -> str:
+        if version in entries(self._now(), "job").get(self.job, {}).get(RETIRED, ()):
+            return (
+                f"version {version} was retired: [splices.{self.name}] under another name begins with what is current"
+            )
+        return f"move them back to version {version}, and again while `mainstem up` runs both and this splice"
 
     def _output_of(self, version: str) -> str:
         about = entries(self._now(), "job").get(self.job, {}).get("versions", {}).get(version, {})

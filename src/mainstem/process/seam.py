@@ -1,0 +1,182 @@
+"""Where plain consumers pass from one version of a stream to another (`splice`): the end of either output at which both
+had read the same.
+
+    version 1   ...  batch 41  up to  flights 0:5120   its output ends at 900  ─┐  held there by `landing`, or stopped
+    version 2   ...  batch 17  up to  flights 0:5120   its output ends at 880  <┘  or a batch that ends there
+
+Versions that run are held at one position until the cutover is written. A version that does not run stands where its
+last batch ended; of the one that comes some batch may end there, too. Where none does, consumers can be given the batch
+before: what lies between is there by both versions.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainstem.client.basis import reaches
+from mainstem.client.catalog import TopicEntry, current_versions, entries, topic_entries
+from mainstem.client.compacted import decode_state
+from mainstem.client.connection import Connection
+from mainstem.client.internal import PROGRESS, job_key
+from mainstem.client.progress import NextOffsets, Progress
+from mainstem.client.reader import CommittedReader
+from mainstem.client.topics import start_offsets
+from mainstem.core import Retriable
+from mainstem.process.landing import NotLanded, check_held, held_at_one_position, is_driven
+from mainstem.process.planting import Stand
+from mainstem.process.readiness import Look, look
+from mainstem.process.splice import splices_of
+
+
+class NoSeam(Retriable):
+    """There is no place at which both versions of a stream had read the same."""
+
+
+class Seam(msgspec.Struct, frozen=True):
+    """One job's.
+
+    Attributes:
+        batches: by version, of those that must not go on before the cutover is written: the last one.
+        ends: of both outputs.
+        repeated: so many records at most are there by both versions.
+    """
+
+    batches: dict[str, int | None]
+    ends: NextOffsets
+    repeated: int = 0
+
+    def check(self, now: Look, job: str) -> None:
+        """See that versions still are where they stood.
+
+        Raises:
+            NotLanded: one has gone on.
+        """
+        check_held(self.batches, {version: now.batch(job, version) for version in self.batches})
+
+
+def spliced_streams(catalog: Mapping[str, dict[str, Any]], jobs: Iterable[str]) -> list[str]:
+    """Jobs that write streams and are spliced; of a table the splice itself writes what differs."""
+    topics, known, current = topic_entries(catalog), entries(catalog, "job"), current_versions(catalog)
+
+    def writes_a_stream(job: str) -> bool:
+        about = known.get(job, {}).get("versions", {}).get(current.get(job), {})
+        return topics.get(about.get("output", ""), TopicEntry()).kind == "stream"
+
+    return [job for job in jobs if splices_of(catalog, job) and writes_a_stream(job)]
+
+
+@contextmanager
+def held_seams(
+    connection: Connection, data: Path, now: Look, targets: Mapping[str, str], *, at_least_once: bool = False
+) -> Iterator[dict[str, Seam]]:
+    """The seam of each job that is a spliced stream; it holds until the block ends.
+
+    Args:
+        connection: the log.
+        data: the data directory that the versions run in.
+        now: what the log says; versions that come have read as far as the current ones.
+        targets: the version that comes, by job.
+        at_least_once: where a current version does not run, and no batch of the other one ends where it stopped, begin
+            behind the one before.
+
+    Raises:
+        NoSeam: there is none.
+        NotLanded: versions that run could not be brought to one position.
+    """
+    jobs = {job: (now.current[job], targets[job]) for job in spliced_streams(now.catalog, targets)}
+    driven = {job: each for job, each in jobs.items() if all(is_driven(data, job, version) for version in each)}
+    with ExitStack() as stack:
+        seams: dict[str, Seam] = {}
+        if driven:
+            try:
+                seams = _of_held(connection, stack.enter_context(held_at_one_position(data, driven)), driven)
+            except NotLanded as error:
+                if not at_least_once:
+                    raise NotLanded(f"{error}; {_why(now, driven)}", hint=_what_helps(driven)) from error
+                driven = {}
+        for job, (current, target) in jobs.items():
+            if job not in driven:
+                seams[job] = _of_stopped(connection, job, current, target, at_least_once=at_least_once)
+        yield seams
+
+
+def _of_held(
+    connection: Connection, held: Mapping[str, Mapping[str, Stand]], jobs: Mapping[str, tuple[str, str]]
+) -> dict[str, Seam]:
+    reached = look(connection, decided=True)
+    for job, (current, target) in jobs.items():
+        if reached.event_time(job, target) != reached.event_time(job, current):
+            raise NoSeam(
+                f"job {job}: at one position the versions {current} and {target} have not closed the same windows, and "
+                "its stream is spliced; nothing is changed",
+                hint="a heartbeat came to one of them only: try again when more events have come",
+            )
+    return {
+        job: Seam(
+            {version: stand.batch for version, stand in held[job].items()},
+            {output: reached.end(output) for output in _outputs(reached, job, versions)},
+        )
+        for job, versions in jobs.items()
+    }
+
+
+def _of_stopped(connection: Connection, job: str, current: str, target: str, *, at_least_once: bool) -> Seam:
+    now = look(connection, decided=True)
+    if now.windows_by(job, current) or now.windows_by(job, target):
+        raise NoSeam(
+            f"job {job_key(job, current)} does not run, and has windows open that {_why(now, {job: (current, target)})}",
+            hint=f"bring version {current} to run; a splice of another name begins with version {target}",
+        )
+    old, new = _outputs(now, job, (current, target))
+    stopped = now.basis(job, current)
+    batches = _batches(connection, job, target)
+    before = bisect_left(batches, True, key=lambda each: not _within(each.basis, stopped))
+    covers = bisect_left(batches, True, key=lambda each: _within(stopped, each.basis))
+    start = dict.fromkeys(now.ends.get(new, {}), 0)
+    ends = [start, *(start | each.ends.get(new, {}) for each in batches)]  # before the first batch, after each
+    is_exact = covers < before or not any(offset for each in stopped.values() for offset in each.values())
+    is_covered = covers < len(batches)
+    repeated = sum(ends[covers + 1 if is_covered else covers].values()) - sum(ends[before].values())
+    if not (is_exact or at_least_once or (is_covered and not repeated)):
+        raise NoSeam(
+            f"job {job_key(job, current)} does not run, and no batch of version {target} ends where it stopped; "
+            f"{_why(now, {job: (current, target)})}",
+            hint=_what_helps({job: (current, target)}),
+        )
+    return Seam({current: now.batch(job, current)}, {old: now.end(old), new: ends[before]}, 0 if is_exact else repeated)
+
+
+def _outputs(now: Look, job: str, versions: Iterable[str]) -> list[str]:
+    return [str(now.about(job, version)["output"]) for version in versions]
+
+
+def _batches(connection: Connection, job: str, version: str) -> list[Progress]:
+    """All of a version, in their order."""
+    key, found = job_key(job, version).encode(), []
+    starts = start_offsets(connection, PROGRESS)
+    with CommittedReader(connection, PROGRESS, starts, deleted="earliest", decided=True) as reader:
+        for messages in reader:
+            records = ((message.key(), message.value()) for message in messages)
+            found += [decode_state(PROGRESS, key, value, Progress) for each, value in records if each == key and value]
+    return found
+
+
+def _within(inner: NextOffsets, outer: NextOffsets) -> bool:
+    return all(reaches(outer.get(topic, {}), each) for topic, each in inner.items())
+
+
+def _why(now: Look, jobs: Mapping[str, tuple[str, str]]) -> str:
+    topics = ", ".join(splice for job in jobs for splice in splices_of(now.catalog, job))
+    return f"topic {topics} is to have each record once, by one of both versions"
+
+
+def _what_helps(jobs: Mapping[str, tuple[str, str]]) -> str:
+    versions = ", ".join(f"{job}@{current} and {job}@{target}" for job, (current, target) in jobs.items())
+    return (
+        f"have `mainstem up` run {versions}; where the current one cannot run any more: `mainstem job cutover "
+        "--at-least-once`, and some records come twice"
+    )
