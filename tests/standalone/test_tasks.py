@@ -1,7 +1,7 @@
 import msgspec
 
 from mainstem.core.task import TaskState
-from mainstem.standalone.tasks import News, TasksWriter, is_failing, load_tasks, tasks_file
+from mainstem.standalone.tasks import News, TasksWriter, is_failing, load_tasks, tasks_file, whole_tasks
 
 WAITS = TaskState("source fleet", "waiting", 3, "no answer", since_ms=1_000, retry_seconds=8.0)
 JOB = TaskState("job enriched@1", "failed", 1, "rolled back", "bring it back")
@@ -56,3 +56,15 @@ def test_a_source_that_finds_nothing_is_told():
     assert list(news.of([idle])) == ["source site waits: /var/acess.log is not there yet"]
     assert list(news.of([TaskState("source site")])) == ["source site goes on"]
     assert not is_failing(idle)
+
+
+def test_of_what_has_parts_the_worst_counts():
+    table = TaskState("sink lake: table a", "waiting", error="no column")
+    worse = TaskState("sink lake: table b", "failed", error="no disk")
+    index = TaskState("view planes@web, of planes.v2", error="")
+    found = whole_tasks([TaskState("sink lake"), table, worse, TaskState("job a@1"), index])
+    assert {name: (task.name, task.state, task.error) for name, task in found.items()} == {
+        "sink lake": ("sink lake", "failed", "table b: no disk"),
+        "job a@1": ("job a@1", "running", ""),
+        "view planes@web": ("view planes@web", "running", ""),
+    }

@@ -4,12 +4,12 @@ import msgspec
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A source, topic, job, sink or view of the path.
+    """A source, topic, job, splice, sink or view of the path.
 
-    `kind`: source, topic, job, sink or view; `id` is `<kind>:<name>`, with the version of a job. `count`: records that
-    it has written, or rows that it has got; of a topic its end offsets, of a view those up to which it has applied its
-    topics; `rate` is what `count` grows by in a second, None where that is not known yet. `state` and `error` are what
-    its process says of it, "" where none does.
+    `kind`: one of these; `id` is `<kind>:<name>`, with the version of a job. `count`: records that it has written, or
+    rows that it has got; of a topic its end offsets, of a view those up to which it has applied its topics; `rate` is
+    what `count` grows by in a second, None where that is not known yet. `state` and `error` are what its process says
+    of it, "" where none does.
     """
 
     id: str

@@ -16,12 +16,17 @@ from mainstem.client.progress import NextOffsets
 from mainstem.client.writer import SourceState
 from mainstem.connect.sources.postgres_pgoutput import format_lsn
 from mainstem.core import SystemClock
+from mainstem.core.prepared import prepared
 from mainstem.core.task import TaskState
 from mainstem.dash.graph import layered
 from mainstem.dash.nodes import Nodes
 from mainstem.dash.state import Edge, JobVersion, Node, Process, State, View
+from mainstem.process.splice import At, source_name
 from mainstem.standalone.dashboard_views import view_nodes, view_states
-from mainstem.standalone.overview import JobState, Overview, ReaderLine, SourceLine, overview
+from mainstem.standalone.overview import JobState, Overview, ReaderLine, SourceLine, lag_of, overview
+from mainstem.standalone.tasks import whole_tasks
+
+_SPLICES = source_name("")  # how the names begin under which splices keep their positions, beside sources
 
 Part: TypeAlias = tuple[list[Node], set[Edge]]
 """Nodes of one kind, and what leads to them or away from them; also to what is not there."""
@@ -44,15 +49,16 @@ def dashboard_state(data: Path, connection: Connection, project: str, nodes: Nod
     catalog = read_catalog(connection) if CATALOG in existing else {}
     partitions = {name: each.partitions for name, each in existing.items() if not name.startswith("_")}
     ends = topics.stable_offsets(connection, partitions)
-    tasks = {task.name: task for task in seen.tasks}
+    tasks = whole_tasks(seen.tasks)
     written = read_state(connection, SOURCES, SourceState) if SOURCES in existing else {}
     views: list[View] = []
     if nodes is not None:
         nodes.see(catalog)
-        views = view_states(nodes, ends, seen.views)
+        views = view_states(nodes, ends, seen.views, tasks)
     parts = [
         _topics(ends, catalog),
         _sources(seen, tasks, written),
+        _splices(seen, tasks, written, ends),
         _jobs(seen),
         _sinks(seen, tasks, sinks_of(catalog), ends.keys()),
         view_nodes(views),
@@ -79,19 +85,42 @@ def _topics(ends: NextOffsets, catalog: Mapping[str, dict[str, Any]]) -> Part:
     edges = {
         Edge(entry.producer, f"topic:{name}")
         for name, entry in topic_entries(catalog).items()
-        if entry.producer is not None and entry.producer.startswith("source:")
+        if entry.producer is not None and entry.producer.startswith(("source:", _SPLICES))
     }
     return [_topic(name, offsets) for name, offsets in sorted(ends.items())], edges
 
 
 def _sources(seen: Overview, tasks: Mapping[str, TaskState], written: Mapping[str, SourceState]) -> Part:
     """Those that have written, and those whose process has begun; each with the topics that it has written."""
-    lines = {line.source: line for line in seen.sources}
+    lines = {line.source: line for line in seen.sources if not line.source.startswith(_SPLICES)}
     lines |= {name: SourceLine(name, {}, 0) for name in _named(tasks, "source ") if name not in lines}
     edges = {
         Edge(f"source:{name}", f"topic:{topic}") for name in lines if name in written for topic in written[name].written
     }
     return [_source(line, tasks.get(f"source {name}")) for name, line in lines.items()], edges
+
+
+def _splices(
+    seen: Overview, tasks: Mapping[str, TaskState], written: Mapping[str, SourceState], ends: NextOffsets
+) -> Part:
+    """Each between the output of the version that it passes on and its own topic."""
+    records = {line.source.removeprefix(_SPLICES): line.records for line in seen.sources}
+    there = (name.removeprefix(_SPLICES) for name in written if name.startswith(_SPLICES))
+    nodes, edges = [], set()
+    for name in sorted({*there, *_named(tasks, "splice ")}):
+        state = written.get(source_name(name))
+        at = msgspec.convert(state.position, prepared(At), strict=False) if state is not None else None
+        node = Node(f"splice:{name}", "splice", name, records.get(name, 0) if at else 0)
+        if at is not None:
+            node = msgspec.structs.replace(node, position=_moves(at), lag=lag_of({at.output: at.offsets}, ends))
+            edges.add(Edge(f"topic:{at.output}", node.id))
+        edges.add(Edge(node.id, f"topic:{name}"))
+        nodes.append(_said(node, tasks.get(f"splice {name}")))
+    return nodes, edges
+
+
+def _moves(at: At) -> str:
+    return f"version {at.version}" if at.move is None else f"moves to version {at.move.version}"
 
 
 def _jobs(seen: Overview) -> Part:

@@ -6,8 +6,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from mainstem.client.catalog import view_reader
 from mainstem.client.progress import NextOffsets
 from mainstem.core.prepared import prepared
+from mainstem.core.task import TaskState
 from mainstem.dash.nodes import Nodes
 from mainstem.dash.state import Edge, Node, View
 from mainstem.serve.config import ViewConfig
@@ -32,20 +34,30 @@ class _Told(msgspec.Struct, frozen=True):
     moving: _Moving | None = None
 
 
-def view_states(nodes: Nodes, ends: NextOffsets, lines: Iterable[ViewLine] = ()) -> list[View]:
+def view_states(
+    nodes: Nodes, ends: NextOffsets, lines: Iterable[ViewLine] = (), tasks: Mapping[str, TaskState] | None = None
+) -> list[View]:
     """Every view of every node, those of nodes that do not answer too.
 
     Args:
         nodes: of the project; they are asked now.
         ends: of the topics.
         lines: what `mainstem status` knows of them: their rows.
+        tasks: what their processes have said of them, by `view_reader`: what has failed counts, whatever the node says.
     """
     told, rows = nodes.look(), {(line.node, line.view): line.rows for line in lines}
-    return [
+    found = [
         msgspec.structs.replace(_view(node, name, view, told[node], ends), rows=rows.get((node, name), 0))
         for node, config in nodes.configs.items()
         for name, view in config.views.items()
     ]
+    return [_said(view, (tasks or {}).get(view_reader(view.view, view.node))) for view in found]
+
+
+def _said(view: View, task: TaskState | None) -> View:
+    if task is None or task.state not in ("waiting", "failed") or view.state == task.state:
+        return view
+    return msgspec.structs.replace(view, state=task.state, why=task.told)
 
 
 def view_nodes(views: Sequence[View]) -> tuple[list[Node], set[Edge]]:

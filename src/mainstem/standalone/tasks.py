@@ -8,7 +8,7 @@ The process that runs them replaces the file whenever one changes. It counts whi
 """
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,8 @@ from mainstem.core.prepared import prepared
 from mainstem.core.task import TaskState
 
 FORMAT = 1
+_PARTS = {"sink": ": ", "view": ", "}
+"""How the name of a part goes on after that of the whole: `sink lake: table orders`, `view planes@web, of other`."""
 SEVERAL_FAILURES = 3  # in a row: once or twice is what a log or a database that starts again costs
 
 
@@ -76,6 +78,25 @@ def is_failing(task: TaskState) -> bool:
     A job that waits for its input does neither.
     """
     return task.state == "failed" or (task.state == "waiting" and task.failures >= SEVERAL_FAILURES)
+
+
+def whole_tasks(tasks: Iterable[TaskState]) -> Mapping[str, TaskState]:
+    """The sources, sinks, splices, jobs and views by the names of their tasks. Of one that has parts (the tables of a
+    sink, the indexes of a view) the worst counts; what is wrong with a part begins with which that is.
+    """
+    found: dict[str, TaskState] = {}
+    for task in tasks:
+        kind = task.name.partition(" ")[0]
+        name, _, part = task.name.partition(_PARTS[kind]) if kind in _PARTS else (task.name, "", "")
+        if part:
+            task = msgspec.structs.replace(task, name=name, error=f"{part}: {task.error}" if task.error else "")
+        if name not in found or _badness(task) > _badness(found[name]):
+            found[name] = task
+    return found
+
+
+def _badness(task: TaskState) -> int:
+    return ("waiting", "failed").index(task.state) + 1 if task.state in ("waiting", "failed") else 0
 
 
 def failed_jobs(tasks: Iterable[TaskState]) -> dict[str, str]:
