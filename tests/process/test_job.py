@@ -5,17 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.core import UserError
 from mainstem.process import job
-from mainstem.process.declare import Location
-from mainstem.process.job import JobFailed, JobRefused, with_heartbeats
-
-
-def test_a_failure_names_the_users_line():
-    assert str(JobFailed(Location("jobs.py", 7), "no such column")) == "jobs.py:7: no such column"
-    assert str(JobFailed(None, "lost")) == "lost"
-    assert isinstance(JobRefused(None, "rolled back"), UserError)  # a supervisor does not try it again
-    assert not isinstance(JobFailed(None, "lost"), UserError)
+from mainstem.process.job import with_heartbeats
 
 
 @pytest.mark.spark

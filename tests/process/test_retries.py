@@ -1,7 +1,7 @@
 import pytest
 
 from mainstem.core import MainstemError, UserError
-from mainstem.core.backoff import HEALTHY_AFTER_SECONDS
+from mainstem.core.backoff import HEALTHY_AFTER_SECONDS, WORKS_AFTER_SECONDS
 from mainstem.core.clock import ManualClock
 from mainstem.process.retries import Retries
 
@@ -47,3 +47,23 @@ def test_what_only_a_person_can_mend_is_tried_again_less_often(clock):
     assert failures[-1].retry_seconds == 60  # it was an OverflowError after a day
     retries.forget("a@1")
     assert retries.is_due("a@1")
+
+
+def test_a_job_whose_first_batch_takes_long_does_not_work_again_before_that_is_done(clock):
+    """It was told to work again, and failed in that batch once more a moment later."""
+    retries = Retries(clock)
+    for failures in (1, 2):
+        assert retries.fail("a@1", MainstemError("no number")).failures == failures
+        retries.start("a@1")
+        for _ in range(200):
+            clock.advance_ms(1000)
+            retries.see("a@1", works=lambda: False)
+            assert retries.failed["a@1"].seen_at(clock.now_ms()).state == "waiting"
+    retries.see("a@1", works=lambda: True)
+    for _ in range(int(WORKS_AFTER_SECONDS)):
+        clock.advance_ms(1000)
+        retries.see("a@1", works=lambda: False)  # what it does now is another batch
+    assert retries.failed["a@1"].seen_at(clock.now_ms()).state == "running"
+    clock.advance_ms(int(HEALTHY_AFTER_SECONDS * 1000))
+    retries.see("a@1", works=lambda: False)
+    assert retries.failed == {}

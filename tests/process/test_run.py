@@ -504,6 +504,10 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_j
         @stream(to="SHOP.copied", key="customer")
         def copied(orders):
             return orders
+
+        @stream(to="SHOP.numbered", key="customer")
+        def numbered(orders):
+            return orders.withColumn("number", F.col("customer").cast("bigint"))
     """
     project = write_project(tmp_path / "project", shop, jobs)
     driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
@@ -511,6 +515,8 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_j
     driver.start()
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0, 5)], ("customer",))
     run_until(driver, lambda: len(read_all(log_connection, f"{shop}.doubled")) == 1)
+    run_until(driver, lambda: "numbered@1" in driver.retries.failed)
+    assert "[CAST_INVALID_INPUT] The value 'ann' of the type" in driver.retries.failed["numbered@1"].error
 
     # A producer registers a wider schema: rows of both come in the shape that this version was started with.
     tree = json.loads(ORDERS)

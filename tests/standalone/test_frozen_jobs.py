@@ -9,8 +9,8 @@ from mainstem.client.connection import Connection
 from mainstem.core import CorruptData, ManualClock, Retriable, UserError
 from mainstem.process import load_project
 from mainstem.process.declare import BadDeclaration, Location
+from mainstem.process.diagnosis import JobFailed
 from mainstem.process.frozen import freeze, version_directory
-from mainstem.process.job import JobFailed
 from mainstem.process.run import JobDriver
 from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, assignments, write_asked, write_fixed
 from mainstem.registry.client import Registry

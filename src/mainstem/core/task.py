@@ -75,8 +75,12 @@ class Attempts:
     @property
     def is_healthy(self) -> bool:
         """Whether it has run for so long that earlier failures do not count any more."""
-        runs = self.state.state == "running"
-        return runs and self._clock.monotonic() - self._started >= HEALTHY_AFTER_SECONDS
+        return self.state.state == "running" and self.runs_for_seconds >= HEALTHY_AFTER_SECONDS
+
+    @property
+    def runs_for_seconds(self) -> float:
+        """Since its last start."""
+        return self._clock.monotonic() - self._started
 
     def start(self) -> None:
         """It runs; its last error stays until it has run for a while (`TaskState.seen_at`)."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from mainstem.core.causes import one_line
 from mainstem.process.declare import BadDeclaration, Job, Location
 from mainstem.process.project import Input
 from mainstem.process.reading import POSITION
@@ -140,7 +141,7 @@ def call(job: Job, frames: Mapping[str, Any], directory: Path) -> "DataFrame":
     try:
         result = job.function(**frames)
     except Exception as error:
-        raise BadDeclaration(place_of(error, directory) or job.location, f"{job.name}: {describe(error)}") from error
+        raise BadDeclaration(place_of(error, directory) or job.location, f"{job.name}: {one_line(error)}") from error
     if not isinstance(result, DataFrame):
         raise BadDeclaration(job.location, f"{job.name}: expected a DataFrame as result, found {type(result).__name__}")
     return result
@@ -161,14 +162,6 @@ def place_of(error: BaseException, directory: Path) -> Location | None:
         if Path(file_name).is_relative_to(directory):
             place = Location(file_name, int(line))
     return place
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line; of an error in a Spark worker, what Python said there."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    frames = [number for number, line in enumerate(lines) if line.lstrip().startswith('File "')]
-    said = [line for line in lines[frames[-1] :] if not line[0].isspace()] if frames else []
-    return (said[0] if said else f"{type(error).__name__}: {lines[0].strip() if lines else ''}")[:500]
 
 
 def empty_stream(spark: "SparkSession", struct: "StructType", job: Job) -> "DataFrame":

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainstem.client.connection import Connection, records_are_gone
+from mainstem.client.connection import Connection
 from mainstem.client.heartbeats import statement_about, write_heartbeats
 from mainstem.client.internal import job_key
 from mainstem.client.progress import Marker, NextOffsets, Reads
-from mainstem.core import MainstemError, SystemClock, UserError
+from mainstem.core import SystemClock
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
-from mainstem.process.analysis import Analysis, call, describe, milliseconds, place_of
-from mainstem.process.another_version import start_another
-from mainstem.process.declare import Job, Location
+from mainstem.process.analysis import Analysis, call, milliseconds
+from mainstem.process.declare import Job
+from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import (
     Follower,
@@ -57,7 +57,7 @@ from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefus
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.tables import PinnedTable, TableReader
 from mainstem.process.versions import Fixed
-from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, later_id, unknown_id, with_id
+from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, unknown_id, with_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,21 +69,6 @@ _HEARTBEAT = "_heartbeat"
 _INJECTIONS_KEPT = 1000
 _ATTEMPTS = 5
 _END_OF_TIME = 1 << 53  # ms since 1970
-
-
-class JobFailed(MainstemError):
-    """A job's query ended; the message has the user's file and line, as far as the cause lies there. Which job that is
-    says whoever tells it.
-    """
-
-    def __init__(self, location: Location | None, reason: str, *, hint: str = "") -> None:
-        super().__init__(f"{location}: {reason}" if location else reason, hint=hint)
-
-
-class JobRefused(JobFailed, UserError):
-    """The job ended by an error that another try cannot mend:
-    its code, its settings, a checkpoint that does not fit.
-    """
 
 
 class JobSpec(msgspec.Struct, frozen=True):
@@ -139,6 +124,7 @@ class RunningJob:
         self._tables: dict[str, PinnedTable] = {}
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
+        self._has_worked = False
         self._sink: BatchSink | None = None
         self._topics = SameTopics(
             connection,
@@ -202,7 +188,7 @@ class RunningJob:
         writer = stream.writeStream.queryName(spec.key).outputMode(mode).foreachBatch(self._batch)
         writer = writer.option("checkpointLocation", str(spec.checkpoint))
         writer = writer.trigger(once=True) if one_batch else writer.trigger(processingTime=spec.config.every)
-        self._error = None
+        self._error, self._has_worked = None, False
         session.sparkContext.setLocalProperty("spark.scheduler.pool", spec.key)  # the query's thread inherits it
         self._query = writer.start()
         session.sparkContext.setLocalProperty("spark.scheduler.pool", "default")
@@ -264,6 +250,12 @@ class RunningJob:
         except Exception:  # `check` knows more of it
             self.check()
 
+    def has_worked(self) -> bool:
+        """Whether the query has done a batch since it was started, or has found that there is nothing to do."""
+        if not self._has_worked and self._query is not None and self._query.isActive:
+            self._has_worked = str(self._query.status["message"]).startswith("Waiting")
+        return self._has_worked
+
     def check(self) -> None:
         """Go on after what can be mended here; otherwise raise.
 
@@ -281,51 +273,11 @@ class RunningJob:
         if unknown is not None and self._attempts < _ATTEMPTS:
             self._learn(*unknown)
             return
-        self._refuse_shape(failure)
-        self._refuse_damage(query)
-        location = place_of(error, self.spec.version.directory) or (
-            place_of(failure, self.spec.version.directory) if failure is not None else None
-        )
-        hint = error.hint if isinstance(error, MainstemError) else ""
-        reason = str(error) if isinstance(error, MainstemError) else describe(error)
-        place = self.spec.version.in_project(location or self.spec.job.location)
-        kind = JobRefused if isinstance(error, UserError) else JobFailed
-        raise kind(place, reason, hint=hint) from error
-
-    def _refuse_shape(self, failure: BaseException | None) -> None:
-        """A topic has a schema since that its readers of before cannot read; to leave its rows out would lose them."""
-        found = later_id(failure) if failure is not None else None
-        if found is None:
-            return
-        schema_id, topic = found
-        schemas = (*self._schemas.values(), *(table.schema for table in self._tables.values()))
-        reason = next(each.later[schema_id] for each in schemas if each.topic == topic and schema_id in each.later)
-        raise JobRefused(
-            None,
-            f"topic {topic}: schema {schema_id} does not fit into the shape in which this version has read since its "
-            f"start: {reason}",
-            hint=start_another(self.spec.name),
-        )
-
-    def _refuse_damage(self, query: "StreamingQuery") -> None:
-        """A file of the checkpoint that was cut or changed, or input that is gone, fails every time:
-        no other try mends it.
-        """
-        jvm: Any = self._root._jvm
-        failure = query._jsq.exception()
-        checkpoint = Checkpoint(self.spec.checkpoint)
-        text = str(jvm.org.apache.spark.util.Utils.exceptionString(failure.get())) if failure.isDefined() else ""
-        path = checkpoint.damaged(text)
-        if path is not None:
-            reason, hint = f"{path}: cut or changed since it was written", checkpoint.repair(path, self._committed)
-            raise JobRefused(None, reason, hint=hint)
-        if records_are_gone(text):
-            raise JobRefused(
-                None,
-                f"records of {', '.join(each.topic for each in self.spec.inputs)} are gone that it has not read: deleted "
-                "with their topic, or by its retention",
-                hint=start_another(self.spec.name),
-            )
+        spec, schemas = self.spec, (*self._schemas.values(), *(table.schema for table in self._tables.values()))
+        check_shape(spec.name, failure, schemas)
+        topics, text = (each.topic for each in spec.inputs), java_text(self._root, query)
+        check_damage(spec.name, text, Checkpoint(spec.checkpoint), self._committed, topics)
+        raise failed(error, failure, spec.version, spec.job.location) from error
 
     def _learn(self, schema_id: int, topic: str) -> None:
         """A producer has registered a new schema since the query was planned: plan it again with that one too."""
@@ -423,7 +375,7 @@ class RunningJob:
             if kept is not None:
                 kept.unpersist()
         self._remember(plan.ends)
-        self._attempts = 0
+        self._attempts, self._has_worked = 0, True
         log.debug("batch_done", job=spec.name, batch=number, rows=result.rows, skipped=result.skipped)
 
     def _pin(self) -> dict[str, dict[int, int]]:

@@ -25,15 +25,17 @@ from mainstem.client.topics import (
 )
 from mainstem.client.writer import read_source
 from mainstem.core import Clock, MainstemError, SystemClock, UserError
+from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
-from mainstem.process.analysis import Analysis, analyse, describe, recall, remember
+from mainstem.process.analysis import Analysis, analyse, recall, remember
 from mainstem.process.announce import announce
 from mainstem.process.another_version import start_another
 from mainstem.process.declare import BadDeclaration
+from mainstem.process.diagnosis import JobFailed
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import Follower
 from mainstem.process.identity import lost_input, lost_output, used_topics
-from mainstem.process.job import JobFailed, JobSpec, RunningJob
+from mainstem.process.job import JobSpec, RunningJob
 from mainstem.process.landing import Lander
 from mainstem.process.project import Input, JobConfig, Project
 from mainstem.process.retries import Retries
@@ -189,7 +191,7 @@ class JobDriver:
             except Exception as error:
                 self._fail(key, error)
             else:
-                self.retries.see(key)
+                self.retries.see(key, works=job.has_worked)
         for key, reason in self.waiting.items():
             if reason:  # one that has just been started answers when it runs
                 self._lander(key).refuse(reason)
@@ -446,7 +448,7 @@ class JobDriver:
         if isinstance(error, MainstemError):
             return error
         log.error("job_failed_unforeseen", job=key, exc_info=error)
-        return JobFailed(None, describe(error))
+        return JobFailed(None, one_line(error))
 
     def _in_project(self, error: BadDeclaration) -> BadDeclaration:
         if isinstance(error.location, str):

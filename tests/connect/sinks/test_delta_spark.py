@@ -15,18 +15,9 @@ from mainstem.audit.books import Verdict
 from mainstem.audit.report import audit
 from mainstem.client.topics import ensure_topic
 from mainstem.connect.sinks import delta_small, delta_spark
-from mainstem.connect.sinks.delta_spark import TableHeld, common_columns, compile_settings, one_line
+from mainstem.connect.sinks.delta_spark import TableHeld, common_columns, compile_settings
 from mainstem.core import TopicPartition
 from tests.support.lakehouse import HIGH, PLANE, flight, plane, record, register
-
-
-def test_an_error_of_spark_is_told_in_one_line():
-    assert one_line(ValueError("\n[DELTA_X] no such column\n at org.apache…")) == "[DELTA_X] no such column"
-    assert one_line(ValueError()) == "ValueError"
-    wrapped = "An error occurred while calling o4.sql.\n: org.apache.spark.SparkException: disk full\n\tat org…"
-    assert one_line(ValueError(wrapped)) == "org.apache.spark.SparkException: disk full"
-    announced = "An error occurred while calling o4.sql.\n: org…SchemaException:\nFound recursive reference: {\n  }"
-    assert one_line(ValueError(announced)) == "org…SchemaException: Found recursive reference: {"
 
 
 def test_plans_are_compiled_for_large_batches_only():

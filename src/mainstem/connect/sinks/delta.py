@@ -39,11 +39,11 @@ from mainstem.connect.sinks.delta_spark import (
     SparkWriter,
     count_records,
     failures,
-    one_line,
     with_schema_ids,
 )
 from mainstem.connect.sinks.delta_topics import Slice, Topics, batch_ends, batch_starts, begin_at, offsets_between
 from mainstem.core import Clock, SystemClock
+from mainstem.core.causes import one_line
 from mainstem.core.config import check_interval
 from mainstem.core.logging import get_logger
 from mainstem.core.task import Attempts, TaskState

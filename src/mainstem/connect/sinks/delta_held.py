@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Collection
 
-from mainstem.connect.sinks.delta_spark import one_line
 from mainstem.core import Clock, UserError
+from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
 from mainstem.core.task import Attempts, TaskState
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.connect.sinks.delta_log import TableCommit, TableGone, has_commit
 from mainstem.connect.sinks.delta_rows import PLACE, Columns, NotPlain, fitted, typed_small
-from mainstem.connect.sinks.delta_spark import failures, one_line
+from mainstem.connect.sinks.delta_spark import failures
 from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
 from mainstem.core import UserError
+from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from mainstem.connect.sinks.delta_log import TableCommit, TableGone, is_table
 from mainstem.connect.sinks.delta_topics import NO_SCHEMA, Slice, Topics, ids_of
 from mainstem.connect.sinks.delta_types import Fit, converted_fields, fit, joined
 from mainstem.core import MainstemError, UserError
+from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
 from mainstem.registry.schema import is_change
 from mainstem.registry.spark import SENTINEL, for_spark, if_within, with_sentinel
@@ -383,16 +384,6 @@ def united(parts: "Iterable[DataFrame]", columns: "StructType") -> "DataFrame":
     """The rows of all parts, each with these columns: Spark's union would find types itself, and round to them."""
     same = (part.select(*converted_fields(part.__getitem__, part.schema, columns)) for part in parts)
     return functools.reduce(lambda rows, more: rows.union(more), same)
-
-
-def one_line(error: BaseException) -> str:
-    """The first line that says something, of Spark's pages too."""
-    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):  # of the call, not of what failed
-        lines.pop(0)
-    if len(lines) > 1 and lines[0].endswith(":"):  # what it announces
-        lines[0] += f" {lines[1]}"
-    return (lines[0] if lines else type(error).__name__)[:500]
 
 
 def compile_settings(records: int) -> dict[str, str]:
