@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 from pyspark.sql.types import StructType
 
@@ -101,3 +102,11 @@ def test_of_a_start_and_a_retirement_at_once_both_are_kept(log_connection, job, 
         retired.result()
     entry = entry_of(log_connection, job)
     assert (set(entry["versions"]), entry["retired"]) == ({"2", "3"}, ["1"])
+
+
+def test_a_table_that_is_written_as_it_changes_has_no_windows_that_readers_wait_for(log_connection, job, tmp_path):
+    """It wrote all that it had read, and a cutover to it waited for windows of 1,795,341,600 s to close."""
+    spec = spec_of(tmp_path, job, "1")
+    spec = msgspec.structs.replace(spec, job=msgspec.structs.replace(spec.job, kind="changelog", emit="changes"))
+    announce(log_connection, tmp_path, [(spec, "changelog")])
+    assert "windows_by" not in entry_of(log_connection, job)["versions"]["1"]

@@ -89,3 +89,26 @@ def test_of_what_is_missing_only_what_is_missing_counts():
 def test_an_output_ends_behind_what_its_last_commit_says_though_the_broker_is_not_done_with_it():
     marker = Marker("a", "1", "", 3, {}, ends={"a": {0: 9, 1: 2}})
     assert Look({}, {"a@1": marker}, {"a": {0: 5, 1: 30}}).end("a") == {0: 9, 1: 30}
+
+
+def test_windows_that_are_left_are_told_for_people():
+    """Of a version that had closed none it was windows of 1,795,341,600 s: all since 1970."""
+    jobs = {key: each | {"windows_by": "at"} for key, each in JOBS.items()}
+
+    def now(first, second):
+        markers = {f"sums@{version}": Marker("sums", version, "", 0, {}, event_time=at) for version, at in
+                   (("1", first), ("2", second))}  # fmt: skip
+        return Look({"job:sums": {"versions": {key[-1]: each for key, each in jobs.items()}}}, markers, {})
+
+    at = 1_795_341_600_000
+    told = [Pin(now(first, 0), "sums", "1").open_windows(now(first, second), "sums", "2") for first, second in (
+        (at, at), (at, at - 90_000), (at, 0), (1 << 53, 0), (1 << 53, at), (0, 0),
+    )]  # fmt: skip
+    assert told == [
+        "",
+        "has windows of 90 s to close",
+        "has closed no window yet",
+        "has closed no window yet",
+        "has its last windows to close",
+        "",
+    ]

@@ -52,7 +52,8 @@ def _entries(spec: JobSpec, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "determinism": analysis.determinism.value,
         "reason": analysis.reason,
     }
-    if analysis.stateful and spec.job.watermark is not None:
+    # What is written whenever it changes is there as soon as it was read: closing a window adds nothing.
+    if analysis.stateful and spec.job.watermark is not None and spec.job.emit == "final":
         about["windows_by"] = spec.job.watermark.column
     described: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(topic))
     return described, about

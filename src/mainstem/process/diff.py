@@ -213,8 +213,9 @@ def _why_inexact(connection: Connection, found: Position, job: str, versions: tu
 
 def windows_differ(now: Look, job: str, versions: tuple[str, str]) -> str:
     """Whether one of them has closed windows that the other one, at the same position, has not."""
-    if len({now.windows_by(job, version) for version in versions}) > 1:
-        return ""  # by other columns: that is the code
+    columns = {now.windows_by(job, version) for version in versions}
+    if len(columns) > 1 or columns == {""}:
+        return ""  # by other columns: that is the code; or there is nothing to close
     first, second = sorted(versions, key=lambda version: now.event_time(job, version))
     ahead = now.event_time(job, second) - now.event_time(job, first)
     return f"a heartbeat has closed windows of version {second} that version {first} has open still" if ahead else ""

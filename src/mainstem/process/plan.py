@@ -42,8 +42,8 @@ class PlannedTopic(msgspec.Struct, frozen=True):
     producer: str | None  # the job that writes it, or none of this project
     readers: list[str]
     columns: list[Column] | None  # None: not known before its source has started
-    writer: str | None = None  # "job enriched", "source fleet" or "collector", where the settings of a node are known
-    destinations: list[str] = []  # "sink lakehouse", the same
+    writer: str | None = None  # "job enriched", "source fleet", "collector", "splice …", with the settings of a node
+    destinations: list[str] = []  # "sink lakehouse", "view planes@answers", "splice enriched.all", the same
 
 
 class PlannedJob(msgspec.Struct, frozen=True):

@@ -25,6 +25,8 @@ from mainstem.client.internal import COMMITS, job_key
 from mainstem.client.progress import Marker, NextOffsets, merge_positions, read_markers
 from mainstem.client.topics import list_topics, stable_offsets
 
+_AGES_MS = 100 * 365 * 86_400_000
+
 
 class Look(msgspec.Struct, frozen=True):
     """What the log says at one moment; `ends` of the topics that jobs read or write were asked for last."""
@@ -120,6 +122,17 @@ class Pin:
         """
         column, closed = self._windows
         return max(0, closed - now.event_time(job, version)) if column == now.windows_by(job, version) else 0
+
+    def open_windows(self, now: Look, job: str, version: str) -> str:
+        """What `open_ms` means, after the version's name: `has windows of 90 s to close`; "": there are none."""
+        open_ms = self.open_ms(now, job, version)
+        if not open_ms:
+            return ""
+        if not now.event_time(job, version):
+            return "has closed no window yet"
+        if open_ms > _AGES_MS:  # the other one has closed all that there can be: the end of its input is stated
+            return "has its last windows to close"
+        return f"has windows of {open_ms / 1000:,.0f} s to close"
 
     def missing(self, now: Look, job: str, version: str) -> int:
         """How many offsets a version, and those that it reads from, still have to read; 0: it has reached the pin."""
