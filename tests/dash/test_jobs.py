@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from mainstem.core import SystemClock, UserError
 from mainstem.dash.jobs import Jobs, NoCommands
 from mainstem.dash.operations import Done, Operations
-from mainstem.dash.web import own_threads
+from mainstem.dash.web import UnknownJob, own_threads
 from tests.support.serving import served
 from tests.support.waiting import wait_until
 
@@ -23,7 +23,7 @@ class Work:
 
     def versions(self, job):
         if job == "none":
-            raise UserError("job none: no such job runs, or has run")
+            raise UnknownJob("job none: no such job runs, or has run")
         return [{"version": "1", "ready": True}]
 
     def run(self, kind, job, asked, going):
@@ -105,6 +105,15 @@ def test_what_an_operation_has_found_is_asked_for_by_its_number(http):
     assert http.get("/operations/x/result").status_code == 400
 
 
+def test_an_operation_that_there_is_not_cannot_be_given_up(http):
+    assert http.post("/operations/99/give-up").status_code == 404
+    http.work.go_on.set()
+    begun = http.post("/jobs/sums/revert", json={}).json()
+    wait_until(lambda: http.states[-1][0].state == "done", "the revert is done")
+    assert http.post(f"/operations/{begun['id']}/give-up").status_code == 202  # too late, without effect
+    assert http.states[-1][0].state == "done"
+
+
 def test_nothing_is_done_by_a_get(http):
     for path in ("/jobs/sums/cutover", "/jobs/sums/revert", "/operations/1/give-up"):
         assert http.get(path).status_code == 405
@@ -112,7 +121,8 @@ def test_nothing_is_done_by_a_get(http):
 
 def test_versions_are_told(http):
     assert http.get("/jobs/sums/versions").json() == [{"version": "1", "ready": True}]
-    assert http.get("/jobs/none/versions").status_code == 400
+    answer = http.get("/jobs/none/versions")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
 def test_a_dashboard_that_only_shows_says_so():

@@ -6,7 +6,7 @@ import pytest
 
 from mainstem.core import ManualClock, UserError
 from mainstem.dash.operations import AT_ONCE, MOST_ENDED, Done, Operations
-from mainstem.dash.web import Busy, NoResult
+from mainstem.dash.web import Busy, NoResult, UnknownOperation
 from mainstem.web.threads import Overloaded
 
 
@@ -105,7 +105,8 @@ def test_what_fails_says_why_on_one_line(error, line):
 def test_it_can_be_given_up():
     async def test(operations, _, tasks, told):
         begun = operations.start(tasks, "cutover", "sums", {"version": "2"})
-        operations.give_up(begun.id + 1)  # of no such operation
+        with pytest.raises(UnknownOperation, match=f"operation {begun.id + 1}: there is none"):
+            operations.give_up(begun.id + 1)
         operations.give_up(begun.id)
         await told.until(lambda: told[-1][0][1] == "given up")
         operations.give_up(begun.id)  # too late

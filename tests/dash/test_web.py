@@ -1,5 +1,6 @@
 import asyncio
 
+import msgspec
 import pytest
 
 from mainstem.client.errors import UnknownTopic
@@ -9,18 +10,21 @@ from mainstem.web.threads import Overloaded
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "status", "code"),
     [
-        (UnknownTopic("no"), 404),
-        (UserError("no"), 400),
-        (Overloaded("no"), 429),
-        (Retriable("no", hint="wait"), 503),
+        (UnknownTopic("no"), 404, "not_found"),
+        (web.UnknownJob("no"), 404, "not_found"),
+        (UserError("no"), 400, "bad_request"),
+        (web.Busy("no"), 409, "busy"),
+        (Overloaded("no"), 429, "overloaded"),
+        (Retriable("no", hint="wait"), 503, "not_reached"),
     ],
 )
-def test_errors_have_their_codes(error, code):
+def test_errors_have_their_codes(error, status, code):
     answer = web.told(error)
-    assert answer.status_code == code
-    assert b'"message":"no"' in answer.body
+    assert answer.status_code == status
+    hint = {"hint": error.hint} if error.hint else {}
+    assert msgspec.json.decode(answer.body) == {"error": {"code": code, "message": "no", **hint}}
 
 
 def test_only_files_of_the_package_are_given():

@@ -6,6 +6,7 @@ from mainstem.client.connection import Connection
 from mainstem.core import UserError
 from mainstem.core.task import TaskState
 from mainstem.dash.operations import GivenUp, Going
+from mainstem.dash.web import UnknownJob
 from mainstem.standalone import dashboard_commands as module
 from mainstem.standalone.command_process import CommandFailed
 from mainstem.standalone.dashboard_commands import DashboardCommands
@@ -96,6 +97,8 @@ def test_who_gives_up_after_readers_were_moved_is_not_told_that_nothing_is_chang
 
 def test_a_job_is_known_once_it_has_started_or_waits_for_that(commands, monkeypatch):
     assert [commands.knows(job) for job in ("sums", "none")] == [True, False]
+    with pytest.raises(UnknownJob, match=r"^job none: no such job runs"):
+        commands.versions("none")
     monkeypatch.setattr(module, "tasks_of", lambda _: [TaskState("job none@1", "waiting", 1, "")])
     assert commands.knows("none")
 

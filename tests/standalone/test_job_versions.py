@@ -4,6 +4,7 @@ from mainstem.core import ManualClock
 from mainstem.core.task import TaskState
 from mainstem.process.cutover import cutover
 from mainstem.process.frozen import freeze
+from mainstem.process.versions import Asked, write_asked
 from mainstem.standalone.job_versions import job_versions
 from tests.standalone.project import write_project
 from tests.support.versions import write_read, write_versions
@@ -30,5 +31,8 @@ def test_versions_are_shown_with_what_they_have_to_read_to_be_current(mainstem_l
     ]
     assert [v.frozen_at for v in job_versions(connection, tmp_path / "data", job)] == [42, 42, 42]
     assert [v.frozen_at for v in job_versions(connection, tmp_path, job)] == [None] * 3
+    write_asked(tmp_path / "data" / "jobs" / f"{job}@4", Asked(job, "4", code, f"{job}.v4", 0))
+    last = job_versions(connection, tmp_path / "data", job, [idle])[-1]
+    assert (last.code, last.output, last.frozen_at, last.state, last.ready) == (code, f"{job}.v4", 42, "idle", False)
     cutover(connection, tmp_path, {job: "2"})
     assert seen()[:2] == [("1", False, True, 1, False, 2), ("2", True, False, 0, True, 1)]

@@ -13,8 +13,12 @@ from mainstem.client.writer import TransactionalWriter
 from mainstem.connect.sources.file_lines import FilePosition
 from mainstem.core import UserError
 from mainstem.core.locks import DirectoryLock
-from mainstem.standalone.overview import job_state, job_states, lag_of, overview
+from mainstem.core.task import TaskState
+from mainstem.process.versions import Asked, Fixed, write_asked, write_fixed
+from mainstem.standalone.overview import job_state, job_states, lag_of, overview, tasks_of
 from mainstem.standalone.state import UpState, save
+from mainstem.standalone.supervisor import ChildState
+from mainstem.standalone.tasks import TasksWriter
 from tests.support.counting import counted
 
 
@@ -126,3 +130,25 @@ def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path)
     ]
     with pytest.raises(UserError, match="no such job"):
         job_state(connection, "nothing")
+
+
+def test_a_version_that_is_asked_for_is_there_before_any_process_speaks_of_it(connection, tmp_path):
+    """For half a minute, while its driver started, nothing was seen of what `job reprocess` had said to start."""
+    asked = Asked("sums", "2", "c0de", "sums.v2", 0)
+    write_asked(tmp_path / "jobs" / "sums@2", asked)
+    write_fixed(tmp_path / "jobs" / "sums@1", Fixed("sums", "1", "c0de", {}, "sums", 1, 4))
+    assert tasks_of(tmp_path) == [TaskState("job sums@2", "asked for", error="the next `mainstem up` starts it")]
+    with DirectoryLock(tmp_path):
+        child = ChildState("spark-0de", "starting", 4711)
+        save(tmp_path, UpState(1, str(tmp_path), connection.bootstrap, "http://127.0.0.1:1", 0.0, [child]))
+        assert tasks_of(tmp_path) == [TaskState("job sums@1", "starting"), TaskState("job sums@2", "starting")]
+        said = TaskState("job sums@1", "failed", error="no column")
+        TasksWriter(tmp_path, 4711, "spark-0de").save([said])
+        assert [(task.name, task.state) for task in tasks_of(tmp_path)] == [
+            ("job sums@1", "failed"), ("job sums@2", "starting"),
+        ]  # fmt: skip
+        assert [(each.version, each.state) for each in job_state(connection, "sums", tasks_of(tmp_path))] == [
+            ("1", "failed"), ("2", "starting"),
+        ]  # fmt: skip
+        (tmp_path / "jobs" / "sums@2" / "asked.json").write_text("torn")  # `up` says so at its next start
+        assert tasks_of(tmp_path) == [said]

@@ -4,7 +4,7 @@
 POST /jobs/<name>/cutover {"version": "2"}   and diff {"left": "1", "right": "2"}, revert, reprocess: 202 with what was
                                              begun, which the events tell of; 409 while one goes on
                                              404 where there is no such job, 429 where too many go on of others
-POST /operations/<id>/give-up                end it while it waits
+POST /operations/<id>/give-up                end it while it waits; 404 where there is none
 /operations/<id>/result                      what it has found, as JSON; 404 once it is not kept any more
 """
 

@@ -20,7 +20,7 @@ from mainstem.core import MainstemError, Retriable
 from mainstem.core.clock import Clock
 from mainstem.core.logging import get_logger
 from mainstem.dash.state import Operation
-from mainstem.dash.web import Busy, NoResult, own_threads
+from mainstem.dash.web import Busy, NoResult, UnknownOperation, own_threads
 from mainstem.web.threads import Overloaded, call_soon
 
 log = get_logger()
@@ -135,10 +135,16 @@ class Operations:
         return self._last[place]
 
     def give_up(self, number: int) -> None:
-        """End an operation where it waits; whoever presses too late has no effect."""
-        for place, going in self._going.items():
-            if self._last[place].id == number:
-                going.give_up()
+        """End an operation where it waits; whoever presses too late has no effect.
+
+        Raises:
+            UnknownOperation: there is none of this number.
+        """
+        place = next((place for place, each in self._last.items() if each.id == number), None)
+        if place is None:
+            raise UnknownOperation(f"operation {number}: there is none, or it ended long ago")
+        if place in self._going:
+            self._going[place].give_up()
 
     def result(self, number: int) -> str:
         """What the operation has found, as JSON.

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from mainstem.client.errors import UnknownTopic
 from mainstem.core import MainstemError, Retriable, UserError
 from mainstem.dash.nodes import UnknownView
+from mainstem.web.answers import error_answer
 from mainstem.web.threads import Overloaded, Threads
 
 STATIC = Path(__file__).with_name("static")
@@ -42,6 +43,10 @@ class UnknownJob(UserError):
     """There is no such job."""
 
 
+class UnknownOperation(UserError):
+    """There is no such operation, or it is not kept any more."""
+
+
 class NoResult(UserError):
     """An operation has found nothing to show, or is not kept any more."""
 
@@ -56,19 +61,22 @@ def json_answer(content: Any, code: int = 200) -> Response:
 
 
 def told(error: MainstemError) -> Response:
-    """An error as the pages show it."""
+    """An error as the pages show it, and programs read it."""
+    status, code = _status(error)
+    return error_answer(status, code, error, HEADERS)
+
+
+def _status(error: MainstemError) -> tuple[int, str]:
     match error:
-        case UnknownTopic() | UnknownView() | UnknownJob() | NoResult():
-            code = 404
+        case UnknownTopic() | UnknownView() | UnknownJob() | UnknownOperation() | NoResult():
+            return 404, "not_found"
         case UserError():
-            code = 400
+            return 400, "bad_request"
         case Overloaded():
-            code = 429
+            return 429, "overloaded"
         case Busy():
-            code = 409
-        case _:
-            code = 503
-    return json_answer({"error": {"message": str(error), "hint": error.hint}}, code)
+            return 409, "busy"
+    return 503, "not_reached"
 
 
 def answering(answer: Endpoint) -> Endpoint:

@@ -9,7 +9,9 @@ from mainstem.client.catalog import entries, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
 from mainstem.dash.operations import Done, GivenUp, Going
+from mainstem.dash.web import UnknownJob
 from mainstem.process.cutover import Moves, Waiting, cutover, revert
+from mainstem.standalone import overview
 from mainstem.standalone.command_process import run_command
 from mainstem.standalone.job_versions import JobVersion, job_versions
 from mainstem.standalone.moved_nodes import wait_for_nodes
@@ -51,7 +53,10 @@ class DashboardCommands:
 
     def versions(self, job: str) -> list[JobVersion]:
         """The versions of a job, and which are ready."""
-        return job_versions(self._connection, self._data, job, tasks_of(self._data))
+        try:
+            return job_versions(self._connection, self._data, job, tasks_of(self._data))
+        except overview.UnknownJob as error:
+            raise UnknownJob(str(error), hint=error.hint) from None
 
     def run(self, kind: str, job: str, asked: Mapping[str, str], going: Going) -> Done:
         """What was asked for; its errors are those of the command."""

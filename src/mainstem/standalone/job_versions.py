@@ -7,10 +7,12 @@ import msgspec
 
 from mainstem.client.catalog import previous_versions
 from mainstem.client.connection import Connection
+from mainstem.client.internal import job_key
 from mainstem.core import CorruptData
 from mainstem.core.task import TaskState
 from mainstem.process.frozen import open_version
 from mainstem.process.readiness import Pin, look
+from mainstem.process.versions import read_asked
 from mainstem.standalone.overview import JobState, job_state
 
 
@@ -31,7 +33,7 @@ def job_versions(connection: Connection, data: Path, job: str, tasks: Sequence[T
     """The versions of a job. What they have to reach is pinned now.
 
     Raises:
-        UserError: there is no such job.
+        UnknownJob: there is no such job.
     """
     states = job_state(connection, job, tasks)
     now = look(connection)
@@ -39,6 +41,8 @@ def job_versions(connection: Connection, data: Path, job: str, tasks: Sequence[T
     found = []
     for state in states:
         started = bool(now.about(job, state.version))
+        if not started:
+            state = _as_asked(data, state)
         pin = Pin(now, job, current)
         behind = 0 if state.version == current else pin.missing(now, job, state.version)
         open_ms = 0 if state.version == current else pin.open_ms(now, job, state.version)
@@ -52,6 +56,15 @@ def job_versions(connection: Connection, data: Path, job: str, tasks: Sequence[T
             )
         )
     return found
+
+
+def _as_asked(data: Path, state: JobState) -> JobState:
+    """What is known of a version that was asked for, and has not started."""
+    try:
+        asked = read_asked(data / "jobs" / job_key(state.job, state.version))
+    except CorruptData:
+        return state
+    return state if asked is None else msgspec.structs.replace(state, code=asked.sha, output=asked.output)
 
 
 def _frozen_at(data: Path, code: str) -> int | None:

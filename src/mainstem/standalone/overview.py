@@ -16,14 +16,19 @@ from mainstem.client.reports import Report, read_reports
 from mainstem.client.topics import TopicDescription
 from mainstem.client.writer import SourceState
 from mainstem.connect.sources.file_lines import FilePosition
-from mainstem.core import SystemClock, UserError
+from mainstem.core import CorruptData, SystemClock, UserError
 from mainstem.core.config import PROJECT_FILE, BadSetting, named_tables, overlay_environment, read_toml
 from mainstem.core.prepared import prepared
 from mainstem.core.task import TaskState
+from mainstem.process.versions import all_versions, asked_versions
 from mainstem.standalone.disks import Disk, disk_of
 from mainstem.standalone.state import UpState, is_up, load
 from mainstem.standalone.tasks import load_tasks
 from mainstem.standalone.view_lines import ViewLine, answering_topics, view_lines
+
+
+class UnknownJob(UserError):
+    """No version of a job is known."""
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -108,9 +113,23 @@ def overview(data: Path, connection: Connection | None) -> Overview:
 
 
 def tasks_of(data: Path) -> list[TaskState]:
-    """What the processes of a project say of their sources, sinks and jobs; nothing where it is not up."""
+    """What the processes of a project say of their sources, sinks and jobs, where it is up; and the versions of jobs of
+    which none does yet: their driver starts, or somebody has only just asked for them.
+    """
     node = load(data) if is_up(data) else None
-    return load_tasks(data, [child.pid for child in node.children], SystemClock().now_ms()) if node else []
+    said = load_tasks(data, [child.pid for child in node.children], SystemClock().now_ms()) if node else []
+    there = {task.name for task in said}
+    return said + [task for task in _to_start(data, up=node is not None) if task.name not in there]
+
+
+def _to_start(data: Path, *, up: bool) -> list[TaskState]:
+    try:
+        if up:
+            return [TaskState(f"job {job_key(each.job, each.version)}", "starting") for each in all_versions(data)]
+        asked = [job_key(each.job, each.version) for each in asked_versions(data)]
+    except CorruptData:  # `up` says so at its next start
+        return []
+    return [TaskState(f"job {key}", "asked for", error="the next `mainstem up` starts it") for key in asked]
 
 
 def job_states(connection: Connection, tasks: Sequence[TaskState] = ()) -> list[JobState]:
@@ -169,11 +188,11 @@ def job_state(connection: Connection, job: str, tasks: Sequence[TaskState] = ())
     """The versions of one job.
 
     Raises:
-        UserError: neither the catalog nor one of `tasks` has such a job.
+        UnknownJob: neither the catalog nor one of `tasks` has such a job.
     """
     found = [state for state in job_states(connection, tasks) if state.job == job]
     if not found:
-        raise UserError(f"job {job}: no such job runs, or has run", hint="`mainstem job list` shows the jobs")
+        raise UnknownJob(f"job {job}: no such job runs, or has run", hint="`mainstem job list` shows the jobs")
     return found
 
 
