@@ -14,7 +14,7 @@ from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.core import UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.task import TaskState
-from mainstem.process.versions import Fixed, is_retired, write_fixed
+from mainstem.process.versions import Asked, Fixed, is_retired, write_asked, write_fixed
 from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildState
 from mainstem.standalone.tasks import TasksWriter
@@ -61,6 +61,7 @@ def test_a_version_is_retired(log, tmp_path):
     (project / "mainstem.toml").write_text("")
     write_fixed(data / "jobs" / "sums@1", Fixed("sums", "1", "c0de", {}, "t", 1, 4))
     write_catalog(Connection(log), {"job:sums": {"versions": {"1": {}}, "current": "1"}})
+    ensure_topic(Connection(log), "t", 1)
     save(data, UpState(1, str(project), log, "http://127.0.0.1:1", 0.0))
     command = ["job", "retire", "sums", "1", "--data", str(data), "--bootstrap", log]
     refused = CliRunner().invoke(group, command)
@@ -99,3 +100,15 @@ def test_a_job_that_waits_for_its_first_start_is_shown(log, tmp_path):
     assert " ".join(listed.splitlines()[1].split()).endswith("idle topic crm.customers has no schema yet")
     assert listed.splitlines()[2].endswith("running")
     assert "idle: topic crm.customers has no schema yet" in shown
+
+
+def test_of_a_version_that_never_started_no_topic_stays(log, tmp_path):
+    """There was none, and it was said to stay."""
+    for version in "23":
+        asked = Asked("copy", version, "c0de", f"shop.copy.v{version}", 0)
+        write_asked(tmp_path / "jobs" / f"copy@{version}", asked)
+    command = ["job", "retire", "copy", "--data", str(tmp_path), "--bootstrap", log, "--yes"]
+    result = CliRunner().invoke(group, [*command, "2"])
+    assert result.stdout == "job copy@2: retired; topic shop.copy.v2 was never made, or is gone\n"
+    found = json.loads(CliRunner().invoke(group, [*command, "3", "--json"]).stdout)
+    assert found == {"job": "copy", "version": "3", "output": None}

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from mainstem.process.plan import Column, Plan, PlannedJob, PlannedTopic
@@ -78,3 +79,39 @@ def test_what_is_not_known_yet_is_known_once_the_sources_above_have_started(conf
     enriched, hourly, requests = with_ends(Plan("p", "c0de", topics, jobs, []), config).jobs
     told = "no schema yet; known once source fleet has started and topic weather has a schema"
     assert (enriched.reason, hourly.reason, requests.reason) == (told, told, "no schema yet")
+
+
+def test_views_and_splices_are_shown_with_what_they_read_and_write(tmp_path):
+    (tmp_path / "mainstem.toml").write_text(
+        """
+        [serve.answers]
+        views.planes = { kind = "key-value", topics = "fleet.planes" }
+        views.all = { kind = "search", topics = ["fleet.planes", "days", "days.all"] }
+        [serve.other]
+        listen = "127.0.0.1:9611"
+        views.totals = { kind = "sql", topics = "totals" }
+        [splices."days.all"]
+        job = "days"
+        [splices.none]
+        job = "of-another-project"
+        """
+    )
+    columns = [Column("n", "bigint")]
+    topics = [topic("fleet.planes"), topic("days.v2", "days", columns), topic("totals", "totals"), topic("totals.v2")]
+    jobs = [
+        msgspec.structs.replace(job("days", {"o": "fleet.planes"}, "days.v2", "exact"), version="2"),
+        job("totals", {"days": "days.v2"}, "totals", "exact"),
+    ]
+    plan = Plan("p", "c0de", topics, jobs, [])
+    found = with_ends(plan, load_config(tmp_path, {}), {"days.all", "fleet.planes"}).topics
+    assert [(each.name, each.writer, each.destinations) for each in found] == [
+        ("fleet.planes", "collector", ["view planes@answers", "view all@answers"]),
+        # By the job's name a view means the version that is current, and a splice does too.
+        ("days.v2", "job days", ["view all@answers", "splice days.all"]),
+        ("totals", "job totals", ["view totals@other"]),
+        ("totals.v2", "collector", []),
+        ("days.all", "splice days.all", ["view all@answers"]),
+    ]
+    assert (found[-1].exists, found[-1].columns, found[-1].producer) == (True, columns, None)
+    assert with_ends(plan, load_config(tmp_path, {})).topics[-1].exists is None
+    assert with_ends(plan, load_config(tmp_path, {}), ()).topics[-1].exists is False

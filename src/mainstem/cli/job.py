@@ -9,11 +9,11 @@ from mainstem.cli.target import Target, connection_options
 
 
 class JobRetired(msgspec.Struct, frozen=True):
-    """`job retire --json`: what never runs again, and the topic that stays."""
+    """`job retire --json`: what never runs again, and the topic that stays; None: it has made none."""
 
     job: str
     version: str
-    output: str
+    output: str | None
 
 
 @click.group(short_help="The versions of jobs; move readers; stop one.")
@@ -101,14 +101,21 @@ def retire(name: str, version: str, yes: bool, force: bool, as_json: bool, targe
     Refused for the version that the project asks for, and without --force for the current one while another runs,
     and for the one that `revert` leads back to.
     """
+    from mainstem.client.topics import list_topics
     from mainstem.process.retire import retirable, retire
 
     where = (target.connect(), target.directory, name, version, target.project_of_data)
     if not yes:
         output = retirable(*where, force=force).output
         confirm(f"stop job {name}@{version}, which writes topic {output}, for good?")
-    fixed = retire(*where, force=force)
+    output = retire(*where, force=force).output
+    stays = output in list_topics(target.connect())  # a version that was only asked for has made none
     if as_json:
-        click.echo(to_json(JobRetired(name, version, fixed.output)))
+        click.echo(to_json(JobRetired(name, version, output if stays else None)))
         return
-    click.echo(f"job {name}@{version}: retired; topic {fixed.output} stays, and gets nothing more from it")
+    left = (
+        f"topic {output} stays, and gets nothing more from it"
+        if stays
+        else f"topic {output} was never made, or is gone"
+    )
+    click.echo(f"job {name}@{version}: retired; {left}")

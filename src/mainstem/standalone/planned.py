@@ -27,7 +27,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     """
     from mainstem.client.connection import Connection, load_security
     from mainstem.client.internal import SCHEMAS
-    from mainstem.client.topics import list_topics
+    from mainstem.client.topics import TopicDescription, list_topics
     from mainstem.process import load_project
     from mainstem.process.imports import import_from, link_for_workers, places_of, stop_importing
     from mainstem.process.plan import plan as make
@@ -56,18 +56,19 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
         try:
             if kafka is not None:
                 connection = Connection(kafka, security)
-                topics = list_topics(connection)
-                kept = KeptSchemas(connection) if SCHEMAS in topics else None
-                return with_ends(make(loaded, spark, registry=kept, topics=topics, data=data), config)
+                existing = list_topics(connection)
+                kept = KeptSchemas(connection) if SCHEMAS in existing else None
+                return with_ends(make(loaded, spark, registry=kept, topics=existing, data=data), config, existing)
             if state is None or not is_up(data):  # what has never run has no topics yet
-                planned = make(loaded, spark, topics={} if state is None else None, data=data)
+                none: dict[str, TopicDescription] | None = {} if state is None else None
+                planned = make(loaded, spark, topics=none, data=data)
                 warnings = losses(loaded, {}) if state is None or state.own_log else []
-            else:
-                connection = Connection(state.bootstrap, security)
-                topics = list_topics(connection)
-                planned = make(loaded, spark, registry=Registry(state.gateway), topics=topics, data=data)
-                warnings = losses(loaded, settings_of_topics(connection, loaded)) if state.own_log else []
-            return with_ends(msgspec.structs.replace(planned, warnings=warnings), config)
+                return with_ends(msgspec.structs.replace(planned, warnings=warnings), config, none)
+            connection = Connection(state.bootstrap, security)
+            existing = list_topics(connection)
+            planned = make(loaded, spark, registry=Registry(state.gateway), topics=existing, data=data)
+            warnings = losses(loaded, settings_of_topics(connection, loaded)) if state.own_log else []
+            return with_ends(msgspec.structs.replace(planned, warnings=warnings), config, existing)
         finally:
             stop_session(spark)
             stop_importing()
