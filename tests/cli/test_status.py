@@ -101,6 +101,9 @@ def test_people_see_where_a_source_is_and_not_what_it_remembers():
         position({"state": "streaming", "system": "7", "lsn": 5368709120, "oids": [1]}) == "streaming, lsn 1/40000000"
     )
     assert position({"row": 10, "at": ["a", 1]}) == "row 10, at [a, 1]"
+    splice = {"version": "2", "output": "a.v2", "offsets": {"0": 5120, "1": 3}, "move": None, "read": {}, "parts": []}
+    assert position(splice) == "version 2, offset 5,123"
+    assert position(splice | {"move": {"version": "3"}}) == "version 2, offset 5,123, moves to version 3"
     assert position({"topics": {"flights": "T3a"}}) == ""  # of the collector
 
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from mainstem.client.connection import Connection
-from mainstem.process.splice import At, position_of
-from tests.support.splices import ends, move, records, table, write, write_job
+from mainstem.process.splice import position_of
+from tests.support.splices import ends, move, place, records, table, write, write_job
 
 STEPS = ["opened", "copied", "committed", "moving", "differed", "moved"]
 COMMAND = """
@@ -76,7 +76,7 @@ def test_a_table_is_as_the_current_version_says_wherever_the_splice_was_killed(c
     changes = [("k0", None), ("k1", None), ("k3", 4), *((f"k{n}", n + n % 2) for n in range(5, 9))]
     assert records(connection, f"{job}.all") == [*records(connection, job), *changes]  # each once, in order
     assert kills >= 1
-    assert position_of(connection, f"{job}.all") == At("2", second, ends(connection, second)[second])
+    assert place(position_of(connection, f"{job}.all")) == ("2", second, ends(connection, second)[second])
 
 
 @pytest.mark.parametrize("step", [each for each in STEPS if each not in ("differed", "moved")])

@@ -15,9 +15,9 @@ from mainstem.process.landing import Lander, NotLanded
 from mainstem.process.readiness import look
 from mainstem.process.retire import retire
 from mainstem.process.seam import NoSeam, held_seams, spliced_streams
-from mainstem.process.splice import At, Splice, position_of
+from mainstem.process.splice import Splice, position_of
 from mainstem.process.versions import Fixed, write_fixed
-from tests.support.splices import records, write, write_job
+from tests.support.splices import place, records, write, write_job
 from tests.support.versions import write_batch, write_read, write_versions
 from tests.support.waiting import wait_until
 
@@ -115,7 +115,9 @@ def test_a_plain_consumer_goes_on_there(log_connection, tmp_path, job, monkeypat
     batches(log_connection, job, 4, 8)
     running.start()
     try:
-        wait_until(lambda: position_of(log_connection, splice.name) == At("1", job, {0: 5}), "it has all of version 1")
+        wait_until(
+            lambda: place(position_of(log_connection, splice.name)) == ("1", job, {0: 5}), "it has all of version 1"
+        )
         with pytest.raises(UserError, match=r"is current, and topic .* is spliced from it"):
             retire(log_connection, tmp_path, job, "1", tmp_path, force=True)
         cutover(log_connection, tmp_path, {job: "2"}, Waiting(at_least_once=True, tell=told.append))

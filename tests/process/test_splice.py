@@ -5,14 +5,16 @@ import threading
 import msgspec
 import pytest
 
+from mainstem.audit.report import audit
 from mainstem.client.catalog import read_catalog, topic_entries, with_cutover, write_catalog
 from mainstem.client.errors import Fenced
 from mainstem.client.reader import RangeReader
+from mainstem.client.splices import At, source_name
 from mainstem.client.topics import describe_config, ensure_topic
 from mainstem.client.writer import TransactionalWriter
 from mainstem.process import splice as module
-from mainstem.process.splice import At, NotSpliced, Splice, position_of, source_name, splices_of
-from tests.support.splices import ends, move, records, table, write, write_job
+from mainstem.process.splice import NotSpliced, Splice, position_of, splices_of
+from tests.support.splices import ends, move, place, records, table, write, write_job
 
 NUMBERS = iter(range(1000))
 
@@ -62,7 +64,7 @@ class Running:
     def follow(self, version, topic):
         """Until it has passed on all of a topic, as that of a version."""
         wanted = ends(self.connection, topic)[topic]
-        self.until(lambda at: at is not None and at == At(version, topic, wanted))
+        self.until(lambda at: place(at) == (version, topic, wanted))
 
 
 def test_a_table_has_what_the_current_version_says(log_connection, job, monkeypatch):
@@ -182,3 +184,86 @@ def test_of_two_processes_that_run_a_splice_the_older_one_ends(log_connection, j
             first.thread.join(30)
     assert isinstance(first.error, Fenced) or first.error is None
     assert records(log_connection, first.name) == [("a", 1), ("b", 1)]
+
+
+def books(connection, splice, *topics):
+    """What the audit says of a splice: partition, verdict, expected, found and why."""
+    lines = [line for line in audit(connection, topics) if line.name == f"splice {splice}"]
+    return [(str(line.partition), line.verdict.value, line.expected, line.found, line.detail) for line in lines]
+
+
+def test_the_books_of_a_stream_balance_through_a_cutover_and_back(log_connection, job):
+    """The audit balanced while a splice had passed on 2,030 of 21,000 records: nobody asked it."""
+    write_job(log_connection, job, "stream")
+    second, name = f"{job}.v2", f"{job}.all"
+    write(log_connection, job, ("a", 1), ("b", 1))
+    nothing = "it has said nothing yet: 2 records to go"
+    assert books(log_connection, name, job) == [(f"{job}-0", "in flight", 0, 0, nothing)]
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+        assert books(log_connection, name, job, second, name) == [(f"{job}-0", "balanced", 2, 2, "")]
+        write(log_connection, second, ("a", 2), ("b", 2))
+        move(log_connection, job, "2", at_one_position=True)
+        write(log_connection, second, ("c", 2))
+        running.follow("2", second)
+    write(log_connection, job, ("c", 1))  # it goes on, and nobody passes that on
+    write(log_connection, second, ("d", 2), ("e", 2))
+    assert books(log_connection, name, job, second, name) == [
+        (f"{job}-0", "balanced", 2, 2, "passed on until version 2 was"),
+        (f"{second}-0", "in flight", 1, 1, "2 records to go"),
+    ]
+    move(log_connection, job, "1", at_one_position=True)
+    assert books(log_connection, name, second)[0][4] == "2 records to go"
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+    found = books(log_connection, name, job, second, name)
+    assert [each[1:4] for each in found] == [("balanced", 2, 2), ("balanced", 0, 0), ("balanced", 3, 3)]
+
+
+def test_the_books_of_a_table_have_the_rows_that_differ_beside_what_is_passed_on(log_connection, job, monkeypatch):
+    monkeypatch.setattr(module, "RECORDS_OF_A_TRANSACTION", 2)
+    write_job(log_connection, job, "changelog")
+    second, name = f"{job}.v2", f"{job}.all"
+    write(log_connection, job, ("a", 1), ("b", 1), ("c", 1))
+    write(log_connection, second, ("a", 2), ("b", 2), ("d", 2))
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+        move(log_connection, job, "2")
+        running.follow("2", second)
+        write(log_connection, second, ("e", 2))
+        running.follow("2", second)
+    assert books(log_connection, name, job, second) == [
+        (f"{job}-0", "balanced", 3, 3, "passed on until version 2 was"),
+        (f"{second}-0", "balanced", 1, 1, ""),
+    ]
+    at = position_of(log_connection, name)
+    assert at.other.count == 4  # a, b, c and d
+
+
+def test_the_books_of_a_splice_of_an_earlier_version_begin_where_it_goes_on(log_connection, job):
+    write_job(log_connection, job, "stream")
+    name = f"{job}.all"
+    write(log_connection, job, ("a", 1), ("b", 1))
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+    writer = TransactionalWriter(log_connection, source_name(name))
+    writer.open()
+    writer.begin()
+    writer.commit({"version": "1", "output": job, "offsets": {"0": 2}, "move": None})  # as it was written before
+    writer.close()
+    assert books(log_connection, name, job) == [(f"{job}-0", "balanced", 0, 0, "")]
+    write(log_connection, job, ("c", 1))
+    assert books(log_connection, name, job) == [(f"{job}-0", "in flight", 0, 0, "1 records to go")]
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+    assert books(log_connection, name, job) == [(f"{job}-0", "balanced", 1, 1, "")]
+
+
+def test_a_splice_that_does_not_follow_a_cutover_is_in_flight(log_connection, job):
+    write_job(log_connection, job, "stream")
+    write(log_connection, job, ("a", 1))
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+    move(log_connection, job, "2", at_one_position=True)
+    told = "it has not followed the cutover to version 2"
+    assert books(log_connection, f"{job}.all", job) == [(f"{job}-0", "in flight", 1, 1, told)]

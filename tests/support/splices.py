@@ -39,3 +39,8 @@ def records(connection, topic):
 def table(connection, topic):
     """What a consumer has that keeps the last value of each key."""
     return {key: value for key, value in dict(records(connection, topic)).items() if value is not None}
+
+
+def place(at):
+    """Where a splice is that does not move from one table to another now: version, topic and offsets."""
+    return None if at is None or at.move is not None else (at.version, at.output, at.offsets)

@@ -31,6 +31,9 @@ class Count(msgspec.Struct, frozen=True):
     def __add__(self, other: "Count") -> "Count":
         return Count(self.count + other.count, (self.hash + other.hash) % MODULUS)
 
+    def __sub__(self, other: "Count") -> "Count":
+        return Count(self.count - other.count, (self.hash - other.hash) % MODULUS)
+
 
 class PartitionBooks(msgspec.Struct, frozen=True):
     """What one scan of a partition found in the offsets from `start` (included) to `end` (not included).

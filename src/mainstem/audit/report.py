@@ -4,17 +4,31 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from mainstem.audit.books import Count, Line, WriterStatement, balance
 from mainstem.audit.scan import scan
+from mainstem.audit.splices import SpliceBooks, splice_lines
 from mainstem.client import topics
-from mainstem.client.catalog import VIEW, entries, read_catalog, retired_readers, sinks_of, view_reads
+from mainstem.client.catalog import (
+    VIEW,
+    current_versions,
+    entries,
+    read_catalog,
+    retired_readers,
+    sinks_of,
+    spliced_jobs,
+    view_reads,
+)
 from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
 from mainstem.client.progress import Marker, Written
 from mainstem.client.reports import read_reports
+from mainstem.client.splices import At, source_name
 from mainstem.client.writer import SourceState
 from mainstem.core import TopicPartition, UserError
+from mainstem.core.prepared import prepared
 
 
 def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
@@ -49,16 +63,22 @@ def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
     ]
     for report in readers:
         wanted[TopicPartition(report.topic, report.partition)].add(report.end)
-    known = known_readers(catalog, wanted)
+    splices = list(_splices(connection, existing, catalog))
+    for splice in splices:
+        for partition, offset in splice.positions():
+            if partition in wanted:
+                wanted[partition].add(offset)
+    known = known_readers(catalog, wanted, begun={splice.name for splice in splices})
     books = scan(connection, wanted)
-    return balance(books, before, list(_writers(connection, existing)), readers, known)
+    lines = balance(books, before, list(_writers(connection, existing)), readers, known)
+    return sorted([*lines, *splice_lines(books, splices)], key=lambda line: line.partition)
 
 
 def known_readers(
-    catalog: Mapping[str, dict[str, Any]], partitions: Iterable[TopicPartition]
+    catalog: Mapping[str, dict[str, Any]], partitions: Iterable[TopicPartition], begun: Collection[str] = ()
 ) -> dict[TopicPartition, set[str]]:
     """Who reads each partition, by the catalog: every version of a job its inputs, a sink what its entry names, a view
-    what its node says.
+    what its node says, a splice that has not `begun` the output of the current version.
 
     A sink's entry holds `topics`, a list, or `pattern`, a regular expression; and `reader`, where the name under which
     it speaks to the audit is not the sink's own.
@@ -75,12 +95,31 @@ def known_readers(
         matched = {topic for topic in by_topic if pattern is not None and re.fullmatch(pattern, topic)}
         readers.append((sink.get("reader", name), matched | set(sink.get("topics", ()))))
     readers += view_reads(catalog).items()
+    jobs, current = entries(catalog, "job"), current_versions(catalog)
+    for name, of in spliced_jobs(catalog).items():
+        about = jobs.get(of, {}).get("versions", {}).get(current.get(of, ""), {})
+        if name not in begun and "output" in about:
+            readers.append((f"splice {name}", {about["output"]}))
     known: dict[TopicPartition, set[str]] = {}
     for reader, read in readers:
         for topic in read:
             for partition in by_topic.get(topic, ()):
                 known.setdefault(partition, set()).add(reader)
     return known
+
+
+def _splices(
+    connection: Connection, existing: Collection[str], catalog: Mapping[str, dict[str, Any]]
+) -> Iterator[SpliceBooks]:
+    """Those that projects on this log have, and that have begun."""
+    jobs, current = spliced_jobs(catalog), current_versions(catalog)
+    states = read_state(connection, SOURCES, SourceState) if SOURCES in existing else {}
+    for name, job in sorted(jobs.items()):
+        state = states.get(source_name(name))
+        if state is not None:
+            at = msgspec.convert(state.position, prepared(At), strict=False)
+            written = sum(state.written.get(name, {}).values(), Written())
+            yield SpliceBooks(name, at.with_books(written), written, current.get(job, ""))
 
 
 def _writers(connection: Connection, existing: Collection[str]) -> Iterator[WriterStatement]:

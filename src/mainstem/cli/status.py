@@ -93,9 +93,14 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
 
 
 def position(value: Any) -> str:
-    """Where a source is, for people: `streaming, lsn 0/16B3748` of a database, `byte 40,960` of a file."""
+    """Where a source is, for people: `streaming, lsn 0/16B3748` of a database, `byte 40,960` of a file,
+    `version 2, offset 5,120` of a splice.
+    """
     if isinstance(value, dict) and value.keys() >= {"inode", "position"}:
         return f"byte {value['position']:,}{' of a file that has ended' if value.get('ended') else ''}"
+    if isinstance(value, dict) and value.keys() >= {"version", "output", "offsets"}:  # of a splice; without its books
+        to = f", moves to version {value['move']['version']}" if value.get("move") else ""
+        return f"version {value['version']}, offset {sum(value['offsets'].values()):,}{to}"
     if isinstance(value, dict) and value.keys() >= {"state", "lsn"}:
         return f"{value['state']}, lsn {format_lsn(value['lsn'])}"
     if isinstance(value, dict):

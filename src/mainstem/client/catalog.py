@@ -185,6 +185,11 @@ def with_cutover(
     return {CURRENT: {"jobs": msgspec.to_builtins(moved, str_keys=True)}}
 
 
+def spliced_jobs(catalog: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """The job of each splice that a project on this log has."""
+    return {name: job for each in entries(catalog, "project").values() for name, job in each.get("splices", {}).items()}
+
+
 def way_back(catalog: Mapping[str, dict[str, Any]], jobs: Iterable[str]) -> dict[str, str]:
     """The version that each of these jobs goes back to. A revert is a cutover too: reverted once more, it goes forward.
 

@@ -14,7 +14,7 @@ Records keep their keys and partitions. Each transaction has records and the pos
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -29,12 +29,15 @@ from mainstem.client.catalog import (
     cutovers,
     entries,
     read_catalog,
+    spliced_jobs,
     topic_entries,
     write_catalog,
 )
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG
+from mainstem.client.progress import Read, Written
 from mainstem.client.reader import RangeReader, headers_of
+from mainstem.client.splices import At, Pending, source_name
 from mainstem.client.topics import (
     TopicDescription,
     end_offsets,
@@ -49,6 +52,7 @@ from mainstem.core import UserError
 from mainstem.core.logging import get_logger
 from mainstem.core.prepared import prepared
 from mainstem.process.compare import Side, table_differences
+from mainstem.records.fingerprint import fingerprint
 
 log = get_logger()
 
@@ -70,40 +74,9 @@ class NotSpliced(UserError):
     """What a job writes cannot be passed on."""
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """The version that comes, its topic, and from where on that is passed on, once the rows that differ are written: so
-    many are by now. `since_ms`: of the cutover.
-    """
-
-    version: str
-    output: str
-    offsets: dict[int, int]
-    since_ms: int
-    written: int = 0
-
-
-class At(msgspec.Struct, frozen=True):
-    """How far a splice is: of the topic of a version up to `offsets`; then, where there is one, the move."""
-
-    version: str
-    output: str
-    offsets: dict[int, int]
-    move: Pending | None = None
-
-
-def source_name(splice: str) -> str:
-    """Under which name a splice keeps its position and its books, beside those of sources."""
-    return f"splice:{splice}"
-
-
 def splices_of(catalog: Mapping[str, dict[str, Any]], job: str) -> list[str]:
     """The splices of a job that projects on this log have."""
-    found = {name for project in entries(catalog, "project").values() for name in _named(project, job)}
-    return sorted(found)
-
-
-def _named(project: Mapping[str, Any], job: str) -> Iterable[str]:
-    return (name for name, of in project.get("splices", {}).items() if of == job)
+    return sorted(name for name, of in spliced_jobs(catalog).items() if of == job)
 
 
 def position_of(connection: Connection, splice: str) -> At | None:
@@ -143,6 +116,7 @@ class Splice:
         try:
             state = writer.open()
             at = self._begin(stop) if state is None else msgspec.convert(state.position, prepared(At), strict=False)
+            at = None if at is None else at.with_books(self._written(writer))
             self._trace("opened")
             while at is not None and not stop.is_set():
                 after = self.step(writer, at)
@@ -174,16 +148,18 @@ class Splice:
         to = {partition: max(offset, at.offsets.get(partition, 0)) for partition, offset in to.items()}
         same = len(self._ends(self.name)) == len(self._ends(at.output))
         reader = RangeReader(self._connection, at.output, deleted="error", name="mainstem.splice")
+        counts = dict.fromkeys(to, Written())
         writer.begin()
         try:
             for message in reader.read(at.offsets, to):
-                partition = message.partition() if same else None
-                headers = [(name, value or b"") for name, value in headers_of(message).items()]
-                writer.send(self.name, partition, message.key(), message.value(), headers)
+                read, key, value = message.partition(), message.key(), message.value()
+                headers = [(name, text or b"") for name, text in headers_of(message).items()]
+                writer.send(self.name, read if same else None, key, value, headers)
+                counts[read] += Written(1, fingerprint(key, value))
         finally:
             reader.close()
         self._trace("copied")
-        return self._commit(writer, msgspec.structs.replace(at, offsets=to))
+        return self._commit(writer, msgspec.structs.replace(at, offsets=to, read=_further(at, to, counts)))
 
     def _move(self, writer: TransactionalWriter, at: At, move: Cutover) -> At:
         """All of the old version is passed on: the next is what differs, or the new version itself."""
@@ -192,7 +168,7 @@ class Splice:
             pending = Pending(move.version, output, self._ends(output), move.since_ms)
             after = msgspec.structs.replace(at, move=pending)
         else:
-            after = At(move.version, output, move.ends[output])
+            after = at.then(move.version, output, move.ends[output])
         writer.begin()
         self._trace("moving")
         return self._commit(writer, after)
@@ -208,16 +184,22 @@ class Splice:
                     writer.send(self.name, None, each.key, each.right)
                 self._trace("differed")
                 move = msgspec.structs.replace(move, written=move.written + len(some))
-                self._commit(writer, msgspec.structs.replace(at, move=move))
+                other = sum((Written(1, fingerprint(each.key, each.right)) for each in some), at.other)
+                at = self._commit(writer, msgspec.structs.replace(at, move=move, other=other))
         writer.begin()
         self._trace("moved")
         log.info("splice_moved", splice=self.name, job=self.job, version=move.version, rows=move.written)
-        return self._commit(writer, At(move.version, move.output, move.offsets))
+        return self._commit(writer, at.then(move.version, move.output, move.offsets))
 
     def _commit(self, writer: TransactionalWriter, at: At) -> At:
         writer.commit(msgspec.to_builtins(at, str_keys=True))
         self._trace("committed")
         return at
+
+    def _written(self, writer: TransactionalWriter) -> Written:
+        """All that it has ever written to its topic."""
+        written = writer.state.written.get(self.name, {}) if writer.state is not None else {}
+        return sum(written.values(), Written())
 
     # -- what the log says
 
@@ -323,3 +305,13 @@ class Splice:
                 hint=f"take [splices.{self.name}] out, or give it another name, to begin anew",
             )
         return stable_offsets(self._connection, {topic: existing[topic].partitions})[topic]
+
+
+def _further(at: At, to: Mapping[int, int], counts: Mapping[int, Written]) -> dict[int, Read]:
+    """The books after what was read up to `to`."""
+    found = dict(at.read or {})
+    for partition, end in to.items():
+        start, count = at.offsets.get(partition, 0), counts[partition]
+        more = Read(start=start, end=end, rows=count.count, hash=count.hash)
+        found[partition] = found[partition].then(more) if partition in found else more
+    return found

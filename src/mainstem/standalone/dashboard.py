@@ -13,6 +13,7 @@ from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, SOURCES, job_key
 from mainstem.client.progress import NextOffsets
+from mainstem.client.splices import At, source_name
 from mainstem.client.writer import SourceState
 from mainstem.connect.sources.postgres_pgoutput import format_lsn
 from mainstem.core import SystemClock
@@ -21,7 +22,6 @@ from mainstem.core.task import TaskState
 from mainstem.dash.graph import layered
 from mainstem.dash.nodes import Nodes
 from mainstem.dash.state import Edge, JobVersion, Node, Process, State, View
-from mainstem.process.splice import At, source_name
 from mainstem.standalone.dashboard_views import view_nodes, view_states
 from mainstem.standalone.overview import JobState, Overview, ReaderLine, SourceLine, lag_of, overview
 from mainstem.standalone.tasks import whole_tasks
