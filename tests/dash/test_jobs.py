@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from mainstem.core import SystemClock, UserError
 from mainstem.dash.jobs import Jobs, NoCommands
 from mainstem.dash.operations import Done, Operations
-from mainstem.dash.web import UnknownJob, own_threads
+from mainstem.dash.web import Changed, UnknownJob, own_threads
 from tests.support.serving import served
 from tests.support.waiting import wait_until
 
@@ -20,6 +20,10 @@ class Work:
 
     def knows(self, job):
         return job in ("sums", "counts")
+
+    def check(self, kind, job, asked):
+        if kind == "revert" and asked["version"] != "1":
+            raise Changed("job sums: expected that a revert leads to version 2, found version 1")
 
     def versions(self, job):
         if job == "none":
@@ -58,12 +62,12 @@ def http():
 def test_a_button_begins_something_once(http):
     begun = http.post("/jobs/sums/cutover", json={"version": "2"})
     assert (begun.status_code, begun.json()["state"]) == (202, "running")
-    again = http.post("/jobs/sums/revert")
+    again = http.post("/jobs/sums/revert", json={"version": "1"})
     assert (again.status_code, "goes on already" in again.json()["error"]["message"]) == (409, True)
     assert http.post(f"/operations/{begun.json()['id']}/give-up").status_code == 202
     wait_until(lambda: http.states[-1][0].state == "given up", "the cutover was given up")
     http.work.go_on.set()
-    assert http.post("/jobs/sums/revert").status_code == 202
+    assert http.post("/jobs/sums/revert", json={"version": "1"}).status_code == 202
     wait_until(lambda: http.states[-1][0].state == "done", "the revert is done")
     assert [each[0] for each in http.work.asked] == ["cutover", "revert"]
 
@@ -76,6 +80,14 @@ def test_what_is_no_version_is_refused(http, body):
     assert http.work.asked == []
 
 
+def test_a_revert_that_leads_elsewhere_by_now_is_refused_at_the_door(http):
+    """The page said "Revert to version 2?", and another one had moved readers since it was shown."""
+    assert http.post("/jobs/sums/revert").status_code == 400  # it names the version that it promises
+    refused = http.post("/jobs/sums/revert", json={"version": "2"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "changed")
+    assert (http.work.asked, http.states) == ([], [])
+
+
 def test_versions_are_compared_beside_what_else_goes_on(http):
     assert http.post("/jobs/sums/cutover", json={"version": "2"}).status_code == 202
     begun = http.post("/jobs/sums/diff", json={"left": "1", "right": "2"})
@@ -86,7 +98,7 @@ def test_versions_are_compared_beside_what_else_goes_on(http):
 
 
 def test_a_job_that_there_is_not_is_refused_at_the_door(http):
-    for kind, body in [("revert", {}), ("diff", {"left": "1", "right": "2"})]:
+    for kind, body in [("revert", {"version": "1"}), ("diff", {"left": "1", "right": "2"})]:
         answer = http.post(f"/jobs/none/{kind}", json=body)
         assert (answer.status_code, answer.json()["error"]["message"]) == (
             404,
@@ -108,7 +120,7 @@ def test_what_an_operation_has_found_is_asked_for_by_its_number(http):
 def test_an_operation_that_there_is_not_cannot_be_given_up(http):
     assert http.post("/operations/99/give-up").status_code == 404
     http.work.go_on.set()
-    begun = http.post("/jobs/sums/revert", json={}).json()
+    begun = http.post("/jobs/sums/revert", json={"version": "1"}).json()
     wait_until(lambda: http.states[-1][0].state == "done", "the revert is done")
     assert http.post(f"/operations/{begun['id']}/give-up").status_code == 202  # too late, without effect
     assert http.states[-1][0].state == "done"

@@ -16,6 +16,7 @@ from mainstem.web.threads import Overloaded
         (web.UnknownJob("no"), 404, "not_found"),
         (UserError("no"), 400, "bad_request"),
         (web.Busy("no"), 409, "busy"),
+        (web.Changed("no"), 409, "changed"),
         (Overloaded("no"), 429, "overloaded"),
         (Retriable("no", hint="wait"), 503, "not_reached"),
     ],

@@ -15,7 +15,7 @@ from mainstem.core import ManualClock, UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.process import cutover as module
 from mainstem.process import seam
-from mainstem.process.cutover import NotReached, Overtaken, Waiting, cutover, revert
+from mainstem.process.cutover import NotReached, Overtaken, Waiting, check_revert, cutover, revert
 from mainstem.process.landing import NotLanded
 from mainstem.process.planting import Stand
 from mainstem.process.retire import retire
@@ -66,6 +66,25 @@ def test_readers_of_several_jobs_are_moved_together_and_back(log_connection, job
     assert current(log_connection, one, two) == ["2", "2"]
 
 
+def test_a_revert_that_is_to_lead_to_a_version_leads_nowhere_else(log_connection, jobs, tmp_path):
+    """Of two who had seen that it leads to version 1 the second one moved readers away from there."""
+    job, other = jobs
+    for version in "12":
+        write_read(log_connection, job, version, 5)
+    cutover(log_connection, tmp_path, {job: "2"})
+    check_revert(log_connection, {job: "1"})
+    revert(log_connection, tmp_path, [job], to={job: "1"})
+    for refused in (
+        lambda: check_revert(log_connection, {job: "1"}),
+        lambda: revert(log_connection, tmp_path, [job], to={job: "1"}),
+    ):
+        with pytest.raises(Overtaken, match=f"job {job}: expected that a revert leads to version 1, found version 2: "):
+            refused()
+    assert current(log_connection, job) == ["1"]
+    with pytest.raises(Overtaken, match=r"expected that a revert leads to version 1, found no version to go back to"):
+        check_revert(log_connection, {other: "1"})
+
+
 def test_what_the_current_version_has_read_is_waited_for(log_connection, jobs, tmp_path):
     job, _ = jobs
     write_read(log_connection, job, "1", 2_000)
@@ -99,6 +118,9 @@ def test_windows_that_the_current_version_has_closed_are_waited_for(log_connecti
 
     cutover(log_connection, tmp_path, {job: "2"}, Waiting(pause=pause, tell=told.append))
     assert told == [f"job {job}@2 has windows of 60 s to close"]
+    write_read(log_connection, job, "1", 10)
+    with pytest.raises(NotReached, match=f"job {job}@1 has closed no window yet; nothing is changed$"):
+        cutover(log_connection, tmp_path, {job: "1"}, Waiting(timeout_seconds=0))
     write_read(log_connection, job, "1", 10, event_time=150_000)
     write_read(log_connection, job, "2", 10, event_time=210_000)
     with pytest.raises(NotReached, match=r"has windows of 60 s to close; nothing is changed$") as refused:

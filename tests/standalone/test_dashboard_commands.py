@@ -6,7 +6,8 @@ from mainstem.client.connection import Connection
 from mainstem.core import UserError
 from mainstem.core.task import TaskState
 from mainstem.dash.operations import GivenUp, Going
-from mainstem.dash.web import UnknownJob
+from mainstem.dash.web import Changed, UnknownJob
+from mainstem.process.cutover import Overtaken
 from mainstem.standalone import dashboard_commands as module
 from mainstem.standalone.command_process import CommandFailed
 from mainstem.standalone.dashboard_commands import DashboardCommands
@@ -40,7 +41,13 @@ def test_readers_are_moved_and_back(commands, connection):
     with pytest.raises(UserError, match="is current already"):
         commands.run("cutover", "sums", {"version": "2"}, Going(told.append))
     write_read(connection, "sums", "1", 9)
-    back = commands.run("revert", "sums", {}, Going(told.append))
+    commands.check("revert", "sums", {"version": "1"})
+    back = commands.run("revert", "sums", {"version": "1"}, Going(told.append))
+    with pytest.raises(Changed, match="expected that a revert leads to version 1, found version 2"):
+        commands.check("revert", "sums", {"version": "1"})
+    with pytest.raises(Overtaken):
+        commands.run("revert", "sums", {"version": "1"}, Going(told.append))
+    commands.check("cutover", "sums", {"version": "1"})
     assert back.lines == ["version 1 is current, which writes topic sums; version 2 goes on"]
 
 
@@ -75,7 +82,7 @@ def test_views_that_nobody_waits_for_follow_all_the_same(commands, connection, m
     done = commands.run("cutover", "sums", {"version": "2"}, Going(print))
     assert done.lines[1:] == ["/views/sums leads to sums.v2 once that is there"]
     write_read(connection, "sums", "1", 9)
-    assert commands.run("revert", "sums", {}, Going(print)).lines[1:] == [
+    assert commands.run("revert", "sums", {"version": "1"}, Going(print)).lines[1:] == [
         "views follow by themselves: nobody waited for them any more"
     ]
 

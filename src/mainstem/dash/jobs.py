@@ -1,8 +1,9 @@
 """A job's page, and its buttons.
 
 /jobs/<name>                                 the page; /jobs/<name>/versions is what it begins with
-POST /jobs/<name>/cutover {"version": "2"}   and diff {"left": "1", "right": "2"}, revert, reprocess: 202 with what was
-                                             begun, which the events tell of; 409 while one goes on
+POST /jobs/<name>/cutover {"version": "2"}   and revert {"version": "1"}, diff {"left": "1", "right": "2"}, reprocess:
+                                             202 with what was begun, which the events tell of; 409 while one goes on,
+                                             and where a revert does not lead to that version any more
                                              404 where there is no such job, 429 where too many go on of others
 POST /operations/<id>/give-up                end it while it waits; 404 where there is none
 /operations/<id>/result                      what it has found, as JSON; 404 once it is not kept any more
@@ -73,6 +74,7 @@ class Jobs:
             job = request.path_params["name"]
             if not await self._threads.call(self._commands.knows, job):
                 raise UnknownJob(f"job {job}: no such job runs, or has run", hint="`mainstem job list` shows the jobs")
+            await self._threads.call(self._commands.check, kind, job, asked)
             begun = self._operations.start(self._tasks(), kind, job, asked)
             return json_answer(begun, 202)
 
@@ -99,6 +101,9 @@ class NoCommands:
 
     def knows(self, _job: str) -> bool:
         return True
+
+    def check(self, kind: str, job: str, asked: Mapping[str, str]) -> None:
+        """Nothing is asked for."""
 
     def versions(self, job: str) -> None:
         raise UserError(f"job {job}: nothing can be done from this dashboard")

@@ -68,6 +68,14 @@ class Commands(Protocol):
         """Whether there is such a job."""
         ...
 
+    def check(self, kind: str, job: str, asked: Mapping[str, str]) -> None:
+        """See that what is asked for still means what its page has said.
+
+        Raises:
+            Changed: it does not.
+        """
+        ...
+
     def versions(self, job: str) -> Any:
         """Its versions, and which are ready."""
         ...
@@ -87,7 +95,7 @@ TITLES = {
     "reprocess": "reprocess of job {job}",
     "diff": "diff of job {job}: version {left} to {right}",
 }
-NEEDED = {"cutover": ("version",), "diff": ("left", "right")}
+NEEDED = {"cutover": ("version",), "revert": ("version",), "diff": ("left", "right")}
 OPTIONAL = {"reprocess": ("anyway",)}
 """What has to, and what may, be said with it."""
 

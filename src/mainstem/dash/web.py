@@ -39,6 +39,10 @@ class Busy(Retriable):
     """Such an operation goes on already."""
 
 
+class Changed(Retriable):
+    """What somebody has pressed means something else by now."""
+
+
 class UnknownJob(UserError):
     """There is no such job."""
 
@@ -76,6 +80,8 @@ def _status(error: MainstemError) -> tuple[int, str]:
             return 429, "overloaded"
         case Busy():
             return 409, "busy"
+        case Changed():
+            return 409, "changed"
     return 503, "not_reached"
 
 

@@ -18,6 +18,8 @@ from mainstem.client.catalog import (
     check_target,
     current_versions,
     entries,
+    previous_versions,
+    read_catalog,
     retired,
     way_back,
     with_cutover,
@@ -104,12 +106,55 @@ def cutover(connection: Connection, data: Path, targets: Mapping[str, str], wait
     return _move(connection, data, lambda _: targets, waiting)
 
 
-def revert(connection: Connection, data: Path, jobs: Iterable[str], waiting: Waiting = PATIENT) -> Moves:
-    """Make the versions before the last cutover current again; they may have to catch up first. It raises what
-    `cutover` does.
+def revert(
+    connection: Connection,
+    data: Path,
+    jobs: Iterable[str],
+    waiting: Waiting = PATIENT,
+    *,
+    to: Mapping[str, str] | None = None,
+) -> Moves:
+    """Make the versions before the last cutover current again; they may have to catch up first.
+
+    Args:
+        connection: the log.
+        data: the data directory that they were started from.
+        jobs: their names.
+        waiting: for those that are not ready.
+        to: the versions, by job, that somebody expects it to lead to.
+
+    Raises:
+        Overtaken: it leads to another one by now; nothing is changed.
+        UserError, NotReached, NoSeam, NotLanded: as `cutover` does.
     """
     names = list(jobs)
-    return _move(connection, data, lambda now: way_back(now.catalog, names), waiting)
+
+    def choose(now: Look) -> Mapping[str, str]:
+        _check_way_back(now.catalog, to or {})
+        return way_back(now.catalog, names)
+
+    return _move(connection, data, choose, waiting)
+
+
+def check_revert(connection: Connection, to: Mapping[str, str]) -> None:
+    """See that a revert leads to these versions, by job; wait for nothing.
+
+    Raises:
+        Overtaken: it leads to another one by now, or nowhere.
+    """
+    _check_way_back(read_catalog(connection), to)
+
+
+def _check_way_back(catalog: Mapping[str, dict[str, Any]], to: Mapping[str, str]) -> None:
+    previous = previous_versions(catalog)
+    for job, version in to.items():
+        if previous.get(job) != version:
+            found = f"version {previous[job]}" if job in previous else "no version to go back to"
+            raise Overtaken(
+                f"job {job}: expected that a revert leads to version {version}, found {found}: its readers were moved "
+                "meanwhile, or that version was retired; nothing is changed",
+                hint=f"`mainstem job versions {job}` shows how it is",
+            )
 
 
 def check_targets(connection: Connection, data: Path, targets: Mapping[str, str]) -> None:
@@ -252,11 +297,8 @@ def _left(now: Look, pin: Pin, job: str, version: str, *, windows: bool) -> _Lef
     count = pin.missing(now, job, version)
     if count:
         return _Left(f"job {job_key(job, version)} has {count:,} offsets to go")
-    open_ms = pin.open_ms(now, job, version) if windows else 0
-    if not open_ms:
-        return None
-    line = f"job {job_key(job, version)} has windows of {open_ms / 1000:,.0f} s to close"
-    return _Left(line, tuple(now.streams(job, version)))
+    told = pin.open_windows(now, job, version) if windows else ""
+    return _Left(f"job {job_key(job, version)} {told}", tuple(now.streams(job, version))) if told else None
 
 
 def _what_helps(left: Iterable[_Left]) -> str:

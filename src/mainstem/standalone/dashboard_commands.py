@@ -9,8 +9,8 @@ from mainstem.client.catalog import entries, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
 from mainstem.dash.operations import Done, GivenUp, Going
-from mainstem.dash.web import UnknownJob
-from mainstem.process.cutover import Moves, Waiting, cutover, revert
+from mainstem.dash.web import Changed, UnknownJob
+from mainstem.process.cutover import Moves, Overtaken, Waiting, check_revert, cutover, revert
 from mainstem.standalone import overview
 from mainstem.standalone.command_process import run_command
 from mainstem.standalone.job_versions import JobVersion, job_versions
@@ -51,6 +51,15 @@ class DashboardCommands:
         waiting = {task.name.removeprefix("job ").rpartition("@")[0] for task in tasks_of(self._data)}
         return job in waiting or job in entries(read_catalog(self._connection), "job")
 
+    def check(self, kind: str, job: str, asked: Mapping[str, str]) -> None:
+        """See at once that a revert leads to the version that its page has promised; `run` does so again, with it."""
+        if kind != "revert":
+            return
+        try:
+            check_revert(self._connection, {job: asked["version"]})
+        except Overtaken as error:
+            raise Changed(str(error), hint=error.hint) from None
+
     def versions(self, job: str) -> list[JobVersion]:
         """The versions of a job, and which are ready."""
         try:
@@ -66,8 +75,9 @@ class DashboardCommands:
         moves = cutover(self._connection, self._data, {job: asked["version"]}, self._waiting(going))
         return self._moved(moves, going)
 
-    def _revert(self, job: str, _: Mapping[str, str], going: Going) -> Done:
-        return self._moved(revert(self._connection, self._data, [job], self._waiting(going)), going)
+    def _revert(self, job: str, asked: Mapping[str, str], going: Going) -> Done:
+        to = {job: asked["version"]}
+        return self._moved(revert(self._connection, self._data, [job], self._waiting(going), to=to), going)
 
     def _reprocess(self, job: str, asked: Mapping[str, str], going: Going) -> Done:
         """In a process of its own: it imports the project's code as it is now."""

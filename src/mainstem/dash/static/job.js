@@ -106,7 +106,7 @@ const commands = {
     word: "Revert to this",
     title: ({ version }) => `Revert to version ${version}?`,
     text: ({ version }) => `Readers of ${job} move back to version ${version} as soon as it has read all that version ${current()} has read now${left(version)}. Reverted once more, they go forward again.`,
-    body: () => ({}),
+    body: ({ version }) => ({ version }), // by another page a revert may lead elsewhere by now: it is refused then
   },
 };
 
