@@ -210,6 +210,17 @@ def test_a_version_that_is_retired_makes_nothing_any_more(chain):
     assert chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}})) is None
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [{"versions": {"1": {}, "2": None, "3": {"output": "o", "inputs": ["flights"]}}}, {"versions": [1], "retired": 7}],
+)
+def test_what_somebody_else_says_of_jobs_counts_for_nothing(chain, entry):
+    chain.see_job("enriched", entry)
+    chain.see_job("strange", entry)
+    assert chain.upstream("enriched") == {"enriched", "flights"}
+    assert chain.upstream("o") == {"o"}
+
+
 def test_a_batch_that_is_told_before_its_job_counts_when_the_job_is_known():
     early = Lineage()
     early.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {1: 4}}))

@@ -13,7 +13,7 @@ from mainstem.client.partitioner import partition_for
 from mainstem.client.reader import CommittedReader, RangeReader, headers_of
 from mainstem.client.topics import delete, end_offsets, ensure_topic
 from mainstem.core import UserError
-from tests.support.records import append_with_strange_header, committed, delete_before
+from tests.support.records import append_with_strange_header, committed, delete_before, wait_for_markers
 from tests.support.undecided import DECIDED, VISIBLE, undecided
 
 
@@ -54,6 +54,7 @@ def test_nothing_of_an_aborted_or_open_transaction_is_read(connection, name):
 def test_a_reader_of_what_is_decided_says_where_it_stops(connection, name):
     ensure_topic(connection, name, 2)
     with undecided(connection, name, lambda word: [(name, word.encode(), b"v")]):
+        wait_for_markers(connection)
         first = end_offsets(connection, name, committed=True)[0]
         for options, starts, expected in [
             ({"decided": True}, {0: 0, 1: 0}, {0: first}),

@@ -89,7 +89,7 @@ def known_readers(
     readers: list[tuple[str, set[str]]] = []
     for name, job in entries(catalog, "job").items():
         for version, about in job.get("versions", {}).items():
-            readers.append((job_key(name, version), set(about["inputs"].values())))
+            readers.append((job_key(name, version), set(about.get("inputs", {}).values())))
     for name, sink in sinks_of(catalog).items():
         pattern = sink.get("pattern")
         matched = {topic for topic in by_topic if pattern is not None and re.fullmatch(pattern, topic)}

@@ -17,18 +17,31 @@ A state holder without I/O: whoever reads the topics tells it, in their order.
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from mainstem.client.basis import furthest, reaches
-from mainstem.client.catalog import RETIRED
 from mainstem.client.internal import job_key
 from mainstem.client.progress import Marker, NextOffsets, Progress, merge_positions
+from mainstem.core.prepared import prepared
+
+T = TypeVar("T")
 
 _EARLY_BATCHES = 1_000  # of a version that the catalog is not known to have yet: topics are read side by side
 KEPT_BATCHES = 10_000
 """Of each version. What is older counts as the oldest that is kept: a reader may wait for more than it must."""
+
+
+class _Version(msgspec.Struct, frozen=True):
+    output: str
+    inputs: dict[str, str]
+    tables: list[str] = []
+
+
+class _Job(msgspec.Struct, frozen=True):
+    versions: dict[str, Any] = {}
+    retired: list[str] = []
 
 
 class _Batch(msgspec.Struct, frozen=True, gc=False):
@@ -75,15 +88,18 @@ class Lineage:
         self._early: dict[str, list[Progress]] = {}
 
     def see_job(self, job: str, entry: Mapping[str, Any]) -> None:
-        """A job's entry of the catalog: which version writes which topic, and what it reads."""
-        for version, about in entry.get("versions", {}).items():
-            key = job_key(job, version)
-            if key not in self._by_key:
-                streams = frozenset(about["inputs"].values()) - frozenset(about.get("tables", ()))
-                self._by_key[key] = self._by_output[about["output"]] = _Writer(job, about["output"], streams)
+        """A job's entry of the catalog: which version writes which topic, and what it reads. What says nothing of that
+        was written by somebody else, and counts for nothing.
+        """
+        found = _as(_Job, entry) or _Job()
+        for version, told in found.versions.items():
+            about, key = _as(_Version, told), job_key(job, version)
+            if about is not None and key not in self._by_key:
+                streams = frozenset(about.inputs.values()) - frozenset(about.tables)
+                self._by_key[key] = self._by_output[about.output] = _Writer(job, about.output, streams)
                 for progress in self._early.pop(key, ()):
                     self.see(progress)
-        for version in entry.get(RETIRED, ()):
+        for version in found.retired:
             writer = self._by_key.pop(job_key(job, version), None)
             if writer is not None and self._by_output.get(writer.output) is writer:
                 del self._by_output[writer.output]
@@ -161,6 +177,13 @@ class Lineage:
     def _versions(self, writer: _Writer) -> list[_Writer]:
         """The other versions of its job."""
         return [each for each in self._by_output.values() if each.job == writer.job and each is not writer]
+
+
+def _as(kind: type[T], told: Any) -> T | None:
+    try:
+        return msgspec.convert(told, prepared(kind))
+    except msgspec.ValidationError:
+        return None
 
 
 def _covers(basis: NextOffsets, wanted: NextOffsets) -> bool:

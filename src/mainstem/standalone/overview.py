@@ -155,7 +155,9 @@ def _in_catalog(connection: Connection) -> list[JobState]:
     catalog = read_catalog(connection)
     jobs, current = entries(catalog, "job"), current_versions(catalog)
     versions = [about for entry in jobs.values() for about in entry.get("versions", {}).values()]
-    ends = _stable_offsets(connection, existing, {topic for about in versions for topic in about["inputs"].values()})
+    ends = _stable_offsets(
+        connection, existing, {topic for about in versions for topic in about.get("inputs", {}).values()}
+    )
     for job, entry in sorted(jobs.items()):
         for version, about in sorted(entry.get("versions", {}).items()):
             marker = markers.get(job_key(job, version))
@@ -165,11 +167,11 @@ def _in_catalog(connection: Connection) -> list[JobState]:
                     job=job,
                     version=version,
                     current=current[job] == version,
-                    inputs=about["inputs"],
-                    output=about["output"],
-                    code=about["code"],
-                    determinism=about["determinism"],
-                    reason=about["reason"],
+                    inputs=about.get("inputs", {}),
+                    output=about.get("output", ""),
+                    code=about.get("code", ""),
+                    determinism=about.get("determinism", ""),
+                    reason=about.get("reason", ""),
                     batch=marker.batch if marker else None,
                     lag=lag_of(merge_positions(marker.end_offsets), ends) if marker else None,
                     rows=sum(total.count for partitions in written for total in partitions.values()),
