@@ -166,7 +166,7 @@ TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count(
         ('@stream(to="t", event_time="when")\ndef job(orders):\n    return orders', 1, "the event time 'when' is not among"),
         ('@stream(to="t")\ndef job(orders):\n    return orders.select("idd")', 3, "UNRESOLVED_COLUMN"),
         ('def helper(rows):\n    return rows.nothing_such()\n@stream(to="t")\ndef job(orders):\n    return helper(orders)', 2,
-         "AttributeError"),
+         "job: [ATTRIBUTE_NOT_SUPPORTED] Attribute `nothing_such` is not supported"),
         ('@stream(to="t")\ndef job(orders):\n    return 7', 1, "expected a DataFrame as result, found int"),
     ],
 )  # fmt: skip
