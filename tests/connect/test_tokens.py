@@ -1,22 +1,29 @@
 """Tokens of a source's position, against a writer that commits as a database source does."""
 
+import asyncio
 import threading
 import time
 import uuid
 from contextlib import closing
 
 import httpx
+import msgspec
 import pytest
 from confluent_kafka import KafkaException
+from starlette.applications import Starlette
 
+from mainstem.client.append import append
 from mainstem.client.basis import Basis, parse
+from mainstem.client.internal import SOURCES
+from mainstem.client.progress import Written
 from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.writer import SourceState, TransactionalWriter
 from mainstem.connect import tokens
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
-from mainstem.connect.tokens import has_appended
+from mainstem.connect.tokens import Tokens, has_appended
 from tests.support.serving import served
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +156,45 @@ def test_an_lsn_of_a_source_that_has_none_is_refused(url, writer, topic):
     assert answer.status_code == 400
     assert "expected a database for an lsn" in answer.json()["error"]["message"]
     assert parse(ask(url, writer.source).json()["token"]).positions == ends
+
+
+def test_a_source_that_does_not_say_where_its_records_end_has_no_token(url, log_connection, writer, topic):
+    """The collector: a token of its state stood for nothing."""
+    commit(writer, topic, 16)
+    state = SourceState({"topics": {}}, {topic: {0: Written(1)}})
+    name = f"collector-{uuid.uuid4().hex[:8]}"
+    append(log_connection, SOURCES, [(name.encode(), msgspec.json.encode(state))])
+    wait_until(lambda: ask(url, name).status_code != 404, "it is read")
+    answer = ask(url, name)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request"), answer.text
+    assert "the answer to each post has the token" in answer.json()["error"]["hint"]
+    there = ask(url, "nobody").json()["error"]["hint"]
+    assert writer.source in there
+    assert name not in there
+
+
+def test_who_waits_is_told_as_soon_as_the_gateway_stops(log_connection, writer, topic):
+    commit(writer, topic, 16)
+
+    async def run():
+        tokens = Tokens(log_connection)
+        await tokens.open()
+        try:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(Starlette(routes=tokens.routes())), base_url="http://test", timeout=60
+            ) as client:
+                question = {"source": writer.source, "lsn": "1/0", "timeout": 300}
+                asking = asyncio.ensure_future(client.get("/token", params=question))
+                while not tokens._waiters:
+                    await asyncio.sleep(0.01)
+                tokens.leave()
+                return await asyncio.wait_for(asking, 10)
+        finally:
+            await tokens.close()
+
+    answer = asyncio.run(run())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "stopping")
+    assert answer.headers["Retry-After"] == "1"
 
 
 def test_nothing_of_a_database_is_there_before_its_snapshot():

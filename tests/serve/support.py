@@ -41,15 +41,15 @@ def histories(draw, *, apart: bool = False, topics: Sequence[str] = (TOPIC,)):
         topic, partition = draw(st.sampled_from(topics)), draw(st.integers(0, 1))
         offset = ends.get((topic, partition), 0) + draw(st.sampled_from([0, 0, 0, 1, 7]))
         ends[topic, partition] = offset + 1
-        key = draw(st.sampled_from(["x", "y", "z", ""]))
+        key = draw(st.sampled_from(["x", "y", "", "\0", "\0x", None]))
         row = draw(
             st.none() | st.fixed_dictionaries({"a": st.integers(0, 2), "b": st.sampled_from(["", "u"]), "c": VALUES})
         )
         if apart:
-            key = key and f"{key}{partition}"
+            key = None if key is None else f"{key}{partition}"
             row = row and row | {"a": 10 * partition + row["a"]}
         if draw(st.integers(0, 9)) == 0:
-            changes.append(Change(topic, partition, offset, "", None, truncates=True))
+            changes.append(Change(topic, partition, offset, None, None, truncates=True))
         else:
             changes.append(Change(topic, partition, offset, key, row))
     return changes
@@ -83,15 +83,15 @@ def fold_keys(changes: Iterable[Change], columns: Sequence[str]) -> dict[tuple, 
             for each in [each for each, (_, partition, _) in rows.items() if partition == change.partition]:
                 places.pop(owners[each], None)
                 del rows[each], owners[each]
-        if change.row is None and not change.key:
+        if change.row is None and change.key is None:
             continue
         new = None if change.row is None else tuple(change.row.get(column) for column in columns)
-        old = places.pop(change.key, None) if change.key else None
+        old = places.pop(change.key, None) if change.key is not None else None
         if old is not None and old != new and owners.get(old) == change.key:
             del rows[old], owners[old]
         if new is not None:
             rows[new], owners[new] = (change.row, change.partition, change.offset), change.key
-            if change.key:
+            if change.key is not None:
                 places[change.key] = new
     return rows
 
@@ -100,7 +100,7 @@ def fold_rows(changes: Iterable[Change]) -> list[Change]:
     """The last change of each topic and record key that set a row, and all of those without a key."""
     rows: dict[tuple, Change] = {}
     for number, change in enumerate(changes):
-        place = (change.topic, change.key or number)
+        place = (change.topic, number if change.key is None else change.key)
         if change.truncates:
             rows = {k: v for k, v in rows.items() if (v.topic, v.partition) != (change.topic, change.partition)}
         elif change.row is None:

@@ -45,12 +45,21 @@ def test_a_row_and_a_change_record_are_the_row_that_they_lead_to():
 
 def test_a_truncate_is_one_of_a_changelog():
     truncate = avro.encode(2, SCHEMAS[2], {"op": "t", "after": None})
-    assert decoder().change(message(truncate, key=b"\0truncate")) == Change("t", 1, 7, "", None, truncates=True)
+    assert decoder().change(message(truncate, key=b"\0truncate")) == Change("t", 1, 7, None, None, truncates=True)
     assert not decoder("stream").change(message(truncate)).truncates
 
 
 def test_of_a_stream_all_records_are_kept_whatever_their_key():
-    assert decoder("stream").change(message(b'{"id": 5}')) == Change("t", 1, 7, "", {"id": 5})
+    rows = decoder("stream")
+    assert rows.change(message(b'{"id": 5}')) == Change("t", 1, 7, None, {"id": 5}, told_key="k")
+    assert rows.change(message(b'{"id": 5}', key=b"\xff")).told_key is None
+
+
+@pytest.mark.parametrize(("key", "text"), [(None, None), (b"", ""), (b"\0", "\0"), (b"x\0", "x\0")])
+def test_an_empty_key_is_a_key_and_none_is_none(key, text):
+    change = decoder().change(message(b'{"id": 5}', key=key))
+    assert (change.key, change.told_key) == (text, None)
+    assert decoder("stream").change(message(b'{"id": 5}', key=key)).told_key == text
 
 
 def test_what_is_no_record_is_one_column():

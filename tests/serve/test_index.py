@@ -52,7 +52,7 @@ def test_a_value_as_deep_as_any_schema_lets_it_be_is_told():
 
 def test_what_a_truncate_takes_away_is_only_looked_for_in_other_partitions():
     row = {"a": 1}
-    before = [Change("t", 0, 0, "x", row), Change("t", 0, 1, "", row), Change("t", 1, 0, "y", row)]
+    before = [Change("t", 0, 0, "x", row), Change("t", 0, 1, None, row), Change("t", 1, 0, "y", row)]
     after = [Change("t", 0, 3, "x", row), Change("t", 0, 4, "z", None)]
-    left = after_truncates([*before, Change("t", 0, 2, "", None, truncates=True), *after])
+    left = after_truncates([*before, Change("t", 0, 2, None, None, truncates=True), *after])
     assert left == [Change("t", 0, 0, "x", None), before[2], *after]

@@ -1,8 +1,11 @@
 """A node as a process: its start, its end, and a kill at any moment."""
 
+import contextlib
 import random
 import signal
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -59,3 +62,34 @@ def test_killed_at_any_moment_it_goes_on_and_no_answer_is_older_than_its_token(f
             f"{process.url}/views/names/search?q=tailnum:{tailnum}&timeout=50", headers=header(basis), timeout=60
         )
         assert [hit["row"]["seats"] for hit in answer.json()["hits"]] == [rows[tailnum]]
+
+
+QUERY = {"sql": "SELECT sum(a.range * b.range % 7) FROM range(3000000) a, range(1000000) b", "seconds": 40}
+
+
+@pytest.mark.parametrize("what", ["a position"])
+def test_whoever_waits_is_told_as_soon_as_the_node_stops(fleet, process, what):
+    process.start()
+    wait_until(lambda: httpx.get(f"{process.url}/health").status_code == 200, "all views are ready")
+
+    def ask():
+        if what == "a query":
+            return httpx.post(f"{process.url}/views/flights/query", json=QUERY, timeout=60)
+        future = header(Basis(fleet.log, {fleet.planes: {0: 1 << 40}}))
+        return httpx.get(f"{process.url}/views/planes/row?tailnum=x&timeout=300", headers=future, timeout=60)
+
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(ask)
+        with contextlib.suppress(TimeoutError):  # until it is under way
+            asked.result(1)
+        began = time.monotonic()
+        process.process.send_signal(signal.SIGTERM)
+        answer = asked.result(60)
+        told_after = time.monotonic() - began
+        assert process.process.wait(60) == 0
+        ended_after = time.monotonic() - began
+    process.process.stdout.close()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "stopping"), answer.text
+    assert answer.headers["Retry-After"] == "1"
+    assert told_after < 2
+    assert ended_after < 5

@@ -86,7 +86,7 @@ def model(changes, topic: str) -> list[tuple]:
     of_topic = [change for change in changes if change.topic == topic]
     found = fold_rows(of_topic) if topic == "c" else [each for each in of_topic if each.row is not None]
     return sorted(
-        ((each.partition, each.offset, each.key or None, each.row["a"], each.row["b"]) for each in found),
+        ((each.partition, each.offset, each.key, each.row["a"], each.row["b"]) for each in found),
         key=lambda row: row[:2],
     )
 
@@ -172,7 +172,7 @@ def test_all_rows_that_do_not_fit_are_told_and_the_others_can_be_applied(tmp_pat
     strange = [{"x": 1}, {"a": "text"}, {"u": "no uuid"}, {"a": 2**40}]
     changes = [one(n, **strange[n // 7 % 4]) if n % 7 == 3 else one(n, a=n, u=None) for n in range(200)]
     changes += [Change("c", 0, n, str(n), {"a": n} if n % 5 else {"a": "text"}) for n in range(20)]
-    changes += [Change("c", 0, 20, "1", None), Change("c", 0, 21, "", None, truncates=True)]
+    changes += [Change("c", 0, 20, "1", None), Change("c", 0, 21, None, None, truncates=True)]
     with opened(tmp_path, {TOPIC: TableShape({}, "stream"), "c": shapes["c"]}) as index:
         index.extend(shapes)
         with pytest.raises(UnfitChanges) as refused:

@@ -132,6 +132,12 @@ class Gateway:
         await self._collector.open()
         self._is_open = True
 
+    def leave(self) -> None:
+        """It stops: end the answers that would go on for long. Called in its event loop."""
+        self._tokens.leave()
+        for door in self._doors:
+            door.leave()
+
     async def close(self) -> None:
         """Let go of the log; what was answered is there."""
         await self._tokens.close()
@@ -222,11 +228,7 @@ async def _serve(
 
     gateway = Gateway(connection, config, on_taken_over=stop, doors=doors)
 
-    def leave() -> None:
-        for door in doors:
-            door.leave()
-
-    server = WebServer(gateway.app, listener, on_ready, leave)
+    server = WebServer(gateway.app, listener, on_ready, gateway.leave)
     try:
         await gateway.open()
     except BaseException:

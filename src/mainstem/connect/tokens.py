@@ -27,6 +27,7 @@ from mainstem.connect.sources.postgres_pgoutput import format_lsn, parse_lsn
 from mainstem.core import CorruptData, MainstemError, UserError
 from mainstem.core.logging import get_logger
 from mainstem.web.answers import error_answer, json_answer
+from mainstem.web.leaving import Leaving, Stopping
 
 log = get_logger()
 
@@ -48,6 +49,7 @@ class Tokens:
         self._waiters: dict[asyncio.Future[SourceState], tuple[str, int]] = {}  # source, lsn
         self._caught_up = asyncio.Event()
         self._stop = threading.Event()
+        self._leaving = Leaving("the gateway")
         self._thread: threading.Thread | None = None
 
     async def open(self) -> None:
@@ -61,11 +63,14 @@ class Tokens:
         self._thread = threading.Thread(target=self._follow, args=(loop,), name="tokens", daemon=True)
         self._thread.start()
 
+    def leave(self) -> None:
+        """The gateway stops: those who wait are told so. Called in its event loop."""
+        self._leaving.leave()
+
     async def close(self) -> None:
-        """Stop following; those who wait are told so."""
+        """Stop following."""
         self._stop.set()
-        for waiter in self._waiters:
-            waiter.cancel()
+        self._leaving.leave()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
@@ -87,9 +92,12 @@ class Tokens:
         try:
             source, lsn, seconds = _question(request)
             deadline = time.monotonic() + seconds
-            state = await self._reached(source, lsn, seconds)
-            await self.until_stable(state.ends, deadline)
+            async with self._leaving.bounded():
+                state = await self._reached(source, lsn, seconds)
+                await self.until_stable(state.ends, deadline)
             basis = self.basis(request, state.ends)
+        except Stopping as error:
+            return error_answer(503, "stopping", error, {"Retry-After": "1"})
         except NotReached as error:
             return error_answer(503, "not_reached", error, {"Retry-After": "1"})
         except NoSuchSource as error:
@@ -98,10 +106,6 @@ class Tokens:
             return error_answer(400, "bad_request", error)
         except BrokerUnavailable as error:
             return error_answer(503, "log_unavailable", error, {"Retry-After": "1"})
-        except asyncio.CancelledError:
-            if not self._stop.is_set():
-                raise
-            return error_answer(503, "stopping", NotReached("the gateway is stopping", hint="ask again"))
         reached = _lsn_of(state)
         body = {"source": source, "token": basis.token, "log": self.log, "basis": state.ends}
         return json_answer(
@@ -117,8 +121,13 @@ class Tokens:
             raise NotReached(f"the sources of the log are not read after {seconds:g} s", hint="ask again") from None
         state = self._states.get(source)
         if state is None:
-            there = ", ".join(sorted(self._states)) or "none yet"
+            there = ", ".join(sorted(name for name, each in self._states.items() if _tells_ends(each))) or "none yet"
             raise NoSuchSource(f"source {source!r}: no such source has written to this log", hint=f"there are: {there}")
+        if not _tells_ends(state):  # a token of its state would stand for nothing
+            raise UserError(
+                f"source {source}: expected one that says where its records end, found one that does not",
+                hint="the answer to each post has the token of what was posted",
+            )
         if lsn and _lsn_of(state) is None:
             raise UserError(f"source {source}: expected a database for an lsn, found a source without one")
         if has_appended(state, lsn):
@@ -206,6 +215,11 @@ class NoSuchSource(UserError):
 def has_appended(state: SourceState, lsn: int) -> bool:
     """Whether all that was committed in the database up to `lsn` is in the log. During a snapshot nothing is."""
     return lsn == 0 or (state.position.get("state") == "streaming" and (_lsn_of(state) or 0) >= lsn)
+
+
+def _tells_ends(state: SourceState) -> bool:
+    """The collector does not: each of its answers does."""
+    return bool(state.ends or not state.written)
 
 
 def _lsn_of(state: SourceState) -> int | None:

@@ -49,6 +49,7 @@ from mainstem.serve.openapi import VERSION, document
 from mainstem.serve.values import parse_value
 from mainstem.serve.view import NoSuchVersion, View
 from mainstem.web.answers import error_answer, json_answer
+from mainstem.web.leaving import Leaving, Stopping
 from mainstem.web.origins import OwnOrigins
 from mainstem.web.threads import Overloaded, Threads
 
@@ -89,6 +90,7 @@ class App:
         self._node = node
         self._queries = Threads("this node", QUERIES, MOST_WAITING_QUERIES)
         self._reads = Threads("this node", READS, MOST_WAITING_READS)
+        self._leaving = Leaving("this node")
         self._bodies = Bodies(16 * MOST_BODY_BYTES, seconds=BODY_SECONDS)
         reads: dict[str, tuple[str, Callable[..., Any]]] = {
             "row": ("GET", self._row),
@@ -110,6 +112,10 @@ class App:
             middleware=[Middleware(OwnOrigins, listen=listen)],
             lifespan=self._lifespan,
         )
+
+    def leave(self) -> None:
+        """The node stops: who waits for a position, or for a query, is told so. Called in its event loop."""
+        self._leaving.leave()
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -197,9 +203,10 @@ class App:
 
         async def run(build: Build) -> Any:
             ask = build.index().query
-            answer = await asked(
-                self._queries, ask, query.sql, query.parameters, limit=query.limit, seconds=query.seconds
-            )
+            async with self._leaving.bounded():
+                answer = await asked(
+                    self._queries, ask, query.sql, query.parameters, limit=query.limit, seconds=query.seconds
+                )
             return {"columns": answer.columns, "rows": to_json(answer.rows), "more": answer.more}
 
         return await self._answer(request, view, run)
@@ -208,7 +215,8 @@ class App:
         with self._bodies.hold() as held:
             try:
                 expected = int(request.headers.get("content-length") or 0)
-                body = await held.read(request.stream(), MOST_BODY_BYTES, expected=expected)
+                async with self._leaving.bounded():
+                    body = await held.read(request.stream(), MOST_BODY_BYTES, expected=expected)
             except (BodyTooLarge, BodyTooSlow) as error:
                 raise BadQuery(str(error), hint=error.hint) from None
         try:
@@ -244,7 +252,7 @@ class App:
             wait.close()
             raise
         try:
-            async with asyncio.timeout(seconds):
+            async with self._leaving.bounded(seconds):
                 return await wait
         except TimeoutError:
             raise NotReached(
@@ -284,6 +292,10 @@ class App:
                 return await call(request)
             except ClientDisconnect:
                 return Response(status_code=499)
+            except asyncio.CancelledError:  # by a server that is patient no longer
+                if not self._leaving.is_set:
+                    raise
+                return error_answer(503, "stopping", self._leaving.told(), {"Retry-After": RETRY_AFTER_SECONDS})
             except MainstemError as error:
                 status, code = _status(error)
                 headers = {"Retry-After": RETRY_AFTER_SECONDS} if status in (429, 503) else {}
@@ -304,6 +316,8 @@ def _status(error: MainstemError) -> tuple[int, str]:
             return 429, "overloaded"
         case NotReached():
             return 503, "not_reached"
+        case Stopping():
+            return 503, "stopping"
         case UserError():
             return 400, "bad_request"
         case Retriable() | CorruptData():

@@ -34,14 +34,23 @@ class Decoder:
         Raises:
             CorruptData: its value or key cannot be decoded, or is nested deeper than `DEEPEST`.
         """
-        try:
-            key = (message.key() or b"").decode() if self.kind == "changelog" else ""
-        except UnicodeDecodeError as error:
-            raise CorruptData(f"expected a key of text: {error}") from error
+        place = self.topic, message.partition(), message.offset()
+        key = self._key(message.key())
         value = message.value()
         row, operation = (None, "") if value is None else self._row(value)
-        truncates = operation == TRUNCATE and self.kind == "changelog"
-        return Change(self.topic, message.partition(), message.offset(), "" if truncates else key, row, truncates)
+        if self.kind != "changelog":
+            return Change(*place, None, row, told_key=key)
+        truncates = operation == TRUNCATE
+        return Change(*place, None if truncates else key, row, truncates)
+
+    def _key(self, key: bytes | None) -> str | None:
+        """Its text; of a stream, where nothing hangs on it, None where it is none."""
+        try:
+            return None if key is None else key.decode()
+        except UnicodeDecodeError as error:
+            if self.kind != "changelog":
+                return None
+            raise CorruptData(f"expected a key of text: {error}") from error
 
     def _row(self, value: bytes) -> tuple[Row | None, str]:
         """The row, and of a change record its operation."""

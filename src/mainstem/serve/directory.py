@@ -25,7 +25,7 @@ from mainstem.core.files import make_directory, write_atomically
 from mainstem.core.prepared import prepared
 from mainstem.serve.errors import IndexDamaged, IndexInUse, IndexUnavailable, OtherShape
 
-FORMAT = 1
+FORMAT = 2
 NAME = "index.json"
 
 _REFUSED = tuple(

@@ -26,14 +26,20 @@ Row = dict[str, Any]
 class Change(msgspec.Struct, frozen=True, gc=False):
     """What one record does to an index: it sets the row of its key, or, with None, deletes it. One that `truncates`
     deletes all rows of its topic's partition, which are those of records before it.
+
+    Attributes:
+        key: the text of the record's key, by which its row is found again; it may be empty. None: it has none, or its
+            topic is a stream: its row is one of its own.
+        told_key: the text of the key of a stream's record, which is told with its row and finds nothing.
     """
 
     topic: str
     partition: int
     offset: int
-    key: str  # the text of the record's key; "" where it has none
+    key: str | None
     row: Row | None
     truncates: bool = False
+    told_key: str | None = None
 
 
 def after_truncates(changes: Sequence[Change]) -> list[Change]:
@@ -48,7 +54,7 @@ def after_truncates(changes: Sequence[Change]) -> list[Change]:
             emptied.add(place)
         elif place not in emptied:
             left.append(change)
-        elif change.key:
+        elif change.key is not None:
             left.append(Change(change.topic, change.partition, change.offset, change.key, None))
     return left[::-1]
 

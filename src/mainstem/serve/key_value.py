@@ -3,7 +3,7 @@
     a                                      state: commits, order, flushed, applied (JSON)
     f<commit, 8 bytes>                     the last commit that was flushed (below)
     k<text of the record's key>            where its row is: the bytes of its key's columns
-    r<key>                                 [partition, offset, text of the record's key, row]
+    r<key>                                 [partition, offset, text of the record's key or null, row]
     v<key><partition, 4><2**63-1-offset, 8>  [order, row or null]: versions, the newest first; order counts them all
 
 `<key>` is the key's columns as `serve/keys.py` writes them. A record whose row has another key than the last one with
@@ -294,10 +294,10 @@ class _Batch:
         self._index = index
         self._order = order
         self._batch = WriteBatch(raw_mode=True)
-        texts = list({change.key for change in changes if change.key})
+        texts = list({change.key for change in changes if change.key is not None})
         places: Any = index._db.get([b"k" + text.encode() for text in texts]) if texts else []
         self._places = dict(zip(texts, places, strict=True))
-        self._owners: dict[bytes, tuple[str, int] | None] = {}  # the record's key and the partition of a row
+        self._owners: dict[bytes, tuple[str | None, int] | None] = {}  # the record's key and the partition of a row
 
     def lay(self, changes: Sequence[Change]) -> "WriteBatch":
         unfit: dict[int, str] = {}
@@ -312,7 +312,7 @@ class _Batch:
                     unfit[place] = str(error)
                 else:
                     self._set(change, encoded, raw)
-            elif change.key and (place := self._places[change.key]) is not None:
+            elif change.key is not None and (place := self._places[change.key]) is not None:
                 self._remove(change, place)
                 self._batch.delete(b"k" + change.key.encode())
                 self._places[change.key] = None
@@ -321,7 +321,7 @@ class _Batch:
         return self._batch
 
     def _set(self, change: Change, encoded: bytes, raw: msgspec.Raw) -> None:
-        if change.key and (place := self._places[change.key]) != encoded:
+        if change.key is not None and (place := self._places[change.key]) != encoded:
             if place is not None:
                 self._remove(change, place)
             self._batch.put(b"k" + change.key.encode(), encoded)
@@ -353,11 +353,11 @@ class _Batch:
             iterator.next()
         for encoded, text in rows.items():
             self._delete(change, encoded)
-            if text:
+            if text is not None:
                 self._batch.delete(b"k" + text.encode())
                 self._places[text] = None
 
-    def _owner(self, encoded: bytes) -> tuple[str, int] | None:
+    def _owner(self, encoded: bytes) -> tuple[str | None, int] | None:
         if encoded not in self._owners:
             value = self._index._db.get(b"r" + encoded)
             if value is None:

@@ -117,7 +117,7 @@ class SearchIndex:
         """
         emptied = {_place_of(change) for change in changes if change.truncates}
         left = after_truncates(changes)
-        last = {_id_of(change): change for change in left if change.key or change.row is not None}
+        last = {_id_of(change): change for change in left if change.key is not None or change.row is not None}
         with self.directory.explained():
             documents = self._documents(last, changes)
             with self._all_or_nothing():
@@ -352,7 +352,7 @@ def _schema(fields: Mapping[str, str]) -> "Schema":
 
 def _id_of(change: Change) -> str:
     """One key, one document; records without a key are all kept."""
-    one = ("key", change.key) if change.key else ("record", f"{change.partition}:{change.offset}")
+    one = ("record", f"{change.partition}:{change.offset}") if change.key is None else ("key", change.key)
     return _hash(change.topic, *one)
 
 

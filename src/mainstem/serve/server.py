@@ -54,4 +54,5 @@ async def _serve(node: Node, address: str, listener: socket.socket, on_ready: Ca
         node.announce(at)
         on_ready(at)
 
-    await WebServer(App(node, address).app, listener, ready).run_here()
+    app = App(node, address)
+    await WebServer(app.app, listener, ready, app.leave).run_here()

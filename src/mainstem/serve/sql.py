@@ -287,9 +287,10 @@ class SqlIndex:
             if emptied := {change.partition for change in changes if change.truncates}:
                 self._writer.execute(f"DELETE FROM {table} WHERE {PARTITION} IN ({', '.join(map(str, emptied))})")  # noqa: S608
             changes = after_truncates(changes)
-            last = {change.key or index: change for index, change in enumerate(changes)}  # without a key all are kept
+            # without a key all are kept
+            last = {index if change.key is None else change.key: change for index, change in enumerate(changes)}
             changes = list(last.values())
-            keys = [change.key for change in changes if change.key]
+            keys = [change.key for change in changes if change.key is not None]
             old = _pyarrow().table({KEY: _pyarrow().array(keys, _pyarrow().string())})
             self._with_batch(f"DELETE FROM {table} WHERE {KEY} IN (SELECT {KEY} FROM batch)", old)  # noqa: S608
         rows = [change for change in changes if change.row is not None]
@@ -362,7 +363,7 @@ class SqlIndex:
         own: dict[str, list[Any]] = {
             PARTITION: [change.partition for change in changes],
             OFFSET: [change.offset for change in changes],
-            KEY: [change.key or None for change in changes],
+            KEY: [change.told_key if change.key is None else change.key for change in changes],
         }
         columns = []
         for field in schema:
