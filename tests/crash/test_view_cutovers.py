@@ -33,7 +33,7 @@ MORE = {
     "mainstem.serve.build": ["Build.see", "Build.take_over"],
     "mainstem.serve.key_value": ["KeyValueIndex.apply"],
     "mainstem.serve.search": ["SearchIndex.commit"],
-    "mainstem.serve.sql": ["SqlIndex.apply"],
+    "mainstem.serve.sql_process": ["SqlProcess.apply"],
     "mainstem.core.files": ["os.fsync", "sync_directory"],
 }
 NODE = """

@@ -67,7 +67,7 @@ def test_killed_at_any_moment_it_goes_on_and_no_answer_is_older_than_its_token(f
 QUERY = {"sql": "SELECT sum(a.range * b.range % 7) FROM range(3000000) a, range(1000000) b", "seconds": 40}
 
 
-@pytest.mark.parametrize("what", ["a position"])
+@pytest.mark.parametrize("what", ["a position", "a query"])
 def test_whoever_waits_is_told_as_soon_as_the_node_stops(fleet, process, what):
     process.start()
     wait_until(lambda: httpx.get(f"{process.url}/health").status_code == 200, "all views are ready")

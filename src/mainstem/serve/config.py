@@ -66,7 +66,8 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             one. There is no authentication yet: keep it on loopback.
         views: by their names.
         snapshot_every_s: how often an index is copied, to be restored from where it is lost; 0: never.
-        sql_memory: what the queries of an SQL view may take together; the index of a version before has as much.
+        sql_memory: what the queries of an SQL view may take together; the index of a version before has as much. Each
+            is a process, which is ended beyond that and 768 MB.
         sql_spill_bytes: what they may take together on the disk, beside that.
     """
 

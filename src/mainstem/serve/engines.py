@@ -19,7 +19,7 @@ from mainstem.serve.index import Index
 
 if TYPE_CHECKING:
     from mainstem.serve.search import SearchIndex
-    from mainstem.serve.sql import SqlIndex
+    from mainstem.serve.sql_process import SqlProcess
 
 log = get_logger()
 
@@ -89,10 +89,10 @@ class Engine(msgspec.Struct, frozen=True):
             from mainstem.serve.search import SearchIndex
 
             return SearchIndex.open(path, self.fields(known))
-        from mainstem.serve.sql import SqlIndex
+        from mainstem.serve.sql_process import SqlProcess
 
         shapes = {topic: self._table(name, topic, {}) for name, topic in self.topics.items()}
-        return SqlIndex.open(path, shapes, memory=self.sql_memory, spill_bytes=self.sql_spill_bytes)
+        return SqlProcess.open(path, shapes, memory=self.sql_memory, spill_bytes=self.sql_spill_bytes)
 
     def open_as_it_is(self, path: Path) -> Index | None:
         """Open an index that has other fields than it should have, to be asked alone; None where that cannot be.
@@ -150,7 +150,7 @@ def table_names(engine: Engine) -> list[str]:
     return [quoted(TableShape({}, "stream").table(name)) for name in engine.topics]
 
 
-def _extend(index: "SqlIndex", engine: Engine, topic: str, texts: Iterable[str], known: KeptSchemas) -> None:
+def _extend(index: "SqlProcess", engine: Engine, topic: str, texts: Iterable[str], known: KeptSchemas) -> None:
     (name,) = (name for name, each in engine.topics.items() if each == topic)
     own = known.texts(f"{topic}-value")
     for text in texts:

@@ -57,6 +57,9 @@ class UnfitChanges(CorruptData):
         super().__init__(next(iter(reasons.values())))
         self.reasons = dict(reasons)
 
+    def __reduce__(self) -> tuple[type["UnfitChanges"], tuple[dict[int, str]]]:
+        return UnfitChanges, (self.reasons,)
+
 
 class IndexDamaged(CorruptData):
     """Files are missing or cut short, or what is in them does not fit together."""

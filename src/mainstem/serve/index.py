@@ -14,7 +14,6 @@ import msgspec
 from mainstem.client.progress import NextOffsets, Read
 from mainstem.core import MainstemError
 from mainstem.core.prepared import prepared
-from mainstem.serve.directory import IndexDirectory
 
 MOST_BYTES = 64 << 20
 """Of an answer, about, whatever rows it has."""
@@ -93,7 +92,10 @@ class Index(Protocol):
     there, having opened it again.
     """
 
-    directory: IndexDirectory
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        ...
 
     @property
     def failure(self) -> MainstemError | None:

@@ -94,6 +94,11 @@ class KeyValueIndex:
         return index
 
     @property
+    def path(self) -> Path:
+        """As in `Index`."""
+        return self.directory.path
+
+    @property
     def applied(self) -> Applied | None:
         """As in `Index`."""
         return None if self._state is None else self._state.applied

@@ -100,6 +100,11 @@ class SearchIndex:
         return index
 
     @property
+    def path(self) -> Path:
+        """As in `Index`."""
+        return self.directory.path
+
+    @property
     def applied(self) -> Applied | None:
         """As in `Index`."""
         return self._served[1]

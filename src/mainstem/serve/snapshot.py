@@ -60,7 +60,7 @@ class _Damaged(CorruptData):
 
 def take(index: Index) -> tuple[Path, Applied] | None:
     """Hold on to what is committed, beside the index: files that no longer change are linked, not copied."""
-    staged = index.directory.path / "staged"
+    staged = index.path / "staged"
     shutil.rmtree(staged, ignore_errors=True)
     if index.applied is None:
         return None

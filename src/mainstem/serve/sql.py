@@ -105,6 +105,11 @@ class SqlIndex:
         return index
 
     @property
+    def path(self) -> Path:
+        """As in `Index`."""
+        return self.directory.path
+
+    @property
     def applied(self) -> Applied | None:
         """As in `Index`."""
         return self._applied
@@ -147,6 +152,13 @@ class SqlIndex:
         self._changed = False
         self.directory.committed()
         self._applied = applied
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the engine gives its queries, and its writer."""
+        ((text,),) = self._writer.execute("SELECT current_setting('memory_limit')").fetchall()
+        number, unit = text.split()  # as `488.2 MiB`, however it was set
+        return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB").index(unit))
 
     def commit(self) -> None:
         """Nothing waits for it."""
