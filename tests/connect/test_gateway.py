@@ -55,6 +55,12 @@ def test_it_answers_health_and_stops_in_order(log_connection, gateway):
     assert health["status"] == "ok"
     assert health["collector"]["name"] == gateway.settings["collector"]["name"]
     assert httpx.get(f"{gateway.url}/subjects").status_code == 200
+    for method, path, status, code in (
+        ("GET", "/nothing", 404, "not_found"),
+        ("PUT", "/token", 405, "method_not_allowed"),
+    ):
+        answer = httpx.request(method, gateway.url + path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert gateway.stop() == 0
 
 

@@ -131,6 +131,7 @@ def test_the_token_has_what_the_request_brought(url, writer, topic):
     ("query", "status", "told"),
     [
         ({}, 400, "expected ?source=NAME"),
+        ({"source": ["a", "b"]}, 400, "source: expected it once, found it 2 times"),
         ({"source": "nobody"}, 404, "no such source has written to this log"),
         ({"source": "SOURCE", "lsn": "x"}, 400, "expected a position as PostgreSQL prints it"),
         ({"source": "SOURCE", "lsn": "0/x"}, 400, "expected a position as PostgreSQL prints it"),

@@ -176,6 +176,12 @@ def test_a_token_of_a_source_works_on_what_a_job_makes_of_it(fleet, tmp_path):
         ("/views/planes/row?tailnum=N1&timeout=-1", 400, "timeout: expected"),
         ("/views/names/search", 400, "expected ?q=WORDS"),
         ("/views/names/search?q=nothing:there", 400, "query: "),
+        ("/views/planes/row?tailnum=N1&tailnum=N2", 400, "tailnum: expected it once, found it 2 times"),
+        ("/views/planes/rows?limit=1&limit=2", 400, "limit: expected it once"),
+        ("/views/planes/row?tailnum=N1&at=0:6,0:1", 400, "at: expected each partition once, found 0 again"),
+        ("/nothing/there", 404, "/nothing/there: there is nothing at this path"),
+        ("/views/planes/nothing", 404, "there is nothing at this path"),
+        ("/views/flights/query", 405, "expected POST, found GET"),
     ],
 )
 def test_bad_requests_are_answered_in_a_line(fleet, tmp_path, path, status, told):
@@ -183,6 +189,39 @@ def test_bad_requests_are_answered_in_a_line(fleet, tmp_path, path, status, told
     with fleet.node(tmp_path) as http:
         answer = http.get(path)
         assert (answer.status_code, told in answer.json()["error"]["message"]) == (status, True), answer.text
+
+
+def test_a_wrong_method_is_told_with_those_that_are_right(fleet, tmp_path):
+    with fleet.node(tmp_path) as http:
+        answer = http.post("/views")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+        assert set(answer.headers["Allow"].split(", ")) == {"GET", "HEAD"}
+
+
+def test_a_table_has_the_columns_of_its_schema_before_its_first_record(fleet, tmp_path):
+    table = fleet.flights.replace("-", "_")
+    sql = {"sql": f"SELECT _key, manufacturer, seats FROM {table}"}
+    with fleet.node(tmp_path) as http:
+        answer = http.post("/views/flights/query", json=sql)
+        assert answer.json() == {"columns": ["_key", "manufacturer", "seats"], "rows": [], "more": False}
+        basis = fleet.write(fleet.flights, ("N1", "x", 1))
+        assert http.post("/views/flights/query", json=sql, headers=header(basis)).json()["rows"] == [["N1", "x", 1]]
+
+
+def test_rows_of_the_empty_key_replace_each_other_and_go(fleet, tmp_path):
+    """SQL and search took it for none, and kept all; no view took its tombstone for one."""
+    table = fleet.planes.replace("-", "_")
+
+    def shown(basis):
+        sql = {"sql": f"SELECT seats FROM {table}"}
+        found = http.post("/views/flights/query", json=sql, headers=header(basis)).json()["rows"]
+        hits = http.get("/views/names/search?q=maker", headers=header(basis)).json()["hits"]
+        rows = http.get("/views/planes/rows", headers=header(basis)).json()["rows"]
+        return [each[0] for each in found], [hit["row"]["seats"] for hit in hits], [row["seats"] for row in rows]
+
+    with fleet.node(tmp_path) as http:
+        assert shown(fleet.write(fleet.planes, *(("", "maker", seats) for seats in (1, 2, 3)))) == ([3], [3], [3])
+        assert shown(fleet.write(fleet.planes, ("", None, None))) == ([], [], [])
 
 
 def test_queries_that_are_none_or_may_not_be_are_refused(fleet, tmp_path):
@@ -350,7 +389,7 @@ def test_the_openapi_document_has_the_columns_of_each_view(fleet, tmp_path):
         columns = row["responses"]["200"]["content"]["application/json"]["schema"]["properties"]["row"]["properties"]
         assert columns["seats"] == {"type": ["integer", "null"], "format": "int32"}
         assert set(found["paths"]) == {
-            "/views/planes/row", "/views/planes/rows", "/views/names/search", "/views/flights/query",
+            "/health", "/views", "/views/planes/row", "/views/planes/rows", "/views/names/search", "/views/flights/query",
         }  # fmt: skip
 
 

@@ -90,6 +90,26 @@ def test_a_schema_that_a_table_cannot_take_is_passed_over_unless_it_is_the_topic
     index.close()
 
 
+@pytest.mark.parametrize(
+    ("texts", "columns"),
+    [
+        ([PLANES], ["tailnum", "seats", "since"]),
+        ([record(a="int"), record(b="string", a="long")], ["b", "a"]),  # the latest first
+        ([record(a="int"), record(a="string")], []),
+        ([record(a="int", A="int")], []),
+        ([record(_key="int")], []),
+        (['"string"'], []),
+        ([], []),
+    ],
+)
+def test_a_new_table_has_the_columns_of_all_schemas_of_its_topic_where_they_go_together(tmp_path, texts, columns):
+    known = Known(**({"planes-value": texts[-1]} if texts else {}))
+    known.texts = lambda _: set(texts)
+    index = engine("sql", "planes").open(tmp_path / "i", known)
+    assert index.query("FROM planes").columns == ["_partition", "_offset", "_key", *columns]
+    index.close()
+
+
 def test_columns_are_told_as_far_as_they_are_known():
     assert engine("sql", "planes", "later").columns(KNOWN) == {
         "planes": {"tailnum": "VARCHAR", "seats": "INTEGER", "since": "TIMESTAMP WITH TIME ZONE"}

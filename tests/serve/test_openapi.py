@@ -23,3 +23,6 @@ def test_the_document_is_one_before_and_after_columns_are_known(fleet, tmp_path)
         "c": {},
         "d": {"type": ["string", "null"], "format": "date-time"},
     }
+    assert {"/health", "/views"} <= found["paths"].keys()
+    for path, (operation,) in ((path, each.values()) for path, each in found["paths"].items()):
+        assert (path in ("/health", "/views")) == ("429" not in operation["responses"])

@@ -23,6 +23,28 @@ def test_who_waits_for_too_many_others_is_told():
     asyncio.run(work())
 
 
+def test_who_waits_longer_than_it_has_time_is_told():
+    go_on = threading.Event()
+
+    async def work():
+        threads = Threads("the dashboard", 1, 5)
+        first = asyncio.ensure_future(threads.call(go_on.wait, within=0))  # at once
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match=r"the turn of this one did not come in 0\.1 s"):
+            await threads.call(print, "never", within=0.1)
+        last = asyncio.ensure_future(threads.call(int, "7", within=300))
+        given_up = asyncio.ensure_future(threads.call(print, "never", within=300))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        go_on.set()
+        assert await asyncio.gather(first, last) == [True, 7]
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        threads.close()
+
+    asyncio.run(work())
+
+
 def test_a_closed_loop_is_called_no_more():
     loop = asyncio.new_event_loop()
     called = []

@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 import uvloop
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,6 +35,7 @@ from mainstem.core import MainstemError, Superseded
 from mainstem.core.logging import get_logger
 from mainstem.registry.app import routes as registry_routes
 from mainstem.registry.store import Store
+from mainstem.web.answers import no_route
 from mainstem.web.origins import OwnOrigins
 from mainstem.web.server import WebServer, bound
 
@@ -116,6 +118,7 @@ class Gateway:
                 *registry_routes(self._store),
             ],
             middleware=[Middleware(OwnOrigins, listen=config.listen)],
+            exception_handlers={HTTPException: no_route},
             lifespan=self._lifespan,
         )
 

@@ -26,7 +26,7 @@ from mainstem.client.writer import SourceState
 from mainstem.connect.sources.postgres_pgoutput import format_lsn, parse_lsn
 from mainstem.core import CorruptData, MainstemError, UserError
 from mainstem.core.logging import get_logger
-from mainstem.web.answers import error_answer, json_answer
+from mainstem.web.answers import check_once, error_answer, json_answer
 from mainstem.web.leaving import Leaving, Stopping
 
 log = get_logger()
@@ -229,6 +229,7 @@ def _lsn_of(state: SourceState) -> int | None:
 
 def _question(request: Request) -> tuple[str, int, float]:
     """Source, LSN (0: none) and how long to wait."""
+    check_once(request)
     query = request.query_params
     source = query.get("source")
     if not source:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -48,7 +49,7 @@ from mainstem.serve.node import Node
 from mainstem.serve.openapi import VERSION, document
 from mainstem.serve.values import parse_value
 from mainstem.serve.view import NoSuchVersion, View
-from mainstem.web.answers import error_answer, json_answer
+from mainstem.web.answers import check_once, error_answer, json_answer, no_route
 from mainstem.web.leaving import Leaving, Stopping
 from mainstem.web.origins import OwnOrigins
 from mainstem.web.threads import Overloaded, Threads
@@ -110,6 +111,7 @@ class App:
                 ),
             ],
             middleware=[Middleware(OwnOrigins, listen=listen)],
+            exception_handlers={HTTPException: no_route},
             lifespan=self._lifespan,
         )
 
@@ -176,7 +178,7 @@ class App:
         async def scan(build: Build) -> Any:
             index = build.index()
             key, at = _key(request, build, index.key_columns), await self._at(request, build)
-            page = await asked(self._reads, index.scan, key, after, limit, at)
+            page = await asked(self._reads, _patience(request), index.scan, key, after, limit, at)
             following = None if page.after is None else base64.urlsafe_b64encode(page.after).decode()
             return {"rows": [to_json(each.row) for each in page.rows], "after": following}
 
@@ -190,7 +192,8 @@ class App:
         limit, offset = _number(request, "limit", 10, 1000), _number(request, "offset", 0, 1 << 20)
 
         async def search(build: Build) -> Any:
-            found = await asked(self._reads, build.index().search, words, limit=limit, offset=offset)
+            find = build.index().search
+            found = await asked(self._reads, _patience(request), find, words, limit=limit, offset=offset)
             names = build.names
             hits = [{"topic": names.get(h.topic, h.topic), "score": h.score, "row": to_json(h.row)} for h in found.hits]
             return {"total": found.total, "hits": hits} | ({"cut": True} if found.cut else {})
@@ -204,9 +207,8 @@ class App:
         async def run(build: Build) -> Any:
             ask = build.index().query
             async with self._leaving.bounded():
-                answer = await asked(
-                    self._queries, ask, query.sql, query.parameters, limit=query.limit, seconds=query.seconds
-                )
+                asking = (self._queries, _patience(request), ask, query.sql, query.parameters)
+                answer = await asked(*asking, limit=query.limit, seconds=query.seconds)
             return {"columns": answer.columns, "rows": to_json(answer.rows), "more": answer.more}
 
         return await self._answer(request, view, run)
@@ -222,7 +224,10 @@ class App:
         try:
             query = msgspec.json.decode(body, type=prepared(Query))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadQuery(f'expected {{"sql": "SELECT …"}}, found something else: {error}') from None
+            raise BadQuery(
+                f'expected {{"sql": "SELECT …"}}, found something else: {error}',
+                hint="beside `sql` it may have `parameters`, `limit` and `seconds`",
+            ) from None
         if not 1 <= query.limit <= MOST_ROWS or not 0 < query.seconds <= 60:
             raise BadQuery(f"expected a limit of 1 to {MOST_ROWS} and 0 to 60 seconds")
         return query
@@ -242,7 +247,11 @@ class App:
         if versions:
             headers[VERSION] = ", ".join(job_key(name, version) for name, version in versions.items())
         if body is None:
-            return error_answer(404, "not_found", NotFound(f"view {view.name}: no row has this key"), headers)
+            nothing = NotFound(
+                f"view {view.name}: no row has this key",
+                hint=f"to see what was just written, bring its token: header {HEADER}",
+            )
+            return error_answer(404, "not_found", nothing, headers)
         return json_answer(200, body | ({"versions": versions} if versions else {}), headers)
 
     async def _wait(self, request: Request, view: View, wait: Coroutine[Any, Any, T], basis: Basis) -> T:
@@ -281,7 +290,10 @@ class App:
             there = ", ".join(sorted(self._node.views)) or "none"
             raise NotFound(f"view {name!r}: no such view on node {self._node.name}", hint=f"there are: {there}")
         if kind is not None and view.config.kind != kind:
-            raise NotFound(f"view {name}: expected a {kind} view for this, found a {view.config.kind} view")
+            asks = {"key-value": "row or rows", "search": "search", "sql": "query"}[view.config.kind]
+            raise NotFound(
+                f"view {name}: expected a {kind} view for this, found a {view.config.kind} view", hint=f"it has: {asks}"
+            )
         return view
 
     def _guarded(self, call: Callable[[Request], Awaitable[Response]]) -> Any:
@@ -289,6 +301,7 @@ class App:
 
         async def endpoint(request: Request) -> Response:
             try:
+                check_once(request)
                 return await call(request)
             except ClientDisconnect:
                 return Response(status_code=499)
@@ -354,7 +367,10 @@ def _key(request: Request, build: Build, columns: tuple[str, ...]) -> list[Any]:
     (types,) = build.columns.values() or ({},)
     given = {_column(name): text for name, text in request.query_params.items() if name not in _OURS}
     if unknown := [name for name in given if name not in columns]:
-        raise BadQuery(f"{unknown[0]}: expected columns of the key ({', '.join(columns)}), found another one")
+        raise BadQuery(
+            f"{unknown[0][:100]}: expected columns of the key ({', '.join(columns)}), found another one",
+            hint="by other columns a search or an SQL view finds rows",
+        )
     key = []
     for column in columns:
         if column not in given:
@@ -363,6 +379,11 @@ def _key(request: Request, build: Build, columns: tuple[str, ...]) -> list[Any]:
     if len(key) < len(given):
         raise BadQuery(f"expected the leading columns of the key ({', '.join(columns)}), found {', '.join(given)}")
     return key
+
+
+def _patience(request: Request) -> float:
+    """Seconds that a request waits, for its turn too."""
+    return wait_seconds(request.query_params.get("timeout"))
 
 
 def _column(name: str) -> str:
@@ -399,6 +420,8 @@ def _places(text: str) -> dict[int, int]:
             raise BadQuery(f"at: expected a token, or partition:offset of each partition, found {text[:60]!r}")
         if int(partition) >= 2**31 or int(offset) >= 2**63:
             raise BadQuery(f"at: expected a partition below 2**31 and an offset below 2**63, found {part!r}")
+        if int(partition) in places:
+            raise BadQuery(f"at: expected each partition once, found {int(partition)} again")
         places[int(partition)] = int(offset)
     return places
 

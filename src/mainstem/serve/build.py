@@ -184,15 +184,15 @@ class Build:
         return f"it still reads its topics (partition: [reached, wanted]): {self.behind}"
 
 
-async def asked(threads: Threads, call: Any, *arguments: Any, **options: Any) -> Any:
+async def asked(threads: Threads, seconds: float, call: Any, /, *arguments: Any, **options: Any) -> Any:
     """The answer of an index that may take long, from one of `threads`.
 
     Raises:
-        Overloaded: too many ask already.
+        Overloaded: too many ask already, or the turn of this one did not come in so many `seconds`.
         IndexUnavailable: it was closed meanwhile; the rest as the index does.
     """
     try:
-        return await threads.call(partial(call, *arguments, **options))
+        return await threads.call(partial(call, *arguments, **options), within=seconds)
     except MainstemError:
         raise
     except Exception as error:

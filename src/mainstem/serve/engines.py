@@ -12,9 +12,10 @@ from mainstem.core import MainstemError, Retriable, UserError
 from mainstem.core.logging import get_logger
 from mainstem.registry.errors import NotFound
 from mainstem.registry.kept import KeptSchemas
-from mainstem.serve.columns import TableShape, columns_of, quoted
+from mainstem.serve.columns import TableShape, check_shapes, columns_of, quoted, wider
 from mainstem.serve.config import ViewConfig
 from mainstem.serve.decode import PLAIN
+from mainstem.serve.directory import NAME
 from mainstem.serve.index import Index
 
 if TYPE_CHECKING:
@@ -91,7 +92,12 @@ class Engine(msgspec.Struct, frozen=True):
             return SearchIndex.open(path, self.fields(known))
         from mainstem.serve.sql_process import SqlProcess
 
-        shapes = {topic: self._table(name, topic, {}) for name, topic in self.topics.items()}
+        # An index that is there has the columns of its records, and learns those that come.
+        is_new = not (path / NAME).exists()
+        shapes = {
+            topic: self._table(name, topic, _registered(topic, known) if is_new else {})
+            for name, topic in self.topics.items()
+        }
         return SqlProcess.open(path, shapes, memory=self.sql_memory, spill_bytes=self.sql_spill_bytes)
 
     def open_as_it_is(self, path: Path) -> Index | None:
@@ -167,6 +173,25 @@ def _check_fields(index: "SearchIndex", fields: Mapping[str, str]) -> None:
 
     if index.fields != fields:
         raise OtherShape(f"search: expected the fields {', '.join(fields)}, found {', '.join(index.fields)}")
+
+
+def _registered(topic: str, known: KeptSchemas) -> dict[str, str]:
+    """The columns of all schemas that a topic's subject has, for a table that no record has told of yet; none where
+    they do not go together: which of them its records are of is not known.
+    """
+    columns: dict[str, str] = {}
+    try:
+        texts = [_latest(topic, known), *sorted(known.texts(f"{topic}-value"))]
+        for text in texts:
+            for column, kind in columns_of(text).items():
+                widest = wider(columns.get(column, kind), kind)
+                if widest is None:
+                    return {}
+                columns[column] = widest
+        check_shapes({topic: TableShape(columns, "stream")})
+    except (NotKnownYet, UserError):
+        return {}
+    return columns
 
 
 def _latest(topic: str, known: KeptSchemas) -> str:

@@ -30,7 +30,7 @@ _TYPES: dict[str, dict[str, str]] = {
 
 def document(node: Node) -> dict[str, Any]:
     """The document, with the columns of each view as far as they are known now."""
-    paths: dict[str, Any] = {}
+    paths: dict[str, Any] = dict(_ABOUT)
     for name, view in node.views.items():
         makers = {"key-value": _key_value, "search": _search, "sql": _sql}
         for path, (method, operation) in makers[view.config.kind](name, view).items():
@@ -176,7 +176,27 @@ _FAILURES = {
     "400": _failure("The request is wrong: the message says what was expected"),
     "409": _failure("The token is of another log"),
     "410": _failure("The position is from before what is kept"),
+    "429": _failure("Too many ask already: ask again"),
     "503": _failure("The view is not so far: the message says how far it is"),
+}
+_TOLD = {"type": "object", "description": "By name: kind, topics, ready, position, state, why"}
+
+
+def _told(operation_id: str, summary: str, properties: Mapping[str, Any], **failures: Any) -> dict[str, Any]:
+    schema = {"type": "object", "required": list(properties), "properties": dict(properties)}
+    answer = {"description": "The answer", "content": {"application/json": {"schema": schema}}}
+    responses = {"200": answer, **{f"{status[1:]}": answer | each for status, each in failures.items()}}
+    return {"get": {"operationId": operation_id, "summary": summary, "tags": ["node"], "responses": responses}}
+
+
+_ABOUT = {
+    "/health": _told(
+        "health",
+        "Whether every view can be asked",
+        {"status": {"type": "string"}, "node": {"type": "string"}, "log": {"type": "string"}, "views": _TOLD},
+        _503={"description": "A view cannot be asked yet"},
+    ),
+    "/views": _told("views", "What there is, and how far it is", {"views": _TOLD}),
 }
 _ERROR = {
     "type": "object",

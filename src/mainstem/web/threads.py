@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mainstem.core.errors import Retriable
 
@@ -28,19 +28,29 @@ class Threads:
     def __init__(self, who: str, count: int, most_waiting: int) -> None:
         self._who = who
         self._threads = ThreadPoolExecutor(count, who.rpartition(" ")[2])
-        self._most, self._waiting = count + most_waiting, 0
+        self._count, self._most, self._waiting = count, count + most_waiting, 0
 
-    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What `function` returns.
+    async def call(self, function: Callable[..., T], *arguments: Any, within: float | None = None) -> T:
+        """What `function` returns; it waits for its turn, `within` so many seconds (None: for ever).
 
         Raises:
-            Overloaded: too many wait for their turn; the rest as it does.
+            Overloaded: too many wait for their turn, or it did not come in time; the rest as it does.
         """
         if self._waiting >= self._most:
             raise Overloaded(f"{self._who} answers {self._waiting} requests already", hint="ask again in a second")
         self._waiting += 1
+        turn = _Turn(function, arguments)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+            loop = asyncio.get_running_loop()
+            answer = loop.run_in_executor(self._threads, turn)
+            if within is not None and self._waiting > self._count:
+                loop.call_later(within, turn.give_up, answer)
+            return await answer
+        except asyncio.CancelledError:
+            if not turn.is_given_up:
+                raise
+            told = f"{self._who} answers {self._waiting} requests, the turn of this one did not come in {within:g} s"
+            raise Overloaded(told, hint="ask again in a second") from None
         finally:
             self._waiting -= 1
 
@@ -52,6 +62,23 @@ class Threads:
     def close(self) -> None:
         """Begin nothing more; what is under way is not waited for here."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Turn(Generic[T]):
+    """A call that waits for a thread."""
+
+    def __init__(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+        self._function, self._arguments = function, arguments
+        self._has_begun = self.is_given_up = False
+
+    def __call__(self) -> T:
+        self._has_begun = True
+        return self._function(*self._arguments)
+
+    def give_up(self, answer: "asyncio.Future[T]") -> None:
+        if not self._has_begun and not answer.done():
+            self.is_given_up = True
+            answer.cancel()
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
