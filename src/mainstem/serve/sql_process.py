@@ -244,10 +244,9 @@ class SqlProcess:
             BadQuery: as there; or the process took more than it may while this was one of its queries.
             IndexUnavailable: the process has ended meanwhile, not because of this query: ask again.
         """
-        end = monotonic() + seconds
+        end, left = monotonic() + seconds, seconds
         for _ in range(_TRIES):
             child = self._living(failing=True)
-            left = max(0.0, end - monotonic())
             asked = (sql, parameters, limit, left)
             try:
                 return child.ask("query", *asked, seconds=left + GRACE_SECONDS)  # type: ignore[no-any-return]
@@ -259,7 +258,8 @@ class SqlProcess:
                     ) from None
                 if ended.why == _STOPPED:  # perhaps by this one
                     break
-                if monotonic() >= end:
+                left = round(end - monotonic(), 1)
+                if left <= 0:
                     raise BadQuery(f"query: it took longer than {seconds:g} s") from None
         raise self._unavailable("it ended while it was asked")
 
