@@ -40,7 +40,7 @@ def test_an_index_that_is_closed_while_it_is_asked_is_unavailable():
             raise RuntimeError("DB already closed")
 
         with pytest.raises(IndexUnavailable, match="was closed while it was asked"):
-            await asked(Threads("it", 1, 1), closed)
+            await asked(Threads("it", 1, 1), 10.0, closed)
 
     asyncio.run(run())
 

@@ -39,7 +39,7 @@ def test_a_committed_index_of_another_shape_is_refused(tmp_path, kind, shape):
     directory = IndexDirectory.open(tmp_path, "kind", {})
     directory.committed()
     directory.close()
-    with pytest.raises(OtherShape, match=r"found format 1 kind \{\}"):
+    with pytest.raises(OtherShape, match=r"found format 2 kind \{\}"):
         IndexDirectory.open(tmp_path, kind, shape)
     IndexDirectory.open(tmp_path, "kind", {}).close()  # nobody holds it now
 

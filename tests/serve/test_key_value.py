@@ -178,7 +178,7 @@ def test_another_shape_is_refused_and_nothing_is_lost(tmp_path):
     changes = [Change(TOPIC, 0, 0, "1", {"a": 1, "b": ""})]
     fill(tmp_path, changes)
     for options in ({"columns": ("b", "a")}, {"versions": False}):
-        with pytest.raises(OtherShape, match="expected format 1 key-value"), opened(tmp_path, **options):
+        with pytest.raises(OtherShape, match="expected format 2 key-value"), opened(tmp_path, **options):
             pass
     with opened(tmp_path) as index:
         with pytest.raises(IndexInUse), opened(tmp_path):

@@ -243,7 +243,7 @@ def test_an_error_takes_back_all_that_is_pending(tmp_path, monkeypatch):
 def test_other_fields_need_an_index_of_their_own(tmp_path):
     with opened(tmp_path) as index:
         fill(index, [row(tailnum="x")])
-    with pytest.raises(OtherShape, match="expected format 1 search"), opened(tmp_path, FIELDS | {"dest": "text"}):
+    with pytest.raises(OtherShape, match="expected format 2 search"), opened(tmp_path, FIELDS | {"dest": "text"}):
         pass
     with opened(tmp_path) as index:
         assert index.search("x").total == 1

@@ -93,7 +93,7 @@ def test_no_query_takes_more_memory_than_it_may(tmp_path, monkeypatch, sql):
 def test_a_query_that_cannot_be_interrupted_ends_all_the_same_and_others_are_answered(tmp_path):
     with opened(tmp_path) as index, ThreadPoolExecutor(2) as threads:
         applied = fill(index)
-        other = threads.submit(index.query, "SELECT sum(range % 7) FROM range(3000000000)", seconds=60)
+        other = threads.submit(index.query, "SELECT sum(range % 7) FROM range(600000000)", seconds=60)
         began = monotonic()
         with pytest.raises(BadQuery, match=r"it took longer than 0\.2 s"):
             index.query(DEAF, seconds=0.2)
