@@ -1,5 +1,6 @@
 """The gateway as a process: its start, its end, and what happens when it is killed in mid-stream."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import httpx
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_topic
-from mainstem.client.writer import read_source
+from mainstem.client.writer import TransactionalWriter, read_source
 from mainstem.connect.gateway import Gateway, GatewayTakenOver
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.quarantine import quarantine_topic
@@ -62,6 +64,23 @@ def test_it_answers_health_and_stops_in_order(log_connection, gateway):
         answer = httpx.request(method, gateway.url + path)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert gateway.stop() == 0
+
+
+def test_who_waits_for_a_token_is_told_as_soon_as_it_stops(log_connection, gateway):
+    gateway.start()
+    with closing(TransactionalWriter(log_connection, f"fleet{uuid.uuid4().hex[:8]}")) as writer:
+        writer.open()
+        writer.begin()
+        writer.commit({"state": "streaming", "slot": "s", "lsn": 16})
+        ask = {"params": {"source": writer.source, "lsn": "1/0", "timeout": 300}, "timeout": 60}
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(httpx.get, f"{gateway.url}/token", **ask)
+            with contextlib.suppress(TimeoutError):  # until it is under way
+                asked.result(1)
+            began = time.monotonic()
+            assert gateway.stop() == 0
+            assert time.monotonic() - began < 8  # the server itself is patient for 10 s
+            assert (asked.result().status_code, asked.result().json()["error"]["code"]) == (503, "stopping")
 
 
 class Poster:
