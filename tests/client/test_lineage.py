@@ -203,6 +203,14 @@ def test_who_comes_late_and_hears_of_the_last_batches_only_waits_for_nothing_tha
         assert reaches(ends[topic], needed)
 
 
+def test_batches_that_say_where_they_wrote_alone_are_put_together(chain):
+    """As they were before each said where all of its output ends."""
+    chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {0: 4}}))
+    chain.see(Progress("enriched", "1", 1, {"flights": {0: 20}}, {}, {"enriched": {1: 3}}))
+    assert chain.needed("enriched", {"flights": {0: 20}}) == {0: 4, 1: 3}
+    assert chain.seen("enriched", {0: 4, 1: 3})["flights"] == {0: 20}
+
+
 def test_a_version_that_is_retired_makes_nothing_any_more(chain):
     job, entry = entry_of("enriched", retired=["1"])
     chain.see_job(job, entry | {"versions": {}})

@@ -2,11 +2,13 @@
 
 import threading
 
+import msgspec
 import pytest
 
 from mainstem.client.append import append
 from mainstem.client.catalog import read_catalog
-from mainstem.client.internal import job_key
+from mainstem.client.internal import PROGRESS, job_key
+from mainstem.client.progress import Progress
 from mainstem.core import UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.process import splice as splice_module
@@ -67,6 +69,15 @@ def test_without_one_the_batch_before_is_taken_where_that_is_wanted(
     assert "--at-least-once" in error.value.hint
     found = seam(log_connection, tmp_path, job, at_least_once=True)
     assert (found.ends[f"{job}.v2"], found.repeated) == ({0: start}, repeated)
+
+
+def test_batches_that_say_where_they_wrote_alone_are_put_together(log_connection, tmp_path, job):
+    """As they were before each said where all of its output ends."""
+    for number, (position, ends) in enumerate([(3, {0: 3}), (5, {})]):
+        progress = Progress(job, "2", number, {"orders": {0: position}}, {}, {f"{job}.v2": ends})
+        append(log_connection, PROGRESS, [(job_key(job, "2").encode(), msgspec.json.encode(progress))])
+    found = seam(log_connection, tmp_path, job)
+    assert (found.ends[f"{job}.v2"], found.repeated) == ({0: 3}, 0)
 
 
 def test_a_version_that_has_read_nothing_gives_way_at_the_start(log_connection, tmp_path):

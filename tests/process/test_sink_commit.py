@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from mainstem.client import Connection, TransactionFailed, reader
+from mainstem.client.append import append
 from mainstem.client.internal import COMMITS, PROGRESS, job_key
 from mainstem.client.progress import Output, Progress, Written, read_marker
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
@@ -110,6 +111,15 @@ def test_counts_and_hashes_are_cumulative_also_over_a_restart(job):
     twice = fingerprint_sum(ROWS + ROWS[:1])
     assert marker.written == {job.output: {0: Written(4, twice), 1: Written(2, fingerprint_sum(ROWS[1:]))}}
     assert set(marker.outputs[job.output]) == {0, 1}
+
+
+def test_a_marker_of_before_its_ends_were_kept_gets_them_where_it_is_gone_on_from(job):
+    marker = job.run(job.start(), 0, {0: ROWS, 1: ROWS[:1]})
+    told = msgspec.structs.replace(marker, ends={})
+    append(job.connection, COMMITS, [(job_key(job.name, "v1").encode(), msgspec.json.encode(told))])
+    after = job.run(job.start(), 1, {1: ROWS[:1]}).ends[job.output]
+    assert after[0] >= 3  # that of its transaction's marker, as like as not
+    assert set(after) >= {0, 1}
 
 
 def test_where_its_outputs_end_is_said_of_every_partition_also_of_one_that_is_quiet(job):

@@ -144,6 +144,7 @@ def test_a_query_that_is_none_says_why_in_one_line(tmp_path, query):
         "(" * 60_000,  # the parser ends the process
         "NOT " * 15_000 + "x",  # takes minutes
         "(" * (DEEPEST + 1) + "x" + ")" * (DEEPEST + 1),
+        "'\"' " + "(" * (DEEPEST + 1),  # the engine knows other quotes, too
         "x" * (MOST_WORDS + 1),
         "é" * (MOST_WORDS // 2 + 1),
     ],
@@ -159,7 +160,7 @@ def test_a_query_that_is_too_long_or_too_deep_is_not_read(tmp_path, query):
     "query",
     [
         "(" * DEEPEST + "one" + ")" * DEEPEST,
-        f'one OR "{"(" * 100}"',
+        f'one OR "{"(" * DEEPEST}"',
         "one OR " * 280 + "x",
         "one AND (" * DEEPEST + "one" + ")" * DEEPEST,
         "one* " * 400,

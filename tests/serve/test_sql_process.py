@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mainstem.core import UserError
 from mainstem.serve import BadQuery, Change, IndexInUse, IndexUnavailable, OtherShape, sql_process
 from mainstem.serve.columns import TableShape
-from mainstem.serve.errors import UnfitChanges
+from mainstem.serve.errors import IndexDamaged, UnfitChanges
 from mainstem.serve.sql import SqlIndex
 from mainstem.serve.sql_process import SqlProcess
 from tests.serve.support import TOPIC, applied_after
@@ -229,3 +229,50 @@ def test_it_ends_with_the_process_that_asks_it(tmp_path):
     child.wait(30)
     with opened(tmp_path):
         pass
+
+
+def nested(levels):
+    found = 1
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+def test_what_cannot_be_told_to_the_process_is_the_askers_error_and_ends_nothing(tmp_path):
+    with opened(tmp_path) as index:
+        fill(index)
+        child = index._child
+        with pytest.raises(BadQuery, match="the parameters cannot be told"):
+            index.query("SELECT ?", [nested(50_000)], seconds=0.01)
+        changes = [Change(TOPIC, 0, 3 + n, None, {"a": n, "b": nested(50_000) if n == 1 else "x"}) for n in range(3)]
+        with pytest.raises(UnfitChanges) as unfit:
+            index.apply(changes, applied_after(changes))
+        assert list(unfit.value.reasons) == [1]
+        assert not child._asked
+        assert count(index) == 3
+        assert index._child is child
+
+
+def test_an_answer_that_cannot_be_told_is_the_askers_error_and_ends_nothing(tmp_path):
+    with opened(tmp_path) as index:
+        fill(index)
+        child = index._child
+        with pytest.raises(BadQuery, match="the answer cannot be told"):
+            index.query(f"SELECT {'[' * 700}1{']' * 700}", seconds=30)
+        assert count(index) == 3
+        assert index._child is child
+
+
+def test_files_at_which_the_engine_ends_its_process_count_as_damaged(tmp_path, monkeypatch):
+    with opened(tmp_path) as index:
+        fill(index)
+        monkeypatch.setattr(sql_process._Child, "ask", lambda child, *_, **__: ended(child))
+        kill(index)
+        with pytest.raises(IndexDamaged, match="its process ended 3 times while it was opened"):
+            index.apply([], applied_after([]))
+
+
+def ended(child):
+    child.process.kill()
+    child.wait()
+    raise sql_process._Ended("")

@@ -61,8 +61,11 @@ class _Writer:
     def add(self, progress: Progress) -> None:
         if progress.batch <= self.last:  # it was in what a restart began with
             return
+        # Batches of before each said where all of its output ends say it of what they wrote to.
+        before = self.batches[-1].ends if self.batches else {}
+        ends = furthest({self.output: before}, {self.output: progress.ends.get(self.output, {})})[self.output]
         self.last = progress.batch
-        self.batches.append(_Batch(progress.basis, progress.tables, progress.ends.get(self.output, {})))
+        self.batches.append(_Batch(progress.basis, progress.tables, ends))
         if len(self.batches) >= 2 * KEPT_BATCHES:
             del self.batches[:-KEPT_BATCHES]
 

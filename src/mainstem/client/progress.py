@@ -11,6 +11,7 @@ import msgspec
 from mainstem.client.compacted import decode_state, read_compacted, read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS, job_key
+from mainstem.client.topics import end_offsets, list_topics
 from mainstem.records.fingerprint import MODULUS
 
 NextOffsets = dict[str, dict[int, int]]
@@ -94,6 +95,20 @@ class Marker(msgspec.Struct, frozen=True):
         0  # up to which the batch was told that all has come, in ms since 1970: its watermark and the delay
     )
     ends: NextOffsets = {}  # of its outputs: after the last record that this version has written to a partition
+
+
+def with_ends(connection: Connection, marker: Marker) -> Marker:
+    """The same; of one of before `ends` were kept, with where its outputs end now: that is no less.
+
+    Raises:
+        BrokerUnavailable: the log does not answer.
+    """
+    if marker.ends or not marker.written:
+        return marker
+    existing = list_topics(connection)
+    return msgspec.structs.replace(
+        marker, ends={topic: end_offsets(connection, topic) for topic in marker.written if topic in existing}
+    )
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -9,7 +9,6 @@ last batch ended; of the one that comes some batch may end there, too. Where non
 before: what lies between is there by both versions.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from mainstem.client.basis import reaches
+from mainstem.client.basis import furthest, reaches
 from mainstem.client.catalog import TopicEntry, current_versions, entries, topic_entries
 from mainstem.client.compacted import decode_state
 from mainstem.client.connection import Connection
@@ -89,18 +88,21 @@ def held_seams(
     """
     jobs = {job: (now.current[job], targets[job]) for job in spliced_streams(now.catalog, targets)}
     driven = {job: each for job, each in jobs.items() if all(is_driven(data, job, version) for version in each)}
+    seams = {
+        job: _of_stopped(connection, job, *versions, at_least_once=at_least_once)
+        for job, versions in jobs.items()
+        if job not in driven
+    }
     with ExitStack() as stack:
-        seams: dict[str, Seam] = {}
         if driven:
             try:
-                seams = _of_held(connection, stack.enter_context(held_at_one_position(data, driven)), driven)
+                seams |= _of_held(connection, stack.enter_context(held_at_one_position(data, driven)), driven)
             except NotLanded as error:
                 if not at_least_once:
                     raise NotLanded(f"{error}; {_why(now, driven)}", hint=_what_helps(driven)) from error
-                driven = {}
-        for job, (current, target) in jobs.items():
-            if job not in driven:
-                seams[job] = _of_stopped(connection, job, current, target, at_least_once=at_least_once)
+                seams |= {
+                    job: _of_stopped(connection, job, *versions, at_least_once=True) for job, versions in driven.items()
+                }
         yield seams
 
 
@@ -125,7 +127,7 @@ def _of_held(
 
 
 def _of_stopped(connection: Connection, job: str, current: str, target: str, *, at_least_once: bool) -> Seam:
-    now = look(connection, decided=True)
+    now = look(connection)  # what it has begun to commit is part of what it wrote
     if now.windows_by(job, current) or now.windows_by(job, target):
         raise NoSeam(
             f"job {job_key(job, current)} does not run, and has windows open that {_why(now, {job: (current, target)})}",
@@ -133,36 +135,39 @@ def _of_stopped(connection: Connection, job: str, current: str, target: str, *, 
         )
     old, new = _outputs(now, job, (current, target))
     stopped = now.basis(job, current)
-    batches = _batches(connection, job, target)
-    before = bisect_left(batches, True, key=lambda each: not _within(each.basis, stopped))
-    covers = bisect_left(batches, True, key=lambda each: _within(stopped, each.basis))
     start = dict.fromkeys(now.ends.get(new, {}), 0)
-    ends = [start, *(start | each.ends.get(new, {}) for each in batches)]  # before the first batch, after each
-    is_exact = covers < before or not any(offset for each in stopped.values() for offset in each.values())
-    is_covered = covers < len(batches)
-    repeated = sum(ends[covers + 1 if is_covered else covers].values()) - sum(ends[before].values())
+    end = first = start  # after the last batch within, and after the first that goes as far
+    is_exact = not any(offset for each in stopped.values() for offset in each.values())
+    is_covered = False
+    for batch in _batches(connection, job, target):
+        first = furthest({new: first}, {new: batch.ends.get(new, {})})[new]
+        is_covered = _within(stopped, batch.basis)
+        if _within(batch.basis, stopped):
+            end, is_exact = first, is_exact or is_covered
+        elif is_covered:
+            break
+    repeated = sum(first.values()) - sum(end.values())
     if not (is_exact or at_least_once or (is_covered and not repeated)):
         raise NoSeam(
             f"job {job_key(job, current)} does not run, and no batch of version {target} ends where it stopped; "
             f"{_why(now, {job: (current, target)})}",
             hint=_what_helps({job: (current, target)}),
         )
-    return Seam({current: now.batch(job, current)}, {old: now.end(old), new: ends[before]}, 0 if is_exact else repeated)
+    return Seam({current: now.batch(job, current)}, {old: now.end(old), new: end}, 0 if is_exact else repeated)
 
 
 def _outputs(now: Look, job: str, versions: Iterable[str]) -> list[str]:
     return [str(now.about(job, version)["output"]) for version in versions]
 
 
-def _batches(connection: Connection, job: str, version: str) -> list[Progress]:
+def _batches(connection: Connection, job: str, version: str) -> Iterator[Progress]:
     """All of a version, in their order."""
-    key, found = job_key(job, version).encode(), []
-    starts = start_offsets(connection, PROGRESS)
+    key, starts = job_key(job, version).encode(), start_offsets(connection, PROGRESS)
     with CommittedReader(connection, PROGRESS, starts, deleted="earliest", decided=True) as reader:
         for messages in reader:
-            records = ((message.key(), message.value()) for message in messages)
-            found += [decode_state(PROGRESS, key, value, Progress) for each, value in records if each == key and value]
-    return found
+            for message in messages:
+                if message.key() == key and message.value():
+                    yield decode_state(PROGRESS, key, message.value(), Progress)
 
 
 def _within(inner: NextOffsets, outer: NextOffsets) -> bool:

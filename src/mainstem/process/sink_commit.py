@@ -26,6 +26,7 @@ from mainstem.client.progress import (
     add_written,
     merge_positions,
     read_marker,
+    with_ends,
 )
 from mainstem.client.transaction import SharedTransaction, Ticket, TransactionWriter
 from mainstem.core import Clock, MainstemError, SystemClock, TopicPartition
@@ -108,7 +109,8 @@ class BatchCommitter:
         if found is not None:
             check_owner(found, self._checkpoint.started())
         self._transaction.fence()
-        self.marker = read_marker(self._connection, self.job.job, self.job.version, linearizable=True)
+        marker = read_marker(self._connection, self.job.job, self.job.version, linearizable=True)
+        self.marker = marker and with_ends(self._connection, marker)
         self._trace("marker_read")
         return self.marker
 

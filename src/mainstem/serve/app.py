@@ -257,10 +257,6 @@ class App:
     async def _wait(self, request: Request, view: View, wait: Coroutine[Any, Any, T], basis: Basis) -> T:
         try:
             seconds = wait_seconds(request.query_params.get("timeout"))
-        except UserError:
-            wait.close()
-            raise
-        try:
             async with self._leaving.bounded(seconds):
                 return await wait
         except TimeoutError:
@@ -268,6 +264,8 @@ class App:
                 f"view {view.name}: not as far as the token after {seconds:g} s: {self._node.how_far(view, basis)}",
                 hint="ask again; `mainstem status` shows what is behind",
             ) from None
+        finally:
+            wait.close()  # where it has not begun
 
     async def _at(self, request: Request, build: Build) -> dict[int, int] | None:
         """The position of `?at=`, a token or `partition:offset,…`; the index has reached it on return."""

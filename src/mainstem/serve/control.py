@@ -15,7 +15,7 @@ from mainstem.client.catalog import CURRENT
 from mainstem.client.compacted import decode_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, PROGRESS
-from mainstem.client.progress import Marker, Progress, read_markers
+from mainstem.client.progress import Marker, Progress, read_markers, with_ends
 from mainstem.client.reader import arrived, committed_consumer, is_record
 from mainstem.client.topics import end_offsets, start_offsets
 from mainstem.core import CorruptData, MainstemError
@@ -57,7 +57,7 @@ def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threa
     missing = {topic: end_offsets(connection, topic)[0] for topic in (CATALOG, PROGRESS)}
     starts = {topic: start_offsets(connection, topic)[0] for topic in (CATALOG, PROGRESS)}
     starts[PROGRESS] = max(starts[PROGRESS], missing[PROGRESS] - _PROGRESS_RECORDS)
-    markers = [*read_markers(connection).values()]
+    markers = [with_ends(connection, marker) for marker in read_markers(connection).values()]
     position = starts[CATALOG]
     consumer = committed_consumer(connection, "mainstem.control", deleted="earliest", wait_ms=50)
     try:

@@ -1,6 +1,6 @@
 """The directory of an index: whose it is, and what an engine's failure means.
 
-    index.json   {"format": 1, "kind": …, "shape": …, "committed": true|false}
+    index.json   {"format": 2, "kind": …, "shape": …, "committed": true|false}
     lock         held by the process that has it open
     index/       the engine's own files
 

@@ -22,6 +22,7 @@ from typing import Any
 from mainstem.core.errors import MainstemError
 from mainstem.core.process import ParentGone, die_with_parent
 from mainstem.serve.columns import TableShape
+from mainstem.serve.errors import BadQuery
 from mainstem.serve.index import Applied, Change
 from mainstem.serve.sql import Answer, SqlIndex
 
@@ -58,8 +59,13 @@ class Child:
         except BaseException as raised:
             error = _told(raised)
         stopped = self._index is not None and self._index.failure is not None
+        try:
+            told = pickle.dumps((number, result, error, stopped), pickle.HIGHEST_PROTOCOL)
+        except Exception as raised:  # a list of lists of lists
+            failure = BadQuery(f"query: the answer cannot be told: {' '.join(str(raised).split())}")
+            told = pickle.dumps((number, None, failure, stopped))
         with contextlib.suppress(OSError), self._sending:
-            self._connection.send((number, result, error, stopped))
+            self._connection.send_bytes(told)
 
     @property
     def _opened(self) -> SqlIndex:

@@ -10,6 +10,7 @@ for the queries that may have been to blame.
 import contextlib
 import itertools
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
@@ -26,11 +26,14 @@ from typing import Any
 import msgspec
 
 from mainstem.core.errors import MainstemError
+from mainstem.core.logging import get_logger
 from mainstem.core.process import PARENT, start_child
 from mainstem.serve.columns import TableShape
-from mainstem.serve.errors import BadQuery, IndexDamaged, IndexUnavailable
+from mainstem.serve.errors import BadQuery, IndexDamaged, IndexUnavailable, UnfitChanges
 from mainstem.serve.index import Applied, Change
 from mainstem.serve.sql import Answer
+
+log = get_logger()
 
 EXTRA_BYTES = 768 << 20
 """Beside the memory of the queries: the engine and its libraries (150 MB), batches that are applied, and answers."""
@@ -41,6 +44,8 @@ _LOOK_SECONDS = 0.02
 _CLOSE_SECONDS = 5.0
 _TRIES = 3
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_UNTOLD = (pickle.PicklingError, AttributeError, RecursionError, TypeError, ValueError)
+"""What telling ends in that which nests too deep, or is nothing that other processes know."""
 _TIME, _MEMORY, _STOPPED = "time", "memory", "stopped"
 
 
@@ -101,16 +106,18 @@ class _Child:
         """What it answers; after `seconds` it is killed.
 
         Raises:
-            _Ended: there is no answer; the rest as the index does.
+            _Ended: there is no answer.
+            _UNTOLD: the arguments cannot be told; the rest as the index does.
         """
         number, asked = next(self._numbers), _Asked(Future(), method, monotonic() + seconds)
+        told = pickle.dumps((number, method, arguments), pickle.HIGHEST_PROTOCOL)  # what cannot be told is not asked
         with self._changing:
             if self._over.is_set():
                 raise _Ended(self._why or _STOPPED)
             self._asked[number] = asked
         self._busy.set()
         with contextlib.suppress(OSError), self._sending:  # it has ended: `_read` finds that, too
-            self._connection.send((number, method, arguments))
+            self._connection.send_bytes(told)
         return asked.answer.result()
 
     def kill(self, why: str) -> None:
@@ -127,6 +134,9 @@ class _Child:
                 number, result, error, stopped = self._connection.recv()
             except (EOFError, OSError):
                 break
+            except Exception:  # else those who wait would do so for ever
+                log.exception("sql_answer_unread", pid=self.process.pid)
+                break
             if stopped:  # the engine answers nothing more until it is opened again
                 self.kill(_STOPPED)
             with self._changing:
@@ -141,7 +151,8 @@ class _Child:
             self._over.set()
             left = list(self._asked.values())
         self._busy.set()
-        self._connection.close()
+        with self._sending:
+            self._connection.close()
         for each in left:
             each.answer.set_exception(_Ended(self._why or _STOPPED))
 
@@ -228,6 +239,8 @@ class SqlProcess:
                     child.ask("apply", told, applied)
                     self._applied = applied
                     return
+        except _UNTOLD as error:
+            raise UnfitChanges(_untold(told) or {0: f"it cannot be told: {error}"}) from error
         finally:
             self._applying = None
         raise self._unavailable("it ended again and again while changes were applied")
@@ -250,6 +263,8 @@ class SqlProcess:
             asked = (sql, parameters, limit, left)
             try:
                 return child.ask("query", *asked, seconds=left + GRACE_SECONDS)  # type: ignore[no-any-return]
+            except _UNTOLD as error:
+                raise BadQuery(f"query: the parameters cannot be told: {' '.join(str(error).split())}") from error
             except _Ended as ended:
                 if ended.why == _MEMORY:
                     raise BadQuery(
@@ -274,11 +289,13 @@ class SqlProcess:
             child = self._child
         if child is None or child.is_over:
             return
-        if not child.is_asked:
-            with contextlib.suppress(_Ended, FutureTimeout, MainstemError):
-                child.ask("close", seconds=_CLOSE_SECONDS)
-        child.kill(_STOPPED)
-        child.wait()
+        try:
+            if not child.is_asked:
+                with contextlib.suppress(_Ended, MainstemError):
+                    child.ask("close", seconds=_CLOSE_SECONDS)
+        finally:
+            child.kill(_STOPPED)
+            child.wait()
 
     def _retried(self, method: str, *arguments: Any, removing: Path | None = None) -> None:
         for _ in range(_TRIES):
@@ -307,8 +324,15 @@ class SqlProcess:
             return self._child
 
     def _opened(self) -> _Child:
+        for _ in range(_TRIES):
+            with contextlib.suppress(_Ended):
+                return self._started()
+        # The engine ends the process where its files are such that it cannot go on.
+        raise IndexDamaged(f"{self.path}: its process ended {_TRIES} times while it was opened")
+
+    def _started(self) -> _Child:
         child = _Child()
-        with self._ended_with(child):
+        with _ended_with(child):
             found, memory = child.ask("open", self.path, self._tables, self._memory, self._threads, self._spill_bytes)
             for tables in self._extended:
                 child.ask("extend", tables)
@@ -320,19 +344,29 @@ class SqlProcess:
         self._applied = found
         return child
 
-    @contextlib.contextmanager
-    def _ended_with(self, child: _Child) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            child.kill(_STOPPED)
-            child.wait()
-            if isinstance(error, _Ended):
-                raise self._unavailable("it ended while it was opened") from None
-            raise
-
     def _unavailable(self, why: str) -> IndexUnavailable:
         return IndexUnavailable(f"{self.path}: the process of the index: {why}", hint="ask again")
+
+
+@contextlib.contextmanager
+def _ended_with(child: _Child) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        child.kill(_STOPPED)
+        child.wait()
+        raise
+
+
+def _untold(changes: Sequence[tuple[Any, ...]]) -> dict[int, str]:
+    """Which changes cannot be told, and why."""
+    found = {}
+    for place, each in enumerate(changes):
+        try:
+            pickle.dumps(each)
+        except _UNTOLD as error:
+            found[place] = f"it cannot be told: {' '.join(str(error).split())}"
+    return found
 
 
 def _held(pid: int) -> int:
