@@ -88,3 +88,19 @@ def test_who_is_overtaken_for_too_long_is_told_that_nothing_is_changed(connectio
     with pytest.raises(BrokerUnavailable, match="others have changed it at the same time"):
         change_catalog(connection, overtaken, clock=clock)
     assert read_catalog(connection)[key] == {"versions": {"2": {}}}
+
+
+def test_what_took_too_long_between_its_look_and_its_end_begins_again(connection, name, monkeypatch):
+    monkeypatch.setattr(module, "TRANSACTION_MS", 1_000)
+    key, commit, tries = f"job:{name}", SharedTransaction.commit, []
+
+    def slow(transaction, counts):
+        tries.append(counts)
+        if len(tries) == 1:  # as a process that was stopped: it returns when the broker has aborted what was open
+            read_catalog(connection, linearizable=True)
+        commit(transaction, counts)
+
+    monkeypatch.setattr(SharedTransaction, "commit", slow)
+    change_catalog(connection, adding(key, "1"))
+    assert read_catalog(connection)[key] == {"versions": {"1": {}}}
+    assert len(tries) == 2

@@ -15,7 +15,7 @@ from typing import Any
 
 from mainstem.client.catalog import encoded, read_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, Fenced, IdentityLost
+from mainstem.client.errors import BrokerUnavailable, Fenced, TransactionFailed
 from mainstem.client.internal import CATALOG, CATALOG_TRANSACTIONAL_ID
 from mainstem.client.transaction import SharedTransaction
 from mainstem.core import Clock, MainstemError, SystemClock, TopicPartition
@@ -54,7 +54,7 @@ def change_catalog(
         while True:
             try:
                 return _change(connection, transaction, change, clock)
-            except (Fenced, IdentityLost) as error:
+            except (Fenced, TransactionFailed) as error:  # of neither anything is ever visible
                 if clock.monotonic() >= deadline:
                     raise BrokerUnavailable(
                         f"{CATALOG}: others have changed it at the same time for {PATIENCE_SECONDS:.0f} s; "
