@@ -7,17 +7,12 @@ from mainstem.process.another_version import before_it_is_retired, instead_of_re
 from mainstem.process.reprocess import reprocess
 from mainstem.process.retire import retire
 from mainstem.process.versions import Fixed, assignments, write_fixed
-
-JOBS = 'from mainstem.process import stream, topic\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return a\n'
+from tests.support.versions import write_project_of_one_job
 
 
 @pytest.fixture
 def project(tmp_path):
-    directory = tmp_path / "project"
-    directory.mkdir()
-    (directory / "mainstem.toml").write_text("")
-    (directory / "jobs.py").write_text(JOBS)
-    return directory
+    return write_project_of_one_job(tmp_path / "project")
 
 
 @pytest.fixture

@@ -23,18 +23,12 @@ from mainstem.process.versions import (
     version_of,
     write_fixed,
 )
-from tests.support.versions import write_read, write_versions
-
-JOBS = 'from mainstem.process import stream, topic\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return a\n'
+from tests.support.versions import ONE_JOB, write_project_of_one_job, write_read, write_versions
 
 
 @pytest.fixture
 def project(tmp_path):
-    directory = tmp_path / "project"
-    directory.mkdir()
-    (directory / "mainstem.toml").write_text("")
-    (directory / "jobs.py").write_text(JOBS)
-    return directory
+    return write_project_of_one_job(tmp_path / "project")
 
 
 @pytest.fixture
@@ -42,7 +36,7 @@ def data(project, tmp_path):
     """Where version 1 was started from the code as it was; it was edited since."""
     sha = freeze(project, tmp_path / "data", ManualClock()).sha
     write_fixed(tmp_path / "data" / "jobs" / "job@1", Fixed("job", "1", sha, {}, "b", 1, 4))
-    (project / "jobs.py").write_text(JOBS + "# edited\n")
+    (project / "jobs.py").write_text(ONE_JOB + "# edited\n")
     return tmp_path / "data"
 
 
@@ -53,7 +47,7 @@ def test_the_next_version_is_started_from_the_code_of_now(project, data):
     assert is_bound(data, "job", "2")
     assert version_of(data, "job", load_project(project).job_config("job")) == "2"
     assert edited(load_project(project), data, sha) == []
-    (project / "jobs.py").write_text(JOBS + "# edited again\n")  # the copy is run, not this
+    (project / "jobs.py").write_text(ONE_JOB + "# edited again\n")  # the copy is run, not this
     old, new = sorted(assignments(project, data, ManualClock()), key=lambda each: each.jobs)
     assert (old.jobs, new.jobs, new.sha) == ((("job", "1"),), (("job", "2"),), sha)
     assert reprocess(None, project, data, "job").version == "3"
@@ -92,7 +86,7 @@ def test_no_number_is_given_twice(project, data, log_connection):
         barrier.wait()
         found.append(reprocess(None, project, data, "job", anyway=True).version)
 
-    (project / "jobs.py").write_text(JOBS + "# once more\n")
+    (project / "jobs.py").write_text(ONE_JOB + "# once more\n")
     threads = [Thread(target=ask) for _ in range(2)]
     for each in threads:
         each.start()

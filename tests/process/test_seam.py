@@ -131,7 +131,7 @@ def test_a_plain_consumer_goes_on_there(log_connection, tmp_path, job, monkeypat
         )
         with pytest.raises(UserError, match=r"is current, and topic .* is spliced from it"):
             retire(log_connection, tmp_path, job, "1", tmp_path, force=True)
-        cutover(log_connection, tmp_path, {job: "2"}, Waiting(at_least_once=True, tell=told.append))
+        cutover(log_connection, tmp_path, {job: "2"}, Waiting(tell=told.append), at_least_once=True)
         write(log_connection, job, ("late", "one"))  # of the version that readers have left
         wait_until(lambda: len(records(log_connection, splice.name)) >= 9, "it goes on with version 2")
     finally:

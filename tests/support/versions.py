@@ -23,6 +23,17 @@ def write_small_project(directory):
     return directory
 
 
+ONE_JOB = 'from mainstem.process import stream, topic\na = topic("a")\n@stream(to="b")\ndef job(a):\n    return a\n'
+
+
+def write_project_of_one_job(directory):
+    """`jobs.py` with `ONE_JOB`, and no settings."""
+    directory.mkdir()
+    (directory / "mainstem.toml").write_text("")
+    (directory / "jobs.py").write_text(ONE_JOB)
+    return directory
+
+
 def write_versions(connection, job, versions=("1", "2"), *, source="orders", code="c0de", windows_by=""):
     """The catalog's entry of a job: each version reads `source`, of one partition; the first one is current."""
     ensure_internal_topics(connection)

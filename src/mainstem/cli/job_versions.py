@@ -188,10 +188,10 @@ def cutover(
     connection = target.connect()
     if not yes:
         check_targets(connection, target.directory, targets)
-        moves = ", ".join(f"{job} to version {wanted}" for job, wanted in targets.items())
-        confirm(f"move readers of {moves}?")
-    waiting = _waiting(target, timeout, at_least_once=at_least_once)
-    _say(cutover(connection, target.directory, targets, waiting), target, as_json=as_json)
+        asked = ", ".join(f"{job} to version {wanted}" for job, wanted in targets.items())
+        confirm(f"move readers of {asked}?")
+    moves = cutover(connection, target.directory, targets, _waiting(target, timeout), at_least_once=at_least_once)
+    _say(moves, target, as_json=as_json)
 
 
 @click.command(short_help="Move readers of jobs back.")
@@ -211,7 +211,7 @@ def revert(name: str, others: tuple[str, ...], timeout: float, as_json: bool, ta
     _say(moves, target, as_json=as_json)
 
 
-def _waiting(target: Target, timeout: float, *, at_least_once: bool = False) -> "Waiting":
+def _waiting(target: Target, timeout: float) -> "Waiting":
     from mainstem.process.cutover import Waiting
     from mainstem.standalone.tasks import failed_jobs
 
@@ -219,7 +219,6 @@ def _waiting(target: Target, timeout: float, *, at_least_once: bool = False) -> 
         timeout_seconds=timeout,
         failed=lambda: failed_jobs(target.tasks),
         tell=lambda line: click.echo(line, err=True),
-        at_least_once=at_least_once,
     )
 
 

@@ -72,7 +72,6 @@ class Waiting(msgspec.Struct, frozen=True):
         timeout_seconds: then it is given up.
         failed: why versions do not run, by `<job>@<version>`, of those that do not.
         tell: is called with a line when there is something new to wait for, or to know.
-        at_least_once: of a spliced stream whose current version does not run, records may come twice.
         clock: what the time is measured with.
         pause: waits so many seconds.
     """
@@ -80,7 +79,6 @@ class Waiting(msgspec.Struct, frozen=True):
     timeout_seconds: float = TIMEOUT_SECONDS
     failed: Callable[[], Mapping[str, str]] = dict
     tell: Callable[[str], None] = lambda _: None
-    at_least_once: bool = False
     clock: Clock = SystemClock()
     pause: Callable[[float], object] = time.sleep
 
@@ -88,7 +86,14 @@ class Waiting(msgspec.Struct, frozen=True):
 PATIENT = Waiting()
 
 
-def cutover(connection: Connection, data: Path, targets: Mapping[str, str], waiting: Waiting = PATIENT) -> Moves:
+def cutover(
+    connection: Connection,
+    data: Path,
+    targets: Mapping[str, str],
+    waiting: Waiting = PATIENT,
+    *,
+    at_least_once: bool = False,
+) -> Moves:
     """Make these versions of jobs current, all at once.
 
     Args:
@@ -96,6 +101,7 @@ def cutover(connection: Connection, data: Path, targets: Mapping[str, str], wait
         data: the data directory that they were started from; `mainstem up` may hold it.
         targets: version by job.
         waiting: for those that are not ready.
+        at_least_once: plain consumers of a spliced stream whose current version does not run may read records twice.
 
     Raises:
         UserError: one was never started, was retired, is current, or has failed.
@@ -103,7 +109,7 @@ def cutover(connection: Connection, data: Path, targets: Mapping[str, str], wait
         NoSeam, NotLanded: plain consumers of a splice could not be given each record once; nothing is changed.
         Overtaken: another command was faster; nothing is changed.
     """
-    return _move(connection, data, lambda _: targets, waiting)
+    return _move(connection, data, lambda _: targets, waiting, at_least_once=at_least_once)
 
 
 def revert(
@@ -168,7 +174,14 @@ def check_targets(connection: Connection, data: Path, targets: Mapping[str, str]
         _check_can_move(now, data, job, version)
 
 
-def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[str, str]], waiting: Waiting) -> Moves:
+def _move(
+    connection: Connection,
+    data: Path,
+    choose: Callable[[Look], Mapping[str, str]],
+    waiting: Waiting,
+    *,
+    at_least_once: bool = False,
+) -> Moves:
     now = look(connection)
     targets = choose(now)
     for job, version in targets.items():
@@ -177,7 +190,7 @@ def _move(connection: Connection, data: Path, choose: Callable[[Look], Mapping[s
     pins = {job: Pin(now, job, current[job]) for job in targets}
     wait_until_read(connection, targets, pins, waiting)
     _wait_for_splices(connection, now, spliced_streams(now.catalog, targets), waiting)
-    with held_seams(connection, data, now, targets, at_least_once=waiting.at_least_once) as seams:
+    with held_seams(connection, data, now, targets, at_least_once=at_least_once) as seams:
         for job, seam in seams.items():
             if seam.repeated:
                 waiting.tell(f"job {job}: plain consumers read up to {seam.repeated:,} records twice")
