@@ -91,6 +91,25 @@ def test_nobody_has_seen_anything_beyond_the_upper_bound(fleet, tmp_path, monkey
         assert upper == records == {fleet.planes: {p: end for p, end in position[fleet.planes].items() if end}}
 
 
+def test_large_records_are_applied_in_parts(fleet, tmp_path, monkeypatch):
+    """Decoded they take a multiple of their bytes."""
+    monkeypatch.setattr(keeper, "_MOST_BYTES", 2000)
+    sizes, apply = [], KeyValueIndex.apply
+
+    def applied(index, changes, to):
+        sizes.append(len(changes))
+        apply(index, changes, to)
+
+    monkeypatch.setattr(KeyValueIndex, "apply", applied)
+    basis = fleet.write(fleet.planes, *((f"N{n}", "x" * 500, n) for n in range(100)))
+    with Kept(fleet, tmp_path) as kept:
+        kept.wait(basis)
+    assert max(sizes) == 4
+    rows, found = rows_of(tmp_path)
+    assert rows == {f"N{n}": n for n in range(100)}
+    assert sum(each.rows for each in found.reads[fleet.planes].values()) == 100
+
+
 def test_a_topic_that_is_not_there_is_waited_for(fleet, tmp_path):
     delete(fleet.connection, [fleet.planes])
     with Kept(fleet, tmp_path) as kept:

@@ -301,6 +301,12 @@ def test_no_query_is_too_deep_for_its_time_and_the_stack(tmp_path, what):
         assert rows(index, f"SELECT a FROM {TOPIC}") == [(1,)]
 
 
+def elsewhere(statement: str) -> str:
+    """A call that runs a statement on a connection of its own."""
+    text = statement.replace("'", "''")
+    return f"json_execute_serialized_sql(json_serialize_sql('{text}'))"
+
+
 def attacks(file: str) -> list[str]:
     """What a query must not do; `file` is there, and must not be read, written or found."""
     return [
@@ -354,6 +360,15 @@ def attacks(file: str) -> list[str]:
         "WITH x AS (DELETE FROM t RETURNING *) SELECT * FROM x",
         "WITH x AS (INSERT INTO t (a) VALUES (9) RETURNING *) SELECT * FROM x",
         "WITH x AS (UPDATE t SET a = 9 RETURNING *) SELECT * FROM x",
+        *("SELECT * FROM " + elsewhere(statement) for statement in (
+            "SELECT 7", "WITH x AS (DELETE FROM t RETURNING *) SELECT * FROM x",
+            "WITH x AS (UPDATE mainstem.applied SET state = 'x' RETURNING *) SELECT * FROM x",
+        )),
+        f"EXPLAIN ANALYZE SELECT * FROM {elsewhere('SELECT 7')}",
+        f"SELECT (SELECT count(*) FROM system.main.{elsewhere('SELECT 7').upper()})",
+        "SELECT * FROM query('SELECT * FROM json_exec' || 'ute_serialized_sql(json_serialize_sql(''SELECT 7''))')",
+        "SELECT * FROM checkpoint()",
+        "SELECT * FROM truncate_duckdb_logs()",
         "EXPLAIN ANALYZE DELETE FROM t",
         "EXPLAIN ANALYZE UPDATE mainstem.applied SET state = NULL",
         "PREPARE p AS DELETE FROM t",
@@ -391,6 +406,17 @@ def test_no_query_reads_files_or_writes_or_sets(tmp_path, number, monkeypatch):
         assert index.query("SELECT * FROM duckdb_settings() ORDER BY name").rows == before
         fill(index, [one(0), one(1, a=2)])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["index", "secret.csv"]
+
+
+def test_a_table_may_be_called_as_anything_of_ours_is(tmp_path):
+    topics = ("batch", "applied", "mainstem", "duckdb_tables")
+    shapes = {topic: TableShape({"a": "INTEGER"}, "changelog") for topic in topics}
+    with opened(tmp_path, shapes) as index:
+        for value in (1, 2):
+            changes = [Change(topic, 0, value, "key", {"a": value}) for topic in topics]
+            index.apply(changes, applied_after(changes))
+        for topic in topics:
+            assert rows(index, f'SELECT a FROM "{topic}"') == [(2,)]
 
 
 def test_parameters_are_values(tmp_path):
@@ -451,7 +477,7 @@ def test_an_engine_that_has_stopped_is_noted_where_a_query_finds_it(tmp_path, mo
 
     with opened(tmp_path) as index:
         assert index.failure is None
-        monkeypatch.setattr("mainstem.serve.sql._one_statement", stop)
+        monkeypatch.setattr("mainstem.serve.sql.check_reads", stop)
         with pytest.raises(IndexUnavailable, match="it has stopped"):
             index.query("SELECT 1")
         assert "it has stopped" in str(index.failure)

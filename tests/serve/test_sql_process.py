@@ -1,6 +1,7 @@
 """An SQL index in a process of its own: what a query may take, and what is left when the process is killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +115,46 @@ def test_a_process_that_ends_by_itself_is_told_once_and_there_again(tmp_path):
         assert count(index) == 3
         assert index.applied == applied
         assert index.failure is None
+
+
+@pytest.mark.parametrize("asking", [True, False])
+def test_an_index_that_is_lost_while_its_process_is_killed_counts_as_damaged(tmp_path, asking):
+    """One that is new in its place must not be taken for it."""
+    with opened(tmp_path / "index") as index:
+        applied = fill(index)
+        shutil.rmtree(tmp_path / "index")
+        kill(index)
+        if asking:
+            with pytest.raises(IndexUnavailable, match="not where it was"):
+                count(index)
+            assert isinstance(index.failure, IndexDamaged)
+        else:
+            with pytest.raises(IndexDamaged, match="not where it was"):
+                index.apply([], applied)
+
+
+def test_queries_that_end_the_process_do_not_keep_a_batch_from_being_applied(tmp_path, monkeypatch):
+    """It is applied alone where it was not applied beside them; they wait so long."""
+    changes = [Change(TOPIC, 0, number, None, {"a": number, "b": "x"}) for number in range(20_000)]
+    with opened(tmp_path) as index, ThreadPoolExecutor(1) as threads:
+        living, killed = index._living, []
+
+        def killed_beside_a_query(**options):
+            child = living(**options)
+            if not options and not killed:  # the batch's: its first try
+                killed.append(threads.submit(count, index))
+                wait_until(lambda: child.is_asked or killed[0].done(), "a query is asked")
+                child.kill(sql_process._TIME)
+            elif not options:
+                waiting = threads.submit(count, index)
+                with pytest.raises(TimeoutError):
+                    waiting.result(0.2)
+                killed.append(waiting)
+            return child
+
+        monkeypatch.setattr(index, "_living", killed_beside_a_query)
+        index.apply(changes, applied_after(changes))
+        assert killed[-1].result(60) == len(changes)
 
 
 @settings(max_examples=examples(3))

@@ -11,7 +11,8 @@ it takes over.
 
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from mainstem.serve.index import Applied, Change, Index
 log = get_logger()
 
 _MOST_RECORDS = 10_000
+_MOST_BYTES = 4 << 20
+"""Of the records of a batch: decoded, they may take 40 times as much."""
 _LOOK_SECONDS = 5.0
 """Between two looks at the topics: whether they are still the same, and have new partitions."""
 _COMMIT_SECONDS = 0.2
@@ -260,6 +263,7 @@ class Keeper:
         known: set[tuple[str, int]] = set()  # each topic has a table of its own
         told = Applied(found.log, found.ids, reads).position
         committed_at = snapshot_at = self._clock.monotonic()
+        parts: deque[list[Any]] = deque()  # of what has come
         consumer = committed_consumer(self._connection, "mainstem.view", deleted="error", wait_ms=50)
         try:
             _assign(consumer, reads)
@@ -267,13 +271,15 @@ class Keeper:
             while not stop.is_set():
                 if index.failure is not None:
                     raise index.failure
-                if self.look or self._clock.monotonic() - looked_at >= _LOOK_SECONDS:
+                if not parts and (self.look or self._clock.monotonic() - looked_at >= _LOOK_SECONDS):
                     self.look = False
                     if _answers(consumer, found.ids) and (wider := self._wider(found, reads)) is not None:
                         reads = wider
                         _assign(consumer, reads)
                     looked_at = self._clock.monotonic()
-                messages = arrived(consumer, 0.01 if index.pending else 0.2, _MOST_RECORDS)
+                if not parts:
+                    parts.extend(_parts(arrived(consumer, 0.01 if index.pending else 0.2, _MOST_RECORDS)))
+                messages = parts.popleft()
                 self._schemas.look_again()
                 changes, reads = self._taken(messages, decoders, reads)
                 self.upper = furthest(self.upper, _records(messages))
@@ -455,6 +461,18 @@ def _assign(consumer: Consumer, reads: Mapping[str, Mapping[int, Read]]) -> None
             for partition, read in partitions.items()
         ]
     )
+
+
+def _parts(messages: list[Any]) -> Iterator[list[Any]]:
+    """In parts of about `_MOST_BYTES`; one at least."""
+    start = size = 0
+    for place, message in enumerate(messages):
+        size += len(message)
+        if size >= _MOST_BYTES:
+            yield messages[start : place + 1]
+            start, size = place + 1, 0
+    if start < len(messages) or not messages:
+        yield messages[start:]
 
 
 def _from(reads: Mapping[str, Mapping[int, Read]], starts: NextOffsets) -> dict[str, dict[int, Read]]:

@@ -10,7 +10,7 @@ rows, and a batch is applied no faster (docs/decisions/serving.md).
 
 A query is one statement that only reads. DuckDB keeps it from files, network, extensions and settings. That it only
 reads cannot be told by its kind (`WITH x AS (DELETE …) SELECT …` is a SELECT): it runs in a transaction that cannot
-write.
+write, and calls no function that could do so outside of it (`sql_reads`).
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from mainstem.serve.columns import KEY, OFFSET, OWN, PARTITION, TableShape, chec
 from mainstem.serve.directory import IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged, IndexUnavailable, OtherShape, UnfitChanges
 from mainstem.serve.index import MOST_BYTES, Applied, Change, Row, after_truncates, to_json
+from mainstem.serve.sql_reads import check_reads
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,7 +48,8 @@ value, as a rule, and goes into a parameter.
 MOST_DOTS = 1000
 """In a statement: a name of 16,000 parts takes minutes, which nothing interrupts."""
 
-_READS = ("SELECT", "EXPLAIN")
+_BATCH = "mainstem batch"
+"""What statements call the rows in hand: no table has this name, a topic has no space."""
 _UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What a value ends in that is none of a column's type."""
 
@@ -166,7 +168,7 @@ class SqlIndex:
     def query(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, limit: int = 1000, seconds: float = 10.0
     ) -> Answer:
-        """Up to `limit` rows of one statement that only reads: SELECT, WITH, VALUES, FROM, DESCRIBE, SHOW, EXPLAIN.
+        """Up to `limit` rows of one statement that only reads (`sql_reads`): SELECT, WITH, VALUES, DESCRIBE, EXPLAIN.
 
         It sees the rows of one commit. Parameters are those of `?`, `$1` or `$name`.
 
@@ -182,7 +184,7 @@ class SqlIndex:
         if (dots := sql.count(".")) > MOST_DOTS:
             raise BadQuery(f"query: expected up to {MOST_DOTS} dots, found {dots}", hint="give values as parameters")
         with self._cursor() as cursor, self._explained_to_asker(seconds), self._bounded(seconds, cursor):
-            statement = _one_statement(cursor, sql)
+            statement = check_reads(cursor, sql)
             cursor.execute("BEGIN TRANSACTION READ ONLY")
             cursor.execute(statement, _parameters(parameters))
             return _answer(cursor, limit)
@@ -304,7 +306,7 @@ class SqlIndex:
             changes = list(last.values())
             keys = [change.key for change in changes if change.key is not None]
             old = _pyarrow().table({KEY: _pyarrow().array(keys, _pyarrow().string())})
-            self._with_batch(f"DELETE FROM {table} WHERE {KEY} IN (SELECT {KEY} FROM batch)", old)  # noqa: S608
+            self._with_batch(f"DELETE FROM {table} WHERE {KEY} IN (SELECT {KEY} FROM {quoted(_BATCH)})", old)  # noqa: S608
         rows = [change for change in changes if change.row is not None]
         if rows:
             self._insert(topic, rows)
@@ -312,7 +314,7 @@ class SqlIndex:
     def _insert(self, topic: str, changes: Sequence[Change]) -> None:
         batch, table = self._batch(topic, changes), quoted(self._tables[topic].table(topic))
         try:
-            self._with_batch(f"INSERT INTO {table} BY NAME SELECT * FROM batch", batch)  # noqa: S608
+            self._with_batch(f"INSERT INTO {table} BY NAME SELECT * FROM {quoted(_BATCH)}", batch)  # noqa: S608
         except _duckdb().DataError as error:  # of a text that should be a UUID, say
             raise _unfit(f"{topic}: {_line(error)}", "") from error
 
@@ -361,9 +363,9 @@ class SqlIndex:
         return ""
 
     def _with_batch(self, statement: str, batch: "pyarrow.Table") -> None:
-        self._writer.register("batch", batch)
+        self._writer.register(_BATCH, batch)
         self._writer.execute(statement)
-        self._writer.unregister("batch")  # after an error the transaction takes it along
+        self._writer.unregister(_BATCH)  # after an error the transaction takes it along
 
     def _batch(self, topic: str, changes: Sequence[Change]) -> "pyarrow.Table":
         schema = self._schema(topic)
@@ -457,7 +459,8 @@ class SqlIndex:
         with self.directory.explained():
             try:
                 yield
-            except errors.OutOfMemoryException as error:
+            except (errors.OutOfMemoryException, errors.BinderException, errors.ParserException) as error:
+                # The last two are of our statements: to build the index anew would cost it, and mend nothing.
                 raise IndexUnavailable(f"{self.directory.path}: {_line(error)}") from error
 
     @contextlib.contextmanager
@@ -499,16 +502,6 @@ def _connect(path: Path, memory: str, threads: int) -> "duckdb.DuckDBPyConnectio
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     database.execute("SET GLOBAL lock_configuration = true")
     return database
-
-
-def _one_statement(cursor: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.Statement":
-    statements = cursor.extract_statements(sql)
-    if len(statements) != 1:
-        raise BadQuery(f"query: expected one statement, found {len(statements)}")
-    kind = statements[0].type.name
-    if kind not in _READS:
-        raise BadQuery(f"query: expected a statement that reads, as SELECT, found {kind}")
-    return statements[0]
 
 
 def _parameters(parameters: Sequence[Any] | Mapping[str, Any]) -> Any:

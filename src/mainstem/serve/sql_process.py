@@ -93,7 +93,7 @@ class _Child:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it was killed, if not over yet."""
+        """Whether it was killed, or is over already."""
         return self._over.is_set() or bool(self._why)
 
     @property
@@ -187,6 +187,8 @@ class SqlProcess:
         self._applied: Applied | None = None
         self._applying: Applied | None = None
         self._opening = threading.Lock()
+        self._is_free = threading.Event()  # for queries
+        self._is_free.set()
         self._closed = False
         self._child: _Child | None = None
 
@@ -231,7 +233,9 @@ class SqlProcess:
         told = [msgspec.structs.astuple(change) for change in changes]
         self._applying = applied
         try:
-            for _ in range(_TRIES):
+            for again in range(_TRIES):
+                if again:  # queries may have been why it ended: the next ones wait
+                    self._is_free.clear()
                 child = self._living()
                 if self._applied == applied and changes:  # the commit was there before the process ended
                     return
@@ -243,6 +247,7 @@ class SqlProcess:
             raise UnfitChanges(_untold(told) or {0: f"it cannot be told: {error}"}) from error
         finally:
             self._applying = None
+            self._is_free.set()
         raise self._unavailable("it ended again and again while changes were applied")
 
     def commit(self) -> None:
@@ -259,6 +264,11 @@ class SqlProcess:
         """
         end, left = monotonic() + seconds, seconds
         for _ in range(_TRIES):
+            if not self._is_free.is_set():
+                self._is_free.wait(left)
+                left = round(end - monotonic(), 1)
+                if left <= 0:
+                    raise self._unavailable("it applies what it could not beside queries")
             child = self._living(failing=True)
             asked = (sql, parameters, limit, left)
             try:
@@ -337,7 +347,8 @@ class SqlProcess:
             for tables in self._extended:
                 child.ask("extend", tables)
         child.most_bytes = memory + EXTRA_BYTES
-        if self._child is not None and found not in (self._applied, self._applying):
+        expected = [self._applied] if self._applying is None else [self._applied, self._applying]
+        if self._child is not None and found not in expected:
             child.kill(_STOPPED)
             child.wait()
             raise IndexDamaged(f"{self.path}: it is not where it was when its process ended")
