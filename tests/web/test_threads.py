@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -40,6 +42,32 @@ def test_who_waits_longer_than_it_has_time_is_told():
         assert await asyncio.gather(first, last) == [True, 7]
         with pytest.raises(asyncio.CancelledError):
             await given_up
+        threads.close()
+
+    asyncio.run(work())
+
+
+def test_an_answer_is_not_kept_for_as_long_as_its_turn_could_have_taken():
+    """Thirty answers of 64 MB each stayed in memory for five minutes after they were given."""
+
+    class Answer:
+        pass
+
+    go_on = threading.Event()
+
+    async def work():
+        threads = Threads("the dashboard", 1, 5)
+        first = asyncio.ensure_future(threads.call(go_on.wait))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(threads.call(Answer, within=300))
+        await asyncio.sleep(0)
+        go_on.set()
+        kept = weakref.ref(await second)
+        await first
+        del second
+        await asyncio.sleep(0)  # the step of the loop that brought it holds it, too
+        gc.collect()
+        assert kept() is None
         threads.close()
 
     asyncio.run(work())

@@ -40,11 +40,12 @@ class Threads:
             raise Overloaded(f"{self._who} answers {self._waiting} requests already", hint="ask again in a second")
         self._waiting += 1
         turn = _Turn(function, arguments)
+        timer: asyncio.TimerHandle | None = None
         try:
             loop = asyncio.get_running_loop()
             answer = loop.run_in_executor(self._threads, turn)
             if within is not None and self._waiting > self._count:
-                loop.call_later(within, turn.give_up, answer)
+                timer = loop.call_later(within, turn.give_up, answer)
             return await answer
         except asyncio.CancelledError:
             if not turn.is_given_up:
@@ -53,6 +54,8 @@ class Threads:
             raise Overloaded(told, hint="ask again in a second") from None
         finally:
             self._waiting -= 1
+            if timer is not None:
+                timer.cancel()  # until its time it would hold the answer
 
     def later(self, function: Callable[[], object]) -> None:
         """Call it when a thread is free; nobody waits for it. Not after `close`."""
