@@ -83,6 +83,26 @@ def test_rows_come_in_the_order_of_their_keys_page_by_page(fleet, tmp_path):
         assert seen == list(range(50))
 
 
+def test_pages_of_rows_that_take_too_long_are_cut_and_go_on(fleet, tmp_path, monkeypatch):
+    """One row as of an old position took as long as it took to look at all keys, with a thread of the node's eight."""
+    monkeypatch.setattr(app, "PAGE_SECONDS", 0)
+    positions = [fleet.write(fleet.planes, (f"N{n}", "x", n)).positions[fleet.planes] for n in range(5)]
+    at = {}
+    for position in positions[:2]:
+        at |= position
+    at = Basis(fleet.log, {fleet.planes: at}).token
+    with fleet.node(tmp_path) as http:
+        basis = Basis(fleet.log, {fleet.planes: {p: o for each in positions for p, o in each.items()}})
+        for params, expected in (({}, [0, 1, 2, 3, 4]), ({"at": at}, [0, 1])):
+            seen, pages, after = [], 0, None
+            while not pages or after is not None:
+                asked = params | {"limit": 1000, "timeout": 60} | ({"after": after} if after else {})
+                page = http.get("/views/planes/rows", params=asked, headers=header(basis)).json()
+                seen += [row["seats"] for row in page["rows"]]
+                after, pages = page["after"], pages + 1
+            assert (seen, pages) == (expected, 5)
+
+
 def test_a_view_is_read_as_of_any_position(fleet, tmp_path):
     states, positions, rows = [], [], {}
     with fleet.node(tmp_path) as http:

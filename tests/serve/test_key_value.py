@@ -135,6 +135,31 @@ def test_a_page_of_large_rows_ends_early_and_the_next_goes_on(tmp_path, monkeypa
             assert pages == [[0, 1, 2], [3], [4]]
 
 
+def test_a_page_that_takes_too_long_ends_where_it_is_and_the_next_goes_on(tmp_path):
+    """One row was asked for as of an old position, and every key that came later was looked at before the answer."""
+    changes = [Change(TOPIC, 0, n, str(n), {"a": n % 3, "b": f"{n:02}"}) for n in range(12)]
+    fill(tmp_path, changes)
+    with opened(tmp_path) as index:
+        for at, expected in ((None, 12), ({0: 12}, 12), ({0: 5}, 5), ({0: 1}, 1)):
+            rows, pages, after = [], 0, None
+            while not pages or after is not None:
+                page = index.scan(after=after, limit=100, at=at, seconds=0)
+                rows, after, pages = rows + page.rows, page.after, pages + 1
+                assert len(page.rows) <= 1
+            assert rows == index.scan(limit=100, at=at, seconds=60).rows
+            assert (len(rows), pages) == (expected, 12)
+
+
+def test_before_the_first_record_nothing_is_looked_at(tmp_path):
+    changes = [Change(TOPIC, 0, n, str(n), {"a": n, "b": ""}) for n in range(10, 14)]
+    with opened(tmp_path) as index:
+        index.apply(changes, Applied("log", {}, {TOPIC: {0: Read(start=10, end=14), 1: Read(start=0, end=0)}}))
+        for at in ({}, {0: 10}, {0: 10, 1: 0}, {1: 0}):
+            page = index.scan(limit=1, at=at, seconds=0)
+            assert (page.rows, page.after) == ([], None)
+        assert len(index.scan(limit=2, at={0: 11}).rows) == 1
+
+
 def test_positions_that_were_not_kept_or_not_applied_are_refused(tmp_path):
     change = Change(TOPIC, 2, 17, "1", {"a": 1, "b": ""})
     applied = Applied("log", {}, {TOPIC: {2: Read(start=10, end=18)}})

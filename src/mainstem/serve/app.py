@@ -63,6 +63,8 @@ QUERIES, MOST_WAITING_QUERIES = 4, 16
 """Of SQL at once, and that wait for their turn; each may take a minute."""
 READS, MOST_WAITING_READS = 8, 256
 """Searches, and pages of rows, which take milliseconds."""
+PAGE_SECONDS = 2.0
+"""That a page of rows is looked for once it has its turn; it is then cut, and the client goes on."""
 _OURS = frozenset({"limit", "after", "at", "timeout", "offset", "q", "version"})
 """Parameters that are no columns; a column of such a name is written with a _ in front."""
 
@@ -178,7 +180,8 @@ class App:
         async def scan(build: Build) -> Any:
             index = build.index()
             key, at = _key(request, build, index.key_columns), await self._at(request, build)
-            page = await asked(self._reads, _patience(request), index.scan, key, after, limit, at)
+            asking = (self._reads, _patience(request), index.scan, key, after, limit, at)
+            page = await asked(*asking, seconds=PAGE_SECONDS)
             following = None if page.after is None else base64.urlsafe_b64encode(page.after).decode()
             return {"rows": [to_json(each.row) for each in page.rows], "after": following}
 

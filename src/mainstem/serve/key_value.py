@@ -13,13 +13,16 @@ All is in one write, and so in one log file of RocksDB until it is flushed. Each
 the state of later commits names: a database that has lost files in the middle, and not at its end, lacks that mark.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainstem.client.progress import Read
 from mainstem.core.prepared import prepared
 from mainstem.serve.directory import IndexDirectory
 from mainstem.serve.errors import BadQuery, IndexDamaged, NotApplied, NotKept, UnfitChanges
@@ -48,7 +51,9 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Rows in the order of their keys; `after` is where to go on, None at the end."""
+    """Rows in the order of their keys, few or none where the time was over; `after` is where to go on, None at the
+    end.
+    """
 
     rows: list[Found]
     after: bytes | None
@@ -153,9 +158,11 @@ class KeyValueIndex:
         after: bytes | None = None,
         limit: int = 100,
         at: Mapping[int, int] | None = None,
+        seconds: float = math.inf,
     ) -> Page:
         """Up to `limit` rows whose key begins with the values `prefix`, from behind `after`, in the order of the keys;
-        of large rows fewer, about `MOST_BYTES`.
+        of large rows fewer, about `MOST_BYTES`, and so many as are found in `seconds`: as of an old position there may
+        be a row of one key in a million, and each is looked at.
 
         A page is of one moment; the next one may be of a later one, unless both have the same `at`.
 
@@ -172,14 +179,21 @@ class KeyValueIndex:
         with self.directory.explained():
             if at is not None:
                 self._check(at)
-            found = self._rows(begin, after) if at is None else self._rows_as_of(begin, after, at)
+                if self._is_before_all(at):
+                    return Page([], None)
+            until = monotonic() + seconds
             rows: list[Found] = []
             last, left = None, MOST_BYTES
-            for key, row, size in found:
-                if len(rows) == limit or (rows and size > left):
+            for key, found in self._rows(begin, after) if at is None else self._rows_as_of(begin, after, at):
+                if last is not None and monotonic() >= until:  # one key at least, or nobody comes to the end
                     return Page(rows, last)
-                rows.append(row)
-                last, left = key, left - size
+                if found is not None:
+                    row, size = found
+                    if len(rows) == limit or (rows and size > left):
+                        return Page(rows, last)
+                    rows.append(row)
+                    left -= size
+                last = key
             return Page(rows, None)
 
     def snapshot(self, directory: Path) -> None:
@@ -255,8 +269,7 @@ class KeyValueIndex:
     def _check(self, at: Mapping[int, int]) -> None:
         if not self.versions:
             raise BadQuery("this index keeps no versions", hint="set versions = true for the view; it is built anew")
-        applied = self.applied
-        reads = next(iter(applied.reads.values()), {}) if applied else {}
+        reads = self._reads()
         for partition, offset in at.items():
             read = reads.get(partition)
             if read is not None and offset < read.start:
@@ -266,27 +279,35 @@ class KeyValueIndex:
             if offset > end:
                 raise NotApplied(f"partition {partition}: asked for offset {offset}, applied are those before {end}")
 
-    def _rows(self, begin: bytes, after: bytes | None) -> Iterator[tuple[bytes, Found, int]]:
+    def _is_before_all(self, at: Mapping[int, int]) -> bool:
+        """Whether nothing was applied before `at`: then no key needs a look."""
+        reads = self._reads()
+        return all(partition not in reads or offset <= reads[partition].start for partition, offset in at.items())
+
+    def _reads(self) -> Mapping[int, Read]:
+        applied = self.applied
+        return next(iter(applied.reads.values()), {}) if applied else {}
+
+    def _rows(self, begin: bytes, after: bytes | None) -> Iterator[tuple[bytes, tuple[Found, int]]]:
         """Key, row, and its bytes."""
         iterator = self._db.iter()
         iterator.seek(b"r" + begin if after is None else b"r" + after + b"\0")
         end = b"r" + begin + _ABOVE
         while _valid(iterator) and (key := iterator.key()) < end:
             value = iterator.value()
-            yield key[1:], _found(value), len(value)
+            yield key[1:], (_found(value), len(value))
             iterator.next()
 
     def _rows_as_of(
         self, begin: bytes, after: bytes | None, at: Mapping[int, int]
-    ) -> Iterator[tuple[bytes, Found, int]]:
+    ) -> Iterator[tuple[bytes, tuple[Found, int] | None]]:
+        """Likewise; None of a key that had no row then."""
         iterator = self._db.iter()
         iterator.seek(b"v" + begin if after is None else b"v" + after + _ABOVE)
         end = b"v" + begin + _ABOVE
         while _valid(iterator) and (key := iterator.key()) < end:
             encoded = key[1 : -_VERSION.size]
-            found = _as_of(iterator, encoded, at)
-            if found is not None:
-                yield encoded, *found
+            yield encoded, _as_of(iterator, encoded, at)
             iterator.seek(b"v" + encoded + _ABOVE)
 
 

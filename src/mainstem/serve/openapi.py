@@ -57,7 +57,11 @@ def _key_value(name: str, view: View) -> dict[str, tuple[str, dict[str, Any]]]:
     ]
     row = _row(columns)
     found = {"row": row, "partition": {"type": "integer"}, "offset": {"type": "integer"}}
-    rows = {"rows": {"type": "array", "items": row}, "after": {"type": ["string", "null"]}}
+    going_on = (
+        "Where the next page begins, null at the end; a page may have fewer rows than `limit`, or none, before it"
+    )
+    following = {"type": ["string", "null"], "description": going_on}
+    rows = {"rows": {"type": "array", "items": row}, "after": following}
     versions = at if view.config.versions else []
     return {
         "row": (

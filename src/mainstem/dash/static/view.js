@@ -60,7 +60,7 @@ const questions = {
     }
     parameters.set("limit", PAGE);
     if (after) parameters.set("after", after);
-    return [`rows?${parameters}`, {}, ({ rows, after: next }) => ({ rows, after: next })];
+    return [`rows?${parameters}`, {}, ({ rows, after: next }) => ({ rows, after: next, said: next && rows.length < PAGE ? "so far" : "" })];
   },
   search: () => [`search?${new URLSearchParams({ q: $("q").value, limit: PAGE })}`, {}, ({ total, hits }) => ({
     rows: hits.map(({ topic, score, row }) => ({ topic, score: Number(score).toFixed(2), row: fields(row) })),
@@ -136,7 +136,7 @@ function show({ columns, rows, after, said }, took, goesOn) {
 function fill(names, rows, goesOn = false) {
   const cell = (value) => (value instanceof Node ? make("td", {}, value) : make("td", value instanceof Number ? { class: "number" } : {}, shown(value)));
   const body = rows.map((each) => make("tr", {}, ...names.map((column, at) => cell(Array.isArray(each) ? each[at] : each[column]))));
-  if (goesOn) return $("rows").tBodies[0].append(...body);
+  if (goesOn && $("rows").tBodies[0].rows.length) return $("rows").tBodies[0].append(...body); // pages may have no rows
   const number = (at) => rows.some((each) => (Array.isArray(each) ? each[at] : each[names[at]]) instanceof Number);
   $("rows").tHead.replaceChildren(make("tr", {}, ...names.map((column, at) => make("th", number(at) ? { class: "number" } : {}, column))));
   $("rows").tBodies[0].replaceChildren(...body);
