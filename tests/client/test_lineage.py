@@ -118,6 +118,18 @@ def test_what_was_seen_is_no_less_than_what_the_records_were_made_of(seed, steps
         assert all(is_below(origin, seen) for origin in world.below(topic, position[topic]))
 
 
+@given(st.integers(0, 2**32), st.integers(0, 150), st.integers(0, 150))
+def test_what_is_known_was_made_of_no_more_than_what_was_seen_while_batches_are_still_to_be_told(seed, steps, told):
+    world = World(seed, told=lambda _: sum(world.batches.values()) <= told)
+    for _ in range(steps):
+        world.step()
+    position = world.position()
+    for topic in JOBS:
+        if world.lineage.knows(topic, position[topic]):
+            seen = world.lineage.seen(topic, position[topic])
+            assert all(is_below(origin, seen) for origin in world.below(topic, position[topic]))
+
+
 @given(st.integers(0, 2**32), st.integers(1, 150))
 def test_who_has_seen_one_version_does_not_go_back_with_another(seed, steps):
     world = World(seed)
@@ -170,6 +182,35 @@ def test_tables_are_seen_and_not_waited_for(chain):
     chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {"planes": {0: 3}}, {"enriched": {1: 4}}))
     assert chain.seen("enriched", {1: 4}) == {"enriched": {1: 4}, "flights": {0: 10}, "planes": {0: 3}}
     assert chain.needed("enriched", {"planes": {0: 99}}) == {}
+
+
+def test_it_is_not_known_what_a_batch_was_made_of_before_it_is_told(chain):
+    chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {1: 4}}))
+    assert chain.knows("enriched", {0: 0, 1: 4})
+    assert chain.knows("flights", {0: 99})  # nobody makes it
+    assert not chain.knows("enriched", {1: 5})
+    assert not chain.knows("enriched", {0: 1, 1: 4})
+    assert chain.told("enriched") == {1: 4}
+    chain.see(Progress("enriched", "1", 1, {"flights": {0: 20}}, {}, {"enriched": {1: 5}}))
+    assert chain.knows("enriched", {1: 5})
+
+
+def test_what_no_batch_has_written_is_known_when_all_are_told(chain):
+    chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {1: 4}}))
+    shown = {"enriched": {0: 2, 1: 4}, "hourly": {0: 1}, "planes": {0: 9}}
+    chain.told_all(shown)
+    assert all(chain.knows(topic, position) for topic, position in shown.items())
+    assert chain.seen("enriched", {0: 2, 1: 4})["flights"] == {0: 10}
+    assert chain.seen("hourly", {0: 1}) == {"hourly": {0: 1}}
+    assert not chain.knows("enriched", {0: 3})
+    assert chain.told("planes") == {}
+
+
+def test_of_a_version_that_is_retired_all_is_known(chain):
+    assert not chain.knows("enriched", {0: 1})
+    job, entry = entry_of("enriched", retired=["1"])
+    chain.see_job(job, entry | {"versions": {}})
+    assert chain.knows("enriched", {0: 1})
 
 
 def test_a_restart_begins_with_the_last_commit_and_passes_over_what_that_had(chain):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from mainstem.client.append import append
@@ -19,7 +20,7 @@ from mainstem.client.topics import admin, ensure_topic
 from mainstem.registry import avro
 from mainstem.serve import app, keeper
 from tests.serve.fleet import PLANE, header
-from tests.serve.played import CLASS
+from tests.serve.played import CLASS, PlayedJob
 from tests.support.waiting import wait_until
 
 
@@ -177,6 +178,55 @@ def test_a_token_of_a_source_works_on_what_a_job_makes_of_it(fleet, tmp_path):
         seen = parse(answers[0].headers["Mainstem-Basis"]).positions
         assert seen[fleet.flights] == source.positions[fleet.flights]
         assert seen[CATALOG][0] > 0
+
+
+def test_the_token_of_an_answer_names_what_its_rows_were_made_of_though_they_are_there_before_that_is_read(
+    fleet, live_registry, tmp_path
+):
+    """Somebody's transaction is open where jobs say what they have read: what follows is not read until it is decided.
+    A token without it let the next read, of what the rows were made of, go back in time.
+    """
+    job = PlayedJob(fleet, live_registry)
+    job.start("1")
+    job.write("N1", 1)
+    first = job.run("1", ("N1", 1))
+    other = Producer(fleet.connection.confluent(transactional_id=uuid.uuid4().hex, log_level=2))
+    other.init_transactions(60)
+    with fleet.node(tmp_path, seats={"kind": "key-value", "topics": job.name}) as http:
+        answer = http.get("/views/seats/row", params={"tailnum": "N1"}, headers=header(first))
+        assert parse(answer.headers["Mainstem-Basis"]).positions[fleet.flights] == job.source[fleet.flights]
+        other.begin_transaction()
+        other.produce(PROGRESS, msgspec.json.encode(Progress("open", "1", 0, {})), b"open@1")
+        assert other.flush(60) == 0
+        job.write("N2", 2)
+        second = job.run("1", ("N2", 2))
+        early = http.get("/views/seats/row", params={"tailnum": "N2", "timeout": 1}, headers=header(second))
+        other.abort_transaction(60)
+        assert early.status_code == 503, parse(early.headers["Mainstem-Basis"])
+        assert early.json()["error"]["code"] == "not_reached"
+        assert "it is not known what the answer was made of after 1 s" in early.json()["error"]["message"]
+        assert f"(partition: [read, shown]) {{'{job.name}': " in early.json()["error"]["message"]
+        answer = http.get("/views/seats/row", params={"tailnum": "N2"}, headers=header(second))
+        assert answer.json()["row"]["seats"] == 2
+        assert parse(answer.headers["Mainstem-Basis"]).positions[fleet.flights] == job.source[fleet.flights]
+
+
+def test_a_row_that_somebody_wrote_beside_the_job_is_answered(fleet, live_registry, tmp_path):
+    """No batch will ever say what it was made of."""
+    job = PlayedJob(fleet, live_registry)
+    job.start("1")
+    row = avro.encode(job.schemas["1"], PLANE, {"tailnum": "N1", "manufacturer": "by hand", "seats": 1})
+    with fleet.node(tmp_path, seats={"kind": "key-value", "topics": job.name}) as http:
+        written = Basis(fleet.log, {job.name: append(fleet.connection, job.name, [(b"N1", row)])})
+        answer = http.get("/views/seats/row", params={"tailnum": "N1", "timeout": 30}, headers=header(written))
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["row"]["manufacturer"] == "by hand"
+        assert parse(answer.headers["Mainstem-Basis"]).positions[job.name] == written.positions[job.name]
+        again = http.get("/views/seats/row", params={"tailnum": "N1", "timeout": 0})
+        assert again.status_code == 200  # once is enough
+        job.write("N2", 2)
+        answer = http.get("/views/seats/row", params={"tailnum": "N2"}, headers=header(job.run("1", ("N2", 2))))
+        assert parse(answer.headers["Mainstem-Basis"]).positions[fleet.flights] == job.source[fleet.flights]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def test_catalog_and_progress_are_told_in_their_order_and_the_last_commits_once(
         append(connection, PROGRESS, [(b"k", msgspec.json.encode(Progress(job, "1", 4, {"t": {0: 8}})))])
         wait_until(lambda: any(p.job == job for each in told for p in each.progress), "the batch is told")
         wait_until(lambda: told[-1].position >= end_offsets(connection, CATALOG)[0], "all of the catalog is told")
+        wait_until(lambda: told[-1].progress_position >= end_offsets(connection, PROGRESS)[0], "all of jobs is told")
+        assert not [each for each in told if each.progress_position and not each.caught_up]
         assert [each.catalog[f"job:{job}"] for each in told if f"job:{job}" in each.catalog][-1] is None
     finally:
         stop.set()

@@ -22,7 +22,7 @@ def test_a_read_waits_for_the_catalog_as_far_as_its_token_has_seen_it(fleet, tmp
         try:
             view = node.views["planes"]
             async with asyncio.timeout(60):
-                seen = node.seen(await node.covers(view, Basis(node.log)))
+                seen = node.seen(node.shown(await node.covers(view, Basis(node.log))))
                 assert seen[CATALOG][0] >= end_offsets(fleet.connection, CATALOG)[0] - 1
                 ahead = end_offsets(fleet.connection, CATALOG)[0] + 1
                 waiting = asyncio.ensure_future(node.covers(view, Basis(node.log, {CATALOG: {0: ahead}})))
@@ -87,7 +87,7 @@ def test_an_answer_is_of_a_known_position_of_the_catalog_from_the_first_on(fleet
                 await node._changes.next()
                 assert not asking.done()
                 go_on.set()
-                assert node.seen(await asking)[CATALOG][0] > 0
+                assert node.shown(await asking)[CATALOG][0] > 0
         finally:
             go_on.set()
             await node.close()

@@ -57,6 +57,7 @@ class _Writer:
         self.job, self.output, self.streams = job, output, streams
         self.batches: list[_Batch] = []
         self.last = -1  # number of the last batch
+        self.told: dict[int, int] = {}  # up to where it is known of the output what it was made of
 
     def add(self, progress: Progress) -> None:
         if progress.batch <= self.last:  # it was in what a restart began with
@@ -66,8 +67,13 @@ class _Writer:
         ends = furthest({self.output: before}, {self.output: progress.ends.get(self.output, {})})[self.output]
         self.last = progress.batch
         self.batches.append(_Batch(progress.basis, progress.tables, ends))
+        self.tell(ends)
         if len(self.batches) >= 2 * KEPT_BATCHES:
             del self.batches[:-KEPT_BATCHES]
+
+    def tell(self, position: dict[int, int]) -> None:
+        """It is known of the output up to there what it was made of."""
+        self.told = furthest({self.output: self.told}, {self.output: position})[self.output]
 
     def first_that_covers(self, wanted: NextOffsets) -> _Batch | None:
         """The first batch after which `wanted` is read."""
@@ -166,16 +172,36 @@ class Lineage:
 
     def seen(self, topic: str, position: Mapping[int, int]) -> NextOffsets:
         """What somebody may have seen something of who has read `topic` up to `position`: of each topic that it is made
-        of, tables too, how far. Of a batch that is not known yet, nothing.
+        of, tables too, how far. Of a batch that is not known yet, nothing: `knows`.
         """
         seen: NextOffsets = {topic: dict(position)}
         writer = self._by_output.get(topic)
         if writer is None or not writer.batches or not any(position.values()):
             return seen
-        batch = writer.first_that_writes(position) or writer.batches[-1]
+        batch = writer.first_that_writes(position) or writer.batches[-1]  # `knows` says whether that is all
         for each, reached in (*batch.basis.items(), *batch.tables.items()):
             seen = furthest(seen, self.seen(each, reached))
         return seen
+
+    def knows(self, topic: str, position: Mapping[int, int]) -> bool:
+        """Whether `seen` says all of it: the batches that have written `topic` up to `position` are told. What those
+        have read was told before them, since it was committed before.
+        """
+        writer = self._by_output.get(topic)
+        return writer is None or reaches(writer.told, position)
+
+    def told(self, topic: str) -> dict[int, int]:
+        """The position of `topic` up to which it is known what it was made of."""
+        writer = self._by_output.get(topic)
+        return {} if writer is None else writer.told
+
+    def told_all(self, positions: NextOffsets) -> None:
+        """All batches are told that were committed when somebody saw `positions`: what no batch has written of that,
+        somebody else has, or a batch of which nobody knows any more.
+        """
+        for topic, position in positions.items():
+            if (writer := self._by_output.get(topic)) is not None:
+                writer.tell(position)
 
     def _versions(self, writer: _Writer) -> list[_Writer]:
         """The other versions of its job."""

@@ -236,16 +236,20 @@ class App:
         return query
 
     async def _answer(self, request: Request, view: View, ask: Callable[[Build], Awaitable[Any]]) -> Response:
-        """1. wait until the view has all that the token has seen  2. ask the index that answers then  3. say which
-        version that is, and what the answer may have shown.
+        """1. wait until the view has all that the token has seen  2. ask the index that answers then  3. wait until it
+        is known what the answer was made of  4. say which version that is, and what the answer may have shown.
         """
         basis = given_basis(self._node.log, request.headers.get(HEADER), request.cookies.get(COOKIE))
-        build = await self._wait(
+        build = await self._covered(
             request, view, self._node.covers(view, basis, request.query_params.get("version")), basis
         )
         with build.held():
             body = await ask(build)
-            headers = answer_headers(basis.with_positions(self._node.seen(build)))
+            shown = self._node.shown(build)
+        if not self._node.is_told(shown):
+            late = f"view {view.name}: it is not known what the answer was made of"
+            await self._wait(request, self._node.told(shown), late, lambda: self._node.how_told(shown))
+        headers = answer_headers(basis.with_positions(self._node.seen(shown)))
         versions = build.target.versions
         if versions:
             headers[VERSION] = ", ".join(job_key(name, version) for name, version in versions.items())
@@ -257,14 +261,18 @@ class App:
             return error_answer(404, "not_found", nothing, headers)
         return json_answer(200, body | ({"versions": versions} if versions else {}), headers)
 
-    async def _wait(self, request: Request, view: View, wait: Coroutine[Any, Any, T], basis: Basis) -> T:
+    async def _covered(self, request: Request, view: View, wait: Coroutine[Any, Any, T], basis: Basis) -> T:
+        late = f"view {view.name}: not as far as the token"
+        return await self._wait(request, wait, late, lambda: self._node.how_far(view, basis))
+
+    async def _wait(self, request: Request, wait: Coroutine[Any, Any, T], late: str, how_far: Callable[[], str]) -> T:
         try:
             seconds = wait_seconds(request.query_params.get("timeout"))
             async with self._leaving.bounded(seconds):
                 return await wait
         except TimeoutError:
             raise NotReached(
-                f"view {view.name}: not as far as the token after {seconds:g} s: {self._node.how_far(view, basis)}",
+                f"{late} after {seconds:g} s: {how_far()}",
                 hint="ask again; `mainstem status` shows what is behind",
             ) from None
         finally:
@@ -281,7 +289,7 @@ class App:
             check_log(basis, self._node.log)
         else:
             basis = Basis(self._node.log, {topic: _places(text)})
-        await self._wait(request, self._node.views[build.view], self._node.covered(build, basis), basis)
+        await self._covered(request, self._node.views[build.view], self._node.covered(build, basis), basis)
         return self._node.lineage.needed(topic, basis.positions)
 
     def _view(self, request: Request, kind: str | None = None) -> View:

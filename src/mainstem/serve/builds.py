@@ -158,7 +158,7 @@ class Builds:
             moving = self._build(view, wanted)
         if moving is not view.moving:
             view.moving = moving
-            self._pins[view.name] = self.seen(view.current)
+            self._pins[view.name] = self.seen(view.current.seen())
             if moving is not None:
                 log.info("view_is_to_move", view=view.name, to=wanted.told)
         for build in list(view.builds.values()):
@@ -325,10 +325,10 @@ class Builds:
         ]
         return "; ".join(told) or "views are being moved just now"
 
-    def seen(self, build: Build) -> NextOffsets:
-        """What somebody may have seen something of who has read all of it."""
+    def seen(self, shown: NextOffsets) -> NextOffsets:
+        """What somebody may have seen something of who has read topics up to `shown`."""
         positions: NextOffsets = {}
-        for topic, position in build.seen().items():
+        for topic, position in shown.items():
             positions = furthest(positions, self._lineage.seen(topic, position))
         return positions
 

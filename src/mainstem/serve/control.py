@@ -37,6 +37,7 @@ class Learned(msgspec.Struct, frozen=True):
     position: int  # of the catalog: everything below is told
     caught_up: bool
     moves: list[int] = []  # offsets in the catalog of records that say which versions are current
+    progress_position: int = 0  # likewise of what jobs say; 0 before all is told that was there at the start
 
 
 def follow(connection: Connection, tell: Callable[[Learned], None], stop: threading.Event) -> None:
@@ -58,7 +59,7 @@ def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threa
     starts = {topic: start_offsets(connection, topic)[0] for topic in (CATALOG, PROGRESS)}
     starts[PROGRESS] = max(starts[PROGRESS], missing[PROGRESS] - _PROGRESS_RECORDS)
     markers = [with_ends(connection, marker) for marker in read_markers(connection).values()]
-    position = starts[CATALOG]
+    positions = dict(starts)
     consumer = committed_consumer(connection, "mainstem.control", deleted="earliest", wait_ms=50)
     try:
         consumer.assign([ConfluentPartition(topic, 0, start) for topic, start in starts.items()])
@@ -74,8 +75,9 @@ def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threa
                     end += 1
                 elif end >= missing.get(topic, 0):
                     missing.pop(topic, None)
-                position = end if topic == CATALOG else position
-            tell(Learned(catalog, progress, [] if missing else markers, position, not missing, moves))
+                positions[topic] = end
+            known = 0 if missing else positions[PROGRESS]
+            tell(Learned(catalog, progress, [] if missing else markers, positions[CATALOG], not missing, moves, known))
             markers = markers if missing else []
     finally:
         consumer.close()

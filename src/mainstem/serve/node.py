@@ -9,6 +9,9 @@ A read that carries a token is answered in these steps (`covers`):
     3. for each topic of the view: which position covers the token, through however many jobs
     4. the view has reached these positions
 
+What an answer gives back names what its rows were made of. The rows of a batch may be visible before it is read here
+what the batch had read, which is in the same transaction: the answer waits for that (`told`).
+
 To know the catalog is to answer as it says: of a cutover that the token has seen, by the versions that came (`builds`).
 """
 
@@ -19,13 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mainstem.client.basis import Basis, check_log
+from mainstem.client.basis import Basis, check_log, furthest
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.internal import CATALOG
+from mainstem.client.internal import CATALOG, PROGRESS
 from mainstem.client.lineage import Lineage
 from mainstem.client.progress import NextOffsets
-from mainstem.client.topics import cluster_id, ensure_internal_topics
+from mainstem.client.topics import cluster_id, end_offsets, ensure_internal_topics
 from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
 from mainstem.serve import control
@@ -74,6 +77,10 @@ class Node:
         self._on_change = on_change
         self._worker: Worker | None = None  # tells the states
         self._announcer: Worker | None = None
+        self._asker: Worker | None = None  # asks where what jobs say ends
+        self._untold: NextOffsets = {}  # shown, while it was not known of which batches
+        self._asked: list[tuple[int, NextOffsets]] = []  # the end that was found after it was shown
+        self._progress_position = 0
         self._builds = Builds(
             name, config, connection, directory, self.lineage, tell=self._changes.tell, on_change=self._changed
         )
@@ -98,6 +105,7 @@ class Node:
         def tell(learned: Learned) -> None:
             call_soon(loop, self._learn, learned)
 
+        self._asker = Worker("end of progress", lambda: self._ask_end(loop))
         self._start("control", control.follow, self._connection, tell, self._stop)
 
     def announce(self, address: str) -> None:
@@ -119,7 +127,7 @@ class Node:
         await self._builds.close()
         for thread in self._threads:
             await asyncio.to_thread(thread.join, STOP_SECONDS)
-        for worker in (self._worker, self._announcer):
+        for worker in (self._worker, self._announcer, self._asker):
             if worker is not None:
                 await asyncio.to_thread(worker.close, STOP_SECONDS)
 
@@ -190,9 +198,39 @@ class Node:
                 return f"it has reached (partition: [reached, wanted]) {behind}"
         return "it has reached it just now"
 
-    def seen(self, build: Build) -> NextOffsets:
-        """What an answer of an index, made just before, may have shown something of."""
-        return {CATALOG: {0: self._builds.served}} | self._builds.seen(build)
+    def shown(self, build: Build) -> NextOffsets:
+        """What an answer of an index, made just before, may have shown."""
+        return {CATALOG: {0: self._builds.served}} | build.seen()
+
+    def seen(self, shown: NextOffsets) -> NextOffsets:
+        """`shown`, and what it was made of; all of that once it is `told`."""
+        return self._builds.seen(shown)
+
+    def is_told(self, shown: NextOffsets) -> bool:
+        """Whether it is known what it was made of."""
+        return all(self.lineage.knows(topic, position) for topic, position in shown.items())
+
+    async def told(self, shown: NextOffsets) -> None:
+        """Return when it is known what `shown` was made of; the caller bounds the time.
+
+        What was written by no batch, or by one that nobody knows of any more, is told when all is read that jobs had
+        said by now: that is where a wait for what will not come ends.
+        """
+        if self.is_told(shown):
+            return
+        assert self._asker is not None
+        self._untold = furthest(self._untold, shown)
+        self._asker.wake()
+        while not self.is_told(shown):
+            await self._changes.next()
+
+    def how_told(self, shown: NextOffsets) -> str:
+        """Where `told` stands, for people."""
+        behind = missing({topic: self.lineage.told(topic) for topic in shown}, shown)
+        left = {topic: each for topic, each in behind.items() if not self.lineage.knows(topic, shown[topic])}
+        if not left:
+            return "it is known just now"
+        return f"what jobs say of it is read up to (partition: [read, shown]) {left}"
 
     # -- news
 
@@ -208,6 +246,8 @@ class Node:
             self.lineage.start_from(marker)
         for progress in learned.progress:
             self.lineage.see(progress)
+        self._progress_position = max(self._progress_position, learned.progress_position)
+        self._settle_told()
         self.catalog_position = max(self.catalog_position, learned.position)
         self._moves += learned.moves
         self._news |= bool(learned.catalog)
@@ -218,6 +258,28 @@ class Node:
         elif self._caught_up:
             self._builds.go_on(self.catalog_position)
         self._changes.tell()
+
+    def _ask_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread."""
+        shown = self._untold
+        if shown and not self._stop.is_set():
+            # With what is not decided: a commit may be visible in one partition before it is in another.
+            end = end_offsets(self._connection, PROGRESS)[0]
+            call_soon(loop, self._found_end, end, shown)
+
+    def _found_end(self, end: int, shown: NextOffsets) -> None:
+        if self._untold is shown:
+            self._untold = {}
+        self._asked.append((end, shown))
+        self._settle_told()
+        self._changes.tell()
+
+    def _settle_told(self) -> None:
+        """What was shown before an end that is read by now."""
+        for end, shown in self._asked:
+            if end <= self._progress_position:
+                self.lineage.told_all(shown)
+        self._asked = [each for each in self._asked if each[0] > self._progress_position]
 
     def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
