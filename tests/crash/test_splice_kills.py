@@ -6,9 +6,12 @@ import sys
 
 import pytest
 
+import mainstem
 from mainstem.client.connection import Connection
+from mainstem.client.topics import ensure_internal_topics
+from mainstem.log import LogConfig
 from mainstem.process.splice import position_of
-from tests.support.splices import ends, move, place, records, table, write, write_job
+from tests.support.splices import compact, ends, move, place, records, table, write, write_job
 
 STEPS = ["opened", "copied", "committed", "moving", "differed", "moved"]
 COMMAND = """
@@ -45,7 +48,7 @@ def connection(request):
     return Connection(log.bootstrap)
 
 
-def run(connection, job, step="", number=0):
+def run(connection, job, step="", number=-1):
     """Run the splice until there is nothing to do, or it is killed at a step; whether it was."""
     command = [sys.executable, "-c", COMMAND, connection.bootstrap, job, step, str(number)]
     code = subprocess.run(command, check=False, timeout=60).returncode
@@ -53,11 +56,12 @@ def run(connection, job, step="", number=0):
     return code != 0
 
 
-def killed_often(connection, job, step):
+def killed_often(connection, job, step, between=lambda: None):
     """It is killed when it comes to a step for the first time, then for the second time, and so on."""
     number = 0
     while run(connection, job, step, number := number + 1):
         assert number < 20
+        between()
     return number - 1
 
 
@@ -77,6 +81,31 @@ def test_a_table_is_as_the_current_version_says_wherever_the_splice_was_killed(c
     assert records(connection, f"{job}.all") == [*records(connection, job), *changes]  # each once, in order
     assert kills >= 1
     assert place(position_of(connection, f"{job}.all")) == ("2", second, ends(connection, second)[second])
+
+
+@pytest.mark.parametrize("step", ["committed", "differed"])
+def test_a_table_is_as_the_current_version_says_where_logs_were_compacted_after_each_kill(step):
+    """Both versions go on and lose what they have written anew, and so does the spliced topic."""
+    job = f"compacted{next(NUMBERS)}"
+    second, topic = f"{job}.v2", f"{job}.all"
+    with mainstem.embedded(log=LogConfig(housekeeping_interval_ms=20)) as log:
+        connection, keys = Connection(log.bootstrap), iter(range(100))
+        ensure_internal_topics(connection)
+        write_job(connection, job, "changelog")
+        write(connection, job, *((f"k{n}", n) for n in range(8)))
+        write(connection, second, ("k6", 6), ("k7", 8), ("k8", 8))
+        assert not run(connection, job)
+        move(connection, job, "2")
+
+        def go_on():
+            number = next(keys)
+            write(connection, job, (f"k{number}", None if number % 2 else "again"))
+            write(connection, second, ("k7", f"after {number}"))
+            for each in (job, second, topic):
+                compact(connection, each)
+
+        assert killed_often(connection, job, step, go_on) >= 3
+        assert table(connection, topic) == table(connection, second)
 
 
 @pytest.mark.parametrize("step", [each for each in STEPS if each not in ("differed", "moved")])

@@ -5,16 +5,19 @@ import threading
 import msgspec
 import pytest
 
+import mainstem
 from mainstem.audit.report import audit
 from mainstem.client.catalog import read_catalog, topic_entries, with_cutover, write_catalog
+from mainstem.client.connection import Connection
 from mainstem.client.errors import Fenced
 from mainstem.client.reader import RangeReader
-from mainstem.client.splices import At, source_name
-from mainstem.client.topics import describe_config, ensure_topic
-from mainstem.client.writer import TransactionalWriter
+from mainstem.client.splices import At, Pending, source_name
+from mainstem.client.topics import delete, describe_config, ensure_topic
+from mainstem.client.writer import TransactionalWriter, read_source
+from mainstem.log import LogConfig
 from mainstem.process import splice as module
 from mainstem.process.splice import NotSpliced, Splice, position_of, splices_of
-from tests.support.splices import ends, move, place, records, table, write, write_job
+from tests.support.splices import FILLER, compact, ends, move, place, records, table, write, write_job
 
 NUMBERS = iter(range(1000))
 
@@ -22,6 +25,13 @@ NUMBERS = iter(range(1000))
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture(scope="module")
+def tidy():
+    """A log that looks for what may be compacted all the time."""
+    with mainstem.embedded(log=LogConfig(housekeeping_interval_ms=20)) as log:
+        yield Connection(log.bootstrap)
 
 
 @pytest.fixture
@@ -92,6 +102,81 @@ def test_a_table_has_what_the_current_version_says(log_connection, job, monkeypa
     assert (entry.kind, entry.producer) == ("changelog", source_name(running.name))
     assert describe_config(log_connection, running.name)["cleanup.policy"] == "compact"
     assert splices_of(read_catalog(log_connection), job) == [running.name]
+
+
+class Killed(Exception):
+    """Of a splice, by its test."""
+
+
+def killed(connection, job, step, number):
+    """Run a splice until it comes to a step for the so many-th time."""
+    left = number
+
+    def trace(name):
+        nonlocal left
+        left -= name == step
+        if left == 0:
+            raise Killed
+
+    with pytest.raises(Killed):
+        Splice(f"{job}.all", job, connection, trace=trace).run(threading.Event())
+
+
+def test_a_row_that_consumers_have_and_no_version_has_any_more_is_taken_away(tidy, job):
+    """It was passed on, then deleted by the old version, and cleaned: that one, looked at again, did not have it."""
+    write_job(tidy, job, "changelog")
+    second = f"{job}.v2"
+    write(tidy, job, ("gone", 1), ("b", 1))
+    with Running(tidy, job) as running:
+        running.follow("1", job)
+    write(tidy, job, ("gone", None), ("b", 2))
+    compact(tidy, job)
+    write(tidy, second, ("b", 3))
+    move(tidy, job, "2")
+    with Running(tidy, job) as running:
+        running.follow("2", second)
+    assert table(tidy, running.name) == table(tidy, second) == {"b": 3}
+    assert [each[1] for each in books(tidy, running.name, job, second)] == ["compacted", "balanced"]
+
+
+def test_rows_that_differ_are_all_written_where_logs_were_compacted_after_a_kill(tidy, job, monkeypatch):
+    """It passed over as many of the rows that were left as it had written before it was killed."""
+    monkeypatch.setattr(module, "RECORDS_OF_A_TRANSACTION", 5)
+    write_job(tidy, job, "changelog")
+    second, name = f"{job}.v2", f"{job}.all"
+    write(tidy, job, *((f"k{n}", 1) for n in range(10)))
+    write(tidy, second, ("a", 2), ("k9", 2))
+    with Running(tidy, job) as running:
+        running.follow("1", job)
+    move(tidy, job, "2")
+    killed(tidy, job, "differed", 2)
+    assert position_of(tidy, name).move.written == 5  # of 11
+    write(tidy, job, *((f"k{n}", 3) for n in range(5)))  # it goes on
+    for topic in (job, name):
+        compact(tidy, topic)
+    with Running(tidy, job) as running:
+        running.follow("2", second)
+    found = table(tidy, name)
+    assert found == table(tidy, second) == {"a": 2, "k9": 2}
+    at, state = position_of(tidy, name), read_source(tidy, source_name(name))
+    assert at.told == state.written[name][0]
+    assert at.other.count == 12  # with the filler that is no row of it
+
+
+def test_a_row_of_both_versions_is_not_taken_away_because_the_new_one_has_written_it_anew(tidy, job):
+    write_job(tidy, job, "changelog")
+    second = f"{job}.v2"
+    write(tidy, job, ("a", 1), ("b", 1))
+    write(tidy, second, ("a", 1), ("b", 2))
+    with Running(tidy, job) as running:
+        running.follow("1", job)
+    move(tidy, job, "2")
+    killed(tidy, job, "differed", 1)
+    write(tidy, second, ("a", 3))
+    compact(tidy, second)
+    with Running(tidy, job) as running:
+        running.follow("2", second)
+    assert [row for row in records(tidy, running.name) if row[0] != FILLER] == [("a", 1), ("b", 1), ("a", 3), ("b", 2)]
 
 
 def test_a_stream_has_each_input_once(log_connection, job):
@@ -170,6 +255,27 @@ def test_what_cannot_be_spliced_is_told(log_connection, job):
     writer.close()
     with pytest.raises(NotSpliced, match=f"topic {job}.gone: expected one that is passed on, found none"):
         Splice(f"{job}.all", job, log_connection).run(threading.Event())
+
+
+def test_a_spliced_topic_that_was_deleted_is_one_that_is_written_to(log_connection, job):
+    write_job(log_connection, job, "changelog")
+    write(log_connection, job, ("a", 1))
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+    delete(log_connection, [running.name])
+    write(log_connection, job, ("b", 1))
+    deleted = f"^topic {running.name}: expected one that is written to, found none: it was deleted$"
+    with pytest.raises(NotSpliced, match=deleted):
+        Splice(running.name, job, log_connection).run(threading.Event())
+    write(log_connection, f"{job}.v2", ("a", 2))
+    killed_at = At("1", job, {0: 1}, Pending("2", f"{job}.v2", {0: 1}, 0))
+    writer = TransactionalWriter(log_connection, source_name(running.name))
+    writer.open()
+    writer.begin()
+    writer.commit(msgspec.to_builtins(killed_at, str_keys=True))
+    writer.close()
+    with pytest.raises(NotSpliced, match=deleted):
+        Splice(running.name, job, log_connection).run(threading.Event())
 
 
 def test_of_two_processes_that_run_a_splice_the_older_one_ends(log_connection, job):

@@ -2,9 +2,18 @@
 
 from mainstem.client.append import append
 from mainstem.client.catalog import read_catalog, with_cutover, write_catalog
-from mainstem.client.topics import end_offsets, stable_offsets
+from mainstem.client.topics import alter_config, end_offsets, stable_offsets
 from mainstem.registry.reader import TypedReader
 from tests.support.versions import write_versions
+from tests.support.waiting import wait_until
+
+FILLER = "filler"  # a key
+AT_ONCE = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "1000",
+    "min.cleanable.dirty.ratio": "0",
+    "min.compaction.lag.ms": "0",
+}
 
 
 def write_job(connection, job, kind):
@@ -44,3 +53,16 @@ def table(connection, topic):
 def place(at):
     """Where a splice is that does not move from one table to another now: version, topic and offsets."""
     return None if at is None or at.move is not None else (at.version, at.output, at.offsets)
+
+
+def compact(connection, topic):
+    """Have of all that a topic has now the last record of each key alone, on a log that looks for such all the time."""
+    alter_config(connection, topic, AT_ONCE)
+    for _ in range(3):  # each is larger than a segment: what is before the last one is sealed
+        write(connection, topic, (FILLER, "x" * 2_000))
+
+    def is_clean():
+        keys = [key for key, _ in records(connection, topic) if key != FILLER]
+        return len(keys) == len(set(keys))
+
+    wait_until(is_clean, f"topic {topic} is compacted")

@@ -15,7 +15,7 @@ MOST_PARTS = 50  # that are over; of the older ones the counts alone are kept, i
 
 class Pending(msgspec.Struct, frozen=True):
     """The version that comes, its topic, and from where on that is passed on, once the rows that differ are written: so
-    many are by now. `since_ms`: of the cutover.
+    many are by now. `since_ms`: of the cutover. Whoever goes on with those rows takes the end of then for `offsets`.
     """
 
     version: str

@@ -7,8 +7,8 @@
 Records keep their keys and partitions. Each transaction has records and the position of what was read for them
 (`At`, in `__mainstem.sources`), so that each is there once, whatever is killed.
 
-    table    at a cutover the rows that differ between what was passed on of the old version and the new one as it is
-             then: a tombstone for each key that is gone. No position has to fit
+    table    at a cutover the rows that differ between what consumers have, which is this topic, and the new version as
+             it is then: a tombstone for each key that is gone. No position has to fit
     stream   both versions were held at one position when readers were moved, and the record of the cutover says where
              their outputs ended there: the old one is passed on up to there, the new one from there on
 """
@@ -146,7 +146,7 @@ class Splice:
     def _copy(self, writer: TransactionalWriter, at: At, ends: Mapping[int, int]) -> At:
         to = {p: min(end, at.offsets.get(p, 0) + RECORDS_OF_A_TRANSACTION) for p, end in ends.items()}
         to = {partition: max(offset, at.offsets.get(partition, 0)) for partition, offset in to.items()}
-        same = len(self._ends(self.name)) == len(self._ends(at.output))
+        same = self._existing(self.name).partitions == self._existing(at.output).partitions
         reader = RangeReader(self._connection, at.output, deleted="error", name="mainstem.splice")
         counts = dict.fromkeys(to, Written())
         writer.begin()
@@ -174,10 +174,18 @@ class Splice:
         return self._commit(writer, after)
 
     def _differ(self, writer: TransactionalWriter, at: At, move: Pending) -> At:
-        """Write some of the rows that differ; after the last of them the new version goes on."""
-        left, right = Side(at.output, at.offsets), Side(move.output, move.offsets)
-        with closing(table_differences(self._connection, left, right)) as found:
-            rows = islice(found, move.written, None)  # they come in the same order each time
+        """Write the rows that differ; after the last of them the new version goes on.
+
+        What consumers have is held against it: the old version lacks by now what was passed on, then written anew, and
+        cleaned. After a kill the rows that were committed are no difference any more.
+        """
+        self._existing(self.name)
+        # Nobody else writes to it, and what was committed is below its high watermark, with no open transaction after:
+        # the last stable offset may come later than the answer to a commit.
+        left = Side(self.name, end_offsets(self._connection, self.name))
+        # As it is now, not as when the cutover was seen: of rows that were written anew since, the old may be cleaned.
+        move = msgspec.structs.replace(move, offsets=self._ends(move.output))
+        with closing(table_differences(self._connection, left, Side(move.output, move.offsets))) as rows:
             while some := list(islice(rows, RECORDS_OF_A_TRANSACTION)):
                 writer.begin()
                 for each in some:
@@ -298,13 +306,17 @@ class Splice:
         return kinds == {"changelog"}
 
     def _ends(self, topic: str) -> dict[int, int]:
+        return stable_offsets(self._connection, {topic: self._existing(topic).partitions})[topic]
+
+    def _existing(self, topic: str) -> TopicDescription:
         existing = list_topics(self._connection)
         if topic not in existing:
             raise NotSpliced(
-                f"topic {topic}: expected one that is passed on, found none: it was deleted",
+                f"topic {topic}: expected one that is {'written to' if topic == self.name else 'passed on'}, found none: "
+                "it was deleted",
                 hint=f"take [splices.{self.name}] out, or give it another name, to begin anew",
             )
-        return stable_offsets(self._connection, {topic: existing[topic].partitions})[topic]
+        return existing[topic]
 
 
 def _further(at: At, to: Mapping[int, int], counts: Mapping[int, Written]) -> dict[int, Read]:
