@@ -5,7 +5,11 @@ import threading
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
+from mainstem import embedded
+from mainstem.broker.handlers import fetch
+from mainstem.client import Connection
 from mainstem.client.append import append
 from mainstem.client.errors import BrokerUnavailable, RecordsDeleted
 from mainstem.client.partition import PartitionAppender, PartitionFollower
@@ -91,9 +95,64 @@ def test_who_hands_over_is_waited_for(connection, place):
     follower.close()
 
 
-def test_records_that_were_deleted_are_told(connection, place):
-    from confluent_kafka import TopicPartition as ConfluentPartition
+def test_what_comes_behind_an_error_is_not_left_out(name, monkeypatch):
+    """The consumer reads on behind an error; what had come in one list with it was given to nobody."""
+    read, refused, read_on = fetch._Fetch._read_partition, threading.Event(), threading.Event()
 
+    async def refuse_once(self, wanted, left, *, at_least_one):
+        if wanted.offset == 1 and not refused.is_set():
+            refused.set()
+            return fetch.FetchedPartition(wanted.index, fetch.Code.unknown_server_error)
+        if wanted.offset == 4:
+            read_on.set()
+        return await read(self, wanted, left, at_least_one=at_least_one)
+
+    monkeypatch.setattr(fetch._Fetch, "_read_partition", refuse_once)
+    records, ends, goes_on = [], queue.Queue(), threading.Event()
+
+    def take(found, next_offset):
+        records.extend(found)
+        ends.put(next_offset)
+        goes_on.wait(60)
+
+    with embedded() as log:
+        connection = Connection(log.bootstrap)
+        ensure_topic(connection, name, 1)
+        append(connection, name, [(None, b"0")])
+        follower = PartitionFollower(connection, TopicPartition(name, 0), 0, take, ends.put, name="test")
+        assert ends.get(timeout=60) == 1
+        assert refused.wait(60)
+        append(connection, name, [(None, b"%d" % number) for number in (1, 2, 3)])
+        assert read_on.wait(60)  # the error and the three wait in the consumer
+        goes_on.set()
+        while ends.get(timeout=60) < 4:
+            pass
+        follower.close()
+    assert records == [(number, b"%d" % number) for number in range(4)]
+
+
+def test_what_was_handed_over_is_not_again(connection, place):
+    append(connection, place.topic, [(None, b"a"), (None, b"b")])
+    with Taken(connection, place) as taken:
+        goes_back, take = threading.Event(), taken.follower._take
+
+        def go_back(records, next_offset):  # in the thread that reads
+            take(records, next_offset)
+            if not goes_back.is_set():
+                taken.follower._consumer.assign([ConfluentPartition(place.topic, 0, 0)])
+                goes_back.set()
+
+        taken.follower._take = go_back
+        assert taken.next(2) == [(0, b"a"), (1, b"b")]
+        append(connection, place.topic, [(None, b"c")])
+        assert taken.next(1) == [(2, b"c")]
+        assert goes_back.wait(60)
+        append(connection, place.topic, [(None, b"d")])
+        assert taken.next(1) == [(3, b"d")]
+    assert taken.records.empty()
+
+
+def test_records_that_were_deleted_are_told(connection, place):
     append(connection, place.topic, [(None, b"a"), (None, b"b")])
     client = admin(connection)
     for future in client.delete_records([ConfluentPartition(place.topic, 0, 1)]).values():

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.connection import Connection
@@ -20,7 +20,10 @@ _PAUSE_SECONDS = 0.2
 
 
 class PartitionFollower:
-    """Reads on for ever, in a thread of its own.
+    """Reads on for ever, in a thread of its own; every record is handed over once, whatever errors come between them.
+
+    A record that the log does not give cannot be missed here: markers, aborted transactions and compaction leave gaps,
+    too, of which no consumer is told.
 
     Args:
         connection: the log.
@@ -44,7 +47,7 @@ class PartitionFollower:
     ) -> None:
         self._place, self._take, self._failed = place, take, failed
         self._consumer = committed_consumer(connection, name, deleted="error", reconnect_ms=_RECONNECT_MS)
-        self._consumer.assign([ConfluentPartition(place.topic, place.partition, start)])
+        self._next, self._is_there = start, False  # whether the consumer reads on from `_next`
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -58,9 +61,14 @@ class PartitionFollower:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
+                if not self._is_there:
+                    self._consumer.assign([ConfluentPartition(self._place.topic, self._place.partition, self._next)])
+                    self._is_there = True
                 self._hand_over(arrived(self._consumer, _PAUSE_SECONDS))
-            except Retriable as error:
-                log.warning("partition_not_read", topic=self._place.topic, error=str(error))
+            except (Retriable, KafkaException) as error:
+                # The consumer reads on behind an error, and may have: what follows it is thrown away, and read again.
+                self._is_there = False
+                log.warning("partition_not_read", topic=self._place.topic, next_offset=self._next, error=str(error))
                 self._stopping.wait(_PAUSE_SECONDS)
             except MainstemError as error:
                 self._failed(error)
@@ -68,17 +76,19 @@ class PartitionFollower:
 
     def _hand_over(self, messages: list[Any]) -> None:
         records: list[tuple[int, bytes | None]] = []
-        next_offset = -1
+        next_offset = self._next
         try:
             for message in messages:
-                if is_record(message, self._place.topic):
-                    records.append((message.offset(), message.value()))
-                    next_offset = message.offset() + 1
-                else:
-                    next_offset = message.offset()
+                found, offset = is_record(message, self._place.topic), message.offset()
+                if offset < next_offset:
+                    raise BrokerUnavailable(f"{self._place}: expected offset {next_offset} or later, found {offset}")
+                if found:
+                    records.append((offset, message.value()))
+                next_offset = offset + found
         finally:  # an error comes after what was read before it
-            if next_offset >= 0 and not self._stopping.is_set():
+            if next_offset > self._next and not self._stopping.is_set():
                 self._take(records, next_offset)
+                self._next = next_offset
 
 
 class PartitionAppender:
