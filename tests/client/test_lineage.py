@@ -259,6 +259,42 @@ def test_a_version_that_is_retired_makes_nothing_any_more(chain):
     assert chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}})) is None
 
 
+def job_of(output, *inputs):
+    return {"versions": {"1": {"output": output, "inputs": {each: each for each in inputs}}}}
+
+
+def test_a_job_that_reads_what_it_writes_comes_to_an_end():
+    own = Lineage()
+    own.see_job("own", job_of("own", "own", "flights"))
+    assert own.needed("own", {"weather": {0: 1}}) == {}
+    for number in range(3):
+        basis = {"flights": {0: 10 * (number + 1)}, "own": {0: number}}
+        own.see(Progress("own", "1", number, basis, {}, {"own": {0: number + 1}}))
+    assert own.needed("own", {"flights": {0: 11}}) == {0: 2}
+    assert own.needed("own", {"own": {0: 3}, "flights": {0: 11}}) == {0: 3}
+    assert own.seen("own", {0: 2}) == {"own": {0: 2}, "flights": {0: 20}}
+
+
+def test_jobs_of_projects_that_read_each_other_come_to_an_end(monkeypatch):
+    """Nobody sees both projects when one of them is started."""
+    monkeypatch.setattr(lineage, "KEPT_BATCHES", 3)
+    circle = Lineage()
+    circle.see_job("there", job_of("there", "back", "flights"))
+    circle.see_job("back", job_of("back", "there"))
+    assert circle.needed("back", {"weather": {0: 1}}) == {}
+    assert circle.needed("there", {"flights": {0: 1}}) is None
+    for number in range(100):
+        basis = {"flights": {0: 10 * (number + 1)}, "back": {0: number}}
+        circle.see(Progress("there", "1", number, basis, {}, {"there": {0: number + 1}}))
+        circle.see(Progress("back", "1", number, {"there": {0: number + 1}}, {}, {"back": {0: number + 1}}))
+    assert circle.needed("back", {"flights": {0: 985}}) == {0: 99}
+    assert circle.needed("there", {"flights": {0: 985}}) == {0: 99}
+    assert circle.seen("back", {0: 99}) == {"back": {0: 99}, "there": {0: 99}, "flights": {0: 990}}
+    assert circle.needed("there", {"there": {0: 100}, "flights": {0: 985}}) == {0: 100}  # it waits for no next round
+    assert circle.seen("there", {0: 1})["flights"][0] >= 10  # of the oldest batches that are kept
+    assert circle.upstream("back") == {"back", "there", "flights"}
+
+
 @pytest.mark.parametrize(
     "entry",
     [{"versions": {"1": {}, "2": None, "3": {"output": "o", "inputs": ["flights"]}}}, {"versions": [1], "retired": 7}],

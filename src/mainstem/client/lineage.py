@@ -12,6 +12,9 @@ To cover a position means that a job has *processed* it: a window that is still 
 that a batch is joined with are not waited for: it is joined with them as they are when it begins, which is after all
 that it reads was written.
 
+Jobs of projects that do not see each other may read what the other makes. On the way through such a circle a topic
+counts once.
+
 A state holder without I/O: whoever reads the topics tells it, in their order.
 """
 
@@ -145,14 +148,17 @@ class Lineage:
                 left += new
         return found
 
-    def needed(self, topic: str, positions: NextOffsets) -> dict[int, int] | None:
+    def needed(self, topic: str, positions: NextOffsets, below: tuple[str, ...] = ()) -> dict[int, int] | None:
         """The position of `topic` that covers `positions`; None while no batch is known that has read so far. Topics
         that it is not made of do not matter; the output of another version of its job stands for what that one read.
+        `below` are the topics that are made of it, on the way here.
         """
         own = positions.get(topic, {})
         writer = self._by_output.get(topic)
         if writer is None:
             return dict(own)
+        if topic in below:  # what is asked for of it was looked at there
+            return {}
         for other in self._versions(writer):
             if any(positions.get(other.output, {}).values()):
                 batch = other.first_that_writes(positions[other.output])
@@ -161,7 +167,7 @@ class Lineage:
                 positions = furthest(positions, batch.basis)
         wanted: NextOffsets = {}
         for each in writer.streams:
-            found = self.needed(each, positions)
+            found = self.needed(each, positions, (*below, topic))
             if found is None:
                 return None
             wanted[each] = found
@@ -170,17 +176,18 @@ class Lineage:
         batch = writer.first_that_covers(wanted)
         return None if batch is None else furthest({topic: dict(own)}, {topic: batch.ends})[topic]
 
-    def seen(self, topic: str, position: Mapping[int, int]) -> NextOffsets:
+    def seen(self, topic: str, position: Mapping[int, int], below: tuple[str, ...] = ()) -> NextOffsets:
         """What somebody may have seen something of who has read `topic` up to `position`: of each topic that it is made
         of, tables too, how far. Of a batch that is not known yet, nothing: `knows`.
+        `below` as of `needed`.
         """
         seen: NextOffsets = {topic: dict(position)}
         writer = self._by_output.get(topic)
-        if writer is None or not writer.batches or not any(position.values()):
+        if writer is None or topic in below or not writer.batches or not any(position.values()):
             return seen
         batch = writer.first_that_writes(position) or writer.batches[-1]  # `knows` says whether that is all
         for each, reached in (*batch.basis.items(), *batch.tables.items()):
-            seen = furthest(seen, self.seen(each, reached))
+            seen = furthest(seen, self.seen(each, reached, (*below, topic)))
         return seen
 
     def knows(self, topic: str, position: Mapping[int, int]) -> bool:
