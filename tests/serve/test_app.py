@@ -359,6 +359,25 @@ def test_health_tells_what_cannot_be_asked_yet(fleet, tmp_path):
         wait_until(lambda: http.get("/health").status_code == 200, "all is ready")
 
 
+def test_health_tells_that_it_cannot_be_saved_which_indexes_answer(fleet, tmp_path):
+    """No read is answered before: it would be of no known position of the catalog."""
+    blocked = tmp_path / "current.json.new"
+    blocked.mkdir()
+    with fleet.node(tmp_path, planes={"kind": "key-value", "topics": fleet.planes}) as http:
+        wait_until(lambda: http.get("/views").json()["views"]["planes"]["ready"], "the index can be asked")
+        answer = http.get("/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
+        why = f"it is not saved yet which indexes answer: {tmp_path / 'current.json'}"
+        assert answer.json()["why"].startswith(why)
+        read = http.get("/views/planes/row?tailnum=N1&timeout=0.2")
+        assert read.status_code == 503
+        assert why in read.json()["error"]["message"]
+        blocked.rmdir()
+        wait_until(lambda: http.get("/health").status_code == 200, "it is saved")
+        assert http.get("/health").json()["why"] == ""
+        assert http.get("/views/planes/row?tailnum=N1&timeout=0").status_code == 404
+
+
 def test_a_read_with_the_token_of_a_write_to_a_partition_that_was_added_is_answered(fleet, tmp_path, monkeypatch):
     monkeypatch.setattr(keeper, "_LOOK_SECONDS", 1e9)
     with fleet.node(tmp_path) as http:

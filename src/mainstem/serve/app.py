@@ -135,8 +135,9 @@ class App:
     async def _health(self, _: Request) -> Response:
         """200 while every view can be asked."""
         views = {name: _about(view) for name, view in self._node.views.items()}
-        ready = all(view.is_ready for view in self._node.views.values())
-        body = {"status": "ok" if ready else "not ready", "node": self._node.name, "log": self._node.log}
+        why = self._node.why
+        ready = not why and all(view.is_ready for view in self._node.views.values())
+        body = {"status": "ok" if ready else "not ready", "why": why, "node": self._node.name, "log": self._node.log}
         return json_answer(200 if ready else 503, body | {"views": views})
 
     async def _list(self, _: Request) -> Response:

@@ -35,7 +35,7 @@ from mainstem.serve.config import ServeConfig
 from mainstem.serve.engines import Engine
 from mainstem.serve.keeper import Keeper, News, Outgrown
 from mainstem.serve.reports import Books, Reports
-from mainstem.serve.saved import Kept, Saved, load, save
+from mainstem.serve.saved import NAME, Kept, Saved, load, save
 from mainstem.serve.targets import Target, is_kept, places, target
 from mainstem.serve.view import View
 from mainstem.serve.waits import missing
@@ -316,7 +316,10 @@ class Builds:
     # -- what is asked
 
     def told_moving(self) -> str:
-        """Which views are still to move, for people."""
+        """Which views are still to move, or that it is still to be saved which indexes answer; for people."""
+        if self._asked is not None:
+            where = self._directory / NAME
+            return f"it is not saved yet which indexes answer: {where}; where that fails the node's log says why"
         told = [
             f"view {view.name} is to move to {view.moving.target.told}"
             + ("" if view.moving.is_ready else f": {view.moving.told()}")

@@ -44,6 +44,7 @@ from mainstem.web.threads import call_soon
 log = get_logger()
 
 STOP_SECONDS = 15.0
+_NOT_READ = "the catalog, and what jobs say, are not read yet"
 
 
 class Node:
@@ -142,6 +143,13 @@ class Node:
         """How each view is; from any thread."""
         return self._builds.states
 
+    @property
+    def why(self) -> str:
+        """Why no view can be asked, for people; empty where that is up to each view."""
+        if not self._caught_up:
+            return _NOT_READ
+        return "" if self._builds.served else self._builds.told_moving()
+
     async def covers(self, view: View, basis: Basis, version: str | None = None) -> Build:
         """Return when the view has all that `basis` has seen, with the index to ask; the caller bounds the time. See
         above.
@@ -156,7 +164,7 @@ class Node:
             NoSuchVersion: the view has no index of that version.
         """
         check_log(basis, self.log)
-        wanted_catalog = max(1, basis.positions.get(CATALOG, {}).get(0, 0))  # 0: it is not known as of when they answer
+        wanted_catalog = _wanted_catalog(basis)
         while True:
             while not self._caught_up or self._builds.served < wanted_catalog:
                 await self._changes.next()
@@ -182,8 +190,10 @@ class Node:
 
     def how_far(self, view: View, basis: Basis) -> str:
         """Where `covers` stands, for people."""
-        wanted_catalog = basis.positions.get(CATALOG, {}).get(0, 0)
-        if not self._caught_up or self.catalog_position < wanted_catalog:
+        wanted_catalog = _wanted_catalog(basis)
+        if not self._caught_up:
+            return _NOT_READ
+        if self.catalog_position < wanted_catalog:
             return f"the catalog is read up to {self.catalog_position}, the token has seen {wanted_catalog}"
         if self._builds.served < wanted_catalog:
             return self._builds.told_moving()
@@ -285,3 +295,8 @@ class Node:
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+
+def _wanted_catalog(basis: Basis) -> int:
+    """The position of the catalog that views are to answer as of; 0 is before it is saved which indexes answer."""
+    return max(1, basis.positions.get(CATALOG, {}).get(0, 0))

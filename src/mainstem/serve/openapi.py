@@ -197,7 +197,7 @@ _ABOUT = {
     "/health": _told(
         "health",
         "Whether every view can be asked",
-        {"status": {"type": "string"}, "node": {"type": "string"}, "log": {"type": "string"}, "views": _TOLD},
+        {**{each: {"type": "string"} for each in ("status", "why", "node", "log")}, "views": _TOLD},
         _503={"description": "A view cannot be asked yet"},
     ),
     "/views": _told("views", "What there is, and how far it is", {"views": _TOLD}),
