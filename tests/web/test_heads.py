@@ -1,4 +1,4 @@
-"""Clients that send heads without end, against a real server."""
+"""Clients that send heads without end, or do not read what they asked for, against a real server."""
 
 import asyncio
 import socket
@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from mainstem.web.heads import BoundedProtocol
 from tests.support.serving import served
+from tests.support.waiting import wait_until
 
 
 class Quick(BoundedProtocol):
@@ -168,3 +169,100 @@ def test_nothing_is_left_of_a_connection_that_ends_while_requests_wait():
             assert client.recv(1 << 10)
         assert answered.wait(60)
         assert protocols[0]._timer is None
+
+
+LARGE = 60 << 20
+
+
+class Kept(BoundedProtocol):
+    """Keeps its connections in the `protocols` of a class of its own, and those in `lost` that have ended."""
+
+    protocols: list
+    lost: list
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        self.protocols.append(self)
+
+    def connection_lost(self, exc):
+        super().connection_lost(exc)
+        self.lost.append(self)
+
+
+async def large(_):
+    return Response(bytes(LARGE))
+
+
+async def large_and_no_more(_):
+    return Response(bytes(LARGE), headers={"Connection": "close"})
+
+
+async def events(_):
+    async def endless():
+        while True:
+            yield b"data: " + bytes(1 << 16) + b"\n\n"
+            await asyncio.sleep(0)
+
+    return StreamingResponse(endless(), media_type="text/event-stream")
+
+
+@contextmanager
+def asked(answer, seconds):
+    """A client that has asked for `answer`, and the server's side of its connection."""
+    protocol = type("P", (Kept,), {"unread_seconds": seconds, "protocols": [], "lost": []})
+    with served(Starlette(routes=[Route("/", answer)]), http=protocol) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            wait_until(lambda: protocol.protocols, "it is connected")
+            yield client, protocol.protocols[0]
+
+
+@pytest.mark.parametrize("answer", [large, large_and_no_more, events])
+def test_an_answer_that_nobody_reads_is_given_up(answer):
+    """Ten connections held 600 MB of answers for as long as they liked."""
+    with asked(answer, 0.2) as (client, connection):
+        wait_until(lambda: connection.lost, "the server has ended it")
+        assert connection.transport.get_write_buffer_size() == 0
+        assert len(answered(client)) < LARGE
+
+
+def test_an_answer_that_is_read_bit_by_bit_goes_on():
+    """However little is read, as long as it goes on."""
+    with asked(large, 3600) as (client, connection):
+
+        def look():
+            looked = threading.Event()
+
+            def at_its_time():
+                if connection._reading is not None:
+                    connection._look()
+                looked.set()
+
+            connection.loop.call_soon_threadsafe(at_its_time)
+            assert looked.wait(60)
+
+        wait_until(lambda: connection.flow.write_paused, "what was sent is not all read")
+        for _ in range(4):
+            read = 0
+            while read < LARGE // 10:
+                read += len(client.recv(1 << 20))
+            look()
+            assert not connection.lost
+        while not connection.lost:
+            look()
+        assert connection._reading is None
+
+
+def test_an_answer_that_is_read_leaves_nothing_behind():
+    with asked(large, 3600) as (client, connection):
+        read = 0
+        while read < LARGE:
+            read += len(client.recv(1 << 20))
+        wait_until(lambda: connection._reading is None, "nothing waits")
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(1 << 10)
+        wait_until(lambda: connection._reading is not None, "the next answer is watched, too")
+        client.close()
+        wait_until(lambda: connection.lost, "it ends")
+        assert connection._reading is None

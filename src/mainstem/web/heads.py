@@ -1,9 +1,14 @@
-"""What a connection may send that is no body, and how long it may take for the head of a request.
+"""What a connection may send that is no body, how long it may take for the head of a request, and for its answer.
 
-uvicorn takes headers without end, and waits for the rest of a head for ever; bodies have bounds of their own.
+uvicorn takes headers without end, and waits for ever: for the rest of a head, and for who does not read an answer.
+Bodies have bounds of their own.
 """
 
 import asyncio
+import contextlib
+import fcntl
+import sys
+import termios
 from collections.abc import Sized
 from typing import Any
 
@@ -27,7 +32,7 @@ class _OneAfterTheOther(FlowControl):
 
 class BoundedProtocol(HttpToolsProtocol):
     """Ends a connection that sends too much beside bodies, or too many requests before it has their answers, or that is
-    too slow to begin, or to end, a request.
+    too slow to begin, or to end, a request, or that reads nothing of its answer.
 
     A read from the socket, of some 256 KiB at most, counts only when a head, a body or a request does not end in it.
     """
@@ -35,20 +40,25 @@ class BoundedProtocol(HttpToolsProtocol):
     head_bytes = 64 << 10
     head_seconds = 30.0
     waiting_requests = 100  # one read can hold thousands
+    unread_seconds = 30.0
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._beside = 0  # bytes since the last end of a head, part of a body, or end of a request
         self._in_body = False
         self._timer: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None  # while something of an answer waits here to be sent
+        self._unread = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # writing is paused with the first byte that has to wait here
         self.flow = _OneAfterTheOther(transport, self.pipeline)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._come()
+        self._end_reading()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -60,6 +70,14 @@ class BoundedProtocol(HttpToolsProtocol):
             if not self._is_answering():
                 self.transport.write(_TOO_LARGE)
             self.transport.close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_reading()
 
     def on_headers_complete(self) -> None:
         self._come()
@@ -102,3 +120,28 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
         else:
             self.transport.close()
+
+    def _await_reading(self) -> None:
+        self._unread = self._sent_and_unread()
+        self._reading = self.loop.call_later(self.unread_seconds, self._look)
+
+    def _look(self) -> None:
+        if self._sent_and_unread() < self._unread:
+            self._end_reading()
+            self._await_reading()
+        else:
+            self.transport.abort()  # closed, it would wait until all is sent
+
+    def _end_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def _sent_and_unread(self) -> int:
+        """Bytes that wait here, and those that the kernel has yet to bring over: it takes more from us only when a
+        third of its own are gone, which are some megabytes.
+        """
+        waiting = bytearray(4)
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, waiting)
+        return self.transport.get_write_buffer_size() + int.from_bytes(waiting, sys.byteorder)
