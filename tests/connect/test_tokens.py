@@ -109,6 +109,17 @@ def test_what_is_not_appended_yet_is_waited_for(url, writer, topic):
     assert parse(answers[0].json()["token"]).positions[topic].items() >= last[topic].items()
 
 
+def test_who_waits_for_nothing_is_answered_with_what_is_there(url, writer, topic):
+    """A `timeout` of 0: what is not there yet is refused, and nothing else."""
+    commit(writer, topic, 16)
+    assert ask(url, writer.source, lsn=16).status_code == 200
+    answer = ask(url, writer.source, lsn=16, timeout=0)
+    assert answer.status_code == 200, answer.text
+    assert (
+        "the log has all up to 0/10 after 0 s" in ask(url, writer.source, lsn=17, timeout=0).json()["error"]["message"]
+    )
+
+
 def test_what_does_not_come_in_time_is_answered_with_how_far_it_is(url, writer, topic):
     commit(writer, topic, 16)
     began = time.monotonic()

@@ -116,7 +116,8 @@ class Tokens:
         """The state of the source when it has appended all up to `lsn`."""
         began = time.monotonic()
         try:
-            await asyncio.wait_for(self._caught_up.wait(), seconds)
+            if not self._caught_up.is_set():  # `wait_for` 0 s is too late for what is there already, up to Python 3.11
+                await asyncio.wait_for(self._caught_up.wait(), seconds)
         except TimeoutError:
             raise NotReached(f"the sources of the log are not read after {seconds:g} s", hint="ask again") from None
         state = self._states.get(source)
