@@ -1,12 +1,15 @@
 """Of what several writers change in one entry, nothing is lost."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from mainstem.client import catalog_changes as module
 from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.catalog_changes import change_catalog, tell_catalog
+from mainstem.client.cluster import Api, Cluster
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.client.internal import CATALOG, CATALOG_TRANSACTIONAL_ID
 from mainstem.client.topics import end_offsets
@@ -75,6 +78,41 @@ def test_what_the_catalog_knows_is_not_written_again(connection, name):
     tell_catalog(connection, entry)
     assert end_offsets(connection, CATALOG) == end
     assert read_catalog(connection)[f"sink:{name}"] == {"type": "delta"}
+
+
+@pytest.mark.parametrize(("is_done", "other"), [(True, False), (True, True), (False, True)])
+def test_a_commit_whose_answer_was_lost_is_looked_for(connection, name, monkeypatch, is_done, other):
+    """It was sent again after somebody else had taken the id, and refused: what was done was begun again."""
+    key, tries, ask = f"job:{name}", [], Cluster.post
+
+    def change(catalog):
+        tries.append(1)
+        return adding(key, str(len(tries)))(catalog)
+
+    def lose_the_answer(cluster, broker, api, version, **fields):
+        if api is not Api.END_TXN:
+            return ask(cluster, broker, api, version, **fields)
+        monkeypatch.setattr(Cluster, "post", ask)
+
+        async def lost():
+            if is_done:
+                await ask(cluster, broker, api, version, **fields)
+            await asyncio.to_thread(take_the_id)
+            raise BrokerUnavailable("the connection is gone")
+
+        return lost()
+
+    def take_the_id():
+        if other:
+            change_catalog(connection, adding(key, "of another"))
+        with closing(SharedTransaction(connection, CATALOG_TRANSACTIONAL_ID)) as newer:
+            newer.fence()
+
+    monkeypatch.setattr(Cluster, "post", lose_the_answer)
+    change_catalog(connection, change)
+    found = {"1" if is_done else "2": {}} | ({"of another": {}} if other else {})
+    assert read_catalog(connection)[key] == {"versions": found}
+    assert len(tries) == (1 if is_done else 2)
 
 
 def test_who_is_overtaken_for_too_long_is_told_that_nothing_is_changed(connection, name):

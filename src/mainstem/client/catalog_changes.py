@@ -1,7 +1,8 @@
 """Change what the catalog says already: nobody's change is lost, whoever writes at the same time, and from wherever.
 
 1. Take the catalog's transactional id: who had it can commit no more, 2. read all that was committed before that,
-3. write what follows from it, 4. commit. Whoever was fenced between the first step and the last begins again.
+3. write what follows from it, 4. commit. Whoever was fenced between the first step and the last begins again; where the
+answer to the last was lost, the catalog itself says first whether the entries are in it.
 
 A lock in a data directory would not do: several of them share a log, each with drivers of its own. And a process that
 is killed at any step has changed nothing, and holds nobody up: the next one ends its transaction with the first step.
@@ -15,8 +16,9 @@ from typing import Any
 
 from mainstem.client.catalog import encoded, read_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.errors import BrokerUnavailable, Fenced, TransactionFailed
+from mainstem.client.errors import BrokerUnavailable, CommitUnknown, TransactionFailed
 from mainstem.client.internal import CATALOG, CATALOG_TRANSACTIONAL_ID
+from mainstem.client.reader import RangeReader
 from mainstem.client.transaction import SharedTransaction
 from mainstem.core import Clock, MainstemError, SystemClock, TopicPartition
 
@@ -54,7 +56,7 @@ def change_catalog(
         while True:
             try:
                 return _change(connection, transaction, change, clock)
-            except (Fenced, TransactionFailed) as error:  # of neither anything is ever visible
+            except TransactionFailed as error:  # of neither anything is ever visible
                 if clock.monotonic() >= deadline:
                     raise BrokerUnavailable(
                         f"{CATALOG}: others have changed it at the same time for {PATIENCE_SECONDS:.0f} s; "
@@ -97,9 +99,22 @@ def _change(
             keys, values = zip(*records, strict=True)
             writer.append(partition, keys, values, None, clock.now_ms())
             written = writer.finish()[partition]
-        transaction.commit({partition: written.count})
+        try:
+            transaction.commit({partition: written.count})
+        except CommitUnknown as error:
+            transaction.fence()  # from here on it is decided
+            if not _is_committed(connection, written.last):
+                raise TransactionFailed(str(error)) from error
     except BaseException:
         with contextlib.suppress(MainstemError):  # else the next one ends it
             transaction.abort()
         raise
     return written.last + 1
+
+
+def _is_committed(connection: Connection, offset: int) -> bool:
+    """Whether the record that was written at this offset of the catalog was committed; what others have written since
+    does not matter. Compaction leaves what is younger than a minute: it is there if it was.
+    """
+    with contextlib.closing(RangeReader(connection, CATALOG, deleted="earliest")) as reader:
+        return any(message.offset() == offset for message in reader.read({0: offset}, {0: offset + 1}))

@@ -4,6 +4,7 @@ MainstemError
 ├── UserError ── UnknownTopic, TopicMismatch, TopicRefused, RecordRefused, RecordsDeleted
 └── Retriable
     ├── BrokerUnavailable    nobody answers, or not in time
+    │   └── CommitUnknown    the transaction was or was not committed, and who commits cannot tell any more
     └── TransactionFailed    the transaction was or must be aborted; nothing of it is visible
         ├── IdentityLost     the log has forgotten the producer id, or a newer holder has another: to fence again tells
         └── Fenced           a newer holder of the same transactional id exists: stop, do not retry here
@@ -34,6 +35,10 @@ class RecordsDeleted(UserError):
 
 class BrokerUnavailable(Retriable):
     """No broker answered within the time that was given."""
+
+
+class CommitUnknown(BrokerUnavailable):
+    """The answer to a commit was lost, and when it was asked for again, a newer holder had the transactional id."""
 
 
 class TransactionFailed(Retriable):

@@ -32,6 +32,7 @@ from mainstem.client.cluster import Api, Cluster, Coordinator, nested
 from mainstem.client.connection import Connection
 from mainstem.client.errors import (
     BrokerUnavailable,
+    CommitUnknown,
     Fenced,
     IdentityLost,
     RecordRefused,
@@ -278,13 +279,21 @@ class SharedTransaction:
         Raises:
             Fenced: a newer driver took over; nothing of this transaction is or becomes visible.
             TransactionFailed: the broker has aborted it, nothing is visible.
-            BrokerUnavailable: no answer; whether it is committed shows after the next `fence`.
+            BrokerUnavailable: no answer; whether it is committed shows after the next `fence`. As `CommitUnknown`:
+                nor does the one who holds the id now know.
         """
         with self._lock:
             joined = set(self._joined)
         if set(counts) != joined:
             raise TransactionFailed(f"{self.transactional_id}: {joined} were joined, {set(counts)} were reported")
-        self._end(committed=True)
+        try:
+            self._end(committed=True)
+        except (Fenced, IdentityLost, _TookTooLong) as error:
+            if isinstance(error.__cause__, _Refused) and error.__cause__.is_repeated:  # the first one may have done it
+                raise CommitUnknown(
+                    f"{error}; the answer to a request before was lost, which may have committed it", hint=error.hint
+                ) from error
+            raise
         if not self.implicit:
             for partition, count in counts.items():
                 self._sequences[partition] = (self._sequences.get(partition, 0) + count) % SEQUENCES
@@ -352,7 +361,7 @@ class SharedTransaction:
         """A broker that aborted a transaction for its age has changed the epoch: it looks like a newer holder."""
         elapsed_ms = (since_boot() - self._began_at) * 1000 if self._began_at else 0.0
         if code in FENCING and elapsed_ms >= self.timeout_ms:
-            return TransactionFailed(
+            return _TookTooLong(
                 f"{self.transactional_id}: took {elapsed_ms:.0f} ms, more than its timeout of {self.timeout_ms} ms: aborted",
                 hint=self._timeout_hint,
             )
@@ -370,17 +379,21 @@ class SharedTransaction:
     ) -> Any:
         """Ask the coordinator, wherever it moves, until it says yes or no; a repeated request does no harm."""
         cluster, pause = self._link.cluster, _Pause(seconds or self.timeout_ms / 1000)
+        may_be_done = False
         while True:
             try:
                 connection = await cluster.coordinator(kind, key)
                 sent = cluster.post(connection, api, version, **fields)
                 self._trace(f"sent_{api.name.lower()}")
+                before, may_be_done = may_be_done, True
                 answer = await sent
                 code = _first_error(answer)
                 if code is ErrorCode.none:
                     return answer
                 if code in final or not code.retriable:
-                    raise _Refused(code)
+                    raise _Refused(code, is_repeated=before)
+                if code is ErrorCode.concurrent_transactions:
+                    may_be_done = before
                 reason = code.name
             except BrokerUnavailable as error:
                 code, reason = ErrorCode.not_coordinator, str(error)
@@ -677,16 +690,20 @@ class _GaveUp(BrokerUnavailable):
     pass
 
 
+class _TookTooLong(TransactionFailed):
+    """The broker has aborted it for its age, unless a newer holder did."""
+
+
 class _NothingToEnd(TransactionFailed):
     """No transaction is open, or it had the other outcome."""
 
 
 class _Refused(Exception):
-    """A coordinator's or leader's final no."""
+    """A coordinator's or leader's final no. `is_repeated`: the same request was sent before, and may be carried out."""
 
-    def __init__(self, code: ErrorCode) -> None:
+    def __init__(self, code: ErrorCode, *, is_repeated: bool) -> None:
         super().__init__(code.name)
-        self.code = code
+        self.code, self.is_repeated = code, is_repeated
 
 
 def _first_error(answer: Any) -> ErrorCode:
