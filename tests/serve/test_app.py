@@ -303,6 +303,8 @@ def test_queries_that_are_none_or_may_not_be_are_refused(fleet, tmp_path):
         assert http.post("/views/flights/query", json={"sql": "SELECT 1 AS one"}).json() == {
             "columns": ["one"], "rows": [[1]], "more": False,
         }  # fmt: skip
+        answer = http.post("/views/flights/query", json={"sql": "SELECT map {true: 1, false: 2}"})
+        assert (answer.status_code, answer.json()["rows"]) == (200, [[{"true": 1, "false": 2}]])
         assert http.post("/views/flights/query", content=b"x" * (2 << 20)).status_code == 400
 
 

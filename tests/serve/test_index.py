@@ -37,6 +37,9 @@ def test_what_is_no_position_is_refused():
         (time(3, 4), '"03:04:00"'),
         (UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
         ((None, True, 2**63), "[null,true,9223372036854775808]"),
+        ({True: 1, False: [{None: 2}]}, '{"true":1,"false":[{"null":2}]}'),
+        ({(1, True): "x", 2: date(2026, 1, 2)}, '{"[1,true]":"x","2":"2026-01-02"}'),
+        ({float("nan"): 1, float("-inf"): 2, 1.5: 3}, '{"NaN":1,"-Infinity":2,"1.5":3}'),
     ],
 )
 def test_a_value_in_json(value, text):

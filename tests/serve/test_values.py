@@ -41,6 +41,8 @@ def test_the_text_of_a_column_is_the_value_that_rows_have(text, sql_type, value)
         ("5", "TIME"),
         ("2013-01-31T05:00:00Z", "TIMESTAMP"),
         ("now", "TIMESTAMP WITH TIME ZONE"),
+        ("0001-01-01T00:00:00+14:00", "TIMESTAMP WITH TIME ZONE"),
+        ("9999-12-31T23:59:59-14:00", "TIMESTAMP WITH TIME ZONE"),
         ("x", "DECIMAL(10,2)"),
         ("1", "UUID"),
     ],

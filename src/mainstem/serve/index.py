@@ -138,17 +138,29 @@ class Index(Protocol):
         ...
 
 
+_TEXT = frozenset({str})
+
+
 def to_json(value: Any) -> Any:
     """A value or a row for `msgspec.json.encode`, which writes it as docs/json.md says of `mainstem tail`.
 
     Numbers that JSON has not are texts as PostgreSQL writes them; a Decimal is a text, bytes are base64, times are
-    ISO 8601.
+    ISO 8601. Keys are texts, as JSON has no others: those of values as they are written.
     """
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case Mapping():
-            return dict(zip(value, map(to_json, value.values()), strict=True))  # a comprehension has a frame of its own
+            names = value if _TEXT.issuperset(map(type, value)) else map(_name, value)
+            return dict(zip(names, map(to_json, value.values()), strict=True))  # a comprehension has a frame of its own
         case list() | tuple():
             return list(map(to_json, value))
     return value
+
+
+def _name(key: Any) -> Any:
+    """A key for msgspec, which takes texts, numbers, times and the like, and no others: SQL has maps of all types."""
+    told = to_json(key)
+    if told is None or isinstance(told, bool | list):
+        return msgspec.json.encode(told).decode()
+    return told

@@ -18,7 +18,7 @@ def parse_value(text: str, column: str, sql_type: str) -> Any:
     kind = sql_type.partition("(")[0]
     try:
         return _PARSERS.get(kind, str)(text)
-    except (ValueError, InvalidOperation):
+    except (ValueError, OverflowError, InvalidOperation):  # a time whose zone leads out of the calendar, say
         raise BadQuery(f"{column}: expected {_TOLD.get(kind, kind)}, found {text[:100]!r}") from None
 
 
