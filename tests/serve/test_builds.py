@@ -278,7 +278,7 @@ def test_a_table_that_cannot_take_a_new_type_answers_until_the_next_one_does(fle
             return answer.json()["rows"][0][0] if answer.status_code == 200 else answer.json()["error"]["code"]
 
         assert count(fleet.write(fleet.planes, ("N1", "x", 1))) == 1
-        index = http.node.views["flights"].index()
+        index = http.node.views["flights"].current.index()
 
         def refuse(tables):
             raise OtherShape("a type that does not fit")
@@ -286,7 +286,7 @@ def test_a_table_that_cannot_take_a_new_type_answers_until_the_next_one_does(fle
         index.extend = refuse
         token = with_engine(fleet, live_registry, "string")("N2", "turbofan")
         assert count(token) == 2
-        assert http.node.views["flights"].index() is not index
+        assert http.node.views["flights"].current.index() is not index
 
 
 def test_an_index_that_is_built_for_a_new_schema_holds_up_no_cutover(fleet, job, live_registry, tmp_path, monkeypatch):

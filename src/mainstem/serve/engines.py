@@ -12,7 +12,7 @@ from mainstem.core import MainstemError, Retriable, UserError
 from mainstem.core.logging import get_logger
 from mainstem.registry.errors import NotFound
 from mainstem.registry.kept import KeptSchemas
-from mainstem.serve.columns import TableShape, check_shapes, columns_of, quoted, wider
+from mainstem.serve.columns import TableShape, check_shapes, columns_of, wider
 from mainstem.serve.config import ViewConfig
 from mainstem.serve.decode import PLAIN
 from mainstem.serve.directory import NAME
@@ -149,11 +149,6 @@ class Engine(msgspec.Struct, frozen=True):
         kind = self.entries.get(topic, TopicEntry()).kind
         shape = TableShape(dict(columns), "changelog" if kind == "changelog" else "stream")
         return msgspec.structs.replace(shape, name=shape.table(name))  # called as the view says, whatever version it is
-
-
-def table_names(engine: Engine) -> list[str]:
-    """The tables of an SQL view, as a query names them."""
-    return [quoted(TableShape({}, "stream").table(name)) for name in engine.topics]
 
 
 def _extend(index: "SqlProcess", engine: Engine, topic: str, texts: Iterable[str], known: KeptSchemas) -> None:

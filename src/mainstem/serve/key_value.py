@@ -338,8 +338,8 @@ class _Batch:
                     unfit[place] = str(error)
                 else:
                     self._set(change, encoded, raw)
-            elif change.key is not None and (place := self._places[change.key]) is not None:
-                self._remove(change, place)
+            elif change.key is not None and (encoded := self._places[change.key]) is not None:
+                self._remove(change, encoded)
                 self._batch.delete(b"k" + change.key.encode())
                 self._places[change.key] = None
         if unfit:
@@ -347,9 +347,9 @@ class _Batch:
         return self._batch
 
     def _set(self, change: Change, encoded: bytes, raw: msgspec.Raw) -> None:
-        if change.key is not None and (place := self._places[change.key]) != encoded:
-            if place is not None:
-                self._remove(change, place)
+        if change.key is not None and (before := self._places[change.key]) != encoded:
+            if before is not None:
+                self._remove(change, before)
             self._batch.put(b"k" + change.key.encode(), encoded)
             self._places[change.key] = encoded
         self._owners[encoded] = change.key, change.partition

@@ -1,7 +1,5 @@
 """A view as readers see it: the index that answers now, and those beside it. On the event loop."""
 
-from typing import Any
-
 from mainstem.client.progress import NextOffsets
 from mainstem.core import UserError
 from mainstem.serve.build import Build
@@ -99,10 +97,6 @@ class View:
     def why(self) -> str:
         """What its index waits for before it is opened."""
         return self.current.why if self.current else _NOT_KNOWN
-
-    def index(self) -> Any:
-        """What is asked; see there."""
-        return self.current.index() if self.current else None
 
     def told(self) -> str:
         """Why it cannot be asked, for people."""
