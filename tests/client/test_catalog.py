@@ -73,6 +73,21 @@ def test_who_writes_and_who_reads_a_topic_is_known():
     assert users_of(catalog, "_own") == ([], [])
 
 
+def test_a_splice_writes_its_topic_and_reads_what_all_versions_of_its_job_write():
+    """`mainstem topic delete` said nothing of it, and a job was let write the same topic."""
+    versions = {"1": {"output": "totals"}, "2": {"output": "totals.v2"}}
+    catalog = {
+        "topic:totals.all": {"producer": "splice:totals.all"},
+        "job:totals": {"versions": versions},
+        "job:other": {"versions": {"1": {"output": "other"}}},
+        "project:x": {"name": "x", "splices": {"totals.all": "totals"}},
+    }
+    assert users_of(catalog, "totals.all") == (["splice totals.all"], [])
+    assert users_of(catalog, "totals") == (["job totals@1"], ["splice totals.all"])
+    assert users_of(catalog, "totals.v2") == (["job totals@2"], ["splice totals.all"])
+    assert users_of(catalog, "other") == (["job other@1"], [])
+
+
 def jobs_of(**versions):
     return {f"job:{job}": {"versions": {v: {} for v in each}, "current": each[0]} for job, each in versions.items()}
 

@@ -865,6 +865,10 @@ def test_a_renamed_job_does_not_write_beside_what_it_was(log_connection, registr
         assert driver.retries.failed == {}
         assert "does not exist yet" in driver.waiting["renamed@1"]
 
+    write_catalog(log_connection, {f"topic:{shop}.big": {"producer": f"splice:{shop}.big"}})
+    failure = started(tmp_path / "other").retries.failed["renamed@1"]
+    assert (failure.error, failure.needs_a_person) == (f"topic {shop}.big: splice {shop}.big writes it", True)
+
 
 def test_a_schema_that_the_registry_has_lost_is_told_and_not_waited_for(
     log_connection, registry_url, shop, tmp_path, drivers

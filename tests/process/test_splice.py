@@ -247,6 +247,8 @@ def test_what_cannot_be_spliced_is_told(log_connection, job):
     write(log_connection, f"{job}.all", ("a", 1))
     with pytest.raises(NotSpliced, match="expected one without records"):
         Splice(f"{job}.all", job, log_connection).run(threading.Event())
+    with pytest.raises(NotSpliced, match=f"topic {job}.v2: expected that nobody else writes it, found job {job}@2$"):
+        Splice(f"{job}.v2", job, log_connection).run(threading.Event())
     at = At("1", f"{job}.gone", {0: 0})
     writer = TransactionalWriter(log_connection, source_name(f"{job}.all"))
     writer.open()

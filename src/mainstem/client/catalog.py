@@ -31,7 +31,7 @@ class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     key: tuple[str, ...] = ()  # columns of the key, in order
     event_time: str | None = None  # the column that holds it
     subject: str | None = None  # of its values, in the registry
-    producer: str | None = None  # `source:<name>` or `job:<name>`
+    producer: str | None = None  # `source:<name>`, `job:<name>` or `splice:<name>`
 
 
 CURRENT = "current:jobs"
@@ -100,19 +100,24 @@ def view_reads(catalog: Mapping[str, dict[str, Any]]) -> dict[str, set[str]]:
 
 
 def users_of(catalog: Mapping[str, dict[str, Any]], topic: str) -> tuple[list[str], list[str]]:
-    """Who writes a topic and who reads it, as people call them: `source shop`, `job totals@1`, `sink lakehouse`."""
+    """Who writes a topic and who reads it, as people call them: `source shop`, `job totals@1`, `sink lakehouse`,
+    `splice totals.all`.
+    """
     producer = topic_entries(catalog).get(topic, TopicEntry()).producer or ""
-    writers, readers = [producer.replace(":", " ", 1)] if producer.startswith("source:") else [], []
+    writers, readers = [producer.replace(":", " ", 1)] if producer.startswith(("source:", "splice:")) else [], []
+    jobs = set()  # that write it
     for job, about in entries(catalog, "job").items():
         for version, each in about.get("versions", {}).items():
             if topic == each.get("output"):
                 writers.append(f"job {job_key(job, version)}")
+                jobs.add(job)
             if topic in each.get("inputs", {}).values():
                 readers.append(f"job {job_key(job, version)}")
     for sink, about in sinks_of(catalog).items():
         if topic in about.get("topics", ()) or re.fullmatch(about.get("pattern", ""), topic):
             readers.append(f"sink {sink}")
     readers += [reader for reader, topics in view_reads(catalog).items() if topic in topics]
+    readers += [f"splice {splice}" for splice, job in spliced_jobs(catalog).items() if job in jobs]
     return writers, readers
 
 

@@ -389,8 +389,9 @@ class JobDriver:
             )
         writers = users_of(read_catalog(self._connection), output)[0] if exists else []
         if foreign := [each for each in writers if each != f"job {key}"]:
+            elsewhere = ", which was started from another data directory" if foreign[0].startswith("job ") else ""
             raise OutputTaken(
-                f"topic {output}: {foreign[0]} writes it, which was started from another data directory",
+                f"topic {output}: {foreign[0]} writes it{elsewhere}",
                 hint=f"give this job another `to`; where nothing writes it any more, `mainstem topic delete {output}`",
             )
 

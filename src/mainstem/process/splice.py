@@ -31,6 +31,7 @@ from mainstem.client.catalog import (
     read_catalog,
     spliced_jobs,
     topic_entries,
+    users_of,
     write_catalog,
 )
 from mainstem.client.connection import Connection
@@ -236,6 +237,12 @@ class Splice:
             raise NotSpliced(
                 f"topic {self.name}: expected one without records, found some that this splice has not written",
                 hint=f"give [splices.{self.name}] another name, or delete the topic",
+            )
+        writers = users_of(self._now(), self.name)[0] if self.name in existing else []
+        if others := [each for each in writers if each != f"splice {self.name}"]:
+            raise NotSpliced(
+                f"topic {self.name}: expected that nobody else writes it, found {others[0]}",
+                hint=f"give [splices.{self.name}] another name",
             )
         entry = entries.get(output, TopicEntry())
         ensure_topic(self._connection, self.name, existing[output].partitions, topic_settings(entry.kind, {}))
