@@ -55,6 +55,14 @@ def test_readers_of_a_current_version_that_is_retired_all_the_same_go_back(tmp_p
         assert current_versions(read_catalog(log_connection))["forced"] == left
 
 
+def test_readers_go_to_the_newest_version_that_is_left_in_whatever_order_they_started(tmp_path, log_connection):
+    data = tmp_path / "data"
+    write_catalog(log_connection, {"job:disorder": {"versions": {"3": {}, "10": {}, "2": {}}, "current": "3"}})
+    write_fixed(data / "jobs" / "disorder@3", Fixed("disorder", "3", "abc", {}, "b", 1, 4))
+    retire(log_connection, data, "disorder", "3", tmp_path, force=True)
+    assert current_versions(read_catalog(log_connection))["disorder"] == "10"
+
+
 def test_two_commands_that_change_the_versions_take_turns(tmp_path, monkeypatch):
     monkeypatch.setattr("mainstem.process.retire.HOLD_SECONDS", 0.0)
     with hold_catalog(tmp_path), pytest.raises(DirectoryInUse), hold_catalog(tmp_path):

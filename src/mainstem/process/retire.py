@@ -125,7 +125,7 @@ def _forget(connection: Connection, job: str, version: str) -> None:
         versions = {name: about for name, about in entry.get("versions", {}).items() if name != version}
         entry |= {"versions": versions, RETIRED: sorted({*entry.get(RETIRED, ()), version})}
         if version in (current_versions(catalog).get(job), entry.get("current")):
-            entry["current"] = previous_versions(catalog).get(job) or next(reversed(versions), "")
+            entry["current"] = previous_versions(catalog).get(job) or newest(versions) or ""
         return {f"job:{job}": entry}
 
     change_catalog(connection, change)
