@@ -3,10 +3,12 @@
 import pytest
 
 from mainstem.client.catalog import current_versions, read_catalog, with_cutover, write_catalog
+from mainstem.client.internal import CATALOG
+from mainstem.client.topics import end_offsets
 from mainstem.core import ManualClock, UserError
 from mainstem.core.locks import DirectoryInUse
 from mainstem.process.frozen import freeze
-from mainstem.process.retire import hold_catalog, retire
+from mainstem.process.retire import finish_retired, hold_catalog, retire
 from mainstem.process.versions import Fixed, assignments, write_fixed
 from tests.support.versions import JOBS, write_small_project
 
@@ -61,6 +63,29 @@ def test_readers_go_to_the_newest_version_that_is_left_in_whatever_order_they_st
     write_fixed(data / "jobs" / "disorder@3", Fixed("disorder", "3", "abc", {}, "b", 1, 4))
     retire(log_connection, data, "disorder", "3", tmp_path, force=True)
     assert current_versions(read_catalog(log_connection))["disorder"] == "10"
+
+
+def test_what_a_killed_command_has_marked_is_forgotten_at_the_next_start(tmp_path, log_connection, monkeypatch):
+    """Readers meant a version that no driver starts, for ever."""
+    data, about = tmp_path / "data", {version: {} for version in ("1", "2")}
+    write_catalog(log_connection, {"job:half": {"versions": about, "current": "1"}})
+    for version in about:
+        write_fixed(data / "jobs" / f"half@{version}", Fixed("half", version, "abc", {}, "b", 1, 4))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mainstem.process.sink_commit.fence_job", killed)
+        with pytest.raises(KeyboardInterrupt):
+            retire(log_connection, data, "half", "1", tmp_path, force=True)
+    assert current_versions(read_catalog(log_connection))["half"] == "1"
+    finish_retired(log_connection, data)
+    expected = {"versions": {"2": {}}, "current": "2", "retired": ["1"]}
+    assert read_catalog(log_connection)["job:half"] == expected
+    end = end_offsets(log_connection, CATALOG)
+    finish_retired(log_connection, data)
+    assert end_offsets(log_connection, CATALOG) == end, "nothing was left to do"
 
 
 def test_two_commands_that_change_the_versions_take_turns(tmp_path, monkeypatch):

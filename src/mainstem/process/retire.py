@@ -23,7 +23,16 @@ from mainstem.process.another_version import before_it_is_retired
 from mainstem.process.project import load_project
 from mainstem.process.seam import spliced_streams
 from mainstem.process.splice import splices_of
-from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, all_versions, newest, read_asked, read_fixed
+from mainstem.process.versions import (
+    RETIRED_FILE,
+    Asked,
+    Fixed,
+    all_versions,
+    is_retired,
+    newest,
+    read_asked,
+    read_fixed,
+)
 
 CATALOG_LOCK = ".versions~"
 """No version can have such a name."""
@@ -99,7 +108,8 @@ def retire(
     """Never run this version again; returns what it was. Its output stays, and so does its checkpoint.
 
     1. Mark it: no driver starts it any more, and one that runs it stops it, 2. fence: whatever it has open is aborted,
-    3. tell the catalog. Each step can be repeated. Nobody makes it current meanwhile.
+    3. tell the catalog. Each step can be repeated: the next start of the project does (`finish_retired`). Nobody makes
+    it current meanwhile.
 
     What is given is given to `retirable`.
 
@@ -115,6 +125,26 @@ def retire(
         fence_job(connection, job, version)
         _forget(connection, job, version)
     return fixed
+
+
+def finish_retired(connection: Connection, data: Path) -> None:
+    """Do what is left of `retire` where it was killed after its first step: else readers would mean a version for ever
+    that no driver starts. What the catalog has heard of is not touched.
+
+    Args:
+        connection: the log, with its internal topics.
+        data: the data directory that versions were marked in.
+
+    Raises:
+        BrokerUnavailable: the log does not answer; it may be called again.
+    """
+    from mainstem.process.sink_commit import fence_job
+
+    for job, entry in entries(read_catalog(connection), "job").items():
+        for version in set(entry.get("versions", {})) - set(entry.get(RETIRED, ())):
+            if is_retired(data, job, version):
+                fence_job(connection, job, version)
+                _forget(connection, job, version)
 
 
 def _forget(connection: Connection, job: str, version: str) -> None:

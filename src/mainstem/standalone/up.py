@@ -27,6 +27,7 @@ from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
 from mainstem.process.frozen import code_hash, freeze
 from mainstem.process.jars import absent_jars, spark_jars
+from mainstem.process.retire import finish_retired
 from mainstem.process.topics import losses, other_settings, settings_of_topics
 from mainstem.process.versions import asked_versions, assignments, edited, left_over
 from mainstem.serve.config import node_names
@@ -235,6 +236,7 @@ def up(
                     error.hint += f"; {without_up(project.directory, data, at.bootstrap)}"
                 raise
             bind_log(data, found)
+            finish_retired(connection, data)
             found_settings = settings_of_topics(connection, project)
             told = other_settings(connection, project, found_settings)
             for line in (*told, *(losses(project, found_settings) if bootstrap is None else ())):
