@@ -11,6 +11,7 @@ from mainstem.client.topics import ensure_topic
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import GatewayConfig
 from mainstem.dash.app import Dashboard
+from mainstem.serve import app
 from mainstem.standalone import dashboard_commands
 from mainstem.standalone.dashboard import dashboard_state
 from mainstem.standalone.dashboard_commands import DashboardCommands
@@ -243,6 +244,23 @@ def test_a_view_is_asked_by_key_and_by_its_beginning(opened, views):
     page.wait_for("#failed", "no row has this key")
     assert page.count("#rows tbody tr") == 0
     page._devtools.events[page._session] = []  # that the answer was 404
+
+
+def test_pages_without_rows_go_on_to_those_with_some(opened, views, monkeypatch):
+    """The node ends a page that it looked for too long; the columns' names came with the first page only."""
+    monkeypatch.setattr(app, "PAGE_SECONDS", 0)
+    found = views.client.get("/views/planes/row", params={"tailnum": "N000"}).json()
+    page = opened("/views/answers/planes")
+    page.wait_for("#key-tailnum")
+    fill(page, "#at", f"{found['partition']}:0,{1 - found['partition']}:50")
+    page.click("#go")
+    page.wait_for("#told", "0 rows · so far")
+    for _ in range(30):
+        page.click("#more", "More")
+        page.wait_for("#answered:not(.stale) #told", "so far")
+        if page.count("#rows tbody tr"):
+            break
+    assert page.text("#rows thead").startswith("tailnum")
 
 
 def test_a_read_sees_what_was_written_before_it(opened, views):
