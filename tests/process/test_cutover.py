@@ -8,16 +8,18 @@ from mainstem.client.append import append
 from mainstem.client.basis import parse
 from mainstem.client.catalog import current_versions, cutovers, read_catalog
 from mainstem.client.catalog_changes import change_catalog
-from mainstem.client.internal import CATALOG, job_key
+from mainstem.client.internal import CATALOG, COMMITS, job_key
 from mainstem.client.topics import cluster_id, end_offsets
+from mainstem.client.transaction import SharedTransaction
 from mainstem.client.writer import TransactionalWriter
-from mainstem.core import ManualClock, UserError
+from mainstem.core import ManualClock, TopicPartition, UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.process import cutover as module
 from mainstem.process import seam
 from mainstem.process.cutover import NotReached, Overtaken, Waiting, check_revert, cutover, revert
 from mainstem.process.landing import NotLanded
 from mainstem.process.planting import Stand
+from mainstem.process.readiness import look
 from mainstem.process.retire import retire
 from mainstem.process.seam import NoSeam
 from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, write_asked, write_fixed
@@ -277,6 +279,37 @@ def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
         with pytest.raises(NotLanded, match=r"^version 1 was held for too long, and has gone on$"):
             cutover(log_connection, tmp_path, {job: "2"})  # stopped by Ctrl-Z for minutes
         assert current(log_connection, job) == ["1"]
+
+
+def test_another_jobs_open_transaction_hides_no_batch_of_those_that_are_held(
+    log_connection, jobs, tmp_path, monkeypatch
+):
+    """Its driver was killed in its commit: what was committed behind it was not seen, and taken for having gone on."""
+    job, second = jobs[0], f"{jobs[0]}.v2"
+    write_job(log_connection, job, "stream")
+    for version in "12":
+        write_read(log_connection, job, version, 5)
+        write_fixed(tmp_path / "jobs" / job_key(job, version), Fixed(job, version, "c0de", {}, "x", 1, 4))
+    append(log_connection, job, [(b"k", b"v")] * 3)
+    killed = SharedTransaction(log_connection, f"mainstem.job.{job}-other@1", timeout_ms=2_000)
+    killed.fence()
+
+    @contextmanager
+    def hold(data, versions, **_):
+        with killed.writer(killed.begin()) as writer:
+            writer.append(TopicPartition(COMMITS, 0), [b"other@1"], [b"{}"], None, 0)
+            writer.finish()
+        append(log_connection, second, [(b"k", b"v")] * 2)
+        for version in "12":
+            write_read(log_connection, job, version, 6)
+        assert look(log_connection, decided=True).batch(job, "1") == 5
+        yield {job: {version: Stand(6, {}, 0, 0, True) for version in versions[job]}}
+
+    monkeypatch.setattr(seam, "held_at_one_position", hold)
+    with DirectoryLock(tmp_path / "spark" / "c0de"):
+        cutover(log_connection, tmp_path, {job: "2"})
+    killed.close()
+    assert cutovers(read_catalog(log_connection))[job].ends == {job: {0: 3}, second: {0: 2}}
 
 
 def test_nobody_is_held_for_a_spliced_table(log_connection, jobs, tmp_path):

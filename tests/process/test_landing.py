@@ -101,6 +101,8 @@ def test_who_is_stopped_does_not_stop_the_jobs(tmp_path):
     check_held({"1": 4}, {"1": 4})
     with pytest.raises(NotLanded, match="version 1 was held for too long, and has gone on"):
         check_held({"1": 4}, {"1": 5})
+    with pytest.raises(NotLanded, match="version 1 stands at batch 4, of which the log shows 3 at most"):
+        check_held({"1": 4}, {"1": 3})
 
 
 def test_what_goes_wrong_is_told_to_whoever_asks(tmp_path):

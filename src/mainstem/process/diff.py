@@ -25,7 +25,7 @@ from mainstem.process.compare import ColumnDifference, Comparison, Example, Side
 from mainstem.process.cutover import PATIENT, Waiting, wait_until_read
 from mainstem.process.landing import check_held, held_at_one_position, is_driven
 from mainstem.process.planting import stand_of
-from mainstem.process.readiness import Look, Pin, look
+from mainstem.process.readiness import Look, Pin, look, look_at_held
 
 _EXAMPLES = 10
 
@@ -131,10 +131,10 @@ def at_one_position(
         pin = Pin(look(connection), job, other)
         wait_until_read(connection, {job: version}, {job: pin}, waiting, meanwhile="both go on", windows=False)
     with held_at_one_position(data, {job: (left, right)}) as held:
-        now = look(connection, decided=True)
         stood = {version: stand.batch for version, stand in held[job].items()}
+        now = look_at_held(connection, {job: stood})
         check_held(stood, {version: now.batch(job, version) for version in stood})
-        return _position(now, job, {version: stand.batch for version, stand in held[job].items()})
+        return _position(now, job, stood)
 
 
 def _position(now: Look, job: str, batches: Mapping[str, int]) -> Position:

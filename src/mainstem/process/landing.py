@@ -106,11 +106,17 @@ def check_held(before: Mapping[str, int | None], now: Mapping[str, int | None]) 
         now: the last one that is.
 
     Raises:
-        NotLanded: one has gone on.
+        NotLanded: one has gone on, or the log does not show yet where it stands.
     """
     for version, batch in before.items():
-        if now[version] != batch:
+        found, stood = (-1 if each is None else each for each in (now[version], batch))
+        if found > stood:
             raise NotLanded(f"version {version} was held for too long, and has gone on", hint="try again")
+        if found < stood:  # where it ends would be taken from before
+            raise NotLanded(
+                f"version {version} stands at batch {stood}, of which the log shows {found} at most: a transaction is open",
+                hint="try again",
+            )
 
 
 def is_driven(data: Path, job: str, version: str) -> bool:

@@ -104,6 +104,19 @@ def look(connection: Connection, *, decided: bool = False) -> Look:
     return Look(catalog, markers, ends)
 
 
+def look_at_held(connection: Connection, batches: Mapping[str, Mapping[str, int]]) -> Look:
+    """See how far all versions are, some of them at these batches at least, by job and version, which are committed:
+    where an open transaction of somebody else hides one, it is waited for. What later looks show is no older.
+    """
+    now = look(connection, decided=True)
+    for job, each in batches.items():
+        for version, batch in each.items():
+            found = now.batch(job, version)
+            if found is None or found < batch:
+                return look(connection)
+    return now
+
+
 class Pin:
     """A position that a version has to reach: what readers of another one may have seen something of.
 

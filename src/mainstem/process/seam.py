@@ -27,7 +27,7 @@ from mainstem.client.topics import start_offsets
 from mainstem.core import Retriable
 from mainstem.process.landing import NotLanded, check_held, held_at_one_position, is_driven
 from mainstem.process.planting import Stand
-from mainstem.process.readiness import Look, look
+from mainstem.process.readiness import Look, look, look_at_held
 from mainstem.process.splice import splices_of
 
 
@@ -109,7 +109,8 @@ def held_seams(
 def _of_held(
     connection: Connection, held: Mapping[str, Mapping[str, Stand]], jobs: Mapping[str, tuple[str, str]]
 ) -> dict[str, Seam]:
-    reached = look(connection, decided=True)
+    batches = {job: {version: stand.batch for version, stand in held[job].items()} for job in jobs}
+    reached = look_at_held(connection, batches)
     for job, (current, target) in jobs.items():
         if reached.event_time(job, target) != reached.event_time(job, current):
             raise NoSeam(
@@ -119,7 +120,7 @@ def _of_held(
             )
     return {
         job: Seam(
-            {version: stand.batch for version, stand in held[job].items()},
+            {**batches[job]},
             {output: reached.end(output) for output in _outputs(reached, job, versions)},
         )
         for job, versions in jobs.items()
