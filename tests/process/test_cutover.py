@@ -23,7 +23,7 @@ from mainstem.process.readiness import look
 from mainstem.process.retire import retire
 from mainstem.process.seam import NoSeam
 from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, write_asked, write_fixed
-from tests.support.splices import write_job
+from tests.support.splices import move, write_job
 from tests.support.versions import write_read, write_versions
 
 
@@ -260,14 +260,16 @@ def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
         splice = TransactionalWriter(log_connection, f"splice:{job}.all")
         splice.open()
         at = {"version": "1", "output": job, "offsets": {"0": 3}}
-        for version in "12":
+        told = []
+        for version in "01":
             splice.begin()
             splice.commit(at | {"version": version})
-            if version == "1":
+            if version == "0":
                 with pytest.raises(
                     NotReached, match=f"topic {job}.all has not followed the last cutover of job {job};"
                 ):
-                    revert(log_connection, tmp_path, [job], Waiting(timeout_seconds=0))
+                    revert(log_connection, tmp_path, [job], Waiting(timeout_seconds=0, tell=told.append))
+                assert told == [f"topic {job}.all has yet to follow the last cutover of job {job}"]
         splice.close()
         revert(log_connection, tmp_path, [job])
         assert cutovers(read_catalog(log_connection))[job].ends == {job: {0: 3}, second: {0: 4}}
@@ -310,6 +312,28 @@ def test_another_jobs_open_transaction_hides_no_batch_of_those_that_are_held(
         cutover(log_connection, tmp_path, {job: "2"})
     killed.close()
     assert cutovers(read_catalog(log_connection))[job].ends == {job: {0: 3}, second: {0: 2}}
+
+
+def test_readers_go_back_to_the_version_that_a_spliced_stream_stands_at_though_nothing_fits(
+    log_connection, jobs, tmp_path
+):
+    """What the splice told to do was refused after ten minutes: each move waited until it had followed."""
+    job = jobs[0]
+    write_job(log_connection, job, "stream")
+    for version in "12":
+        write_read(log_connection, job, version, 5)
+    append(log_connection, job, [(b"k", b"v")] * 3)
+    move(log_connection, job, "2")  # while no project had the splice
+    splice = TransactionalWriter(log_connection, f"splice:{job}.all")
+    splice.open()
+    splice.begin()
+    splice.commit({"version": "1", "output": job, "offsets": {"0": 1}})
+    splice.close()
+    revert(log_connection, tmp_path, [job], Waiting(timeout_seconds=0))
+    assert current(log_connection, job) == ["1"]
+    assert cutovers(read_catalog(log_connection))[job].ends == {}
+    with pytest.raises(NoSeam):  # readers who pass from one version to the other
+        cutover(log_connection, tmp_path, {job: "2"})
 
 
 def test_nobody_is_held_for_a_spliced_table(log_connection, jobs, tmp_path):

@@ -201,6 +201,11 @@ def test_a_stream_has_each_input_once(log_connection, job):
         assert isinstance(again.error, NotSpliced)
         assert "without a position at which both had read the same" in str(again.error)
     assert records(log_connection, running.name)[5:] == []
+    move(log_connection, job, "1")  # as the splice says
+    write(log_connection, job, ("f", 1))
+    with Running(log_connection, job) as back:
+        back.follow("1", job)
+    assert records(log_connection, running.name)[5:] == [("f", 1)]
 
 
 def test_a_stream_that_went_on_before_its_cutover_was_written_is_not_passed_on_twice(log_connection, job):

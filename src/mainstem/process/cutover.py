@@ -33,7 +33,7 @@ from mainstem.core import Clock, Retriable, SystemClock, UserError
 from mainstem.process.readiness import Look, Pin, look
 from mainstem.process.retire import hold_catalog
 from mainstem.process.seam import Seam, held_seams, spliced_streams
-from mainstem.process.splice import position_of, splices_of
+from mainstem.process.splice import all_stay, position_of, splices_of
 from mainstem.process.versions import is_bound, is_retired
 
 TIMEOUT_SECONDS = 600.0
@@ -189,8 +189,12 @@ def _move(
     current = {job: now.current[job] for job in targets}
     pins = {job: Pin(now, job, current[job]) for job in targets}
     wait_until_read(connection, targets, pins, waiting)
-    _wait_for_splices(connection, now, spliced_streams(now.catalog, targets), waiting)
-    with held_seams(connection, data, now, targets, at_least_once=at_least_once) as seams:
+    spliced = {job: targets[job] for job in spliced_streams(now.catalog, targets)}
+    _wait_for_splices(connection, now, spliced, waiting)
+    # Where all splices stand at what readers go back to, and cannot leave it, no plain consumer passes over.
+    stay = {job for job, version in spliced.items() if all_stay(connection, job, version)}
+    passed = {job: version for job, version in targets.items() if job not in stay}
+    with held_seams(connection, data, now, passed, at_least_once=at_least_once) as seams:
         for job, seam in seams.items():
             if seam.repeated:
                 waiting.tell(f"job {job}: plain consumers read up to {seam.repeated:,} records twice")
@@ -325,12 +329,18 @@ def _what_helps(left: Iterable[_Left]) -> str:
     )
 
 
-def _wait_for_splices(connection: Connection, now: Look, jobs: Iterable[str], waiting: Waiting) -> None:
-    """See that those of streams have followed the last cutover: a seam is between two versions."""
+def _wait_for_splices(connection: Connection, now: Look, targets: Mapping[str, str], waiting: Waiting) -> None:
+    """See that those of streams have followed the last cutover: a seam is between two versions. One that stands at the
+    version that comes has nothing to follow: it goes on there, or at the seam if it follows meanwhile.
+    """
     deadline = waiting.clock.monotonic() + waiting.timeout_seconds
-    for job in jobs:
+    for job, version in targets.items():
         for splice in splices_of(now.catalog, job):
-            while (at := position_of(connection, splice)) is not None and at.version != now.current[job]:
+            told = False
+            while (at := position_of(connection, splice)) is not None and at.version not in (now.current[job], version):
+                if not told:
+                    waiting.tell(f"topic {splice} has yet to follow the last cutover of job {job}")
+                told = True
                 if waiting.clock.monotonic() >= deadline:
                     raise NotReached(
                         f"topic {splice} has not followed the last cutover of job {job}; nothing is changed",

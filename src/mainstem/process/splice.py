@@ -86,6 +86,18 @@ def position_of(connection: Connection, splice: str) -> At | None:
     return None if state is None else msgspec.convert(state.position, prepared(At), strict=False)
 
 
+def all_stay(connection: Connection, job: str, version: str) -> bool:
+    """Whether all splices of a stream stand at a version and cannot follow the last cutover from it, which says nothing
+    of where the two versions had read the same.
+    """
+    catalog = read_catalog(connection)
+    moved = cutovers(catalog).get(job)
+    places = [position_of(connection, splice) for splice in splices_of(catalog, job)]
+    return moved is not None and all(
+        at is not None and at.version == version and at.output not in moved.ends for at in places
+    )
+
+
 class Splice:
     """The task: `run` works until it is told to stop; it can be called again.
 
