@@ -245,7 +245,7 @@ def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
     held = []
 
     @contextmanager
-    def hold(data, versions):
+    def hold(data, versions, **_):
         append(log_connection, second, [(b"k", b"v")] * 2)  # on the way to the position
         held.append(versions)
         stand = Stand(5 if len(held) < 3 else 4, {}, 0, 0, True)  # the batch that `write_read` gives
@@ -334,6 +334,24 @@ def test_readers_go_back_to_the_version_that_a_spliced_stream_stands_at_though_n
     assert cutovers(read_catalog(log_connection))[job].ends == {}
     with pytest.raises(NoSeam):  # readers who pass from one version to the other
         cutover(log_connection, tmp_path, {job: "2"})
+
+
+def test_a_cutover_is_given_up_while_versions_are_brought_to_one_position(log_connection, jobs, tmp_path):
+    job = jobs[0]
+    write_job(log_connection, job, "stream")
+    for version in "12":
+        write_read(log_connection, job, version, 5)
+        write_fixed(tmp_path / "jobs" / job_key(job, version), Fixed(job, version, "c0de", {}, "x", 1, 4))
+
+    class NoMore(Exception):
+        pass
+
+    def pause(seconds):
+        raise NoMore
+
+    with DirectoryLock(tmp_path / "spark" / "c0de"), pytest.raises(NoMore):  # a driver, which does not answer
+        cutover(log_connection, tmp_path, {job: "2"}, Waiting(pause=pause))
+    assert current(log_connection, job) == ["1"]
 
 
 def test_nobody_is_held_for_a_spliced_table(log_connection, jobs, tmp_path):

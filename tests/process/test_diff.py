@@ -83,7 +83,7 @@ def test_what_is_not_is_compared_only_where_somebody_runs_it(log_connection, tmp
                 diff(log_connection, tmp_path, job, "1", "2")
 
 
-def refuse(_, jobs):
+def refuse(_, jobs, **__):
     raise NotLanded(" ".join(f"{job} {' '.join(versions)}" for job, versions in jobs.items()))
 
 

@@ -126,6 +126,22 @@ def test_nobody_waits_for_ever_for_a_driver_that_does_not_run(tmp_path):
     assert not (tmp_path / "jobs" / "job@1" / REQUEST_FILE).exists()
 
 
+def test_who_gives_up_meanwhile_leaves_nothing_behind(tmp_path):
+    """It took up to two minutes for each request until somebody looked whether it is still wanted."""
+    (tmp_path / "jobs" / "job@1").mkdir(parents=True)
+
+    class NoMore(Exception):
+        pass
+
+    def pause(seconds):
+        assert (tmp_path / "jobs" / "job@1" / REQUEST_FILE).exists()
+        raise NoMore
+
+    with pytest.raises(NoMore), held_at_one_position(tmp_path, {"job": ["1"]}, seconds=5, pause=pause):
+        pass
+    assert not (tmp_path / "jobs" / "job@1" / REQUEST_FILE).exists()
+
+
 class Drivers(threading.Thread):
     """Answers for versions whose queries stand where the test says."""
 

@@ -1,5 +1,7 @@
 import json
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,3 +40,19 @@ def test_a_command_that_nobody_wants_any_more_is_ended(tmp_path):
         ensure_topic(Connection(log.bootstrap), "orders", 1)
         with pytest.raises(NoMore):
             run(["tail", "--bootstrap", log.bootstrap, "--", "orders"], tmp_path, pause=pause)
+
+
+def test_what_a_command_has_done_when_it_is_given_up_is_done(tmp_path, monkeypatch):
+    """It was said that nothing is changed, of a version that was asked for."""
+    command, done = tmp_path / "mainstem", tmp_path / "done"
+    text = f"import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen({str(done)!r}, 'w')\nprint('it is')\ntime.sleep(0.3)"
+    command.write_text(f"#!{sys.executable}\n{text}\n")
+    command.chmod(0o755)
+    monkeypatch.setattr("mainstem.standalone.command_process.sys", SimpleNamespace(executable=str(command)))
+
+    def pause(seconds):
+        if done.exists():
+            raise RuntimeError("it was given up")
+        threading.Event().wait(seconds)
+
+    assert run([], tmp_path, pause=pause) == "it is\n"

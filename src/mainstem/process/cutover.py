@@ -194,7 +194,7 @@ def _move(
     # Where all splices stand at what readers go back to, and cannot leave it, no plain consumer passes over.
     stay = {job for job, version in spliced.items() if all_stay(connection, job, version)}
     passed = {job: version for job, version in targets.items() if job not in stay}
-    with held_seams(connection, data, now, passed, at_least_once=at_least_once) as seams:
+    with held_seams(connection, data, now, passed, at_least_once=at_least_once, pause=waiting.pause) as seams:
         for job, seam in seams.items():
             if seam.repeated:
                 waiting.tell(f"job {job}: plain consumers read up to {seam.repeated:,} records twice")

@@ -130,7 +130,7 @@ def at_one_position(
     for version, other in ((right, left), (left, right)):
         pin = Pin(look(connection), job, other)
         wait_until_read(connection, {job: version}, {job: pin}, waiting, meanwhile="both go on", windows=False)
-    with held_at_one_position(data, {job: (left, right)}) as held:
+    with held_at_one_position(data, {job: (left, right)}, pause=waiting.pause) as held:
         stood = {version: stand.batch for version, stand in held[job].items()}
         now = look_at_held(connection, {job: stood})
         check_held(stood, {version: now.batch(job, version) for version in stood})

@@ -12,7 +12,7 @@ its checkpoint is, and is asked again. Planted batches are batches like any othe
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -76,7 +76,11 @@ def answer(home: Path, landed: Landed) -> None:
 
 @contextmanager
 def held_at_one_position(
-    data: Path, jobs: Mapping[str, Sequence[str]], *, seconds: float = ANSWER_SECONDS
+    data: Path,
+    jobs: Mapping[str, Sequence[str]],
+    *,
+    seconds: float = ANSWER_SECONDS,
+    pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[dict[str, dict[str, Stand]]]:
     """Hold versions of jobs, which their drivers run, those of each job at one position of all that they read: where
     each stands, by job and version.
@@ -85,6 +89,7 @@ def held_at_one_position(
         data: the data directory that they run in.
         jobs: versions by job.
         seconds: for each answer of a driver.
+        pause: waits so many seconds; what it raises ends it, and all goes on.
 
     Raises:
         NotLanded: a driver did not do it, or not in time; all goes on.
@@ -93,7 +98,7 @@ def held_at_one_position(
     with hold(data / "jobs", LOCK, seconds):
         _clean(data)
         try:
-            yield {job: _land(_homes(data, job, versions), seconds) for job, versions in jobs.items()}
+            yield {job: _land(_homes(data, job, versions), seconds, pause) for job, versions in jobs.items()}
         finally:
             _clean(data)
 
@@ -136,13 +141,13 @@ def _clean(data: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _land(homes: Mapping[str, Path], seconds: float) -> dict[str, Stand]:
-    found = _ask(homes, None, seconds)
+def _land(homes: Mapping[str, Path], seconds: float, pause: Callable[[float], object]) -> dict[str, Stand]:
+    found = _ask(homes, None, seconds, pause)
     for _ in range(_TRIES):
         to: NextOffsets = {}
         for each in found.values():
             to = furthest(to, _stand(each).basis)
-        found = _ask(homes, to, seconds)
+        found = _ask(homes, to, seconds, pause)
         # Otherwise one was started again in between, and has read on.
         if all(is_at(_stand(each).basis, to) for each in found.values()):
             return {version: _stand(each) for version, each in found.items()}
@@ -152,7 +157,9 @@ def _land(homes: Mapping[str, Path], seconds: float) -> dict[str, Stand]:
     )
 
 
-def _ask(homes: Mapping[str, Path], to: NextOffsets | None, seconds: float) -> dict[str, Landed]:
+def _ask(
+    homes: Mapping[str, Path], to: NextOffsets | None, seconds: float, pause: Callable[[float], object]
+) -> dict[str, Landed]:
     """Ask all of them, then wait for all answers."""
     asked = Landing(uuid.uuid4().hex, to)
     for home in homes.values():
@@ -176,7 +183,7 @@ def _ask(homes: Mapping[str, Path], to: NextOffsets | None, seconds: float) -> d
                     f"job {missing}: no answer within {seconds:.0f} s",
                     hint="see with `mainstem status` that its driver runs; a batch of it may take long",
                 )
-            time.sleep(_LOOK_EVERY_SECONDS)
+            pause(_LOOK_EVERY_SECONDS)
     return found
 
 

@@ -9,7 +9,8 @@ last batch ended; of the one that comes some batch may end there, too. Where non
 before: what lies between is there by both versions.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,13 @@ def spliced_streams(catalog: Mapping[str, dict[str, Any]], jobs: Iterable[str]) 
 
 @contextmanager
 def held_seams(
-    connection: Connection, data: Path, now: Look, targets: Mapping[str, str], *, at_least_once: bool = False
+    connection: Connection,
+    data: Path,
+    now: Look,
+    targets: Mapping[str, str],
+    *,
+    at_least_once: bool = False,
+    pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[dict[str, Seam]]:
     """The seam of each job that is a spliced stream; it holds until the block ends.
 
@@ -81,6 +88,7 @@ def held_seams(
         targets: the version that comes, by job.
         at_least_once: where a current version does not run, and no batch of the other one ends where it stopped, begin
             behind the one before.
+        pause: waits so many seconds; what it raises ends it.
 
     Raises:
         NoSeam: there is none.
@@ -96,7 +104,9 @@ def held_seams(
     with ExitStack() as stack:
         if driven:
             try:
-                seams |= _of_held(connection, stack.enter_context(held_at_one_position(data, driven)), driven)
+                seams |= _of_held(
+                    connection, stack.enter_context(held_at_one_position(data, driven, pause=pause)), driven
+                )
             except NotLanded as error:
                 if not at_least_once:
                     raise NotLanded(f"{error}; {_why(now, driven)}", hint=_what_helps(driven)) from error

@@ -30,7 +30,7 @@ def run_command(
     Args:
         words: of the command.
         tell: is called with each line that it writes to stderr.
-        pause: waits so many seconds; the command is ended with an error of this.
+        pause: waits so many seconds; the command is ended with an error of this, which is raised unless it was done.
         directory: where the command is called.
 
     Raises:
@@ -42,6 +42,11 @@ def run_command(
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, cwd=directory)
         try:
             lines = _follow(process, errors.name, tell, pause)
+        except Exception:
+            _end(process)
+            if process.returncode != 0:
+                raise
+            lines = []  # it was done all the same
         finally:
             _end(process)
         output.seek(0)

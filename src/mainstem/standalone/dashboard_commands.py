@@ -81,9 +81,14 @@ class DashboardCommands:
 
     def _reprocess(self, job: str, asked: Mapping[str, str], going: Going) -> Done:
         """In a process of its own: it imports the project's code as it is now."""
-        done = msgspec.json.decode(
-            self._command("reprocess", [job], going, *(["--anyway"] if "anyway" in asked else [])), type=_Reprocessed
-        )
+        options = ["--anyway"] if "anyway" in asked else []
+        try:
+            found = self._command("reprocess", [job], going, *options)
+        except GivenUp:  # perhaps between its last step and its end
+            raise GivenUp(
+                f"it was given up; `mainstem job versions {job}` shows whether a version was asked for before"
+            ) from None
+        done = msgspec.json.decode(found, type=_Reprocessed)
         return Done(
             [f"version {done.version} is started now from the code {done.code}, and writes topic {done.output}"]
         )
