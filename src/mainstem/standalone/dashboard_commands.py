@@ -8,6 +8,7 @@ import msgspec
 from mainstem.client.catalog import entries, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.core import MainstemError
+from mainstem.core.prepared import prepared
 from mainstem.dash.operations import Done, GivenUp, Going
 from mainstem.dash.web import Changed, UnknownJob
 from mainstem.process.cutover import Moves, Overtaken, Waiting, check_revert, cutover, revert
@@ -88,7 +89,7 @@ class DashboardCommands:
             raise GivenUp(
                 f"it was given up; `mainstem job versions {job}` shows whether a version was asked for before"
             ) from None
-        done = msgspec.json.decode(found, type=_Reprocessed)
+        done = msgspec.json.decode(found, type=prepared(_Reprocessed))
         return Done(
             [f"version {done.version} is started now from the code {done.code}, and writes topic {done.output}"]
         )
