@@ -23,6 +23,7 @@ from mainstem.core.config import BadSetting
 from mainstem.process import sink_checkpoint
 from mainstem.process.another_version import start_another
 from mainstem.process.declare import BadDeclaration
+from mainstem.process.installed import LOCK_FILE
 from mainstem.process.offsets import read_plan
 from mainstem.process.project import Input, JobConfig, load_job_configs, load_project
 from mainstem.process.reprocess import reprocess
@@ -170,6 +171,8 @@ def test_rows_go_through_a_join_with_a_table_and_through_windows(
     positions = [each.tables[f"{shop}.customers"][0] for each in progress_of(log_connection, "enriched@1")]
     assert positions == sorted(positions)
     assert set(positions) >= {2, 5}
+    lock = json.loads((tmp_path / "data" / "jobs" / "hourly@1" / LOCK_FILE).read_text())
+    assert {"pyspark", "msgspec"} <= set(lock["used"])  # what it was started with is on record, too
     catalog = read_catalog(log_connection)
     assert catalog[f"topic:{shop}.hourly"]["key"] == ["region", "hour"]
     version = catalog["job:hourly"]["versions"]["1"]

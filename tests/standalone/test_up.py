@@ -13,6 +13,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from mainstem.client.connection import Connection
@@ -21,6 +22,7 @@ from mainstem.core.config import BadSetting
 from mainstem.core.task import TaskState
 from mainstem.process import load_project
 from mainstem.process.frozen import code_hash
+from mainstem.process.installed import LOCK_FILE, write_lock
 from mainstem.process.jars import FetchFailed
 from mainstem.process.reprocess import reprocess
 from mainstem.process.versions import Fixed, write_fixed
@@ -140,6 +142,12 @@ def test_a_job_that_does_not_run_the_code_as_it_is_now_is_told(project, tmp_path
     with pytest.raises(BadSetting, match="nothing is started"):
         up(project, data, listen="127.0.0.1:0", gateway="127.0.0.1:0", on_news=news.append)
     assert news[1].endswith("though the project has no such job; `mainstem job retire job 1` stops it for good")
+    write_lock(data / "jobs" / "job@1")
+    lock = data / "jobs" / "job@1" / LOCK_FILE
+    lock.write_text(lock.read_text().replace(f'"msgspec": "{msgspec.__version__}"', '"msgspec": "0.1"'))
+    with pytest.raises(BadSetting, match="nothing is started"):
+        up(project, data, listen="127.0.0.1:0", gateway="127.0.0.1:0", on_news=news.append)
+    assert f"first started with: msgspec {msgspec.__version__} for 0.1; install" in news[-1]
 
 
 def test_what_processes_of_an_earlier_start_have_said_is_not_that_of_others_with_their_ids(

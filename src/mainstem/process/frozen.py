@@ -2,7 +2,7 @@
 
     <data>/versions/<sha>/        a copy of the project's code, schemas and small data files, and of its [project] and
                                   [topics]
-    <data>/versions/<sha>.json    when it was frozen, from where, with which packages
+    <data>/versions/<sha>.json    when it was frozen, and from where
 
 Spark ships functions of a module by its name, so a running process would pick up files that are edited under it. What
 is copied is what the hash covers: all that can change what jobs compute (`docs/decisions/jobs.md` lists it). Of the
@@ -17,7 +17,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from mainstem.core.locks import hold
 from mainstem.core.prepared import prepared
 from mainstem.process.declare import Location
 from mainstem.process.imports import import_from, places_of
-from mainstem.process.jars import SPARK_LOCK
 from mainstem.process.project import Project, load_project
 
 _SOURCES = frozenset({".py", ".avsc", ".sql", ".json", ".toml", ".csv", ".txt"})
@@ -51,8 +49,6 @@ class Frozen(msgspec.Struct, frozen=True):
     sha: str
     origin: str  # the project's directory when it was frozen; of an open version where it is now
     frozen_at: int  # ms since 1970
-    packages: dict[str, str]
-    jars: str
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -126,7 +122,7 @@ def _freeze(directory: Path, versions: Path, clock: Clock) -> str:
         sha = code_hash(copy)  # of the copy: the project may be edited meanwhile
         if not (versions / f"{sha}.json").exists():
             _keep(copy, versions / sha)
-            manifest = Frozen(sha, str(directory), clock.now_ms(), _packages(), SPARK_LOCK.read_text())
+            manifest = Frozen(sha, str(directory), clock.now_ms())
             write_atomically(versions / f"{sha}.json", msgspec.json.format(msgspec.json.encode(manifest)))
     return sha
 
@@ -244,11 +240,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _packages() -> dict[str, str]:
-    found = {each.metadata["Name"]: each.version for each in distributions() if each.metadata["Name"]}
-    return dict(sorted(found.items()))
 
 
 def check_whole(project: Project, version: Version) -> None:

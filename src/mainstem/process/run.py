@@ -35,6 +35,7 @@ from mainstem.process.diagnosis import JobFailed
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import Follower
 from mainstem.process.identity import lost_input, lost_output, used_topics
+from mainstem.process.installed import write_lock
 from mainstem.process.job import JobSpec, RunningJob
 from mainstem.process.landing import Lander
 from mainstem.process.project import Input, JobConfig, Project
@@ -356,6 +357,7 @@ class JobDriver:
         try:
             if not self._is_fixed(spec.key):
                 self._check_output(spec.key, spec.fixed.output, exists=False)
+                write_lock(spec.home)
                 write_fixed(spec.home, spec.fixed)
         except Exception as error:
             self._fail(spec.key, error)

@@ -26,6 +26,7 @@ from mainstem.core.locks import DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.process import Project, load_project
 from mainstem.process.frozen import code_hash, freeze
+from mainstem.process.installed import other_packages
 from mainstem.process.jars import absent_jars, spark_jars
 from mainstem.process.retire import finish_retired
 from mainstem.process.topics import losses, other_settings, settings_of_topics
@@ -246,7 +247,8 @@ def up(
         specs = child_specs(project, config, data, at, own_log=bootstrap is None)
         if any(spec.early for spec in specs) and absent_jars():
             spark_jars()  # here, where its progress is seen: a driver has only so long to start
-        for each in (*edited(project, data, code_hash(project.directory)), *left_over(project, data)):
+        news = (*edited(project, data, code_hash(project.directory)), *left_over(project, data), *other_packages(data))
+        for each in news:
             unfailing(on_news)(str(each))
         supervisor = Supervisor(specs, data / LAYOUT["logs"], changed, after={"gateway": declare})
 
