@@ -206,6 +206,23 @@ def test_what_no_batch_has_written_is_known_when_all_are_told(chain):
     assert chain.told("planes") == {}
 
 
+def test_what_somebody_else_wrote_beside_one_version_holds_up_no_other_one(chain):
+    chain.see_job(*entry_of("enriched.v2"))
+    beside = {"enriched": {0: 7, 1: 4}}
+    assert chain.needed("enriched.v2", beside) is None
+    chain.told_all(beside)
+    assert chain.needed("enriched.v2", beside) == {}
+    for number, (version, output) in enumerate((("1", "enriched"), ("2", "enriched.v2"))):
+        chain.see(Progress("enriched", version, 0, {"flights": {0: 10 + number}}, {}, {output: {1: 4}}))
+    assert chain.needed("enriched.v2", beside) == {1: 4}
+    more = {"enriched": {0: 8, 1: 6}}
+    chain.told_all(more)
+    assert chain.needed("enriched.v2", more) == {1: 4}
+    chain.see(Progress("enriched", "1", 1, {"flights": {0: 20}}, {}, {"enriched": {1: 9}}))
+    assert chain.needed("enriched.v2", more) == {1: 4}  # it does not go on with the other one
+    assert chain.needed("enriched.v2", {"enriched": {0: 9}}) is None
+
+
 def test_of_a_version_that_is_retired_all_is_known(chain):
     assert not chain.knows("enriched", {0: 1})
     job, entry = entry_of("enriched", retired=["1"])

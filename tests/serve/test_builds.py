@@ -193,6 +193,19 @@ def test_a_record_of_current_versions_that_is_not_ours_holds_nobody_up(fleet, jo
             write_catalog(fleet.connection, {CURRENT: before})
 
 
+def test_a_record_of_somebody_else_beside_a_job_stops_no_cutover_after_it(fleet, job, tmp_path):
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        job.write("N1", 1)
+        job.run("1", ("N1", 1))
+        strange = avro.encode(job.schemas["1"], PLANE, {"tailnum": "N7", "manufacturer": "hand", "seats": 1})
+        written = Basis(fleet.log, {job.name: append(fleet.connection, job.name, [(b"N7", strange)])})
+        assert made_by(row(http, written, "N7")) == "hand"
+        job.start("2")
+        job.run("2", ("N1", 10))
+        assert made_by(row(http, cutover(fleet, (job, "2")))) == "v2"
+        assert made_by(row(http, written)) == "v2"
+
+
 def test_an_index_is_removed_when_nobody_can_come_back_to_it(fleet, job, tmp_path):
     places = {f"seats{label}": tmp_path / "views" / f"seats{label}" for label in ("", "@2", "@3")}
 

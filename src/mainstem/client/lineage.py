@@ -50,7 +50,7 @@ class _Job(msgspec.Struct, frozen=True):
 class _Batch(msgspec.Struct, frozen=True, gc=False):
     basis: NextOffsets  # of its streams, after the batch
     tables: NextOffsets  # of the tables that it was joined with
-    ends: dict[int, int]  # of the output, after this batch and all before it
+    ends: dict[int, int]  # of the output, after this batch, all before it, and what somebody else wrote until then
 
 
 class _Writer:
@@ -66,17 +66,19 @@ class _Writer:
         if progress.batch <= self.last:  # it was in what a restart began with
             return
         # Batches of before each said where all of its output ends say it of what they wrote to.
-        before = self.batches[-1].ends if self.batches else {}
+        before = self.batches[-1].ends if self.batches else self.told
         ends = furthest({self.output: before}, {self.output: progress.ends.get(self.output, {})})[self.output]
         self.last = progress.batch
         self.batches.append(_Batch(progress.basis, progress.tables, ends))
-        self.tell(ends)
+        self.told = ends
         if len(self.batches) >= 2 * KEPT_BATCHES:
             del self.batches[:-KEPT_BATCHES]
 
     def tell(self, position: dict[int, int]) -> None:
-        """It is known of the output up to there what it was made of."""
+        """It is known of the output up to there what it was made of: by the last batch, what none has written."""
         self.told = furthest({self.output: self.told}, {self.output: position})[self.output]
+        if self.batches:
+            self.batches[-1] = msgspec.structs.replace(self.batches[-1], ends=self.told)
 
     def first_that_covers(self, wanted: NextOffsets) -> _Batch | None:
         """The first batch after which `wanted` is read."""
@@ -85,6 +87,13 @@ class _Writer:
     def first_that_writes(self, position: Mapping[int, int]) -> _Batch | None:
         """The first batch after which the output goes up to `position`."""
         return self._first(lambda batch: reaches(batch.ends, position))
+
+    def read_for(self, position: Mapping[int, int]) -> NextOffsets | None:
+        """What it had read for the output up to `position`; None while that is not told."""
+        if not reaches(self.told, position):
+            return None
+        batch = self.first_that_writes(position)
+        return {} if batch is None else batch.basis  # somebody else wrote before its first batch
 
     def _first(self, is_so: Any) -> _Batch | None:
         at = bisect_left(self.batches, True, key=is_so)
@@ -161,10 +170,10 @@ class Lineage:
             return {}
         for other in self._versions(writer):
             if any(positions.get(other.output, {}).values()):
-                batch = other.first_that_writes(positions[other.output])
-                if batch is None:
+                read = other.read_for(positions[other.output])
+                if read is None:
                     return None
-                positions = furthest(positions, batch.basis)
+                positions = furthest(positions, read)
         wanted: NextOffsets = {}
         for each in writer.streams:
             found = self.needed(each, positions, (*below, topic))
