@@ -120,6 +120,14 @@ def test_a_misspelt_table_gets_a_suggestion(project):
     assert caught.value.hint == "did you mean sources?"
 
 
+def test_a_view_of_a_splice_is_refused(project):
+    """A token of a source waited for nothing there, and the answer was old."""
+    view = '[splices.revenue]\njob = "hourly"\n[serve.answers]\nlisten = "127.0.0.1:0"\nviews.x = { kind = "sql", topics = ["a", "revenue"] }\n'
+    with pytest.raises(BadSetting, match=r"\[serve.answers\]: view x: .* found the splice revenue$") as caught:
+        load_config(project(view), {})
+    assert "job hourly writes" in caught.value.hint
+
+
 def test_two_files_of_one_topic_are_refused_where_one_may_state_its_end(project):
     """The end of one was stated for the topic: windows were closed, and the other's lines were late."""
     two = FILE_SOURCE + FILE_SOURCE.replace("[sources.x]", "[sources.y]")

@@ -44,7 +44,9 @@ def check_reads(cursor: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.Statem
     statement: duckdb.Statement = statements[0]
     kind, text = statement.type.name, statement.query
     if kind not in _KINDS:
-        raise BadQuery(f"query: expected a statement that reads, as SELECT, found {kind}")
+        # PIVOT without the values of its columns is several statements.
+        hint = "of PIVOT: name the values, `FROM (PIVOT … ON … IN (…) USING …)`" if kind == "MULTI" else ""
+        raise BadQuery(f"query: expected a statement that reads, as SELECT, found {kind}", hint=hint)
     if kind == "EXPLAIN" and (explain := _EXPLAIN.match(text)):
         text = text[explain.end() :]
     for name in sorted(set(_called(_parsed(cursor, text)))):
@@ -62,7 +64,9 @@ def _parsed(cursor: "duckdb.DuckDBPyConnection", text: str) -> str:
     parsed = str(found[0][0])
     if parsed.startswith('{"error":true'):
         reason = msgspec.json.decode(parsed.encode()).get("error_message", "")
-        raise BadQuery(f"query: expected SELECT, or EXPLAIN and SELECT: {reason}")
+        raise BadQuery(
+            f"query: expected SELECT, or EXPLAIN and SELECT: {reason}", hint="EXPLAIN takes no options but ANALYZE"
+        )
     return parsed
 
 

@@ -83,6 +83,12 @@ def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
     others = {name: sink for name, sink in sinks.items() if name not in deltas}
     made = {n: convert_source(s, where=f"{where}: [sources.{n}]") for n, s in sources.items()}
     _check_ends(made, where)
+    nodes = convert_nodes(named_tables(tree, "serve", where=where), where=str(where))
+    splices = {
+        name: convert(each, SpliceConfig, where=f"{where}: [splices.{name}]")
+        for name, each in named_tables(tree, "splices", where=where).items()
+    }
+    _check_views(nodes, splices, where)
     return NodeConfig(
         broker=convert(tree.get("broker", {}), BrokerConfig, where=f"{where}: [broker]"),
         log=convert(tree.get("log", {}), LogConfig, where=f"{where}: [log]"),
@@ -94,11 +100,8 @@ def _load(path: Path, environment: Mapping[str, str]) -> NodeConfig:
         lakehouses={
             n: _below(convert(s, LakehouseConfig, where=f"{where}: [sinks.{n}]"), directory) for n, s in deltas.items()
         },
-        serve=convert_nodes(named_tables(tree, "serve", where=where), where=str(where)),
-        splices={
-            name: convert(each, SpliceConfig, where=f"{where}: [splices.{name}]")
-            for name, each in named_tables(tree, "splices", where=where).items()
-        },
+        serve=nodes,
+        splices=splices,
     )
 
 
@@ -115,6 +118,17 @@ def _check_ends(sources: Mapping[str, SourceConfig], where: Path) -> None:
                 "file would be stated for both",
                 hint="give each a `topic` of its own, or set end_marker = false for both",
             )
+
+
+def _check_views(nodes: Mapping[str, ServeConfig], splices: Mapping[str, SpliceConfig], where: Path) -> None:
+    """Raise where a view is of a splice: what its rows were made of is not known, so a token would mean nothing."""
+    for node, config in nodes.items():
+        for view, of in config.views.items():
+            for name in sorted(set(of.names) & splices.keys()):
+                raise BadSetting(
+                    f"{where}: [serve.{node}]: view {view}: expected topics of sources, events or jobs, found the splice {name}",
+                    hint=f"name the topic that job {splices[name].job} writes: views follow its current version by themselves",
+                )
 
 
 def check_topics(project: Project, path: Path) -> None:
