@@ -88,6 +88,18 @@ def test_where_the_log_does_not_answer_it_is_asked_again():
     assert election.wish(election.due(), 1) is Wish.LOOK
 
 
+def test_a_primary_that_cannot_reach_the_log_does_not_say_that_it_leads():
+    election = started(led=False)
+    election.claim_read(0, "a", "a.1", 0.0)
+    election.next_record(0.0)
+    for _ in range(3):
+        now = max(10.0, election.due())
+        assert election.wish(now, 1) is Wish.LOOK
+        election.looked(None, now)
+        assert not election.leads(now)
+        assert election.primary(now) == ""
+
+
 def test_a_claim_that_is_lost_is_made_again():
     election = started()
     assert election.wish(10.0, 1) is Wish.LOOK

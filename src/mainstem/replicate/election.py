@@ -121,6 +121,7 @@ class Election:
         self._author, self._timing, self._draw = author, timing, draw
         self._heard = self._said = -math.inf
         self._patience = 0.0
+        self._again = -math.inf  # when to look again, where the log did not answer
         self._asked = False
         self._end: int | None = None  # where the log ended when we looked
 
@@ -169,7 +170,7 @@ class Election:
 
     def wish(self, now: float, position: int) -> Wish:
         """What to do now; `position` is the next offset to read. Do it, then ask again at `due`."""
-        if now >= self._heard + self._patience:
+        if now >= self._succeeds_at():
             return self._succeed(now, position)
         # What is on its way says it, too.
         if self.own_term >= 0 and self.seq == self.lineage.last and now >= self._said + self._timing.heartbeat_seconds:
@@ -189,17 +190,20 @@ class Election:
         """How far the log goes; None where it did not say: ask again."""
         if end is None:
             self._asked = False
-            self._heard = now - self._patience + self._timing.heartbeat_seconds
+            self._again = now + self._timing.heartbeat_seconds
         else:
             self._end = end
 
     def due(self) -> float:
         """When `wish` may have something new, without anything being read or answered."""
-        succeed = math.inf if self._asked else self._heard + self._patience
+        succeed = math.inf if self._asked else self._succeeds_at()
         speaks = self.own_term >= 0 and self.seq == self.lineage.last
         return min(succeed, self._said + self._timing.heartbeat_seconds) if speaks else succeed
+
+    def _succeeds_at(self) -> float:
+        return max(self._heard + self._patience, self._again)
 
     def _hear(self, now: float) -> None:
         self._heard = now
         self._patience = self._timing.silence_seconds + self._timing.jitter_seconds * self._draw.random()
-        self._asked, self._end = False, None
+        self._again, self._asked, self._end = -math.inf, False, None
