@@ -68,6 +68,29 @@ def test_a_fault_of_the_service_is_an_answer():
     assert machine.query(["x"]).error.startswith("the service failed: TypeError")
 
 
+@pytest.mark.parametrize(("said", "told"), [("", "refused"), ("no \ud800", "no \\ud800")])
+def test_a_refusal_has_a_text_that_can_be_logged(said, told):
+    class Refuses(Sums):
+        def execute(self, operation):
+            raise Refused(said)
+
+        query = execute
+
+    machine = Machine(Refuses)
+    assert apply(machine, ["x", 1]) == machine.query("x") == Answer(error=told)
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800", {1: 1, "a": 1, None: 2, (1,): 3}])
+def test_an_answer_that_is_no_json_is_a_fault_and_changes_nothing(value):
+    class Odd(Sums):
+        def execute(self, operation):
+            return value, operation
+
+    machine = Machine(Odd)
+    assert apply(machine, ["x", 1]).error.startswith("the service failed: ")
+    assert machine.query("x") == Answer(0)
+
+
 def test_without_memory_nothing_is_answered():
     class Full(Sums):
         def execute(self, operation):

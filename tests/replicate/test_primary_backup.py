@@ -217,6 +217,87 @@ def test_what_is_too_large_leaves_no_gap():
     assert not first.election.lineage.dead
 
 
+class Fails(Sums):
+    """Cannot assign what it changes where the number is 13, and has changed something by then."""
+
+    def execute(self, operation):
+        name, number = operation
+        return super().execute(operation) if number != 14 else (0, [name, object()])
+
+    def assign(self, changes):
+        super().assign(changes)
+        if changes[1] == 13:
+            raise KeyError("x")
+
+
+def test_what_the_service_cannot_assign_is_an_answer_and_stops_nobody():
+    first, second = (PrimaryBackup(name, Fails, timing=TIMING, author=f"{name}.1") for name in ("n1", "n2"))
+    log = Log(first, second)
+    for node in (first, second):
+        node.start(0.0)
+    claim(log, first)
+    log.read()
+    first.open_client(0.0)
+    log.turn()
+    first.take_settled()
+    first.write(["y", 1], None, 0.0)
+    ticket = first.write(["x", 13], Request(1, 1), 0.0)
+    with pytest.raises(NotPrimary):  # its copy may have half of it, until one is taken anew
+        first.write(["x", 1], None, 0.0)
+    log.turn()
+    failed = Answer(error="the service failed: KeyError: 'x'")
+    assert answers(first)[ticket] == failed
+    again, other = first.write(["x", 13], Request(1, 1), 0.0), first.write(["x", 2], None, 0.0)
+    log.turn()
+    assert answers(first) == {again: failed, other: Answer(2)}
+    ticket = first.write(["x", 14], None, 0.0)
+    log.turn()
+    assert answers(first)[ticket].error.startswith("the service failed: TypeError: ")
+    assert first.machine.dump() == second.machine.dump()
+    assert not first.election.lineage.dead
+
+
+def test_a_primary_assigns_what_its_backups_read():
+    """Its own tuple could be a key, the list that it becomes in the log cannot."""
+
+    class Pairs(Sums):
+        def execute(self, operation):
+            return 0, [tuple(operation), 1]
+
+    first = PrimaryBackup("n1", Pairs, timing=TIMING, author="n1.1")
+    log = Log(first)
+    first.start(0.0)
+    claim(log, first)
+    log.read()
+    first.write(["x", "y"], None, 0.0)
+    log.turn()
+    assert first.take_settled()[0].answer.error.startswith("the service failed: TypeError: unhashable")
+
+
+def test_without_memory_nothing_is_appended_and_the_copy_is_taken_anew():
+    class Full(Sums):
+        def assign(self, changes):
+            if self.sums.get("full") == 1 and changes[0] == "x":
+                raise MemoryError
+            super().assign(changes)
+
+    first = PrimaryBackup("n1", Full, timing=TIMING, author="n1.1")
+    log = Log(first)
+    first.start(0.0)
+    claim(log, first)
+    log.read()
+    first.write(["full", 1], None, 0.0)
+    with pytest.raises(MemoryError):
+        first.write(["x", 1], None, 0.0)
+    log.turn()
+    assert len(log.values) == 2
+    first.write(["full", 1], None, 0.0)
+    log.turn()
+    first.write(["x", 1], None, 0.0)
+    log.turn()
+    assert first.machine.query("x") == Answer(1)
+
+
 def test_nobody_is_told_what_nobody_waits_for():
     log, first = led()
     first.forget(first.write(["x", 5], None, 0.0))

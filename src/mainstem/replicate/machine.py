@@ -31,7 +31,9 @@ class Service(Protocol):
         ...
 
     def assign(self, changes: Any) -> None:
-        """Change the state as `execute` said."""
+        """Change the state as `execute` said. It must not fail: a primary answers that it did, and nothing is changed;
+        where every node carries out the operations, all of them stop there until the service is mended.
+        """
         ...
 
     def query(self, question: Any) -> Any:
@@ -95,8 +97,9 @@ class Machine:
                 return known
         try:
             value, changes = self.service.execute(operation)
+            msgspec.json.encode(value, order="sorted")  # else no node could keep the answer, and all would stop at it
         except Exception as error:
-            return Effect(Answer(error=_told(error)), None, request)
+            return Effect(Answer(error=told(error)), None, request)
         return Effect(Answer(value), changes, request)
 
     def _known(self, request: Request) -> Answer | None:
@@ -114,7 +117,11 @@ class Machine:
         return None
 
     def commit(self, effect: Effect) -> None:
-        """Carry out what was decided, and remember the answer."""
+        """Carry out what was decided, and remember the answer.
+
+        Raises:
+            Exception: the service failed in `assign`; what its state is now is not known.
+        """
         if not effect.answer.error:
             self.service.assign(effect.changes)
         if effect.request is None:
@@ -139,7 +146,7 @@ class Machine:
         try:
             return Answer(self.service.query(question))
         except Exception as error:
-            return Answer(error=_told(error))
+            return Answer(error=told(error))
 
     def clone(self) -> "Machine":
         """Another one in the same state."""
@@ -160,10 +167,13 @@ class Machine:
         return blake2b(msgspec.json.encode(self.service.dump(), order="sorted"), digest_size=8).hexdigest()
 
 
-def _told(error: Exception) -> str:
-    """A fault of the service is an answer, too: it has changed nothing, and what stopped one node would stop all
+def told(error: Exception) -> str:
+    """The text of an answer that says no, never empty: an answer without one is a value.
+
+    A fault of the service is an answer, too: it has changed nothing, and what stopped one node would stop all
     of them at this operation, for good. Where it is not the same everywhere, the digests of the answers tell.
     """
     if isinstance(error, MemoryError):
         raise error
-    return str(error) if isinstance(error, Refused) else f"the service failed: {type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, Refused) else f"the service failed: {type(error).__name__}: {error}"
+    return text.encode("utf-8", "backslashreplace").decode() or "refused"  # half a surrogate pair is no JSON

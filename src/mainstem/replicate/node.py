@@ -308,7 +308,8 @@ class Node:
             self._fail(error)
             return
         except Exception as error:  # nobody would hear of it, and no record would ever come again
-            self._fail(Broken(f"offset {self.replica.position}: the service failed: {type(error).__name__}: {error}"))
+            why = f"offset {self.replica.position}: the service failed: {type(error).__name__}: {error}"
+            self._fail(Broken(why, hint="mend the service and start the node again: it goes on with that record"))
             return
         while self._bases and self._bases[0][0] <= self.replica.position:
             _settle(heapq.heappop(self._bases)[2], None)

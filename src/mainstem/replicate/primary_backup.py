@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from mainstem.replicate.election import Election, Lineage, Timing, Verdict, Wish
-from mainstem.replicate.errors import NotApplied, NotPrimary, Unreadable
-from mainstem.replicate.machine import Effect, Machine, Service
-from mainstem.replicate.records import Admission, Answer, Beat, Claim, Led, Record, Request, Result
+from mainstem.replicate.errors import NotApplied, NotPrimary, TooLarge, Unreadable
+from mainstem.replicate.machine import Effect, Machine, Service, told
+from mainstem.replicate.records import Admission, Answer, Beat, Claim, Led, Record, Request, Result, decode, encode
 from mainstem.replicate.replica import Replica
 
 
@@ -66,13 +66,25 @@ class PrimaryBackup(Replica):
         if isinstance(decided, Answer):
             # It rests on records that may not be accepted yet: it counts when this one is.
             return self._say(Beat, now, _Waiting(self._ticket(), answer=decided))
-        ticket = self._say(
-            lambda term, seq: Result(term, seq, decided.answer, decided.changes, decided.request),
-            now,
-            _Waiting(self._ticket()),
+        return self._say(
+            lambda term, seq: self._tried(ahead, Result(term, seq, *decided)), now, _Waiting(self._ticket())
         )
-        ahead.commit(decided)
-        return ticket
+
+    def _tried(self, ahead: Machine, result: Result) -> Result:
+        """What to append: what the copy has carried out. A result that no node can assign would stop all of them."""
+        copied = False
+        try:
+            read = decode(self.position, encode(result))  # what everybody will read
+            assert isinstance(read, Result)
+            copied = True
+            ahead.commit(Effect(read.answer, read.changes, read.request))
+        except Exception as error:
+            if isinstance(error, TooLarge) and not copied:
+                raise
+            # The copy may have half of it: another is taken when all that is on its way is read back.
+            self._ahead = None
+            return Result(result.term, result.seq, Answer(error=told(error)), None, result.request)
+        return result
 
     def read(self, question: Any, now: float) -> int:
         self._leading(now)
@@ -155,6 +167,8 @@ class PrimaryBackup(Replica):
             self._apply(offset, record, own=own)
             if own:
                 self._answer(offset, record)
+                if self._ahead is None and record.seq == self.election.seq:
+                    self._ahead = self.machine.clone()
         else:
             self.discarded += 1
             if own and verdict is Verdict.GAP:
