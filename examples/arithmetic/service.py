@@ -238,13 +238,30 @@ def _options(arguments: list[str] | None = None) -> Options:
         raise BadSetting(
             f"--listen: expected an address of the loopback, found {host}", hint="it asks nobody who they are"
         )
-    peers = dict(each.split("=", 1) for each in given.peers.split(",") if "=" in each)
     return Options(
-        given.model, given.node, given.listen, peers, given.bootstrap, given.topic or f"arithmetic-{given.model}",
+        given.model, given.node, given.listen, _peers(given.peers, given.node), given.bootstrap, given.topic or f"arithmetic-{given.model}",
         data=given.data, digest_every=given.digest_every, allow_random=given.allow_random,
         timing=Timing(given.heartbeat_ms / 1000, given.silence_ms / 1000, given.jitter_ms / 1000),
         fenced=not given.unsafe_without_fence,
     )  # fmt: skip
+
+
+def _peers(text: str, node: str) -> dict[str, str]:
+    """Name to address. One that were dropped would be missing where a majority is counted, and could not be named."""
+    peers: dict[str, str] = {}
+    for each in text.split(",") if text else []:
+        name, _, address = each.strip().partition("=")
+        hint = "as in --peers n2=127.0.0.1:8002,n3=127.0.0.1:8003"
+        if not name or not address:
+            raise BadSetting(f"--peers: expected NAME=HOST:PORT, found {each!r}", hint=hint)
+        if name == node or name in peers:
+            raise BadSetting(f"--peers: expected each other node once, found {name} again in {text!r}", hint=hint)
+        try:
+            parse_address(address, "--peers", lowest_port=1)
+        except BadSetting as error:
+            raise BadSetting(f"{error} of node {name}", hint=hint) from None
+        peers[name] = address
+    return peers
 
 
 def _is_loopback(host: str) -> bool:

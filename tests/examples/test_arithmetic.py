@@ -212,6 +212,18 @@ def test_a_node_listens_on_the_loopback_only():
             _options([*arguments, f"{host}:80"])
 
 
+@pytest.mark.parametrize(
+    "peers", ["n2:127.0.0.1:8002", "n2=127.0.0.1:81,n3:127.0.0.1:82", "=127.0.0.1:81", "n2=127.0.0.1", "n2=127.0.0.1:0",
+              "n1=127.0.0.1:81", "n2=127.0.0.1:81,n2=127.0.0.1:82"]
+)  # fmt: skip
+def test_peers_that_are_none_are_refused(peers):
+    """Dropped, they were no nodes: backups named a primary that nobody could find, fewer nodes were a majority."""
+    arguments = ["--model", "state-machine", "--node", "n1", "--bootstrap", "127.0.0.1:1", "--listen", "127.0.0.1:80"]
+    with pytest.raises(BadSetting, match=r"^--peers: [^\n]+$") as refused:
+        _options([*arguments, "--peers", peers])
+    assert refused.value.hint.startswith("as in ")
+
+
 def test_a_client_that_nobody_answers_gives_up():
     with pytest.raises(NoAnswer, match="nobody had an answer in 0 s"):
         Client(["127.0.0.1:9"], seconds=0.1).operate("x?")
