@@ -125,6 +125,15 @@ def test_whatever_is_killed_between_two_steps_leaves_views_that_work(tmp_path, m
     assert number > 6
 
 
+def test_views_of_another_lakehouse_beside_them_are_left_alone(tmp_path):
+    other = tmp_path / "views-b-views"
+    for number in range(3):
+        write_views(tmp_path / "views-b", other, {"b": f"b.v{number}"})
+    for number in range(3):
+        write_views(tmp_path / "tables", tmp_path / "views", {"a": f"a.v{number}"})
+    assert (read_views(other), read_views(tmp_path / "views")) == ({"b": "b.v2"}, {"a": "a.v2"})
+
+
 def test_what_is_none_of_ours_is_not_replaced(tmp_path):
     (tmp_path / "views").mkdir()
     (tmp_path / "views" / "mine").touch()

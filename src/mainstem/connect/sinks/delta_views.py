@@ -35,7 +35,6 @@ log = get_logger()
 
 LOOK_EVERY_SECONDS = 1.0
 STOP_SECONDS = 5.0  # a log that has gone away is waited for much longer
-_NUMBERED = re.compile(r"\.(?P<views>.+)-(?P<number>\d+)")
 
 
 class View(msgspec.Struct, frozen=True):
@@ -104,12 +103,15 @@ def write_views(tables: Path, views: Path, links: Mapping[str, str]) -> None:
     Raises:
         OSError: it cannot be written, or a directory that is none of ours has the name.
     """
-    made = [each for each in views.parent.glob(f".{views.name}-*") if _number(each) >= 0]
+    # Those of another lakehouse may begin with the same name: `.views-b-views-1` is of `views-b`.
+    numbered = re.compile(rf"\.{re.escape(views.name)}-([0-9]+)")
+    found = [(each, numbered.fullmatch(each.name)) for each in views.parent.iterdir()]
+    made = {each: int(match[1]) for each, match in found if match}
     read = views.readlink().name if views.is_symlink() else ""
     for each in made:
         if each.name != read:
             shutil.rmtree(each, ignore_errors=True)
-    place = views.with_name(f".{views.name}-{max(map(_number, made), default=0) + 1}")
+    place = views.with_name(f".{views.name}-{max(made.values(), default=0) + 1}")
     place.mkdir()
     for name, table in links.items():
         (place / name).symlink_to(Path("..", tables.name, table))
@@ -120,11 +122,6 @@ def write_views(tables: Path, views: Path, links: Mapping[str, str]) -> None:
     neighbour.symlink_to(place.name)
     neighbour.rename(views)
     sync_directory(views.parent)
-
-
-def _number(place: Path) -> int:
-    found = _NUMBERED.fullmatch(place.name)
-    return int(found["number"]) if found else -1
 
 
 class Views:
