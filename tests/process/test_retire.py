@@ -3,12 +3,13 @@
 import pytest
 
 from mainstem.client.catalog import current_versions, read_catalog, with_cutover, write_catalog
+from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG
 from mainstem.client.topics import end_offsets
 from mainstem.core import ManualClock, UserError
 from mainstem.core.locks import DirectoryInUse
 from mainstem.process.frozen import freeze
-from mainstem.process.retire import finish_retired, hold_catalog, retire
+from mainstem.process.retire import Marks, finish_retired, hold_catalog, retire
 from mainstem.process.versions import Fixed, assignments, write_fixed
 from tests.support.versions import JOBS, write_small_project
 
@@ -79,6 +80,9 @@ def test_what_a_killed_command_has_marked_is_forgotten_at_the_next_start(tmp_pat
         patched.setattr("mainstem.process.sink_commit.fence_job", killed)
         with pytest.raises(KeyboardInterrupt):
             retire(log_connection, data, "half", "1", tmp_path, force=True)
+        # Once it is marked nothing runs it: it can be ended without --force, too.
+        with pytest.raises(KeyboardInterrupt):
+            retire(log_connection, data, "half", "1", tmp_path)
     assert current_versions(read_catalog(log_connection))["half"] == "1"
     finish_retired(log_connection, data)
     expected = {"versions": {"2": {}}, "current": "2", "retired": ["1"]}
@@ -86,6 +90,44 @@ def test_what_a_killed_command_has_marked_is_forgotten_at_the_next_start(tmp_pat
     end = end_offsets(log_connection, CATALOG)
     finish_retired(log_connection, data)
     assert end_offsets(log_connection, CATALOG) == end, "nothing was left to do"
+
+
+def test_a_killed_command_is_finished_by_one_that_does_not_force(project, tmp_path, log_connection):
+    (project / "jobs.py").write_text(JOBS.replace("def job", "def marked"))
+    data, about = tmp_path / "data", {version: {} for version in ("1", "2")}
+    write_catalog(log_connection, {"job:marked": {"versions": about, "current": "1"}})
+    for version in about:
+        write_fixed(data / "jobs" / f"marked@{version}", Fixed("marked", version, "abc", {}, "b", 1, 4))
+    (project / "mainstem.toml").write_text('[jobs.marked]\nversion = "2"\n')
+    (data / "jobs" / "marked@1" / "retired").touch()
+    retire(log_connection, data, "marked", "1", project)
+    assert read_catalog(log_connection)["job:marked"] == {"versions": {"2": {}}, "current": "2", "retired": ["1"]}
+
+
+def test_what_is_marked_while_the_project_runs_is_finished_beside_it(tmp_path, log_connection):
+    data, about = tmp_path / "data", {version: {} for version in ("1", "2")}
+    write_catalog(log_connection, {"job:beside": {"versions": about, "current": "1"}})
+    for version in about:
+        write_fixed(data / "jobs" / f"beside@{version}", Fixed("beside", version, "abc", {}, "b", 1, 4))
+    marks = Marks(data)
+    end = end_offsets(log_connection, CATALOG)
+    marks.look(log_connection)
+    assert end_offsets(log_connection, CATALOG) == end
+    (data / "jobs" / "beside@1" / "retired").touch()
+    marks.look(log_connection)
+    assert current_versions(read_catalog(log_connection))["beside"] == "2"
+    marks.look(Connection("127.0.0.1:1"))  # nothing is new: the log is not asked
+
+
+def test_readers_do_not_go_back_to_a_version_that_is_retired(tmp_path, log_connection):
+    """What the catalog says of itself and what cutovers say may differ: the first counts where the others are gone."""
+    data, about = tmp_path / "data", {version: {} for version in ("1", "2", "3")}
+    write_catalog(log_connection, {"job:back": {"versions": about, "current": "1"}})
+    for version in about:
+        write_fixed(data / "jobs" / f"back@{version}", Fixed("back", version, "abc", {}, "b", 1, 4))
+    write_catalog(log_connection, with_cutover(read_catalog(log_connection), {"back": "2"}, {}, 0))
+    retire(log_connection, data, "back", "1", tmp_path, force=True)
+    assert read_catalog(log_connection)["job:back"]["current"] == "2"
 
 
 def test_two_commands_that_change_the_versions_take_turns(tmp_path, monkeypatch):

@@ -16,8 +16,10 @@ import httpx
 import msgspec
 import pytest
 
+from mainstem import embedded
+from mainstem.client.catalog import current_versions, read_catalog, write_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.topics import cluster_id, list_topics
+from mainstem.client.topics import cluster_id, ensure_internal_topics, list_topics
 from mainstem.core.config import BadSetting
 from mainstem.core.task import TaskState
 from mainstem.process import load_project
@@ -25,6 +27,7 @@ from mainstem.process.frozen import code_hash
 from mainstem.process.installed import LOCK_FILE, write_lock
 from mainstem.process.jars import FetchFailed
 from mainstem.process.reprocess import reprocess
+from mainstem.process.retire import Marks
 from mainstem.process.versions import Fixed, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.standalone import disks
@@ -32,7 +35,15 @@ from mainstem.standalone.config import load_config
 from mainstem.standalone.disks import GIB, DiskAlarm
 from mainstem.standalone.state import OtherLog, bind_log, claim_directory, load
 from mainstem.standalone.tasks import TasksWriter, load_tasks
-from mainstem.standalone.up import Addresses, child_specs, choose_addresses, missing_drivers, up, watch_disk
+from mainstem.standalone.up import (
+    Addresses,
+    child_specs,
+    choose_addresses,
+    follow_marks,
+    missing_drivers,
+    up,
+    watch_disk,
+)
 from tests.standalone.project import write_project
 from tests.support.commands import mainstem, the_line
 from tests.support.node import Node, wait_for
@@ -228,6 +239,27 @@ def test_a_disk_that_fails_or_does_not_answer_holds_up_nothing(tmp_path, monkeyp
     finally:
         answer.set()
     assert asked.count(str(tmp_path / "hung")) == 1
+
+
+def test_a_version_that_a_killed_command_has_marked_is_ended_while_the_project_runs(tmp_path):
+    """Its readers meant a version that nothing runs, until the project was started again."""
+    marks = Marks(tmp_path)
+    (tmp_path / "jobs" / "unfinished@1").mkdir(parents=True)
+    (tmp_path / "jobs" / "unfinished@1" / "retired").touch()
+
+    async def run():
+        async with asyncio.timeout(50), asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(follow_marks(marks, connection))
+            while current_versions(read_catalog(connection))["unfinished"] != "2":
+                await asyncio.sleep(0.01)
+            following.cancel()
+
+    with embedded() as log:
+        connection = Connection(log.bootstrap)
+        ensure_internal_topics(connection)
+        versions = {"1": {}, "2": {}}
+        write_catalog(connection, {"job:unfinished": {"versions": versions, "current": "1"}})
+        asyncio.run(run())
 
 
 def test_port_0_becomes_a_free_port(project):

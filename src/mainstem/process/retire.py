@@ -61,6 +61,8 @@ def retirable(
         raise UserError(
             f"job {job_key(job, version)} was never started from {data}", hint="`mainstem job list` shows the jobs"
         )
+    if is_retired(data, job, version):  # by a command that was killed: nothing runs it any more, whoever needs it
+        return fixed
     if (directory / PROJECT_FILE).exists():
         project = load_project(directory)
         asked = project.job_config(job).version
@@ -108,8 +110,8 @@ def retire(
     """Never run this version again; returns what it was. Its output stays, and so does its checkpoint.
 
     1. Mark it: no driver starts it any more, and one that runs it stops it, 2. fence: whatever it has open is aborted,
-    3. tell the catalog. Each step can be repeated: the next start of the project does (`finish_retired`). Nobody makes
-    it current meanwhile.
+    3. tell the catalog. Each step can be repeated: this command does, and the project where it runs or starts
+    (`finish_retired`). Nobody makes it current meanwhile.
 
     What is given is given to `retirable`.
 
@@ -147,6 +149,34 @@ def finish_retired(connection: Connection, data: Path) -> None:
                 _forget(connection, job, version)
 
 
+class Marks:
+    """Finishes what killed commands leave while the project runs. What is marked already is not looked at.
+
+    Args:
+        data: the data directory that versions are marked in.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._finished = self._marked()
+
+    def look(self, connection: Connection) -> None:
+        """`finish_retired` where a mark is new. It waits for a command that is at it.
+
+        Raises:
+            BrokerUnavailable, DirectoryInUse, OSError: it may be called again.
+        """
+        marked = self._marked()
+        if marked == self._finished:
+            return
+        with hold_catalog(self._data):
+            finish_retired(connection, self._data)
+        self._finished = marked
+
+    def _marked(self) -> set[str]:
+        return {mark.parent.name for mark in (self._data / "jobs").glob(f"*@*/{RETIRED_FILE}")}
+
+
 def _forget(connection: Connection, job: str, version: str) -> None:
     """Tell the catalog that a version is retired; if it was current, the one before it is, else the newest left."""
 
@@ -155,7 +185,8 @@ def _forget(connection: Connection, job: str, version: str) -> None:
         versions = {name: about for name, about in entry.get("versions", {}).items() if name != version}
         entry |= {"versions": versions, RETIRED: sorted({*entry.get(RETIRED, ()), version})}
         if version in (current_versions(catalog).get(job), entry.get("current")):
-            entry["current"] = previous_versions(catalog).get(job) or newest(versions) or ""
+            meant = current_versions(catalog).get(job), previous_versions(catalog).get(job)
+            entry["current"] = next((each for each in meant if each in versions), newest(versions) or "")
         return {f"job:{job}": entry}
 
     change_catalog(connection, change)

@@ -28,7 +28,7 @@ from mainstem.process import Project, load_project
 from mainstem.process.frozen import code_hash, freeze
 from mainstem.process.installed import other_packages
 from mainstem.process.jars import absent_jars, spark_jars
-from mainstem.process.retire import finish_retired
+from mainstem.process.retire import Marks, finish_retired
 from mainstem.process.topics import losses, other_settings, settings_of_topics
 from mainstem.process.versions import asked_versions, assignments, edited, left_over
 from mainstem.serve.config import node_names
@@ -243,6 +243,7 @@ def up(
             for line in (*told, *(losses(project, found_settings) if bootstrap is None else ())):
                 unfailing(on_news)(line)
 
+        marks = Marks(data)  # of these `declare` takes care
         forget_tasks(data)
         specs = child_specs(project, config, data, at, own_log=bootstrap is None)
         if any(spec.early for spec in specs) and absent_jars():
@@ -257,6 +258,7 @@ def up(
                 tasks.create_task(_announce(supervisor, unfailing(lambda: on_ready(state))))
                 told = [tasks.create_task(_follow_tasks(supervisor, data, unfailing(on_news)))]
                 told.append(tasks.create_task(_follow_asked(supervisor, project.directory, data, at, specs)))
+                told.append(tasks.create_task(follow_marks(marks, Connection(at.bootstrap, config.security))))
                 alarm = DiskAlarm()
                 told += [tasks.create_task(watch_disk(alarm, each, unfailing(on_news))) for each in disks]
                 await supervisor.run()
@@ -296,6 +298,20 @@ async def _follow_asked(
         for spec in missing:
             specs.append(spec)
             supervisor.add(spec)
+        await asyncio.sleep(NEWS_EVERY_S)
+
+
+async def follow_marks(marks: Marks, connection: Connection) -> None:
+    """Finish what a command that was killed has left of a version's end, while everything runs."""
+    failing = False
+    while True:
+        try:
+            await in_daemon_thread(lambda: marks.look(connection))
+            failing = False
+        except (MainstemError, OSError) as error:
+            if not failing:
+                log.warning("retired_versions_unfinished", reason=str(error))
+            failing = True
         await asyncio.sleep(NEWS_EVERY_S)
 
 
