@@ -2,6 +2,7 @@ import threading
 import uuid
 
 import msgspec
+import pytest
 from confluent_kafka import KafkaException
 
 from mainstem.client.append import append
@@ -9,6 +10,7 @@ from mainstem.client.catalog import write_catalog
 from mainstem.client.internal import CATALOG, COMMITS, PROGRESS
 from mainstem.client.progress import Marker, Progress
 from mainstem.client.topics import end_offsets
+from mainstem.client.writer import TransactionalWriter
 from mainstem.serve import control
 from tests.support.waiting import wait_until
 
@@ -54,3 +56,44 @@ def test_what_fails_for_a_reason_of_nobody_s_is_tried_again(fleet, monkeypatch):
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.parametrize("topic", [COMMITS, PROGRESS, CATALOG])
+def test_what_was_committed_is_told_while_somebody_has_a_transaction_open(fleet, topic):
+    job = f"j{uuid.uuid4().hex[:8]}"
+    connection, stop, told = fleet.connection, threading.Event(), []
+    writer = TransactionalWriter(connection, f"s{job}")
+    writer.open()
+    marker = Marker(job, "1", "id", 3, {"t": {"t": {0: 7}}}, ends={"o": {0: 5}})
+    append(connection, COMMITS, [(f"{job}@1".encode(), msgspec.json.encode(marker))])
+    writer.begin()
+    writer.send(topic, 0, f"{job}@2".encode(), None)
+    writer._flush()
+    thread = threading.Thread(target=control.follow, args=(connection, told.append, stop))
+    thread.start()
+    try:
+        wait_until(lambda: any(each.caught_up for each in told), "it has caught up")
+        assert [found for each in told for found in each.markers if found.job == job] == [marker]
+        writer.abort()
+        wait_until(lambda: told[-1].progress_position >= end_offsets(connection, PROGRESS)[0], "all of jobs is told")
+        wait_until(lambda: told[-1].position >= end_offsets(connection, CATALOG)[0], "all of the catalog is told")
+    finally:
+        stop.set()
+        thread.join()
+        writer.close()
+
+
+def test_a_marker_that_somebody_else_wrote_is_passed_over(fleet):
+    job = f"j{uuid.uuid4().hex[:8]}"
+    connection, stop, told = fleet.connection, threading.Event(), []
+    marker = Marker(job, "1", "id", 3, {"t": {"t": {0: 7}}}, ends={"o": {0: 5}})
+    append(connection, COMMITS, [(b"strange@1", b"{}"), (f"{job}@1".encode(), msgspec.json.encode(marker))])
+    thread = threading.Thread(target=control.follow, args=(connection, told.append, stop))
+    thread.start()
+    try:
+        wait_until(lambda: any(each.caught_up for each in told), "it has caught up")
+        assert [found for each in told for found in each.markers if found.job == job] == [marker]
+    finally:
+        stop.set()
+        thread.join()
+        append(connection, COMMITS, [(b"strange@1", None)])

@@ -1,11 +1,13 @@
 """The keeper against a real log: what it reads, how it goes on, what it does with an index that does not fit."""
 
+import shutil
 import threading
 
 import msgspec
 from confluent_kafka.admin import NewPartitions
 
 from mainstem.client.append import append
+from mainstem.client.basis import reaches
 from mainstem.client.catalog import TopicEntry
 from mainstem.client.partitioner import partition_for
 from mainstem.client.topics import admin, delete, ensure_topic
@@ -227,6 +229,27 @@ def test_records_of_an_open_transaction_are_not_applied(fleet, tmp_path):
         assert not after.items() & kept.reached(fleet.planes).items() or 0 not in after
         writer.abort()
         wait_until(lambda: after.items() <= kept.reached(fleet.planes).items(), "what follows is applied")
+    writer.close()
+
+
+def test_an_open_transaction_does_not_keep_an_index_from_answering_with_what_was_committed_before(fleet, tmp_path):
+    from mainstem.client.writer import TransactionalWriter
+
+    with Kept(fleet, tmp_path) as kept:
+        kept.wait(fleet.write(fleet.planes, ("N1", "x", 1)))
+    writer = TransactionalWriter(fleet.connection, f"s{fleet.planes}")
+    writer.open()
+    writer.begin()
+    for partition in (0, 1):
+        writer.send(fleet.planes, partition, b"N9", None)
+    writer._flush()
+    for _ in range(2):  # as it was left, and anew
+        with Kept(fleet, tmp_path) as kept:
+            wait_until(kept.opened, "it is open")
+            wait_until(lambda: reaches(kept.reached(fleet.planes), kept.opened()[0].ends[fleet.planes]), "it is ready")
+        assert rows_of(tmp_path)[0] == {"N1": 1}
+        shutil.rmtree(tmp_path)
+    writer.abort()
     writer.close()
 
 

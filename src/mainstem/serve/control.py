@@ -1,21 +1,21 @@
 """What a node knows of everything but rows: the catalog, and how far jobs are; followed in a thread of its own.
 
 The catalog is read from its beginning, the progress of jobs from its last records on: what was before is in the last
-commit of each version. `caught_up` once both are as new as they were at the start.
+commit of each version. `caught_up` once both are as new as what was decided at the start.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mainstem.client.catalog import CURRENT
-from mainstem.client.compacted import decode_state
+from mainstem.client.compacted import decode_state, read_compacted
 from mainstem.client.connection import Connection
-from mainstem.client.internal import CATALOG, PROGRESS
-from mainstem.client.progress import Marker, Progress, read_markers, with_ends
+from mainstem.client.internal import CATALOG, COMMITS, PROGRESS
+from mainstem.client.progress import Marker, Progress, with_ends
 from mainstem.client.reader import arrived, committed_consumer, is_record
 from mainstem.client.topics import end_offsets, start_offsets
 from mainstem.core import CorruptData, MainstemError
@@ -54,11 +54,15 @@ def follow(connection: Connection, tell: Callable[[Learned], None], stop: thread
 
 
 def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threading.Event) -> None:
-    """1. the ends  2. the last commits, which are no older  3. both topics, for ever."""
-    missing = {topic: end_offsets(connection, topic)[0] for topic in (CATALOG, PROGRESS)}
+    """1. the ends of what is decided  2. the last commits  3. both topics, for ever.
+
+    An open transaction is not waited for: whoever has it may take minutes, and what it holds back is told after it, as
+    what comes later is.
+    """
+    missing = {topic: end_offsets(connection, topic, committed=True)[0] for topic in (CATALOG, PROGRESS)}
     starts = {topic: start_offsets(connection, topic)[0] for topic in (CATALOG, PROGRESS)}
     starts[PROGRESS] = max(starts[PROGRESS], missing[PROGRESS] - _PROGRESS_RECORDS)
-    markers = [with_ends(connection, marker) for marker in read_markers(connection).values()]
+    markers = [with_ends(connection, marker) for marker in _markers(connection)]
     positions = dict(starts)
     consumer = committed_consumer(connection, "mainstem.control", deleted="earliest", wait_ms=50)
     try:
@@ -81,6 +85,14 @@ def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threa
             markers = markers if missing else []
     finally:
         consumer.close()
+
+
+def _markers(connection: Connection) -> Iterator[Marker]:
+    for key, value in read_compacted(connection, COMMITS, decided=True).items():
+        try:
+            yield decode_state(COMMITS, key, value, Marker)
+        except CorruptData as error:  # anybody may have written it
+            log.warning("internal_record_unreadable", error=str(error), hint=error.hint)
 
 
 def _take(message: Any, catalog: dict[str, dict[str, Any] | None], progress: list[Progress]) -> None:

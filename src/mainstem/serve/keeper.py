@@ -409,9 +409,17 @@ class _Topics:
     """The topics of a view as they are when its index is opened."""
 
     def __init__(
-        self, log_id: str, ids: dict[str, str], starts: NextOffsets, ends: NextOffsets, schemas: KeptSchemas
+        self,
+        log_id: str,
+        ids: dict[str, str],
+        starts: NextOffsets,
+        ends: NextOffsets,
+        highest: NextOffsets,
+        schemas: KeptSchemas,
     ) -> None:
-        self.log, self.ids, self.starts, self.ends, self.schemas = log_id, ids, starts, ends, schemas
+        self.log, self.ids, self.starts, self.schemas = log_id, ids, starts, schemas
+        self.ends = ends  # of what is decided: an open transaction keeps no view from answering
+        self.highest = highest  # with what is not
         self.learned = False
 
     @staticmethod
@@ -419,9 +427,10 @@ class _Topics:
         """Raises UnknownTopic: one is not there."""
         topics = list(engine.topics.values())
         starts = {topic: start_offsets(connection, topic) for topic in topics}
-        ends = {topic: end_offsets(connection, topic) for topic in topics}
+        ends = {topic: end_offsets(connection, topic, committed=True) for topic in topics}
+        highest = {topic: end_offsets(connection, topic) for topic in topics}
         ids = topic_ids(connection, topics)
-        return _Topics(cluster_id(connection), ids, starts, ends, KeptSchemas(connection))
+        return _Topics(cluster_id(connection), ids, starts, ends, highest, KeptSchemas(connection))
 
     def misfit(self, applied: Applied | None) -> str | None:
         """Why an index cannot go on with these; None where it can."""
@@ -435,8 +444,7 @@ class _Topics:
             if applied.topic_ids.get(topic) != self.ids[topic]:
                 return f"topic {topic} was deleted and made anew"
             for partition, read in reads.items():
-                if read.end > self.ends[topic].get(partition, 0):
-                    end = self.ends[topic].get(partition, 0)
+                if read.end > (end := self.highest[topic].get(partition, 0)):
                     return f"it is at {topic}-{partition} offset {read.end}, where the log ends at {end}"
         if applied.reads.keys() != self.ids.keys():
             return f"it is of {', '.join(applied.reads)} alone"
