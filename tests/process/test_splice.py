@@ -13,7 +13,9 @@ from mainstem.client.errors import Fenced
 from mainstem.client.reader import RangeReader
 from mainstem.client.splices import At, Pending, source_name
 from mainstem.client.topics import delete, describe_config, ensure_topic
+from mainstem.client.transaction import SharedTransaction
 from mainstem.client.writer import TransactionalWriter, read_source
+from mainstem.core import TopicPartition
 from mainstem.log import LogConfig
 from mainstem.process import splice as module
 from mainstem.process.splice import NotSpliced, Splice, position_of, splices_of
@@ -217,6 +219,27 @@ def test_a_stream_that_went_on_before_its_cutover_was_written_is_not_passed_on_t
         write_catalog(log_connection, with_cutover(read_catalog(log_connection), {job: "2"}, {}, 0, {job: before}))
         running.thread.join(30)
     assert "version 1 went on before its cutover was written" in str(running.error)
+
+
+def test_marks_of_transactions_and_what_was_aborted_are_not_what_a_stream_went_on_with(log_connection, job):
+    """The seam is behind the last record; the splice had gone on to where the topic ended, and stopped for good."""
+    write_job(log_connection, job, "stream")
+    for key, counts in ((b"a", 1), (b"aborted", 0)):
+        transaction = SharedTransaction(log_connection, f"driver-{job}", timeout_ms=20_000)
+        transaction.fence()
+        with transaction.writer(transaction.begin()) as writer:
+            writer.append(TopicPartition(job, 0), [key], [b"1"], None, 1)
+            found = {partition: each.count for partition, each in writer.finish().items()}
+        transaction.commit(found) if counts else transaction.abort()
+        transaction.close()
+    write(log_connection, f"{job}.v2", ("a", 1), ("b", 2))
+    seam = {job: {0: 1}, f"{job}.v2": {0: 1}}
+    with Running(log_connection, job) as running:
+        running.follow("1", job)
+        assert position_of(log_connection, running.name).offsets == {0: 4}
+        write_catalog(log_connection, with_cutover(read_catalog(log_connection), {job: "2"}, {}, 0, {job: seam}))
+        running.follow("2", f"{job}.v2")
+    assert records(log_connection, running.name) == [("a", 1), ("b", 2)]
 
 
 def test_headers_and_partitions_are_kept(log_connection, job):

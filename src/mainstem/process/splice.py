@@ -290,13 +290,24 @@ class Splice:
                 hint=self._what_helps(at.version),
             )
         ends = move.ends[at.output]
-        if any(at.offsets.get(partition, 0) > end for partition, end in ends.items()):
+        if self._has_records(at.output, ends, at.offsets):
             raise NotSpliced(
                 f"job {self.job}: version {at.version} went on before its cutover was written: what is passed on of it "
                 f"would be there by version {move.version} once more",
                 hint=f"move the readers back to version {at.version}, and again",
             )
         return ends
+
+    def _has_records(self, topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> bool:
+        """Whether there are committed ones between: not the marks of transactions alone, and what was aborted."""
+        beyond = {partition: end[partition] for partition in start if end.get(partition, 0) > start[partition]}
+        if not beyond:
+            return False
+        reader = RangeReader(self._connection, topic, deleted="error", name="mainstem.splice")
+        try:
+            return any(True for _ in reader.read(start, beyond))
+        finally:
+            reader.close()
 
     def _what_helps(self, version: str) -> str:
         if version in entries(self._now(), "job").get(self.job, {}).get(RETIRED, ()):
