@@ -239,7 +239,7 @@ def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
         write_fixed(tmp_path / "jobs" / job_key(job, version), Fixed(job, version, "c0de", {}, "x", 1, 4))
     append(log_connection, job, [(b"k", b"v")] * 3)
     with pytest.raises(
-        NoSeam, match=f"^job {job}@1 does not run, and no batch of version 2 .* topic {job}.all is to have"
+        NoSeam, match=f"^jobs {job}@1 and {job}@2 do not run, and no batch of version 2 .* topic {job}.all is to have"
     ):
         cutover(log_connection, tmp_path, {job: "2"})
     held = []

@@ -1,21 +1,27 @@
 """Where two versions can be compared as they are, where not, and what the answer says of a difference's cause."""
 
 import json
+from contextlib import contextmanager
 
 import msgspec
 import pytest
+from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka.admin import AdminClient
 
 from mainstem.client.append import append
 from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.internal import COMMITS, job_key
 from mainstem.client.progress import Marker, Read
-from mainstem.core import UserError
+from mainstem.client.transaction import SharedTransaction
+from mainstem.core import TopicPartition, UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.process import diff as module
+from mainstem.process import readiness
 from mainstem.process.analysis import LATE_ROWS
 from mainstem.process.cutover import NotReached, Waiting
 from mainstem.process.diff import Diff, NotComparable, diff
 from mainstem.process.landing import NotLanded
+from mainstem.process.planting import Stand
 from mainstem.process.versions import Fixed, write_fixed
 from tests.support.versions import write_versions
 
@@ -37,13 +43,32 @@ def write_rows(connection, job, left, right):
         append(connection, topic, [(key.encode(), json.dumps(row).encode()) for key, row in rows.items()])
 
 
-def stand(connection, data, job, version, position, *, closed=0, watermark=None, late=0, event_time=0):
+def stand(
+    connection,
+    data,
+    job,
+    version,
+    position,
+    *,
+    closed=0,
+    watermark=None,
+    late=0,
+    event_time=0,
+    end=None,
+    source="orders",
+    rows=None,
+):
     """A version has read up to a position in its batch 7, as the log and Spark's files say."""
-    read = {"o": {"orders": {0: Read(end=position, rows=position - late, late=late)}}}
-    marker = Marker(job, version, "uuid", 7, {"o": {"orders": {0: position}}}, read=read, event_time=event_time)
+    count = position if rows is None else rows
+    read = {"o": {source: {0: Read(end=position, rows=count - late, late=late, hash=count * 11)}}}
+    output = job if version == "1" else f"{job}.v{version}"
+    ends = {} if end is None else {output: {0: end}}
+    marker = Marker(
+        job, version, "uuid", 7, {"o": {source: {0: position}}}, read=read, event_time=event_time, ends=ends
+    )
     append(connection, COMMITS, [(job_key(job, version).encode(), msgspec.json.encode(marker))])
     for name, text in (
-        ("offsets", f'{{"batchWatermarkMs":{closed}}}\n{{"orders":{{"0":{position}}}}}'),
+        ("offsets", f'{{"batchWatermarkMs":{closed}}}\n{{"{source}":{{"0":{position}}}}}'),
         ("commits", json.dumps({"nextBatchWatermarkMs": closed if watermark is None else watermark})),
     ):
         path = data / "jobs" / job_key(job, version) / "checkpoint" / name / "7"
@@ -122,3 +147,94 @@ def test_what_a_difference_may_come_from_is_told(log_connection, tmp_path, job):
     assert why(windows_by="other") == ""
     assert why(reason="it asks for the time (now)") == "version 2 is batch-dependent: it asks for the time (now)"
     assert why(inputs={"o": "orders2"}) == "they read other topics: orders and orders2"
+
+
+def commit_next_batch(connection, job):
+    """Version 1 commits its batch 8, as the sink does: a row and the marker at once."""
+    read = {"o": {"orders": {0: Read(end=6, rows=6)}}}
+    marker = Marker(job, "1", "uuid", 8, {"o": {"orders": {0: 6}}}, read=read, ends={job: {0: 3}})
+    transaction = SharedTransaction(connection, f"driver-{job}", timeout_ms=20_000)
+    transaction.fence()
+    with transaction.writer(transaction.begin()) as writer:
+        writer.append(TopicPartition(job, 0), [b"new"], [b'{"n": 9}'], None, 1)
+        key = job_key(job, "1").encode()
+        writer.append(TopicPartition(COMMITS, 0), [key], [msgspec.json.encode(marker)], None, 1)
+        counts = {partition: each.count for partition, each in writer.finish().items()}
+    transaction.commit(counts)
+    transaction.close()
+
+
+@pytest.mark.parametrize("says_ends", [True, False])
+def test_a_batch_that_comes_while_outputs_are_asked_for_their_ends_is_no_difference(
+    log_connection, tmp_path, job, monkeypatch, says_ends
+):
+    rows = {"a": {"n": 1}, "b": {"n": 2}}
+    write_rows(log_connection, job, rows, rows)
+    for version in "12":
+        stand(log_connection, tmp_path, job, version, 5, end=2 if says_ends else None)
+    real, asked = readiness.stable_offsets, []
+
+    def ends(connection, topics):
+        asked.append(topics)
+        if len(asked) == 2:  # the first look sees that the versions are there
+            commit_next_batch(connection, job)
+        return real(connection, topics)
+
+    monkeypatch.setattr(readiness, "stable_offsets", ends)
+    if not says_ends:  # as it was before batches did
+        with pytest.raises(NotComparable):
+            diff(log_connection, tmp_path, job, "1", "2")
+        return
+    found = diff(log_connection, tmp_path, job, "1", "2")
+    assert (found.exact, found.removed, found.equal, found.left.ends) == (True, 0, 2, {0: 2})
+
+
+@pytest.mark.parametrize("says_ends", [True, False])
+def test_a_version_that_is_held_and_goes_on_does_not_add_to_what_is_compared(
+    log_connection, tmp_path, job, monkeypatch, says_ends
+):
+    """Whoever holds it was stopped for minutes between the two questions."""
+    rows = {"a": {"n": 1}, "b": {"n": 2}}
+    write_rows(log_connection, job, rows, rows)
+    for version, watermark in (("1", 0), ("2", 50)):
+        stand(log_connection, tmp_path, job, version, 5, watermark=watermark, end=2 if says_ends else None)
+        write_fixed(tmp_path / "jobs" / job_key(job, version), Fixed(job, version, "c0de", {}, "x", 1, 4))
+    real, is_held = readiness.stable_offsets, []
+
+    @contextmanager
+    def hold(data, versions, **_):
+        is_held.append(True)
+        yield {job: {version: Stand(7, {}, 0, 0, True) for version in "12"}}
+
+    def ends(connection, topics):
+        if is_held:
+            commit_next_batch(connection, job)
+        return real(connection, topics)
+
+    monkeypatch.setattr(module, "held_at_one_position", hold)
+    monkeypatch.setattr(readiness, "stable_offsets", ends)
+    with DirectoryLock(tmp_path / "spark" / "c0de"):
+        if not says_ends:
+            with pytest.raises(NotLanded, match=f"job {job}: a version went on while its output was asked for its end"):
+                diff(log_connection, tmp_path, job, "1", "2")
+            return
+        found = diff(log_connection, tmp_path, job, "1", "2")
+    assert (found.exact, found.removed, found.equal, found.left.ends) == (True, 0, 2, {0: 2})
+
+
+def test_records_of_an_input_that_one_version_alone_has_read_are_told(log_connection, tmp_path, job):
+    source = f"{job}.orders"
+    write_versions(log_connection, job, source=source)
+    append(log_connection, source, [(b"k", b"%d" % n) for n in range(5)])
+    write_rows(log_connection, job, {"a": {"n": 1}, "b": {"n": 2}}, {"b": {"n": 2}})
+    for version, rows in (("1", 5), ("2", 2)):  # the second one has begun behind what is deleted
+        stand(log_connection, tmp_path, job, version, 5, source=source, rows=rows)
+    client = AdminClient(log_connection.confluent())
+    for deleted in client.delete_records([ConfluentPartition(source, 0, 3)]).values():
+        deleted.result()
+    found = diff(log_connection, tmp_path, job, "1", "2")
+    told = f"the first records of topic {source} were deleted: a version that began later has not read them"
+    assert (found.exact, found.why) == (False, told)
+    stand(log_connection, tmp_path, job, "1", 5, source=source, rows=2)  # it has begun as late
+    found = diff(log_connection, tmp_path, job, "1", "2")
+    assert (found.exact, found.why) == (True, "")

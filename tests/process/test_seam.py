@@ -11,6 +11,7 @@ from mainstem.client.internal import PROGRESS, job_key
 from mainstem.client.progress import Progress
 from mainstem.core import UserError
 from mainstem.core.locks import DirectoryLock
+from mainstem.process import readiness
 from mainstem.process import splice as splice_module
 from mainstem.process.cutover import Waiting, cutover
 from mainstem.process.landing import Lander, NotLanded
@@ -59,12 +60,54 @@ def test_a_batch_that_ends_where_the_old_version_stopped_is_the_seam(log_connect
     assert found.batches == {"1": 5}  # `write_read` numbers it so
 
 
+def test_a_batch_of_the_old_version_that_comes_meanwhile_is_not_before_the_seam(
+    log_connection, tmp_path, job, monkeypatch
+):
+    batches(log_connection, job, 5, 8)
+    write_read(log_connection, job, "1", 5, ends={job: {0: 5}})
+    real = readiness.stable_offsets
+
+    def ends(connection, topics):  # after the markers were read: it was started again
+        write(connection, job, ("later", "one"))
+        return real(connection, topics)
+
+    monkeypatch.setattr(readiness, "stable_offsets", ends)
+    assert seam(log_connection, tmp_path, job).ends[job] == {0: 5}
+    write_read(log_connection, job, "1", 5)  # as it was before batches said where they ended
+
+    def later(connection, topics):
+        write_read(connection, job, "1", 6)
+        return real(connection, topics)
+
+    now = look(log_connection)
+    monkeypatch.setattr(readiness, "stable_offsets", later)
+    with (
+        pytest.raises(NotLanded, match=f"job {job}: a version went on while its output was asked for its end"),
+        held_seams(log_connection, tmp_path, now, {job: "2"}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("running", ["1", "2"])
+def test_the_version_that_does_not_run_is_told(log_connection, tmp_path, job, running):
+    write_fixed(tmp_path / "jobs" / job_key(job, running), Fixed(job, running, "0ther", {}, "x", 1, 4))
+    stopped = {"1": "2", "2": "1"}[running]
+    batches(log_connection, job, 3, 8)
+    with (
+        DirectoryLock(tmp_path / "spark" / "0ther"),
+        pytest.raises(NoSeam, match=f"^job {job}@{stopped} does not run, and no batch of version 2 ends") as error,
+    ):
+        seam(log_connection, tmp_path, job)
+    assert ("--at-least-once" in error.value.hint) == (stopped == "1")
+    assert f"{job}@{stopped}" in error.value.hint
+
+
 @pytest.mark.parametrize(("ends", "start", "repeated"), [((2, 4, 7, 8), 4, 3), ((8,), 0, 8), ((3, 8), 3, 5)])
 def test_without_one_the_batch_before_is_taken_where_that_is_wanted(
     log_connection, tmp_path, job, ends, start, repeated
 ):
     batches(log_connection, job, *ends)
-    with pytest.raises(NoSeam, match=f"{job}@1 does not run, and no batch of version 2 ends where it stopped") as error:
+    with pytest.raises(NoSeam, match=f"jobs {job}@1 and {job}@2 do not run, and no batch of version 2 ends") as error:
         seam(log_connection, tmp_path, job)
     assert "--at-least-once" in error.value.hint
     found = seam(log_connection, tmp_path, job, at_least_once=True)

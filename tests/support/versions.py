@@ -54,9 +54,12 @@ def write_versions(connection, job, versions=("1", "2"), *, source="orders", cod
     write_catalog(connection, {f"job:{job}": {"versions": found, "current": versions[0]}})
 
 
-def write_read(connection, job, version, position, *, source="orders", event_time=0):
-    """A version has read its input up to `position`, and closed windows up to `event_time`."""
-    marker = Marker(job, version, "uuid", position, {"o": {source: {0: position}}}, event_time=event_time)
+def write_read(connection, job, version, position, *, source="orders", event_time=0, ends=None):
+    """A version has read its input up to `position`, and closed windows up to `event_time`; of markers of before `ends`
+    were kept none are given.
+    """
+    position_of = {"o": {source: {0: position}}}
+    marker = Marker(job, version, "uuid", position, position_of, event_time=event_time, ends=ends or {})
     append(connection, COMMITS, [(job_key(job, version).encode(), msgspec.json.encode(marker))])
 
 

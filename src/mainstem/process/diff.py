@@ -23,9 +23,9 @@ from mainstem.core import CorruptData, Retriable, UserError
 from mainstem.process.analysis import LATE_ROWS
 from mainstem.process.compare import ColumnDifference, Comparison, Example, Side, compare
 from mainstem.process.cutover import PATIENT, Waiting, wait_until_read
-from mainstem.process.landing import check_held, held_at_one_position, is_driven
+from mainstem.process.landing import check_held, held_at_one_position, is_driven, went_on
 from mainstem.process.planting import stand_of
-from mainstem.process.readiness import Look, Pin, look, look_at_held
+from mainstem.process.readiness import Look, Pin, is_of_one_moment, look, look_at_held
 
 _EXAMPLES = 10
 
@@ -134,6 +134,8 @@ def at_one_position(
         stood = {version: stand.batch for version, stand in held[job].items()}
         now = look_at_held(connection, {job: stood})
         check_held(stood, {version: now.batch(job, version) for version in stood})
+        if not is_of_one_moment(connection, now, job, (left, right)):
+            raise went_on(job)
         return _position(now, job, stood)
 
 
@@ -141,7 +143,7 @@ def _position(now: Look, job: str, batches: Mapping[str, int]) -> Position:
     sides = {}
     for version, batch in batches.items():
         output = str(now.about(job, version)["output"])
-        sides[version] = Compared(version, output, batch, now.end(output))
+        sides[version] = Compared(version, output, batch, now.written(job, version))
     return Position(now.basis(job, next(iter(batches))), sides, now)
 
 
@@ -167,6 +169,8 @@ def _as_they_are(connection: Connection, data: Path, job: str, versions: tuple[s
     now = look(connection, decided=True)
     after = [now.markers.get(job_key(job, version)) for version in versions]
     if [each and each.batch for each in after] != [each.batch for each in known]:
+        return None
+    if not is_of_one_moment(connection, now, job, versions):
         return None
     return _position(now, job, {each.version: each.batch for each in known})
 
@@ -208,7 +212,26 @@ def _why_inexact(connection: Connection, found: Position, job: str, versions: tu
         for side in found.sides.values():
             if any(start_offsets(connection, side.output).values()):
                 return f"the first records of topic {side.output} were deleted"
+    for topic in (each for each in left if each in found.now.ends):
+        if any(start_offsets(connection, topic).values()) and not _have_read_the_same(found.now, job, versions, topic):
+            return f"the first records of topic {topic} were deleted: a version that began later has not read them"
     return ""
+
+
+def _have_read_the_same(now: Look, job: str, versions: tuple[str, str], topic: str) -> bool:
+    """Whether the books of both versions show that they have read the same records of a topic."""
+    left, right = (_books(now.markers.get(job_key(job, version)), topic) for version in versions)
+    return bool(left) and left == right
+
+
+def _books(marker: Marker | None, topic: str) -> set[frozenset[tuple[int, int, int, int, int]]]:
+    """What each source of a version has read of a topic: partition, its range, and count and hash of the records."""
+    reads: Mapping[str, Any] = marker.read if marker is not None else {}
+    return {
+        frozenset((p, read.start, read.end, read.count, read.hash) for p, read in by_topic[topic].items())
+        for by_topic in reads.values()
+        if topic in by_topic
+    }
 
 
 def windows_differ(now: Look, job: str, versions: tuple[str, str]) -> str:

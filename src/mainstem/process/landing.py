@@ -124,6 +124,11 @@ def check_held(before: Mapping[str, int | None], now: Mapping[str, int | None]) 
             )
 
 
+def went_on(job: str) -> NotLanded:
+    """A batch came between two questions whose answers were to be of one moment."""
+    return NotLanded(f"job {job}: a version went on while its output was asked for its end", hint="try again")
+
+
 def is_driven(data: Path, job: str, version: str) -> bool:
     """Whether a driver runs that has the code of a version."""
     fixed = read_fixed(data / "jobs" / job_key(job, version))

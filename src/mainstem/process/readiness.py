@@ -13,7 +13,7 @@ one is measured by what they are made of, through the jobs that write them; wher
 State holders without I/O but for `look`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -79,6 +79,21 @@ class Look(msgspec.Struct, frozen=True):
                 found = furthest(found, {topic: marker.ends[topic]})
         return found[topic]
 
+    def says_ends(self, job: str, version: str) -> bool:
+        """Whether the last batch of a version says where its outputs ended; none does of before that was kept."""
+        marker = self.markers.get(job_key(job, version))
+        return marker is not None and bool(marker.ends)
+
+    def written(self, job: str, version: str) -> dict[int, int]:
+        """Where the output of a version ended with the batch that is its last one here, as that says itself: the topic
+        was asked for its end later, and may have more. Where it does not say, that end; see `is_of_one_moment`.
+        """
+        output = str(self.about(job, version)["output"])
+        if not self.says_ends(job, version):
+            return self.end(output)
+        own = self.markers[job_key(job, version)].ends.get(output, {})
+        return dict.fromkeys(self.ends.get(output, {}), 0) | own
+
     def writer(self, topic: str) -> tuple[str, str] | None:
         """Job and version that write a topic."""
         for job, entry in entries(self.catalog, "job").items():
@@ -115,6 +130,20 @@ def look_at_held(connection: Connection, batches: Mapping[str, Mapping[str, int]
             if found is None or found < batch:
                 return look(connection)
     return now
+
+
+def is_of_one_moment(connection: Connection, seen: Look, job: str, versions: Iterable[str]) -> bool:
+    """Whether outputs end in `seen` with the batches that are the last ones there.
+
+    A batch that says where it ended does. Of others the markers are read once more, past open transactions: a batch
+    may have come after the marker was read and before its topic was asked for its end.
+    """
+    silent = [version for version in versions if not seen.says_ends(job, version)]
+    if not silent:
+        return True
+    markers = read_markers(connection) if COMMITS in list_topics(connection) else {}
+    found = {version: markers.get(job_key(job, version)) for version in silent}
+    return all((each.batch if each else None) == seen.batch(job, version) for version, each in found.items())
 
 
 class Pin:

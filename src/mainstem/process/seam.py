@@ -26,9 +26,9 @@ from mainstem.client.progress import NextOffsets, Progress
 from mainstem.client.reader import CommittedReader
 from mainstem.client.topics import start_offsets
 from mainstem.core import Retriable
-from mainstem.process.landing import NotLanded, check_held, held_at_one_position, is_driven
+from mainstem.process.landing import NotLanded, check_held, held_at_one_position, is_driven, went_on
 from mainstem.process.planting import Stand
-from mainstem.process.readiness import Look, look, look_at_held
+from mainstem.process.readiness import Look, is_of_one_moment, look, look_at_held
 from mainstem.process.splice import splices_of
 
 
@@ -95,9 +95,10 @@ def held_seams(
         NotLanded: versions that run could not be brought to one position.
     """
     jobs = {job: (now.current[job], targets[job]) for job in spliced_streams(now.catalog, targets)}
-    driven = {job: each for job, each in jobs.items() if all(is_driven(data, job, version) for version in each)}
+    stopped = {job: [each for each in versions if not is_driven(data, job, each)] for job, versions in jobs.items()}
+    driven = {job: each for job, each in jobs.items() if not stopped[job]}
     seams = {
-        job: _of_stopped(connection, job, *versions, at_least_once=at_least_once)
+        job: _of_stopped(connection, job, *versions, stopped[job], at_least_once=at_least_once)
         for job, versions in jobs.items()
         if job not in driven
     }
@@ -111,7 +112,8 @@ def held_seams(
                 if not at_least_once:
                     raise NotLanded(f"{error}; {_why(now, driven)}", hint=_what_helps(driven)) from error
                 seams |= {
-                    job: _of_stopped(connection, job, *versions, at_least_once=True) for job, versions in driven.items()
+                    job: _of_stopped(connection, job, *versions, [], at_least_once=True)
+                    for job, versions in driven.items()
                 }
         yield seams
 
@@ -128,21 +130,33 @@ def _of_held(
                 "its stream is spliced; nothing is changed",
                 hint="a heartbeat came to one of them only: try again when more events have come",
             )
+        if not is_of_one_moment(connection, reached, job, (current, target)):
+            raise went_on(job)
     return {
         job: Seam(
             {**batches[job]},
-            {output: reached.end(output) for output in _outputs(reached, job, versions)},
+            {
+                output: _end(connection, reached, job, version)
+                for version, output in zip(versions, _outputs(reached, job, versions), strict=True)
+            },
         )
         for job, versions in jobs.items()
     }
 
 
-def _of_stopped(connection: Connection, job: str, current: str, target: str, *, at_least_once: bool) -> Seam:
+def _of_stopped(
+    connection: Connection, job: str, current: str, target: str, idle: list[str], *, at_least_once: bool
+) -> Seam:
+    """At a batch of the version that comes. No driver runs those that are `idle`; where none is, none could be held."""
     now = look(connection)  # what it has begun to commit is part of what it wrote
+    if not is_of_one_moment(connection, now, job, [current]):
+        raise went_on(job)
     if now.windows_by(job, current) or now.windows_by(job, target):
         raise NoSeam(
-            f"job {job_key(job, current)} does not run, and has windows open that {_why(now, {job: (current, target)})}",
-            hint=f"bring version {current} to run; a splice of another name begins with version {target}",
+            f"{_not_held(job, idle)}, and what has windows open is left only where both versions are held; "
+            f"{_why(now, {job: (current, target)})}",
+            hint=f"bring version {' and '.join(idle) or current} to run; a splice of another name begins with version "
+            f"{target}",
         )
     old, new = _outputs(now, job, (current, target))
     stopped = now.basis(job, current)
@@ -160,11 +174,31 @@ def _of_stopped(connection: Connection, job: str, current: str, target: str, *, 
     repeated = sum(first.values()) - sum(end.values())
     if not (is_exact or at_least_once or (is_covered and not repeated)):
         raise NoSeam(
-            f"job {job_key(job, current)} does not run, and no batch of version {target} ends where it stopped; "
+            f"{_not_held(job, idle)}, and no batch of version {target} ends where version {current} stands; "
             f"{_why(now, {job: (current, target)})}",
-            hint=_what_helps({job: (current, target)}),
+            hint=_what_helps({job: (current, target)})
+            if current in idle
+            else f"have `mainstem up` run {job_key(job, target)} beside {job_key(job, current)}, and try again",
         )
-    return Seam({current: now.batch(job, current)}, {old: now.end(old), new: end}, 0 if is_exact else repeated)
+    ends = {old: _end(connection, now, job, current), new: end}
+    return Seam({current: now.batch(job, current)}, ends, 0 if is_exact else repeated)
+
+
+def _end(connection: Connection, now: Look, job: str, version: str) -> dict[int, int]:
+    """Where the output of a version ended with its last batch; where all of that was deleted, what is there begins."""
+    output, written = str(now.about(job, version)["output"]), now.written(job, version)
+    starts = start_offsets(connection, output) if output in now.ends else {}
+    return {partition: max(offset, starts.get(partition, 0)) for partition, offset in written.items()}
+
+
+def _not_held(job: str, idle: list[str]) -> str:
+    match [job_key(job, version) for version in idle]:
+        case []:
+            return f"job {job}: its versions run, and could not be held at one position"
+        case [one]:
+            return f"job {one} does not run"
+        case several:
+            return f"jobs {' and '.join(several)} do not run"
 
 
 def _outputs(now: Look, job: str, versions: Iterable[str]) -> list[str]:
