@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.basis import furthest, reaches
-from mainstem.serve.waits import Changes, Waits, missing
+from mainstem.serve.waits import Changes, Overtaken, Waits, missing
 
 positions = st.dictionaries(
     st.sampled_from("ab"), st.dictionaries(st.integers(0, 2), st.integers(0, 5), max_size=3), max_size=2
@@ -57,8 +57,32 @@ def test_those_who_give_up_are_not_kept():
             task = asyncio.ensure_future(waits.reached({"t": {0: 1}}))
             await asyncio.sleep(0)
             task.cancel()
-        assert len(waits._waiting["t", 0]) < 2000
-        assert len(waits) <= 1
+            assert len(waits._waiting.get(("t", 0), ())) < 2000
+        await settle()
+        assert len(waits) == 0
+
+    asyncio.run(run())
+
+
+def test_nothing_is_left_of_partitions_that_nobody_waits_for_any_more():
+    async def run():
+        waits = Waits()
+        tasks = [asyncio.ensure_future(waits.reached({"t": {number: 1}})) for number in range(300)]
+        stays = asyncio.ensure_future(waits.reached({"t": {7: 2}}))
+        await settle()
+        for task in tasks:
+            task.cancel()
+        await settle()
+        assert list(waits._waiting) == [("t", 7)]
+        waits.advance({"t": {7: 2}})
+        await stays
+        assert not waits._waiting
+        late = asyncio.ensure_future(waits.reached({"t": {7: 3}}))
+        await settle()
+        waits.overtake()
+        await settle()
+        assert isinstance(late.exception(), Overtaken)
+        assert not waits._waiting
 
     asyncio.run(run())
 

@@ -64,7 +64,14 @@ class Waits:
         if len(heap) > 1000 and sum(each.done() for *_, each in heap) > len(heap) // 2:  # they have given up
             heap[:] = [each for each in heap if not each[2].done()]
             heapq.heapify(heap)
-        await waiter
+        try:
+            await waiter
+        finally:
+            # A partition that there is none of never wakes anybody: nothing is left of those who gave up on it.
+            while heap and heap[0][2].done():
+                heapq.heappop(heap)
+            if not heap and self._waiting.get((topic, partition)) is heap:
+                del self._waiting[topic, partition]
 
     def _wake(self, topic: str, partition: int, reached: int) -> None:
         heap = self._waiting.get((topic, partition), [])
