@@ -162,6 +162,25 @@ def test_a_node_that_was_down_moves_when_it_is_up_and_answers_with_what_it_had_u
         assert made_by(row(http, version="1")) == "v1"
 
 
+def test_a_cutover_that_counted_counts_after_a_restart_while_the_next_one_is_to_come(
+    fleet, job, live_registry, tmp_path
+):
+    other = PlayedJob(fleet, live_registry)
+    other.start("1")
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        job.write("N1", 1)
+        job.run("1", ("N1", 1))
+        other.start("2")
+        assert made_by(row(http, cutover(fleet, (other, "2")))) == "v1"  # no view of this node moves
+        job.start("2", known=False)
+        cutover(fleet, (job, "2"))
+        seen = parse(row(http).headers["Mainstem-Basis"])
+        wait_until(lambda: http.node.views["seats"].moving, "it is to move")
+        assert made_by(row(http, seen)) == "v1"
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        assert made_by(row(http, seen)) == "v1"
+
+
 def test_nobody_goes_back_from_a_node_that_has_moved_to_one_that_has_not(fleet, job, tmp_path):
     with fleet.node(tmp_path / "one", **views_of(job)) as one, fleet.node(tmp_path / "two", **views_of(job)) as two:
         job.write("N1", 1)

@@ -189,7 +189,8 @@ class Builds:
             view.name: [_kept(each) for each in self._planned(view, self._has_come(view) if view.is_rebuilt else moved)]
             for view in self.views.values()
         }
-        if plan != self._saved.views:
+        # What counted while no view moved is saved, too: a restart would wait for it with what is still to come.
+        if plan != self._saved.views or as_of > self._saved.as_of:
             self._asked = Saved(self._saved.log, as_of, plan)
             self._worker.wake()
         else:
