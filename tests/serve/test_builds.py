@@ -181,6 +181,24 @@ def test_a_cutover_that_counted_counts_after_a_restart_while_the_next_one_is_to_
         assert made_by(row(http, seen)) == "v1"
 
 
+def test_a_read_of_the_version_before_as_of_a_write_waits_until_that_has_read_it(fleet, job, tmp_path):
+    with fleet.node(tmp_path, seats=views_of(job)["seats"] | {"versions": True}) as http:
+        job.write("N1", 1)
+        job.run("1", ("N1", 1))
+        job.start("2")
+        job.run("2", ("N1", 10))
+        assert made_by(row(http, cutover(fleet, (job, "2")))) == "v2"
+        written = job.write("N1", 2)
+        refused = row(http, version="1", at=written.token, timeout="0.2")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_reached")
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(row(http, version="1", at=written.token, timeout="50")))
+        asking.start()
+        job.run("1", ("N1", 2))
+        asking.join(60)
+        assert answers[0].json()["row"] == {"tailnum": "N1", "manufacturer": "v1", "seats": 2}
+
+
 def test_nobody_goes_back_from_a_node_that_has_moved_to_one_that_has_not(fleet, job, tmp_path):
     with fleet.node(tmp_path / "one", **views_of(job)) as one, fleet.node(tmp_path / "two", **views_of(job)) as two:
         job.write("N1", 1)

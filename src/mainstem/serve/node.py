@@ -179,11 +179,12 @@ class Node:
 
     async def covered(self, build: Build, basis: Basis) -> None:
         """Return when an index has all that `basis` has seen."""
+        is_old = build.is_overtaken  # the version before was asked for
         await build.ready()
         for topic in build.topics:
             while (needed := self.lineage.needed(topic, basis.positions)) is None:
                 await self._changes.next()
-                if build.is_overtaken:
+                if build.dropped or (build.is_overtaken and not is_old):
                     raise Overtaken("another index answers now")
             if needed:
                 await build.reached({topic: needed})
