@@ -47,7 +47,7 @@ def with_ends(plan: Plan, config: NodeConfig, existing: Collection[str] | None =
             producer=None,
             readers=[],
             writer=f"splice {name}",
-            destinations=[*destinations_of(name, config), *_views_of({name}, config)],
+            destinations=destinations_of(name, config),
         )
         for topic in plan.topics
         for name in _splices_of(topic, plan, config)
