@@ -56,7 +56,7 @@ def change_catalog(
         while True:
             try:
                 return _change(connection, transaction, change, clock)
-            except TransactionFailed as error:  # of neither anything is ever visible
+            except TransactionFailed as error:  # nothing of it is ever visible
                 if clock.monotonic() >= deadline:
                     raise BrokerUnavailable(
                         f"{CATALOG}: others have changed it at the same time for {PATIENCE_SECONDS:.0f} s; "
