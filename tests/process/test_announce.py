@@ -43,7 +43,7 @@ def spec_of(data, job, version):
         output_schema="",
         output_partitions=1,
         partitions={},
-        version=Version(fixed.sha, data, Frozen(fixed.sha, "", 0, {}, "")),
+        version=Version(fixed.sha, data, Frozen(fixed.sha, "", 0)),
         home=home,
     )
 

@@ -27,7 +27,7 @@ def version(tmp_path):
     (tmp_path / "project").mkdir()
     for directory in ("frozen", "project"):
         (tmp_path / directory / "jobs.py").write_text("one\n")
-    return Version("c0de", tmp_path / "frozen", Frozen("c0de", str(tmp_path / "project"), 0, {}, ""))
+    return Version("c0de", tmp_path / "frozen", Frozen("c0de", str(tmp_path / "project"), 0))
 
 
 @pytest.mark.parametrize(
