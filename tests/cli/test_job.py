@@ -78,7 +78,7 @@ def test_a_version_is_retired(log, tmp_path):
     assert result.stdout == "job sums@1: retired; topic t stays, and gets nothing more from it\n"
     again = CliRunner().invoke(group, [*command, "--yes", "--json"])
     assert json.loads(again.stdout) == {"job": "sums", "version": "1", "output": "t"}
-    assert read_catalog(Connection(log))["job:sums"] == {"versions": {}, "current": "", "retired": ["1"]}
+    assert read_catalog(Connection(log))["job:sums"] == {"versions": {}, "current": "", "retired": {"1": {}}}
     shown = CliRunner().invoke(group, ["job", "show", "sums", "--bootstrap", log])
     assert isinstance(shown.exception, UserError)
 

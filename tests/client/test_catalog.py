@@ -50,7 +50,7 @@ def test_an_entry_of_a_topic_that_is_none_is_told_by_its_key():
 
 def test_retired_readers_are_known_by_the_key_under_which_they_spoke():
     jobs = {
-        "job:a": {"versions": {}, "retired": ["1", "2"]},
+        "job:a": {"versions": {}, "retired": {"1": {}, "2": {}}},
         "job:b": {"versions": {"1": {}}},
         "sink:c": {"retired": True, "topics": ["orders"]},
         "sink:d": {"retired": True, "reader": "d of p"},

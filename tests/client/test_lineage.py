@@ -223,11 +223,41 @@ def test_what_somebody_else_wrote_beside_one_version_holds_up_no_other_one(chain
     assert chain.needed("enriched.v2", {"enriched": {0: 9}}) is None
 
 
-def test_of_a_version_that_is_retired_all_is_known(chain):
+def retired(output, *left):
+    """The entry of a job once a version is retired, and these outputs are of versions that are left."""
+    job, entry = entry_of(output)
+    return job, {"versions": {JOBS[each][1]: entry_of(each)[1]["versions"][JOBS[each][1]] for each in left}} | {
+        "retired": entry["versions"]
+    }
+
+
+def test_of_the_last_version_once_it_is_retired_all_is_known(chain):
     assert not chain.knows("enriched", {0: 1})
-    job, entry = entry_of("enriched", retired=["1"])
-    chain.see_job(job, entry | {"versions": {}})
+    chain.see_job(*retired("enriched"))
     assert chain.knows("enriched", {0: 1})
+
+
+def test_a_version_that_is_retired_beside_another_covers_no_more_than_it_did_also_for_who_comes_later(chain):
+    told = Progress("enriched", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {0: 4}})
+    later = Lineage()
+    later.see(told)
+    chain.see(told)
+    for each in (chain, later):
+        each.see_job(*retired("enriched", "enriched.v2"))
+        assert each.needed("enriched", {"flights": {0: 10}}) == {0: 4}
+        assert each.needed("enriched", {"flights": {0: 11}}) is None
+        assert each.seen("enriched", {0: 4})["flights"] == {0: 10}
+        assert each.needed("enriched.v2", {"enriched": {0: 4}}) is None  # nor has the other one read as far as it
+        each.see(Progress("enriched", "2", 0, {"flights": {0: 10}}, {}, {"enriched.v2": {0: 7}}))
+        assert each.needed("enriched.v2", {"enriched": {0: 4}}) == {0: 7}
+
+
+def test_a_topic_of_a_version_that_is_retired_may_be_another_jobs():
+    renamed = Lineage()
+    renamed.see_job("again", {"versions": entry_of("enriched")[1]["versions"]})
+    renamed.see_job(*retired("enriched", "enriched.v2"))
+    renamed.see(Progress("again", "1", 0, {"flights": {0: 10}}, {}, {"enriched": {0: 4}}))
+    assert renamed.needed("enriched", {"flights": {0: 10}}) == {0: 4}
 
 
 def test_a_restart_begins_with_the_last_commit_and_passes_over_what_that_had(chain):
@@ -269,11 +299,11 @@ def test_batches_that_say_where_they_wrote_alone_are_put_together(chain):
     assert chain.seen("enriched", {0: 4, 1: 3})["flights"] == {0: 20}
 
 
-def test_a_version_that_is_retired_makes_nothing_any_more(chain):
-    job, entry = entry_of("enriched", retired=["1"])
-    chain.see_job(job, entry | {"versions": {}})
+def test_nothing_is_waited_for_once_the_last_version_is_retired(chain):
+    chain.see_job(*retired("enriched"))
     assert chain.needed("enriched", {"flights": {0: 10}}) == {}
-    assert chain.see(Progress("enriched", "1", 0, {"flights": {0: 10}})) is None
+    chain.see_job(*retired("enriched", "enriched.v2"))
+    assert chain.needed("enriched", {"flights": {0: 10}}) is None
 
 
 def job_of(output, *inputs):

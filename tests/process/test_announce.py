@@ -89,7 +89,7 @@ def test_a_version_that_was_retired_meanwhile_does_not_come_back(log_connection,
     retire(log_connection, tmp_path, job, "1", tmp_path / "gone")
     announce(log_connection, tmp_path, [(specs["1"], "stream"), (specs["2"], "stream")])
     entry = entry_of(log_connection, job)
-    assert (list(entry["versions"]), entry["retired"], entry["current"]) == (["2"], ["1"], "2")
+    assert (list(entry["versions"]), entry["retired"].keys(), entry["current"]) == (["2"], {"1"}, "2")
     assert current_versions(read_catalog(log_connection))[job] == "2"
 
 
@@ -101,7 +101,7 @@ def test_of_a_start_and_a_retirement_at_once_both_are_kept(log_connection, job, 
         threads.submit(announce, log_connection, tmp_path, [(specs["3"], "stream")]).result()
         retired.result()
     entry = entry_of(log_connection, job)
-    assert (set(entry["versions"]), entry["retired"]) == ({"2", "3"}, ["1"])
+    assert (set(entry["versions"]), entry["retired"]["1"]["output"]) == ({"2", "3"}, specs["1"].fixed.output)
 
 
 def test_a_table_that_is_written_as_it_changes_has_no_windows_that_readers_wait_for(log_connection, job, tmp_path):

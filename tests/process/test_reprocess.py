@@ -77,7 +77,7 @@ def test_what_cannot_be_started_is_told_at_once(project, data, tmp_path):
 
 
 def test_no_number_is_given_twice(project, data, log_connection):
-    write_catalog(log_connection, {"job:job": {"versions": {"1": {}, "2": {}}, "retired": ["5"], "current": "1"}})
+    write_catalog(log_connection, {"job:job": {"versions": {"1": {}, "2": {}}, "retired": {"5": {}}, "current": "1"}})
     (project / "mainstem.toml").write_text('[jobs.job]\nversion = "7"\n')
     assert reprocess(log_connection, project, data, "job").version == "8"
     barrier, found = Barrier(2), []

@@ -44,7 +44,7 @@ def test_a_version_is_retired_once_the_project_asks_for_another(project, tmp_pat
         assert retire(log_connection, data, "job", "1", project, force=True).output == "b"
     assert [each.jobs for each in assignments(project, data, clock)] == [(("job", "2"),)]
     entry = read_catalog(log_connection)["job:job"]
-    assert entry == {"versions": {"2": about["2"]}, "current": "2", "retired": ["1"]}
+    assert entry == {"versions": {"2": about["2"]}, "current": "2", "retired": {"1": about["1"]}}
 
 
 def test_readers_of_a_current_version_that_is_retired_all_the_same_go_back(tmp_path, log_connection):
@@ -85,7 +85,7 @@ def test_what_a_killed_command_has_marked_is_forgotten_at_the_next_start(tmp_pat
             retire(log_connection, data, "half", "1", tmp_path)
     assert current_versions(read_catalog(log_connection))["half"] == "1"
     finish_retired(log_connection, data)
-    expected = {"versions": {"2": {}}, "current": "2", "retired": ["1"]}
+    expected = {"versions": {"2": {}}, "current": "2", "retired": {"1": about["1"]}}
     assert read_catalog(log_connection)["job:half"] == expected
     end = end_offsets(log_connection, CATALOG)
     finish_retired(log_connection, data)
@@ -101,7 +101,11 @@ def test_a_killed_command_is_finished_by_one_that_does_not_force(project, tmp_pa
     (project / "mainstem.toml").write_text('[jobs.marked]\nversion = "2"\n')
     (data / "jobs" / "marked@1" / "retired").touch()
     retire(log_connection, data, "marked", "1", project)
-    assert read_catalog(log_connection)["job:marked"] == {"versions": {"2": {}}, "current": "2", "retired": ["1"]}
+    assert read_catalog(log_connection)["job:marked"] == {
+        "versions": {"2": {}},
+        "current": "2",
+        "retired": {"1": about["1"]},
+    }
 
 
 def test_what_is_marked_while_the_project_runs_is_finished_beside_it(tmp_path, log_connection):
@@ -156,4 +160,4 @@ def test_a_job_that_the_project_no_longer_has_is_retired(project, tmp_path, log_
     retire(log_connection, data, "job", "1", project)
     write_fixed(data / "jobs" / "other@1", Fixed("other", "1", sha, {}, "b", 1, 4))
     retire(log_connection, data, "other", "1", tmp_path / "the project is gone")
-    assert read_catalog(log_connection)["job:other"] == {"versions": {}, "retired": ["1"]}
+    assert read_catalog(log_connection)["job:other"] == {"versions": {}, "retired": {"1": {}}}

@@ -83,10 +83,11 @@ class PlayedJob:
         return Basis(self.fleet.log, self.positions[version])
 
     def retire(self, version):
-        catalog = read_catalog(self.fleet.connection)
-        entry = catalog[f"job:{self.name}"]
-        entry["versions"].pop(version)
-        write_catalog(self.fleet.connection, {f"job:{self.name}": entry | {"retired": [version]}})
+        """The basis of the command."""
+        entry = read_catalog(self.fleet.connection)[f"job:{self.name}"]
+        about = entry["versions"].pop(version)
+        entry |= {"current": min(entry["versions"]), "retired": entry.get("retired", {}) | {version: about}}
+        return Basis(self.fleet.log, {CATALOG: {0: write_catalog(self.fleet.connection, {f"job:{self.name}": entry})}})
 
 
 def cutover(fleet, *targets):

@@ -269,6 +269,64 @@ def test_an_index_is_removed_when_nobody_can_come_back_to_it(fleet, job, tmp_pat
         assert not (tmp_path / "views" / "seats@9").exists()
 
 
+def test_once_the_current_version_is_retired_its_index_answers_no_more_than_it_has_read(
+    fleet, job, tmp_path, monkeypatch
+):
+    """A read with the token of a later write was answered at once, until the index of the version left was built."""
+    job.start("2")
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        job.write("N1", 1)
+        job.run("2", ("N1", 10))
+        read = job.run("1", ("N1", 1))
+        assert made_by(row(http, read)) == "v1"
+        written = job.write("N1", 2)
+        with monkeypatch.context() as held:
+            held.setattr(Builds, "_has_come", lambda _, view: view.moving is None)
+            retired = job.retire("1")
+            wait_for_next(http, "seats")
+            assert made_by(row(http, read)) == "v1"
+            assert row(http, written, timeout="0.3").status_code == 503
+            assert row(http, retired, timeout="0.3").status_code == 503
+        job.run("2", ("N1", 20))
+        assert row(http, written + retired).json()["row"] == {"tailnum": "N1", "manufacturer": "v2", "seats": 20}
+        assert row(http, read).json()["row"]["seats"] == 20  # what was read of version 1 is in it
+
+
+def test_a_version_is_retired_while_a_node_is_down(fleet, job, tmp_path):
+    job.start("2")
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        job.write("N1", 1)
+        job.run("2", ("N1", 10))
+        read = job.run("1", ("N1", 1))
+        assert made_by(row(http, read)) == "v1"
+    written = job.write("N1", 2)
+    retired = job.retire("1")
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        assert made_by(row(http, retired)) == "v2"
+        assert row(http, written, timeout="0.3").status_code == 503
+        job.run("2", ("N1", 20))
+        assert row(http, written).json()["row"]["seats"] == 20
+
+
+def test_a_restart_in_mid_cutover_waits_for_what_readers_had_seen_before_it(fleet, job, tmp_path):
+    """The view moved to a version that had not read it yet, and readers went back in time."""
+    job.start("2")
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        job.write("N1", 1)
+        job.run("1", ("N1", 1))
+        job.run("2", ("N1", 10))
+        job.write("N1", 2)
+        assert row(http, job.run("1", ("N1", 2))).json()["row"]["seats"] == 2
+        moved = cutover(fleet, (job, "2"))
+        wait_for_next(http, "seats")
+    with fleet.node(tmp_path, **views_of(job)) as http:
+        assert row(http).json()["row"]["seats"] == 2
+        assert row(http, moved, timeout="2").status_code == 503
+        assert row(http).json()["row"]["seats"] == 2
+        job.run("2", ("N1", 20))
+        assert row(http, moved).json()["row"]["seats"] == 20
+
+
 def with_engine(fleet, registry, kind):
     """The schema gets a column; what is written with it, and its token."""
     wider = json.loads(PLANE)

@@ -44,7 +44,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 class _Job(msgspec.Struct, frozen=True):
     versions: dict[str, Any] = {}
-    retired: list[str] = []
+    retired: dict[str, Any] = {}
 
 
 class _Batch(msgspec.Struct, frozen=True, gc=False):
@@ -54,9 +54,14 @@ class _Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Writer:
-    """One version of a job: its batches in their order. Positions only grow from one to the next."""
+    """One version of a job: its batches in their order. Positions only grow from one to the next.
+
+    Attributes:
+        is_left: it, or another version of its job, goes on; else its output is a topic that nothing is known of.
+    """
 
     def __init__(self, job: str, output: str, streams: frozenset[str]) -> None:
+        self.is_left = True
         self.job, self.output, self.streams = job, output, streams
         self.batches: list[_Batch] = []
         self.last = -1  # number of the last batch
@@ -112,18 +117,25 @@ class Lineage:
         """A job's entry of the catalog: which version writes which topic, and what it reads. What says nothing of that
         was written by somebody else, and counts for nothing.
         """
-        found = _as(_Job, entry) or _Job()
-        for version, told in found.versions.items():
+        found = _as(_Job, entry)
+        if found is None:
+            return
+        # One that is retired covers no more than it did: who asks it for more waits for the one that comes.
+        for version, told in (found.retired | found.versions).items():
             about, key = _as(_Version, told), job_key(job, version)
-            if about is not None and key not in self._by_key:
-                streams = frozenset(about.inputs.values()) - frozenset(about.tables)
-                self._by_key[key] = self._by_output[about.output] = _Writer(job, about.output, streams)
-                for progress in self._early.pop(key, ()):
-                    self.see(progress)
-        for version in found.retired:
-            writer = self._by_key.pop(job_key(job, version), None)
-            if writer is not None and self._by_output.get(writer.output) is writer:
-                del self._by_output[writer.output]
+            if about is None or key in self._by_key:
+                continue
+            streams = frozenset(about.inputs.values()) - frozenset(about.tables)
+            writer = self._by_key[key] = _Writer(job, about.output, streams)
+            if version in found.versions:
+                self._by_output[about.output] = writer
+            else:  # its topic may be another job's by now
+                self._by_output.setdefault(about.output, writer)
+            for progress in self._early.pop(key, ()):
+                self.see(progress)
+        for writer in self._by_key.values():
+            if writer.job == job:
+                writer.is_left = bool(found.versions)
 
     def start_from(self, marker: Marker) -> None:
         """Where a version stands: its last commit. Batches up to it need not be told."""
@@ -164,7 +176,7 @@ class Lineage:
         """
         own = positions.get(topic, {})
         writer = self._by_output.get(topic)
-        if writer is None:
+        if writer is None or not writer.is_left:
             return dict(own)
         if topic in below:  # what is asked for of it was looked at there
             return {}
@@ -204,7 +216,7 @@ class Lineage:
         have read was told before them, since it was committed before.
         """
         writer = self._by_output.get(topic)
-        return writer is None or reaches(writer.told, position)
+        return writer is None or not writer.is_left or reaches(writer.told, position)
 
     def told(self, topic: str) -> dict[int, int]:
         """The position of `topic` up to which it is known what it was made of."""

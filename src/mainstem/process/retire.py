@@ -182,8 +182,10 @@ def _forget(connection: Connection, job: str, version: str) -> None:
 
     def change(catalog: Catalog) -> dict[str, Any]:
         entry = dict(catalog.get(f"job:{job}", {}))
-        versions = {name: about for name, about in entry.get("versions", {}).items() if name != version}
-        entry |= {"versions": versions, RETIRED: sorted({*entry.get(RETIRED, ()), version})}
+        versions = dict(entry.get("versions", {}))
+        # What it wrote, and what it read for that: readers may still have tokens of it.
+        about = versions.pop(version, entry.get(RETIRED, {}).get(version, {}))
+        entry |= {"versions": versions, RETIRED: entry.get(RETIRED, {}) | {version: about}}
         if version in (current_versions(catalog).get(job), entry.get("current")):
             meant = current_versions(catalog).get(job), previous_versions(catalog).get(job)
             entry["current"] = next((each for each in meant if each in versions), newest(versions) or "")

@@ -39,6 +39,7 @@ class Build:
         dropped: nobody will ask it any more: its files are removed once it is closed.
         is_overtaken: another one answers, or it is dropped.
         is_outgrown: it goes on no further, and another one of the same topics is to be built.
+        was_opened: it could be asked since the node was started.
         readers: how many ask it just now.
     """
 
@@ -51,7 +52,7 @@ class Build:
         self.keeper: Keeper | None = None
         self.why = "its topics are not known yet"
         self.stop = threading.Event()
-        self.dropped = self.is_overtaken = self.is_outgrown = False
+        self.dropped = self.is_overtaken = self.is_outgrown = self.was_opened = False
         self.readers = 0
         self.waits = Waits()
         self.columns: dict[str, dict[str, str]] = {}
@@ -80,6 +81,11 @@ class Build:
         return self._index is not None and self._is_ready
 
     @property
+    def cannot_be_opened(self) -> bool:
+        """Something is missing for it, or a person has to mend something: it may never be opened."""
+        return self.keeper is None or self.keeper.state.state in ("idle", "failed")
+
+    @property
     def behind(self) -> dict[str, dict[int, list[int]]]:
         """What is missing until it is ready: topic -> partition -> [reached, wanted]."""
         return missing(self.position, self._ends)
@@ -94,6 +100,7 @@ class Build:
         """News of the keeper, in their order."""
         match news:
             case Opened(index, position, ends, columns):
+                self.was_opened = True
                 self._index, self._ends, self._is_ready, self.columns = index, ends, False, columns
                 self.waits.begin_again(position)
             case Reached(position):

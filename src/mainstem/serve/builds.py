@@ -57,6 +57,7 @@ class Builds:
         directory: of its indexes.
         lineage: how far jobs are.
         tell: called when something has changed that a reader may wait for.
+        ask: called to have it known of positions what they were made of.
         on_change: called when the state of a view has changed, from any thread.
 
     Attributes:
@@ -73,17 +74,18 @@ class Builds:
         lineage: Lineage,
         *,
         tell: Callable[[], None],
+        ask: Callable[[NextOffsets], None],
         on_change: Callable[[], None],
     ) -> None:
         self.views = {name: View(name, settings) for name, settings in config.views.items()}
         self.served = 0
         self._node, self._config, self._connection, self._directory = node, config, connection, directory
-        self._lineage, self._tell, self._on_change = lineage, tell, on_change
+        self._lineage, self._tell, self._ask, self._on_change = lineage, tell, ask, on_change
         self._catalog: Mapping[str, dict[str, Any]] = {}
         self._entries: dict[str, TopicEntry] = {}  # the engines look into it as it is now
-        self._position = 0
+        self._position = self._looked = 0  # up to where the catalog is read, and was when views were last looked at
         self._moves: list[int] = []  # offsets of the records that do not count yet
-        self._pins: dict[str, NextOffsets] = {}
+        self._pins: dict[str, NextOffsets] = {}  # what readers had seen of a view when it was to move
         self._saved: Saved | None = None
         self._asked: Saved | None = None  # it is being written
         self._threads: dict[str, threading.Thread] = {}  # by the directory that they have
@@ -112,6 +114,7 @@ class Builds:
                 self._begin(log_id)
             for view in self.views.values():
                 self._look(view)
+            self._see_retired()
             if begins:
                 self._remove_strangers()
             self._settle()
@@ -124,6 +127,7 @@ class Builds:
         """Jobs, or the end of the catalog, have gone on: there is nothing new in it below `position`."""
         self._position = max(self._position, position)
         if self._asked is None and self._saved is not None:
+            self._looked = self._position
             self.served = min(self._moves, default=self._position)
         self.settle()
 
@@ -158,13 +162,31 @@ class Builds:
             moving = self._build(view, wanted)
         if moving is not view.moving:
             view.moving = moving
-            self._pins[view.name] = self.seen(view.current.seen())
+            self._pins.pop(view.name, None)
             if moving is not None:
                 log.info("view_is_to_move", view=view.name, to=wanted.told)
         for build in list(view.builds.values()):
             if build not in (view.current, view.moving) and not is_kept(self._catalog, build.target):
                 continue  # it is dropped next
             self._start(build)
+        if moving is not None:
+            self._pin(view.name, view.current)
+
+    def _pin(self, view: str, current: Build) -> NextOffsets | None:
+        """What readers had seen of a view when it was to move; after a restart, until then. None while that is not
+        known: the index that answers is still to be opened.
+        """
+        if view not in self._pins and (current.was_opened or current.cannot_be_opened):
+            self._pins[view] = current.seen()
+            self._ask(self._pins[view])
+        return self._pins.get(view)
+
+    def _see_retired(self) -> None:
+        """Names may mean another version, and no record says that it is current: theirs was retired."""
+        assert self._saved is not None
+        if not self._moves and any(view.moving and not view.is_rebuilt for view in self.views.values()):
+            self._moves.append(max(self._looked, self._saved.as_of + 1, 1))
+        self._looked = self._position
 
     def _build(self, view: View, made_of: Target) -> Build:
         for build in view.builds.values():
@@ -223,12 +245,16 @@ class Builds:
 
     def _has_come(self, view: View) -> bool:
         """Whether the index that is to come has what the record says, and what readers had seen when that came."""
-        build = view.moving
-        if build is None:
+        build, current = view.moving, view.current
+        if build is None or current is None:
             return True
+        pin = self._pin(view.name, current)
+        if pin is None or not all(self._lineage.knows(topic, position) for topic, position in pin.items()):
+            return False
         if not build.is_ready or missing(build.position, places(self._catalog, build.target)):
             return False
-        needed = {topic: self._lineage.needed(topic, self._pins[view.name]) for topic in build.topics}
+        seen = self.seen(pin)
+        needed = {topic: self._lineage.needed(topic, seen) for topic in build.topics}
         return all(each is not None and reaches(build.position.get(topic, {}), each) for topic, each in needed.items())
 
     def _write(self) -> None:

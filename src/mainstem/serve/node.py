@@ -83,7 +83,14 @@ class Node:
         self._asked: list[tuple[int, NextOffsets]] = []  # the end that was found after it was shown
         self._progress_position = 0
         self._builds = Builds(
-            name, config, connection, directory, self.lineage, tell=self._changes.tell, on_change=self._changed
+            name,
+            config,
+            connection,
+            directory,
+            self.lineage,
+            tell=self._changes.tell,
+            ask=self._ask,
+            on_change=self._changed,
         )
         self.views = self._builds.views
         self._caught_up = False
@@ -227,13 +234,16 @@ class Node:
         What was written by no batch, or by one that nobody knows of any more, is told when all is read that jobs had
         said by now: that is where a wait for what will not come ends.
         """
-        if self.is_told(shown):
-            return
-        assert self._asker is not None
-        self._untold = furthest(self._untold, shown)
-        self._asker.wake()
+        self._ask(shown)
         while not self.is_told(shown):
             await self._changes.next()
+
+    def _ask(self, shown: NextOffsets) -> None:
+        """Have it known what `shown` was made of."""
+        if not self.is_told(shown):
+            assert self._asker is not None
+            self._untold = furthest(self._untold, shown)
+            self._asker.wake()
 
     def how_told(self, shown: NextOffsets) -> str:
         """Where `told` stands, for people."""
