@@ -327,6 +327,23 @@ def test_a_restart_in_mid_cutover_waits_for_what_readers_had_seen_before_it(flee
         assert row(http, moved).json()["row"]["seats"] == 20
 
 
+def test_a_token_of_what_somebody_else_wrote_beside_a_version_is_known_of_without_a_read_of_it(fleet, job, tmp_path):
+    """The other version was held to read what nobody had read for it, until the first one wrote again."""
+    job.start("2")
+    job.write("N1", 1)
+    job.run("1", ("N1", 1))
+    job.run("2", ("N1", 10))
+    beside = Basis(fleet.log, {job.name: append(fleet.connection, job.name, [(b"N9", None)])})
+    with fleet.node(tmp_path, words=views_of(job)["words"] | {"topics": job.output("2")}) as http:
+        asked = {"params": {"q": "v2"}, "headers": header(beside)}
+        assert http.get("/views/words/search", **asked).json()["total"] == 1
+        far = Basis(fleet.log, {job.name: {0: 1_000_000}})
+        assert http.get("/views/words/search?q=v2&timeout=0.3", headers=header(far)).status_code == 503
+        written = job.write("N1", 2)
+        job.run("1", ("N1", 2))
+        assert http.get("/views/words/search?q=v2&timeout=0.3", headers=header(written)).status_code == 503
+
+
 def with_engine(fleet, registry, kind):
     """The schema gets a column; what is written with it, and its token."""
     wider = json.loads(PLANE)

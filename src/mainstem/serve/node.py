@@ -25,6 +25,7 @@ from typing import Any
 from mainstem.client.basis import Basis, check_log, furthest
 from mainstem.client.catalog import write_catalog
 from mainstem.client.connection import Connection
+from mainstem.client.errors import UnknownTopic
 from mainstem.client.internal import CATALOG, PROGRESS
 from mainstem.client.lineage import Lineage
 from mainstem.client.progress import NextOffsets
@@ -80,6 +81,7 @@ class Node:
         self._announcer: Worker | None = None
         self._asker: Worker | None = None  # asks where what jobs say ends
         self._untold: NextOffsets = {}  # shown, while it was not known of which batches
+        self._claimed: NextOffsets = {}  # likewise what tokens say
         self._asked: list[tuple[int, NextOffsets]] = []  # the end that was found after it was shown
         self._progress_position = 0
         self._builds = Builds(
@@ -189,6 +191,8 @@ class Node:
         is_old = build.is_overtaken  # the version before was asked for
         await build.ready()
         for topic in build.topics:
+            if self.lineage.needed(topic, basis.positions) is None:
+                self._ask_of_token(basis)
             while (needed := self.lineage.needed(topic, basis.positions)) is None:
                 await self._changes.next()
                 if build.dropped or (build.is_overtaken and not is_old):
@@ -245,6 +249,14 @@ class Node:
             self._untold = furthest(self._untold, shown)
             self._asker.wake()
 
+    def _ask_of_token(self, basis: Basis) -> None:
+        """Have it known what that was made of which a token has seen; also of what nobody reads through this node."""
+        claimed = {topic: each for topic, each in basis.positions.items() if not self.lineage.knows(topic, each)}
+        if claimed:
+            assert self._asker is not None
+            self._claimed = furthest(self._claimed, claimed)
+            self._asker.wake()
+
     def how_told(self, shown: NextOffsets) -> str:
         """Where `told` stands, for people."""
         behind = missing({topic: self.lineage.told(topic) for topic in shown}, shown)
@@ -282,16 +294,28 @@ class Node:
 
     def _ask_end(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread."""
-        shown = self._untold
-        if shown and not self._stop.is_set():
+        shown, claimed = self._untold, self._claimed
+        if (shown or claimed) and not self._stop.is_set():
+            there = self._there(claimed)
             # With what is not decided: a commit may be visible in one partition before it is in another.
             end = end_offsets(self._connection, PROGRESS)[0]
-            call_soon(loop, self._found_end, end, shown)
+            call_soon(loop, self._found_end, end, shown, claimed, there)
 
-    def _found_end(self, end: int, shown: NextOffsets) -> None:
+    def _there(self, claimed: NextOffsets) -> NextOffsets:
+        """As much of what tokens say as is committed; they may say anything."""
+        found: NextOffsets = {}
+        for topic, position in claimed.items():
+            with contextlib.suppress(UnknownTopic):
+                ends = end_offsets(self._connection, topic, committed=True)
+                found[topic] = {each: min(offset, ends.get(each, 0)) for each, offset in position.items()}
+        return found
+
+    def _found_end(self, end: int, shown: NextOffsets, claimed: NextOffsets, there: NextOffsets) -> None:
         if self._untold is shown:
             self._untold = {}
-        self._asked.append((end, shown))
+        if self._claimed is claimed:
+            self._claimed = {}
+        self._asked.append((end, furthest(shown, there)))
         self._settle_told()
         self._changes.tell()
 
