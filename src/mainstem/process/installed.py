@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from mainstem.client.internal import job_key
-from mainstem.core import CorruptData
 from mainstem.core.files import make_directory, write_atomically
 from mainstem.core.prepared import prepared
 from mainstem.process.jars import SPARK_LOCK
@@ -61,16 +60,16 @@ def write_lock(home: Path) -> None:
     write_atomically(home / LOCK_FILE, _encoded())
 
 
-def other_packages(data: Path) -> Iterator[OtherPackages]:
-    """The versions that would run with others now. Of those from before there were such files nothing is known.
-
-    Raises:
-        CorruptData: a file is not as it was written.
+def other_packages(data: Path) -> Iterator[OtherPackages | str]:
+    """The versions that would run with others now, and what is wrong with files that cannot be read. Of versions from
+    before there were such files nothing is known.
     """
     now = _installed()
     for each in live_versions(data):
         lock = _read(data / "jobs" / job_key(each.job, each.version) / LOCK_FILE)
-        if lock is None:
+        if isinstance(lock, str):
+            yield lock
+        if not isinstance(lock, Lock):
             continue
         changed = [
             (name, lock.packages.get(name, ""), now.get(name, ""))
@@ -83,16 +82,16 @@ def other_packages(data: Path) -> Iterator[OtherPackages]:
             yield OtherPackages(each.job, each.version, changed)
 
 
-def _read(path: Path) -> Lock | None:
+def _read(path: Path) -> Lock | str | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=prepared(Lock))
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
-        raise CorruptData(
-            f"{path}: expected the packages that a job was started with: {error}",
-            hint="bring it back from a copy, or remove it: then nothing is known of them",
-        ) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return (
+            f"{path}: expected the packages that a job was started with: {error}; bring it back from a copy, or remove it: "
+            "then nothing is known of them"
+        )
 
 
 @cache
