@@ -229,15 +229,20 @@ def test_of_two_that_move_one_job_the_second_is_refused_and_of_two_jobs_none_is_
     assert current(log_connection, one, two) == ["1", "2"]
 
 
+def two_that_were_started(connection, data, job):
+    """Versions 1 and 2 of a stream have read equally far; the first one has written three records."""
+    write_job(connection, job, "stream")
+    for version in "12":
+        write_read(connection, job, version, 5)
+        write_fixed(data / "jobs" / job_key(job, version), Fixed(job, version, "c0de", {}, "x", 1, 4))
+    append(connection, job, [(b"k", b"v")] * 3)
+
+
 def test_both_versions_of_a_spliced_stream_are_held_until_the_record_is_written(
     log_connection, jobs, tmp_path, monkeypatch
 ):
     job, second = jobs[0], f"{jobs[0]}.v2"
-    write_job(log_connection, job, "stream")
-    for version in "12":
-        write_read(log_connection, job, version, 5)
-        write_fixed(tmp_path / "jobs" / job_key(job, version), Fixed(job, version, "c0de", {}, "x", 1, 4))
-    append(log_connection, job, [(b"k", b"v")] * 3)
+    two_that_were_started(log_connection, tmp_path, job)
     with pytest.raises(
         NoSeam, match=f"^jobs {job}@1 and {job}@2 do not run, and no batch of version 2 .* topic {job}.all is to have"
     ):
@@ -288,11 +293,7 @@ def test_another_jobs_open_transaction_hides_no_batch_of_those_that_are_held(
 ):
     """Its driver was killed in its commit: what was committed behind it was not seen, and taken for having gone on."""
     job, second = jobs[0], f"{jobs[0]}.v2"
-    write_job(log_connection, job, "stream")
-    for version in "12":
-        write_read(log_connection, job, version, 5)
-        write_fixed(tmp_path / "jobs" / job_key(job, version), Fixed(job, version, "c0de", {}, "x", 1, 4))
-    append(log_connection, job, [(b"k", b"v")] * 3)
+    two_that_were_started(log_connection, tmp_path, job)
     killed = SharedTransaction(log_connection, f"mainstem.job.{job}-other@1", timeout_ms=2_000)
     killed.fence()
 

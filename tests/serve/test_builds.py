@@ -189,8 +189,11 @@ def test_a_read_of_the_version_before_as_of_a_write_waits_until_that_has_read_it
         job.run("2", ("N1", 10))
         assert made_by(row(http, cutover(fleet, (job, "2")))) == "v2"
         written = job.write("N1", 2)
+        job.run("2", ("N1", 20))
+        assert made_by(row(http, written)) == "v2"
         refused = row(http, version="1", at=written.token, timeout="0.2")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_reached")
+        assert f"the jobs that make {job.name} have not read all of {fleet.flights}" in refused.text
         answers = []
         asking = threading.Thread(target=lambda: answers.append(row(http, version="1", at=written.token, timeout="50")))
         asking.start()

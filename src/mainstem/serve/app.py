@@ -264,7 +264,8 @@ class App:
 
     async def _covered(self, request: Request, view: View, wait: Coroutine[Any, Any, T], basis: Basis) -> T:
         late = f"view {view.name}: not as far as the token"
-        return await self._wait(request, wait, late, lambda: self._node.how_far(view, basis))
+        version = request.query_params.get("version")
+        return await self._wait(request, wait, late, lambda: self._node.how_far(view, basis, version))
 
     async def _wait(self, request: Request, wait: Coroutine[Any, Any, T], late: str, how_far: Callable[[], str]) -> T:
         try:

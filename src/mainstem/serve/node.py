@@ -200,7 +200,7 @@ class Node:
             if needed:
                 await build.reached({topic: needed})
 
-    def how_far(self, view: View, basis: Basis) -> str:
+    def how_far(self, view: View, basis: Basis, version: str | None = None) -> str:
         """Where `covers` stands, for people."""
         wanted_catalog = _wanted_catalog(basis)
         if not self._caught_up:
@@ -209,14 +209,15 @@ class Node:
             return f"the catalog is read up to {self.catalog_position}, the token has seen {wanted_catalog}"
         if self._builds.served < wanted_catalog:
             return self._builds.told_moving()
-        if not view.is_ready:
-            return view.told()
-        for topic in view.topics:
+        build = view.chosen(version)
+        if build is None or not build.is_ready:
+            return view.told() if build is None else build.told()
+        for topic in build.topics:
             needed = self.lineage.needed(topic, basis.positions)
             if needed is None:
                 sources = sorted(self.lineage.upstream(topic) & basis.positions.keys())
                 return f"the jobs that make {topic} have not read all of {', '.join(sources)} that the token has seen"
-            if behind := missing(view.position, {topic: needed}):
+            if behind := missing(build.position, {topic: needed}):
                 return f"it has reached (partition: [reached, wanted]) {behind}"
         return "it has reached it just now"
 
