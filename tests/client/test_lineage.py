@@ -269,6 +269,12 @@ def test_a_restart_begins_with_the_last_commit_and_passes_over_what_that_had(cha
     assert chain.needed("enriched", {"flights": {0: 11}}) == {1: 5}
 
 
+def test_the_tables_that_the_last_commit_was_joined_with_were_seen(chain):
+    basis, ends = {"flights": {"flights": {0: 10}}}, {"enriched": {1: 4}}
+    chain.start_from(Marker("enriched", "1", "id", 7, basis, ends=ends, tables={"planes": {0: 3}}))
+    assert chain.seen("enriched", {1: 4}) == {"enriched": {1: 4}, "flights": {0: 10}, "planes": {0: 3}}
+
+
 @given(st.integers(0, 2**32), st.integers(0, 150), st.integers(0, 170))
 def test_who_comes_late_and_hears_of_the_last_batches_only_waits_for_nothing_that_is_not_there(seed, steps, missed):
     world, heard = World(seed), []

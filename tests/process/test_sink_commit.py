@@ -100,6 +100,7 @@ def test_rows_marker_and_progress_become_visible_together(job):
     assert read_marker(job.connection, job.name, "v1") == marker
     assert marker.checkpoint == f"query-{job.name}"
     assert marker.outputs[job.output][0] == Output(0, 2, 3, fingerprint_sum(ROWS))
+    assert marker.tables == {"airlines": {0: 7}}
     assert progress_of(job.connection, job) == [
         Progress(job.name, "v1", 0, {job.source: {0: 10}}, {"airlines": {0: 7}}, {job.output: {0: 3, 1: 1}})
     ]

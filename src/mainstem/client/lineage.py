@@ -142,7 +142,7 @@ class Lineage:
         writer = self._by_key.get(job_key(marker.job, marker.version))
         if writer is not None:
             basis = merge_positions(marker.end_offsets)
-            writer.add(Progress(marker.job, marker.version, marker.batch, basis, {}, marker.ends))
+            writer.add(Progress(marker.job, marker.version, marker.batch, basis, marker.tables, marker.ends))
 
     def see(self, progress: Progress) -> str | None:
         """A batch is committed; the topic that it may have written to, None where the job is not known."""

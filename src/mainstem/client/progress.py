@@ -95,6 +95,7 @@ class Marker(msgspec.Struct, frozen=True):
         0  # up to which the batch was told that all has come, in ms since 1970: its watermark and the delay
     )
     ends: NextOffsets = {}  # of its outputs: after the last record that this version has written to a partition
+    tables: NextOffsets = {}  # as of `Progress`, of this batch; none in markers of before they were kept
 
 
 def with_ends(connection: Connection, marker: Marker) -> Marker:

@@ -163,8 +163,9 @@ class BatchCommitter:
             topics=dict(topics or {}),
             event_time=event_time,
             ends=ends,
+            tables=dict(tables or {}),
         )
-        progress = Progress(self.job.job, self.job.version, batch, positions, dict(tables or {}), ends)
+        progress = Progress(self.job.job, self.job.version, batch, positions, marker.tables, ends)
         with self._transaction.writer(self._plan.ticket) as writer:
             self._send_own(writer, {COMMITS: marker, PROGRESS: progress})
             self._commit_offsets(positions)
