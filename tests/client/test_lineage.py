@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mainstem.client import lineage
 from mainstem.client.basis import reaches
-from mainstem.client.lineage import Lineage
+from mainstem.client.lineage import Lineage, Oldest
 from mainstem.client.progress import Marker, Progress
 
 PARTITIONS = 2
@@ -265,8 +265,10 @@ def test_a_restart_begins_with_the_last_commit_and_passes_over_what_that_had(cha
     chain.start_from(marker)
     chain.see(Progress("enriched", "1", 6, {"flights": {0: 8}}, {}, {"enriched": {1: 2}}))
     assert chain.needed("enriched", {"flights": {0: 1}}) == {1: 4}
+    assert chain.forgotten("enriched", {"flights": {0: 1}}) == Oldest("enriched", 7)
     chain.see(Progress("enriched", "1", 8, {"flights": {0: 12}}, {}, {"enriched": {1: 5}}))
     assert chain.needed("enriched", {"flights": {0: 11}}) == {1: 5}
+    assert chain.forgotten("enriched", {"flights": {0: 11}}) is None
 
 
 def test_the_tables_that_the_last_commit_was_joined_with_were_seen(chain):
@@ -295,6 +297,67 @@ def test_who_comes_late_and_hears_of_the_last_batches_only_waits_for_nothing_tha
         needed = late.needed(topic, ends)
         assert needed is not None
         assert reaches(ends[topic], needed)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 150), st.integers(0, 170), st.booleans())
+def test_who_comes_late_knows_of_which_positions_it_has_forgotten_the_batch(seed, steps, missed, has_markers):
+    world, heard = World(seed), []
+    world.told = lambda progress: heard.append(progress) or True
+    for _ in range(steps):
+        world.step()
+    late = Lineage()
+    for output in JOBS:
+        late.see_job(*entry_of(output))
+    for progress in heard[missed:]:
+        late.see(progress)
+    if has_markers:
+        for each in {(each.job, each.version): each for each in heard}.values():
+            late.start_from(Marker(each.job, each.version, "id", each.batch, {"s": each.basis}, ends=each.ends))
+    positions = world.position()
+    for topic in JOBS:
+        exact = world.lineage.needed(topic, positions)
+        assert world.lineage.forgotten(topic, positions) is None
+        needed = late.needed(topic, positions)
+        if needed is not None and late.forgotten(topic, positions) is None:
+            assert needed == exact
+
+
+def test_of_a_position_before_the_oldest_batch_it_is_told_that_its_batch_is_forgotten(chain):
+    for number in (7, 8):
+        chain.see(Progress("enriched", "1", number, {"flights": {0: number}}, {}, {"enriched": {0: number}}))
+    assert chain.needed("enriched", {"flights": {0: 1}}) == {0: 7}
+    assert chain.forgotten("enriched", {"flights": {0: 1}}) == Oldest("enriched", 7)
+    assert chain.forgotten("enriched", {"flights": {0: 7}}) == Oldest("enriched", 7)  # batch 6 may have read so far
+    assert chain.forgotten("enriched", {"flights": {0: 8}}) is None
+    assert chain.forgotten("enriched", {"flights": {0: 9}}) is None  # not read yet
+    assert chain.forgotten("enriched", {"weather": {0: 1}}) is None
+    assert chain.forgotten("enriched", {"enriched": {0: 7}, "flights": {0: 1}}) is None  # it has seen that batch
+    assert chain.forgotten("enriched", {"enriched": {0: 6}, "flights": {0: 1}}) == Oldest("enriched", 7)
+    chain.see(Progress("hourly", "1", 0, {"enriched": {0: 8}}, {}, {"hourly": {0: 1}}))
+    assert chain.forgotten("hourly", {"enriched": {0: 1}}) is None  # the first batch of all
+    assert chain.forgotten("hourly", {"flights": {0: 8}}) is None
+    assert chain.forgotten("hourly", {"flights": {0: 1}}) == Oldest("enriched", 7)
+    chain.see_job(*entry_of("enriched.v2"))
+    chain.see(Progress("enriched", "2", 0, {"flights": {0: 9}}, {}, {"enriched.v2": {0: 1}}))
+    assert chain.forgotten("enriched.v2", {"enriched": {0: 8}}) is None
+    assert chain.forgotten("enriched.v2", {"enriched": {0: 1}}) == Oldest("enriched", 7)
+
+
+def test_batches_between_those_that_are_known_and_the_last_commit_count_though_they_are_read_after_it(chain):
+    """A transaction of somebody else may hold them back."""
+    progress = [
+        Progress("enriched", "1", n, {"flights": {0: 10 * n + 10}}, {}, {"enriched": {0: n + 1}}) for n in range(5)
+    ]
+    chain.see(progress[0])
+    chain.start_from(Marker("enriched", "1", "id", 4, {"s": progress[4].basis}, ends=progress[4].ends))
+    chain.see(progress[2])
+    assert chain.needed("enriched", {"flights": {0: 11}}) == {0: 3}
+    assert chain.forgotten("enriched", {"flights": {0: 11}}) == Oldest("enriched", 2)
+    for each in (progress[1], progress[3], progress[4]):
+        chain.see(each)
+    assert [chain.needed("enriched", {"flights": {0: 10 * n + 1}}) for n in range(5)] == [{0: n + 1} for n in range(5)]
+    assert all(chain.forgotten("enriched", {"flights": {0: 10 * n + 1}}) is None for n in range(5))
+    assert chain.told("enriched") == {0: 5}
 
 
 def test_batches_that_say_where_they_wrote_alone_are_put_together(chain):
@@ -374,4 +437,6 @@ def test_old_batches_are_let_go_and_count_as_the_oldest_that_is_kept(chain, monk
         assert len(chain._by_output["enriched"].batches) < 10
     oldest = chain.needed("enriched", {"flights": {0: 1}})[0]
     assert 90 < oldest <= 96
+    assert chain.forgotten("enriched", {"flights": {0: 1}}) == Oldest("enriched", oldest - 1)
+    assert chain.forgotten("enriched", {"flights": {0: 100}}) is None
     assert chain.needed("enriched", {"flights": {0: 100}}) == {0: 100}

@@ -7,8 +7,8 @@ from confluent_kafka import Producer
 
 from mainstem.client.basis import Basis, furthest
 from mainstem.client.catalog import read_catalog, with_cutover, write_catalog
-from mainstem.client.internal import CATALOG, PROGRESS, job_key
-from mainstem.client.progress import Progress
+from mainstem.client.internal import CATALOG, COMMITS, PROGRESS, job_key
+from mainstem.client.progress import Marker, Progress
 from mainstem.client.topics import ensure_topic
 from mainstem.registry import avro
 from tests.serve.fleet import PLANE
@@ -77,6 +77,9 @@ class PlayedJob:
         assert producer.flush(60) == 0
         self.positions[version] = furthest(self.positions[version], {topic: ends})
         progress = Progress(self.name, version, self.batches[version], self.source, {}, self.positions[version])
+        read, batch = {"flights": self.source}, self.batches[version]
+        marker = Marker(self.name, version, "played", batch, read, ends=self.positions[version])
+        producer.produce(COMMITS, msgspec.json.encode(marker), key.encode())
         producer.produce(PROGRESS, msgspec.json.encode(progress), key.encode())
         producer.commit_transaction(60)
         self.batches[version] += 1

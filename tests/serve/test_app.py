@@ -18,7 +18,7 @@ from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Progress
 from mainstem.client.topics import admin, ensure_topic
 from mainstem.registry import avro
-from mainstem.serve import app, keeper
+from mainstem.serve import app, control, keeper
 from tests.serve.fleet import PLANE, header
 from tests.serve.played import CLASS, PlayedJob
 from tests.support.waiting import wait_until
@@ -178,6 +178,44 @@ def test_a_token_of_a_source_works_on_what_a_job_makes_of_it(fleet, tmp_path):
         seen = parse(answers[0].headers["Mainstem-Basis"]).positions
         assert seen[fleet.flights] == source.positions[fleet.flights]
         assert seen[CATALOG][0] > 0
+
+
+def test_a_read_as_of_a_token_is_refused_where_the_batch_that_covers_it_is_not_known_any_more(
+    fleet, live_registry, tmp_path, monkeypatch
+):
+    """A later batch would be a wrong answer; the same node knows it, and so does one that reads far enough back."""
+    job = PlayedJob(fleet, live_registry)
+    job.start("1")
+    view = {"seats": {"kind": "key-value", "topics": job.name, "versions": True}}
+    written, made = [], []
+    for seats in (1, 2, 3):
+        written.append(job.write("N1", seats))
+        made.append(job.run("1", ("N1", seats)))
+
+    def seats(http, at):
+        answer = http.get("/views/seats/row", params={"tailnum": "N1", "at": at}, headers=header(made[-1]))
+        return answer.json()["row"]["seats"] if answer.status_code == 200 else answer
+
+    with fleet.node(tmp_path, **view) as http:
+        assert [seats(http, each.token) for each in written] == [1, 2, 3]
+    monkeypatch.setattr(control, "_PROGRESS_RECORDS", 2)  # the last batch and the end of its transaction
+    with fleet.node(tmp_path, **view) as http:
+        for each in written:
+            refused = seats(http, each.token)
+            assert refused.status_code == 410, refused.text
+            error = refused.json()["error"]
+            assert error["code"] == "not_kept"
+            assert error["message"] == (
+                f"view seats: at: expected a token of what the job that makes {job.name} has read after its batch 2, "
+                "the oldest that this node knows, found one of before"
+            )
+            assert "partition:offset" in error["hint"]
+        (places,) = made[0].positions.values()
+        assert seats(http, ",".join(f"{partition}:{offset}" for partition, offset in places.items())) == 1
+        assert seats(http, (written[0] + made[2]).token) == 3
+        written.append(job.write("N1", 4))
+        made.append(job.run("1", ("N1", 4)))
+        assert seats(http, written[-1].token) == 4
 
 
 def test_the_token_of_an_answer_names_what_its_rows_were_made_of_though_they_are_there_before_that_is_read(

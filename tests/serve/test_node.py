@@ -9,8 +9,10 @@ import pytest
 from mainstem.client.basis import Basis, OtherLog
 from mainstem.client.catalog import write_catalog
 from mainstem.client.internal import CATALOG
+from mainstem.client.progress import Marker, Progress
 from mainstem.client.topics import end_offsets, ensure_topic
 from mainstem.serve import builds
+from mainstem.serve.control import Learned
 from mainstem.serve.node import Node
 from tests.support.waiting import wait_until
 
@@ -93,3 +95,16 @@ def test_an_answer_is_of_a_known_position_of_the_catalog_from_the_first_on(fleet
             await node.close()
 
     asyncio.run(run())
+
+
+def test_batches_that_are_told_with_the_last_commit_are_known_one_by_one(fleet, tmp_path):
+    """All that was there at the start may come at once."""
+    node = Node("n", fleet.config(), fleet.connection, tmp_path)
+    catalog = {"job:j": {"versions": {"1": {"output": "out", "inputs": {"in": "in"}}}}}
+    progress = [
+        Progress("j", "1", number, {"in": {0: number + 1}}, {}, {"out": {0: number + 1}}) for number in range(3)
+    ]
+    marker = Marker("j", "1", "id", 2, {"in": progress[2].basis}, ends=progress[2].ends)
+    node._learn(Learned(catalog, progress, [marker], position=1, caught_up=False))
+    for number in range(3):
+        assert node.lineage.needed("out", {"in": {0: number + 1}}) == {0: number + 1}

@@ -5,7 +5,7 @@
 Each batch of a job says how far it has read its inputs and how far it has written its output (`progress.Progress`).
 Composed over jobs that gives
 
-    needed    the position of a derived topic from which on it covers given positions
+    needed    the position of a derived topic from which on it covers given positions; `forgotten` where it may be later
     seen      the positions that whoever has read a derived topic up to some position may have seen something of
 
 To cover a position means that a job has *processed* it: a window that is still open has not been written yet. Tables
@@ -33,7 +33,9 @@ T = TypeVar("T")
 
 _EARLY_BATCHES = 1_000  # of a version that the catalog is not known to have yet: topics are read side by side
 KEPT_BATCHES = 10_000
-"""Of each version. What is older counts as the oldest that is kept: a reader may wait for more than it must."""
+"""Of each version. What is older counts as the oldest that is kept: a reader may wait for more than it must, and a read
+as of a position learns that it is `forgotten`.
+"""
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -47,7 +49,20 @@ class _Job(msgspec.Struct, frozen=True):
     retired: dict[str, Any] = {}
 
 
+class Oldest(msgspec.Struct, frozen=True):
+    """The first batch that is known of those that made `output`."""
+
+    output: str
+    batch: int
+
+
+class _Needed(msgspec.Struct, frozen=True):
+    position: dict[int, int]
+    forgotten: Oldest | None = None  # why it may be later than what is needed
+
+
 class _Batch(msgspec.Struct, frozen=True, gc=False):
+    number: int
     basis: NextOffsets  # of its streams, after the batch
     tables: NextOffsets  # of the tables that it was joined with
     ends: dict[int, int]  # of the output, after this batch, all before it, and what somebody else wrote until then
@@ -64,18 +79,18 @@ class _Writer:
         self.is_left = True
         self.job, self.output, self.streams = job, output, streams
         self.batches: list[_Batch] = []
-        self.last = -1  # number of the last batch
         self.told: dict[int, int] = {}  # up to where it is known of the output what it was made of
 
     def add(self, progress: Progress) -> None:
-        if progress.batch <= self.last:  # it was in what a restart began with
-            return
+        at = self._place(progress.batch)
+        if at < len(self.batches) and (at == 0 or self.batches[at].number == progress.batch):
+            return  # it is known, or was before what is
         # Batches of before each said where all of its output ends say it of what they wrote to.
-        before = self.batches[-1].ends if self.batches else self.told
+        before = self.batches[at - 1].ends if at else self.told
         ends = furthest({self.output: before}, {self.output: progress.ends.get(self.output, {})})[self.output]
-        self.last = progress.batch
-        self.batches.append(_Batch(progress.basis, progress.tables, ends))
-        self.told = ends
+        # Not always the last: a restart begins with the last commit, and batches before it may be read later.
+        self.batches.insert(at, _Batch(progress.batch, progress.basis, progress.tables, ends))
+        self.told = furthest({self.output: self.told}, {self.output: ends})[self.output]
         if len(self.batches) >= 2 * KEPT_BATCHES:
             del self.batches[:-KEPT_BATCHES]
 
@@ -93,12 +108,18 @@ class _Writer:
         """The first batch after which the output goes up to `position`."""
         return self._first(lambda batch: reaches(batch.ends, position))
 
-    def read_for(self, position: Mapping[int, int]) -> NextOffsets | None:
-        """What it had read for the output up to `position`; None while that is not told."""
-        if not reaches(self.told, position):
-            return None
-        batch = self.first_that_writes(position)
-        return {} if batch is None else batch.basis  # somebody else wrote before its first batch
+    def is_told(self, position: Mapping[int, int]) -> bool:
+        """Whether it is told what it had read for the output up to `position`."""
+        return reaches(self.told, position)
+
+    def before(self, batch: _Batch) -> Oldest | None:
+        """The oldest that is known from `batch` back, where there was one before it: that may have been the first."""
+        at = self._place(batch.number)
+        known = batch.number == 0 or (at > 0 and self.batches[at - 1].number == batch.number - 1)
+        return None if known else Oldest(self.output, batch.number)
+
+    def _place(self, number: int) -> int:
+        return bisect_left(self.batches, number, key=lambda each: each.number)
 
     def _first(self, is_so: Any) -> _Batch | None:
         at = bisect_left(self.batches, True, key=is_so)
@@ -169,33 +190,51 @@ class Lineage:
                 left += new
         return found
 
-    def needed(self, topic: str, positions: NextOffsets, below: tuple[str, ...] = ()) -> dict[int, int] | None:
+    def needed(self, topic: str, positions: NextOffsets) -> dict[int, int] | None:
         """The position of `topic` that covers `positions`; None while no batch is known that has read so far. Topics
         that it is not made of do not matter; the output of another version of its job stands for what that one read.
-        `below` are the topics that are made of it, on the way here.
         """
+        found = self._needed(topic, positions, ())
+        return None if found is None else found.position
+
+    def forgotten(self, topic: str, positions: NextOffsets) -> Oldest | None:
+        """None where `needed` is the first position that covers `positions`. Otherwise it may be a later one: of the
+        batches of a job on the way, those before this one are not known any more.
+        """
+        found = self._needed(topic, positions, ())
+        return None if found is None else found.forgotten
+
+    def _needed(self, topic: str, positions: NextOffsets, below: tuple[str, ...]) -> _Needed | None:
+        """`below` are the topics that are made of it, on the way here."""
         own = positions.get(topic, {})
         writer = self._by_output.get(topic)
         if writer is None or not writer.is_left:
-            return dict(own)
+            return _Needed(dict(own))
         if topic in below:  # what is asked for of it was looked at there
-            return {}
+            return _Needed({})
+        forgotten: Oldest | None = None
         for other in self._versions(writer):
             if any(positions.get(other.output, {}).values()):
-                read = other.read_for(positions[other.output])
-                if read is None:
+                if not other.is_told(positions[other.output]):
                     return None
-                positions = furthest(positions, read)
+                batch = other.first_that_writes(positions[other.output])
+                if batch is not None:  # else somebody else wrote before its first batch
+                    positions, forgotten = furthest(positions, batch.basis), forgotten or other.before(batch)
         wanted: NextOffsets = {}
         for each in writer.streams:
-            found = self.needed(each, positions, (*below, topic))
+            found = self._needed(each, positions, (*below, topic))
             if found is None:
                 return None
-            wanted[each] = found
+            wanted[each], forgotten = found.position, forgotten or found.forgotten
         if not any(offset for each in wanted.values() for offset in each.values()):
-            return dict(own)
+            return _Needed(dict(own))
         batch = writer.first_that_covers(wanted)
-        return None if batch is None else furthest({topic: dict(own)}, {topic: batch.ends})[topic]
+        if batch is None:
+            return None
+        if reaches(own, batch.ends):  # so it would be with an earlier one
+            return _Needed(dict(own))
+        position = furthest({topic: dict(own)}, {topic: batch.ends})[topic]
+        return _Needed(position, forgotten or writer.before(batch))
 
     def seen(self, topic: str, position: Mapping[int, int], below: tuple[str, ...] = ()) -> NextOffsets:
         """What somebody may have seen something of who has read `topic` up to `position`: of each topic that it is made

@@ -292,6 +292,13 @@ class App:
         else:
             basis = Basis(self._node.log, {topic: _places(text)})
         await self._covered(request, self._node.views[build.view], self._node.covered(build, basis), basis)
+        oldest = self._node.lineage.forgotten(topic, basis.positions)
+        if oldest is not None:
+            raise NotKept(
+                f"view {build.view}: at: expected a token of what the job that makes {oldest.output} has read after its "
+                f"batch {oldest.batch}, the oldest that this node knows, found one of before",
+                hint=f"name the position in {topic} itself, at=partition:offset,…, or bring a token of a later moment",
+            )
         return self._node.lineage.needed(topic, basis.positions)
 
     def _view(self, request: Request, kind: str | None = None) -> View:

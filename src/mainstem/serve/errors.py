@@ -3,7 +3,8 @@
 MainstemError
 ├── UserError
 │   ├── BadQuery             the query is not one, or asks for what it may not
-│   │   └── NotKept          as of a position whose records, or part of them, the index never had
+│   │   └── NotKept          as of a position whose records, or part of them, the index never had, or of a token from
+│   │                        before the batches of jobs that are known
 │   └── OtherShape           the directory holds an index of another kind or with other columns: build a new one
 ├── Retriable
 │   ├── NotApplied           as of a position that the index has not reached
@@ -24,7 +25,9 @@ class BadQuery(UserError):
 
 
 class NotKept(BadQuery):
-    """A read as of a position before the first record that the index was built from."""
+    """A read as of a position before the first record that the index was built from, or of a token of which it is not
+    known any more which position of what a job makes belongs to it.
+    """
 
 
 class OtherShape(UserError):

@@ -276,10 +276,10 @@ class Node:
             self.catalog[key] = entry
             if key.startswith("job:"):
                 self.lineage.see_job(key.partition(":")[2], entry)
+        for progress in learned.progress:  # first: what is before a last commit is passed over after it
+            self.lineage.see(progress)
         for marker in learned.markers:
             self.lineage.start_from(marker)
-        for progress in learned.progress:
-            self.lineage.see(progress)
         self._progress_position = max(self._progress_position, learned.progress_position)
         self._settle_told()
         self.catalog_position = max(self.catalog_position, learned.position)
