@@ -40,6 +40,40 @@ def test_catalog_and_progress_are_told_in_their_order_and_the_last_commits_once(
         thread.join()
 
 
+def test_batches_that_were_there_are_told_once_the_catalog_is_however_late_that_comes(fleet, monkeypatch):
+    """A lineage keeps only the last batches of a version that it does not know yet."""
+    job, stop, told, held, is_read = f"j{uuid.uuid4().hex[:8]}", threading.Event(), [], [], threading.Event()
+    write_catalog(fleet.connection, {f"job:{job}": {"versions": {}}})
+    progress = [Progress(job, "1", number, {"t": {0: number}}) for number in range(3)]
+    append(fleet.connection, PROGRESS, [(b"k", msgspec.json.encode(each)) for each in progress])
+    end, arrived = end_offsets(fleet.connection, PROGRESS)[0], control.arrived
+
+    def late(*arguments):
+        """The catalog comes one call after the end of what jobs say."""
+        comes = is_read.is_set()
+        if comes:
+            yield from held
+            held.clear()
+        for message in arrived(*arguments):
+            if message.topic() == PROGRESS or comes:
+                yield message
+            else:
+                held.append(message)
+            if message.topic() == PROGRESS and message.offset() >= end:
+                is_read.set()
+
+    monkeypatch.setattr(control, "arrived", late)
+    thread = threading.Thread(target=control.follow, args=(fleet.connection, told.append, stop))
+    thread.start()
+    try:
+        wait_until(lambda: any(each.caught_up for each in told), "it has caught up")
+    finally:
+        stop.set()
+        thread.join()
+    known = next(number for number, each in enumerate(told) if f"job:{job}" in each.catalog)
+    assert [each for learned in told[known:] for each in learned.progress if each.job == job] == progress
+
+
 def test_what_fails_for_a_reason_of_nobody_s_is_tried_again(fleet, monkeypatch):
     monkeypatch.setattr(control, "_AGAIN_SECONDS", 0.0)
     failures, stop, told = [BufferError("full"), KafkaException("x"), KeyError("a bug")], threading.Event(), []

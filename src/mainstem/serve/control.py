@@ -1,7 +1,8 @@
 """What a node knows of everything but rows: the catalog, and how far jobs are; followed in a thread of its own.
 
 The catalog is read from its beginning, the progress of jobs from its last records on: what was before is in the last
-commit of each version. `caught_up` once both are as new as what was decided at the start.
+commit of each version. Progress is told once the catalog is, and `caught_up` once both are as new as what was decided
+at the start.
 """
 
 import threading
@@ -64,12 +65,12 @@ def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threa
     starts[PROGRESS] = max(starts[PROGRESS], missing[PROGRESS] - _PROGRESS_RECORDS)
     markers = [with_ends(connection, marker) for marker in _markers(connection)]
     positions = dict(starts)
+    progress: list[Progress] = []
     consumer = committed_consumer(connection, "mainstem.control", deleted="earliest", wait_ms=50)
     try:
         consumer.assign([ConfluentPartition(topic, 0, start) for topic, start in starts.items()])
         while not stop.is_set():
             catalog: dict[str, dict[str, Any] | None] = {}
-            progress: list[Progress] = []
             moves: list[int] = []
             for message in arrived(consumer, 0.2, 10_000):
                 topic, end = message.topic(), message.offset()
@@ -81,7 +82,9 @@ def _follow(connection: Connection, tell: Callable[[Learned], None], stop: threa
                     missing.pop(topic, None)
                 positions[topic] = end
             known = 0 if missing else positions[PROGRESS]
-            tell(Learned(catalog, progress, [] if missing else markers, positions[CATALOG], not missing, moves, known))
+            # Not before the jobs are known: of others a lineage keeps the last batches only.
+            batches, progress = ([], progress) if CATALOG in missing else (progress, [])
+            tell(Learned(catalog, batches, [] if missing else markers, positions[CATALOG], not missing, moves, known))
             markers = markers if missing else []
     finally:
         consumer.close()
