@@ -16,7 +16,7 @@ from mainstem.client.catalog import write_catalog
 from mainstem.client.internal import CATALOG, PROGRESS
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Progress
-from mainstem.client.topics import admin, ensure_topic
+from mainstem.client.topics import admin, end_offsets, ensure_topic
 from mainstem.registry import avro
 from mainstem.serve import app, control, keeper
 from tests.serve.fleet import PLANE, header
@@ -178,6 +178,32 @@ def test_a_token_of_a_source_works_on_what_a_job_makes_of_it(fleet, tmp_path):
         seen = parse(answers[0].headers["Mainstem-Basis"]).positions
         assert seen[fleet.flights] == source.positions[fleet.flights]
         assert seen[CATALOG][0] > 0
+
+
+def test_a_read_as_of_the_end_of_a_topic_is_answered_though_no_record_is_there(fleet, tmp_path):
+    """Behind the last row lie markers of transactions, and what was aborted: it was not there for ever."""
+    rows = fleet.write(fleet.planes, *[(f"N{n}", "x", n) for n in range(10)])
+    view = {"planes": {"kind": "key-value", "topics": fleet.planes, "versions": True}}
+    with fleet.node(tmp_path, **view) as http:
+        assert http.get("/views/planes/row?tailnum=N1", headers=header(rows)).json()["row"]["seats"] == 1
+        producer = Producer(fleet.connection.confluent(transactional_id=fleet.planes))
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.produce(fleet.planes, b"never", b"N1", partition)
+        assert producer.flush(60) == 0
+        producer.abort_transaction(60)
+        ends = end_offsets(fleet.connection, fleet.planes)
+        at = ",".join(f"{partition}:{offset}" for partition, offset in ends.items())
+        for _ in range(2):
+            answer = http.get("/views/planes/row", params={"tailnum": "N1", "at": at})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["row"]["seats"] == 1
+        assert len(http.get("/views/planes/rows", params={"at": at}).json()["rows"]) == 10
+        by_token = {"tailnum": "N1", "at": Basis(fleet.log, {fleet.planes: ends}).token}
+        assert http.get("/views/planes/row", params=by_token).json()["row"]["seats"] == 1
+        beyond = http.get("/views/planes/row", params={"tailnum": "N1", "at": f"0:{ends[0] + 1}", "timeout": "0.2"})
+        assert (beyond.status_code, beyond.json()["error"]["code"]) == (503, "not_reached")
 
 
 def test_a_read_as_of_a_token_is_refused_where_the_batch_that_covers_it_is_not_known_any_more(

@@ -299,7 +299,7 @@ class App:
                 f"batch {oldest.batch}, the oldest that this node knows, found one of before",
                 hint=f"name the position in {topic} itself, at=partition:offset,…, or bring a token of a later moment",
             )
-        return self._node.lineage.needed(topic, basis.positions)
+        return build.records_below(topic, self._node.lineage.needed(topic, basis.positions) or {})
 
     def _view(self, request: Request, kind: str | None = None) -> View:
         name = request.path_params["view"]

@@ -3,7 +3,7 @@ for it. On the event loop; its keeper runs in a thread and tells what becomes of
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -137,6 +137,14 @@ class Build:
         finally:
             if keeper is not None and not len(self.waits):
                 keeper.hurry = False
+
+    def records_below(self, topic: str, position: Mapping[int, int]) -> dict[int, int]:
+        """`position`, which is reached, as the index itself counts: it knows of no marker behind its last record."""
+        applied = None if self._index is None else self._index.applied
+        if applied is None or missing(self.position, {topic: position}):  # it was opened again meanwhile
+            return dict(position)
+        reads = applied.reads.get(topic, {})
+        return {each: min(offset, reads[each].end if each in reads else 0) for each, offset in position.items()}
 
     def overtake(self) -> None:
         """Another index answers from now on: who waits for this one is told."""
