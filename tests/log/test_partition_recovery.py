@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mainstem.core import ManualClock
-from mainstem.log import StorageError, TopicConfig, housekeeping
+from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
 from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, sequenced, values
 
@@ -528,5 +528,37 @@ def test_damage_of_records_that_are_deleted_is_none(tmp_path, changes):
         after = disk.after_power_cut(lambda most: min(most, changes))  # the deletion of the file is not durable
         del after.file(segment).data[100:]
         assert await first_letters(tmp_path, after) == [b"b"]
+
+    run(test())
+
+
+def test_a_producer_that_had_expired_stays_so_where_the_checkpoint_is_lost(tmp_path):
+    """Compaction left a record of its first batch and nothing of its last: it was expected to go on from the first."""
+    disk, clock = SimulatedDisk(tmp_path), ManualClock()
+    config = LogConfig(producer_id_expiration_ms=60_000)
+    compacting = msgspec.structs.replace(TOPIC, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk, config=config, clock=clock)
+        partition = await log.create_partition(TP, TOPIC_ID, compacting)
+        now = clock.now_ms()
+        await partition.append(
+            batch(b"kept", keys=[b"a"], timestamp=now, producer_id=1, producer_epoch=0, base_sequence=0)
+        )
+        await partition.append(
+            batch(b"old", keys=[b"b"], timestamp=now, producer_id=1, producer_epoch=0, base_sequence=1)
+        )
+        await partition.append(batch(b"new", keys=[b"b"]))
+        partition.roll()
+        clock.advance_ms(60_001)
+        await log.housekeep()
+        assert await values(partition) == [b"kept", b"new"]
+        await log.close()
+        log = await open_log(tmp_path, disk=left(disk, tmp_path, checkpoint="lost"), config=config, clock=clock)
+        partition = log.partitions[TP]
+        partition.config = compacting
+        await partition.append(batch(b"next", keys=[b"c"], producer_id=1, producer_epoch=0, base_sequence=2))
+        assert await values(partition) == [b"kept", b"new", b"next"]
+        await log.close()
 
     run(test())

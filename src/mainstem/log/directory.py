@@ -228,6 +228,9 @@ class LogDirectory:
         for partition in found.partitions:
             self._partitions[partition.topic_partition] = partition
             self._keys.add((partition.topic_id, partition.number))
+            # Read from segments, an expired producer has the last batch that compaction left, not the last it sent:
+            # its next one would be refused.
+            partition.expire_producers(self.config.producer_id_expiration_ms)
         for path in found.created:
             self._checkpoints.created(path)
         self.recovered_cleanly = found.clean
