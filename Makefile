@@ -7,6 +7,7 @@
 #   make test-long   the tests that take minutes, and every property with more examples: docs/long-runs.md
 #   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
 #   make crash       the crash tests alone
+#   make conformance franz-go's own tests against the log: docs/conformance.md; SUITE=kgo runs one suite, KAFKA=1 on Kafka
 #   make bench       side by side with Apache Kafka; raw figures go to bench/results/, to be committed or deleted
 #   make browser     the Chromium of the dashboard's tests: `make test` fetches it
 #   make pictures    the dashboard's pages as pictures: docs/pictures/
@@ -31,10 +32,10 @@ PYTEST := $(PY) -m pytest
 # of the processor for each of Spark's Python workers, of which 1.5 are left. What is kept lies in .venv and __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup tools browser pictures archive check test test-long test-kafka crash demo bench wheel lock clean
+.PHONY: help setup tools browser pictures archive check test test-long test-kafka crash conformance demo bench wheel lock clean
 
 help:
-	@sed -n '3,15s/^#   //p' Makefile
+	@sed -n '3,16s/^#   //p' Makefile
 
 setup: tools archive
 
@@ -117,6 +118,9 @@ pictures: browser
 demo: setup
 	@$(PY) examples/flights_demo/demo.py $(if $(KEEP),--keep) $(if $(FLIGHTS),--flights $(FLIGHTS))
 
+conformance: setup
+	@$(PY) -m conformance.run $(SUITE) $(if $(KAFKA),--kafka) $(ARGS)
+
 bench: setup
 	@$(PY) -m bench.log_vs_kafka
 	@$(PY) -m bench.sink_vs_spark
@@ -139,5 +143,5 @@ lock: $(VENV)/pip
 	$(PY) -m tests.support.lock_jars
 
 clean:
-	rm -rf $(VENV) .demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests bench examples docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) .demo .conformance dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests bench conformance examples docs -name __pycache__ -type d -prune -exec rm -rf {} +

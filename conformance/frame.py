@@ -1,0 +1,283 @@
+"""What every suite shares: the broker that it is run against, what it found of each test, and the list of what it is
+expected to find.
+
+A suite is a module with a class that has what `Suite` says, named in `conformance/run.py`, and a list beside it:
+
+    passed = [            # by their names in the suite; `--write` makes this part
+      "TestOne",
+    ]
+
+    [[otherwise]]         # kept by hand: whatever does not pass, with its reason
+    outcome = "skipped"
+    kafka = "passed"      # what Apache Kafka 4.3.0 did in the same set-up
+    why = "the log has no share groups"
+    tests = ["TestShareGroup"]
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from mainstem.core.errors import UserError
+from mainstem.core.prepared import prepared
+from tests.support import processes
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.ports import free_port
+
+READY_SECONDS = 60.0
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+
+class Unavailable(UserError):
+    """The suite cannot be had on this machine; the message says what is missing."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What one test came to; `why` is what it said, for whatever did not pass."""
+
+    name: str
+    outcome: Outcome
+    seconds: float = 0.0
+    why: str = ""
+
+
+# --- what a suite is run against ---
+
+
+class Server(Protocol):
+    """A broker on 127.0.0.1 that a suite may kill and start again on the same data and port."""
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT."""
+        ...
+
+    @property
+    def said(self) -> Path:
+        """The file with what it writes about itself, over all its starts."""
+        ...
+
+    def start(self) -> None:
+        """Return when it answers."""
+
+    def kill(self) -> None:
+        """SIGKILL: as a crash of the process."""
+
+    def close(self) -> None:
+        """End it; the data is not needed any more."""
+
+
+class LogServer:
+    """`mainstem log start` on a free port, its data below `directory`.
+
+    Args:
+        settings: the content of its mainstem.toml.
+    """
+
+    def __init__(self, directory: Path, settings: str = "") -> None:
+        self.bootstrap = f"127.0.0.1:{free_port()}"
+        self.said = directory / "broker.log"
+        self._settings = directory / "mainstem.toml"
+        self._settings.write_text(settings)
+        self._data = directory / "data"
+        self._process: subprocess.Popen[Any] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mainstem", "log", "start", "--data", str(self._data)]
+        command += ["--listen", self.bootstrap, "--config", str(self._settings)]
+        with self.said.open("ab") as out:
+            where = out.tell()
+            self._process = processes.start(command, stdout=out, stderr=subprocess.STDOUT)
+        until = time.monotonic() + READY_SECONDS
+        while b"\nlistening on " not in b"\n" + self.said.read_bytes()[where:]:
+            if self._process.poll() is not None or time.monotonic() > until:
+                tail = self.said.read_text(errors="replace").splitlines()[-20:]
+                raise AssertionError("\n".join([f"the log did not start within {READY_SECONDS:.0f} s:", *tail]))
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    close = kill
+
+
+class KafkaServer:
+    """One broker of Apache Kafka 4.3.0."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
+        self._cluster = KafkaCluster(1, directory, heap_mb=1024, overrides=settings)
+        self.bootstrap = self._cluster.bootstrap
+        self.said = self._cluster.log(1)
+
+    def start(self) -> None:
+        if self.said.exists():
+            self._cluster.start(1)
+        else:
+            self._cluster.__enter__()
+
+    def kill(self) -> None:
+        self._cluster.kill(1)
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+class Started:
+    """A server that runs for as long as the context lasts."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def __enter__(self) -> Server:
+        self._server.start()
+        return self._server
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._server.close()
+
+
+# --- what a suite is ---
+
+
+class Suite(Protocol):
+    """Somebody else's tests, unmodified."""
+
+    @property
+    def title(self) -> str:
+        """What it is, with its version: for the line that opens a run."""
+        ...
+
+    @property
+    def expected(self) -> Path:
+        """Its list."""
+        ...
+
+    @property
+    def log_settings(self) -> str:
+        """The mainstem.toml that it wants, mostly empty: users have the defaults."""
+        ...
+
+    @property
+    def kafka_settings(self) -> Mapping[str, str]:
+        """What differs from the brokers of the tests, so that both are set up alike."""
+        ...
+
+    def prepare(self) -> None:
+        """Fetch and build what is not in the user's cache directory.
+
+        Raises:
+            Unavailable: it cannot be had here.
+        """
+
+    def run(self, server: Server, work: Path, only: str | None) -> Iterator[Result]:
+        """Run it against `server`, which runs, and give each test as it ends, the parts of a test before it.
+
+        What the suite prints and makes goes to the directory `work`. `only`: names of tests, as the suite itself takes
+        them; None is all of them.
+        """
+        ...
+
+
+# --- what is expected of it ---
+
+
+class Otherwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tests that do not pass, and why."""
+
+    outcome: Literal["failed", "skipped"]
+    kafka: Outcome
+    why: str
+    tests: tuple[str, ...]
+
+
+class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The list of a suite."""
+
+    passed: tuple[str, ...] = ()
+    otherwise: tuple[Otherwise, ...] = ()
+
+    def of(self, name: str) -> Otherwise | None:
+        return next((each for each in self.otherwise if name in each.tests), None)
+
+
+def read_expected(path: Path) -> Expected:
+    """The list at `path`; where there is no file nothing is expected.
+
+    Raises:
+        UserError: it is not what a list is, or names a test twice.
+    """
+    try:
+        expected = msgspec.convert(tomllib.loads(path.read_text()), prepared(Expected))
+    except FileNotFoundError:
+        return Expected()
+    except (msgspec.MsgspecError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path}: {error}", hint="conformance/frame.py says what a list holds") from error
+    names = [*expected.passed, *(name for each in expected.otherwise for name in each.tests)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"{path}: expected each test once, found {', '.join(twice)} again")
+    return expected
+
+
+def write_expected(path: Path, results: Iterable[Result]) -> None:
+    """Put what passed into the list at `path`; what else stands in it is kept as it is, for a person to edit."""
+    names = sorted({result.name for result in results if result.outcome == "passed"})
+    # A string of JSON is one of TOML, but for surrogates, and for the one control character that JSON leaves as it is.
+    lines = "".join(f"  {json.dumps(name, ensure_ascii=False)},\n".replace("\x7f", "\\u007f") for name in names)
+    text = path.read_text() if path.exists() else "passed = [\n]\n"
+    path.write_text(
+        re.sub(
+            r"^passed = \[\n.*?^\]\n",
+            lambda _: f"passed = [\n{lines}]\n",
+            text,
+            count=1,
+            flags=re.MULTILINE | re.DOTALL,
+        )
+    )
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Where a run is not as the list says."""
+
+    name: str
+    text: str
+    is_worse: bool  # a run with one of these has failed
+
+
+def differences(expected: Expected, results: Sequence[Result], *, whole: bool) -> list[Difference]:
+    """What is not as the list says, in the order of the run; `whole`: tests of the list that were not run count.
+
+    A test that passes and that the list does not name is none.
+    """
+    found = []
+    passed = set(expected.passed)
+    for result in results:
+        known = expected.of(result.name)
+        if result.outcome == "passed":
+            if known is not None:
+                found.append(Difference(result.name, f"passes; the list says {known.outcome}", is_worse=False))
+        elif known is None:
+            listed = "passed" if result.name in passed else "nothing of it"
+            found.append(Difference(result.name, f"{result.outcome}; the list says {listed}", is_worse=True))
+        elif known.outcome != result.outcome:
+            # A failure that became a skip is no step back: the suite left out what it could not do.
+            worse = result.outcome == "failed"
+            found.append(Difference(result.name, f"{result.outcome}; the list says {known.outcome}", is_worse=worse))
+    if whole:
+        there = {result.name for result in results}
+        names = [*expected.passed, *(name for each in expected.otherwise for name in each.tests)]
+        found += [
+            Difference(name, "was not run; the list names it", is_worse=True) for name in names if name not in there
+        ]
+    return found
