@@ -10,6 +10,7 @@ import pytest
 
 from mainstem.core import ManualClock
 from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
+from mainstem.log.metadata import create_files
 from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, sequenced, values
 
@@ -560,5 +561,25 @@ def test_a_producer_that_had_expired_stays_so_where_the_checkpoint_is_lost(tmp_p
         await partition.append(batch(b"next", keys=[b"c"], producer_id=1, producer_epoch=0, base_sequence=2))
         assert await values(partition) == [b"kept", b"new", b"next"]
         await log.close()
+
+    run(test())
+
+
+def test_a_partition_that_only_its_directory_tells_of_is_durable_once_it_takes_records(tmp_path):
+    """A kill came before the journal told of it, and the checkpoint was lost; a power cut then took its topic id."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        await log.close()
+        create_files(disk, tmp_path / str(TP), TOPIC_ID)
+        after = left(disk, tmp_path, checkpoint="lost")
+        log = await open_log(tmp_path, disk=after)
+        log.partitions[TP].config = TOPIC
+        await log.partitions[TP].append(batch(b"kept"))
+        await log.close()
+        after = after.after_power_cut(lambda most: 0)
+        after.unlink(tmp_path / "checkpoint")
+        assert await first_letters(tmp_path, after) == [b"k"]
 
     run(test())

@@ -174,6 +174,7 @@ class _Recovery:
                 self.disk.remove_tree(directory)
             else:
                 self._add(self.make_partition(TopicPartition(topic, int(number)), topic_id), None)
+                self.created.append(directory)  # perhaps a kill came before its files were durable
 
     def _is_unfinished(self, directory: Path) -> bool:
         """A creation that the journal does not know; where the checkpoint is gone it may be an empty partition."""
