@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mainstem.broker.config import BrokerConfig
+from mainstem.broker.config import BrokerConfig, ListenerConfig
 from mainstem.client.connection import Security
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
 from mainstem.connect.sinks.delta import LakehouseConfig
@@ -42,6 +42,7 @@ TABLES: list[tuple[str, type[msgspec.Struct]]] = [
     ("[splices.NAME]", SpliceConfig),
     ("[spark]", SparkConfig),
     ("[broker]", BrokerConfig),
+    ("[broker.listeners.NAME]", ListenerConfig),
     ("[log]", LogConfig),
     ("[security]", Security),
 ]
@@ -80,8 +81,11 @@ def render() -> str:
 
 def documented(kind: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
     """What the docstring says of the table, and under `Attributes:` of each setting, as one line each."""
-    about, _, listed = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")
-    found = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", listed, re.MULTILINE)
+    about, found = "", []
+    for each in reversed(kind.__mro__):  # a struct's fields stand in the docstring of the one that brings them
+        if issubclass(each, msgspec.Struct):
+            about, _, listed = inspect.cleandoc(each.__doc__ or "").partition("\nAttributes:\n")
+            found += re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", listed, re.MULTILINE)
     return " ".join(about.split()), {name: " ".join(meaning.split()).replace("|", "\\|") for name, meaning in found}
 
 

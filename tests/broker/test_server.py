@@ -7,6 +7,7 @@ import socket
 import pytest
 
 import mainstem
+from mainstem.broker import listeners
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.errors import AddressInUse
 from mainstem.broker.server import Broker
@@ -77,22 +78,19 @@ def test_a_port_that_is_in_use_on_the_other_loopback_is_in_use(tmp_path):
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("how", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None, "no sockets"])
+@pytest.mark.parametrize("how", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None])
 def test_localhost_without_ipv6_is_the_other_loopback(tmp_path, monkeypatch, how):
-    async def check() -> None:
-        loop = asyncio.get_running_loop()
-        create = loop.create_server
+    bound = listeners._bound
 
-        async def without_ipv6(make, host, *arguments, **options):
-            if host != "::1":
-                return await create(make, host, *arguments, **options)
-            if how == "no sockets":
-                return asyncio.Server(loop, [], make, None, 1, None)
+    def without_ipv6(family, address):
+        if address[0] == "::1":
             raise OSError(how, "none here")
+        return bound(family, address)
 
-        monkeypatch.setattr(loop, "create_server", without_ipv6)
+    async def check() -> None:
+        monkeypatch.setattr(listeners, "_bound", without_ipv6)
         async with running(tmp_path, SystemClock(), BrokerConfig(host="localhost", port=0)) as broker:
-            assert [server.sockets[0].getsockname()[0] for server in broker._servers] == ["127.0.0.1"]
+            assert [each.getsockname()[0] for each in broker.listeners[0]._sockets] == ["127.0.0.1"]
 
     asyncio.run(check())
 

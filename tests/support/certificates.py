@@ -1,11 +1,18 @@
-"""A certificate of this test's own, and its key."""
+"""Certificates of the tests' own, and their keys.
+
+authority = Authority(tmp_path)
+authority.issue("log")                               # tmp_path/log.pem and log.key, for 127.0.0.1 and localhost
+authority.issue("app", subject=x509.Name(...))       # a client's
+authority.file                                       # tmp_path/ca.pem
+"""
 
 import datetime
 import ipaddress
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 
 def self_signed() -> tuple[x509.Certificate, bytes]:
@@ -27,3 +34,47 @@ def self_signed() -> tuple[x509.Certificate, bytes]:
     )
     encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     return certificate, key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain)
+
+
+def named(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
+
+
+class Authority:
+    """Signs certificates; everything is a PEM file in `directory`."""
+
+    def __init__(self, directory: Path, name: str = "ca") -> None:
+        self.directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = named(f"authority {name}")
+        certificate = self._signed(self._subject, self._key.public_key(), authority=True)
+        self.file = directory / f"{name}.pem"
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, name: str, *, subject: x509.Name | None = None) -> tuple[Path, Path]:
+        """The files of a new certificate for 127.0.0.1 and localhost, and of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._signed(named(name) if subject is None else subject, key.public_key(), authority=False)
+        pem, key_file = self.directory / f"{name}.pem", self.directory / f"{name}.key"
+        encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+        pem.write_bytes(certificate.public_bytes(encoding))
+        key_file.write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain))
+        return pem, key_file
+
+    def _signed(
+        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey, *, authority: bool
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        here = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._subject)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=2))
+            .add_extension(x509.SubjectAlternativeName(here), critical=False)
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )

@@ -1,6 +1,7 @@
 """Settings of the broker; names are Kafka's with underscores, so that what operators know carries over."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -10,14 +11,78 @@ Count = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
-class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[broker]`: the embedded log as a server. Units are in the names.
+FIRST_LISTENER = "broker"
+
+L = TypeVar("L", bound="ListenerConfig")
+
+Protocol = Literal["PLAINTEXT", "SSL"]
+ClientAuth = Literal["", "none", "requested", "required"]
+
+_FILES = ("certificate_file", "key_file", "client_ca_file")
+_SHARED = (*_FILES, "client_auth")
+"""What a listener that does not say it takes from `[broker]`."""
+
+
+class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Table `[broker.listeners.NAME]`: one more address that the log listens on. A client is told of the address of the
+    listener that it asks. Files and `client_auth` that a listener does not name are those of `[broker]`.
 
     Attributes:
-        host: the address it listens on; a log without authentication is not offered to the network by default.
+        host: the address it listens on; loopback, unless you say otherwise.
         port: 0 lets the system choose.
         advertised_host: what clients are told to connect to; empty: `host`.
         advertised_port: 0: the port that is bound.
+        protocol: Kafka's `security.protocol`.
+        certificate_file: PEM of the log's certificate, with those between it and its authority; renewed on the disk, it
+            is taken for new connections within a second.
+        key_file: PEM of its private key, without a pass phrase.
+        client_ca_file: PEM of the authorities that sign clients' certificates.
+        client_auth: whether clients show a certificate: `none`, `requested` or `required`; empty: `required` where
+            there is a `client_ca_file`. Who shows one is `User:` and its subject, as in `User:CN=app,O=Example`.
+    """
+
+    host: str = "127.0.0.1"
+    port: Port = 9092
+    advertised_host: str = ""
+    advertised_port: Port = 0
+    protocol: Protocol = "PLAINTEXT"
+    certificate_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = ""
+    client_auth: ClientAuth = ""
+
+    @property
+    def tls(self) -> bool:
+        return self.protocol == "SSL"
+
+
+def check_listener(name: str, listener: ListenerConfig) -> None:
+    """Refuse settings that do not fit together.
+
+    Raises:
+        ValueError: the message names the listener and what is missing.
+    """
+    where = "" if name == FIRST_LISTENER else f"listeners.{name}: "
+    if name == FIRST_LISTENER and not listener.tls:
+        return  # its files may be for the others
+    for field in ("certificate_file", "key_file") if listener.tls else ():
+        if not getattr(listener, field):
+            raise ValueError(f"{where}protocol {listener.protocol} needs {field}, found none")
+    if listener.client_auth in ("requested", "required") and not listener.client_ca_file:
+        raise ValueError(f"{where}client_auth {listener.client_auth} needs client_ca_file, found none")
+
+
+def _below(listener: L, directory: Path) -> L:
+    files = {field: getattr(listener, field) for field in _FILES}
+    return msgspec.structs.replace(listener, **{field: str(directory / file) for field, file in files.items() if file})
+
+
+class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Table `[broker]`: the embedded log as a server, and its first listener. Units are in the names.
+
+    Attributes:
+        listeners: tables `[broker.listeners.NAME]`: further ones.
+        authentication_timeout_ms: a client that has not finished the TLS handshake after so long is cut off.
         node_id: the number that clients know it by.
         auto_create_topics_enable: whether a client that asks for an unknown topic gets it made.
         num_partitions: of a topic created without a count.
@@ -48,10 +113,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             looked for, to abort them.
     """
 
-    host: str = "127.0.0.1"
-    port: Port = 9092
-    advertised_host: str = ""
-    advertised_port: Port = 0
+    listeners: dict[str, ListenerConfig] = {}
+    authentication_timeout_ms: Count = 10_000
     node_id: Amount = 1
     auto_create_topics_enable: bool = True
     num_partitions: Count = 1
@@ -79,3 +142,22 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     transaction_max_timeout_ms: Amount = 900_000
     transactional_id_expiration_ms: Amount = 604_800_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Amount = 1_000
+
+    def __post_init__(self) -> None:
+        for name, each in self.all_listeners().items():
+            check_listener(name, each)
+
+    def all_listeners(self) -> dict[str, ListenerConfig]:
+        """The listeners by name, each with what it takes from `[broker]`; the first is that of `[broker]`: "broker"."""
+        own = {field: getattr(self, field) for field in ListenerConfig.__struct_fields__}
+        shared = {field: own[field] for field in _SHARED}
+        listeners = {FIRST_LISTENER: ListenerConfig(**own)}
+        for name, each in self.listeners.items():
+            missing = {field: value for field, value in shared.items() if not getattr(each, field)}
+            listeners[name] = msgspec.structs.replace(each, **missing)
+        return listeners
+
+    def below(self, directory: Path) -> "BrokerConfig":
+        """The same with relative file names below `directory`."""
+        listeners = {name: _below(each, directory) for name, each in self.listeners.items()}
+        return _below(msgspec.structs.replace(self, listeners=listeners), directory)

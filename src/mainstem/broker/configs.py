@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from mainstem.broker.config import BrokerConfig
+from mainstem.core.address import format_address
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code, RequestError
 
@@ -46,13 +47,18 @@ def _broker_defaults() -> Mapping[str, str]:
 
 
 def _as_kafka(config: BrokerConfig) -> dict[str, str]:
-    values = msgspec.structs.asdict(config)
-    texts = {
-        name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in values.items()
-    }
+    texts = {name.replace("_", "."): _text(value) for name, value in msgspec.structs.asdict(config).items()}
+    texts["listeners"] = ",".join(
+        f"{name.upper()}://{format_address(each.host, each.port)}" for name, each in config.all_listeners().items()
+    )
     texts["default.replication.factor"] = "1"
     return texts
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _type_of(name: str, value: str) -> int:

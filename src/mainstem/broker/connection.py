@@ -16,21 +16,25 @@ they hold of answers counts as well (`answer_memory`), until the socket has take
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from mainstem.broker.errors import TooManyConnections
+from mainstem.broker.security.tls import distinguished_name
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
 from mainstem.wire.frames import SIZE
 
 if TYPE_CHECKING:
+    from mainstem.broker.listeners import Listener
     from mainstem.broker.server import Broker
 
 _SCRATCH_BYTES = 32_768
 _FIRST_ROOM = 65_536
 _GROWTH = 4  # times what has arrived: a frame of a megabyte grows twice
 _MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
+
+ANONYMOUS: Final = "User:ANONYMOUS"
 
 log = get_logger()
 
@@ -65,8 +69,11 @@ class Pending:
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket."""
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: "Broker", listener: "Listener") -> None:
         self.broker = broker
+        self.listener = listener
+        self.principal = ANONYMOUS
+        """Who the client is, as Kafka names it."""
         self.client_host = ""
         self.client_software = ("", "")  # name and version, once ApiVersions has told them (KIP-511)
         self.on_close: set[Callable[[], None]] = set()
@@ -101,6 +108,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/"
+        secure = transport.get_extra_info("ssl_object")
+        if secure is not None and (certificate := secure.getpeercert(binary_form=True)):
+            self.principal = f"User:{distinguished_name(certificate)}"
         limit = self.broker.most_connections
         if len(self.broker.connections) >= limit:
             self._refuse(

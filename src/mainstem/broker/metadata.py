@@ -6,6 +6,7 @@ from mainstem.broker.topics import Topic
 from mainstem.log import PartitionLog
 
 if TYPE_CHECKING:
+    from mainstem.broker.handlers import RequestContext
     from mainstem.broker.server import Broker
 
 NOT_ASKED: Final = -(2**31)
@@ -22,9 +23,10 @@ TOPIC_OPERATIONS: Final = _bits(3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS: Final = _bits(5, 7, 8, 9, 10, 11, 12)
 
 
-def describe_node(broker: "Broker") -> dict[str, Any]:
-    """The one node, as Metadata lists brokers."""
-    return {"node_id": broker.config.node_id, "host": broker.host, "port": broker.port, "rack": None}
+def describe_node(ctx: "RequestContext") -> dict[str, Any]:
+    """The one node, as Metadata lists brokers, at the address of the listener that is asked."""
+    listener = ctx.connection.listener
+    return {"node_id": ctx.broker.config.node_id, "host": listener.host, "port": listener.port, "rack": None}
 
 
 def describe_partition(broker: "Broker", index: int, partition_log: PartitionLog) -> dict[str, Any]:

@@ -6,9 +6,6 @@ coordinators and the topics are closed. The `LogDirectory` is the caller's to op
 """
 
 import asyncio
-import errno
-import os
-import socket
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -17,10 +14,10 @@ from mainstem.broker.answer_memory import AnswerMemory
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.connection import Connection
 from mainstem.broker.dispatch import Dispatch
-from mainstem.broker.errors import AddressInUse
 from mainstem.broker.fetch_sessions import FetchSessions
 from mainstem.broker.groups import GroupCoordinator
 from mainstem.broker.handlers import load_handlers
+from mainstem.broker.listeners import Listener
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.topics import Topics
 from mainstem.broker.transactions import TransactionCoordinator
@@ -30,9 +27,6 @@ from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog
 from mainstem.log.limits import connections_limit
 
-# Of ::1 where there is no IPv6; asyncio of newer Pythons gives no number. A port in use there is a conflict: clients
-# that try ::1 first would talk to a stranger.
-_WITHOUT_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
 _IDLE_CHECK_SECONDS = 10.0
 
 log = get_logger()
@@ -65,11 +59,9 @@ class Broker:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.connections: set[Connection] = set()
         self.most_connections = min(config.max_connections, connections_limit(log.config.open_files))
-        self.host = ""
-        self.port = 0
+        self.listeners = [Listener(self, name, each) for name, each in config.all_listeners().items()]
         self.dispatch = Dispatch(self, {})
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self.clock)
-        self._servers: list[asyncio.Server] = []
         self._stack = AsyncExitStack()
         self._tasks: asyncio.TaskGroup
         self._running: set[asyncio.Task[None]] = set()
@@ -77,11 +69,22 @@ class Broker:
         self._started = False
         self.stopping: asyncio.Future[None]  # done once the broker stops: long polls answer what they have
 
+    @property
+    def host(self) -> str:
+        """What clients of the first listener are told to connect to."""
+        return self.listeners[0].host
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        return self.listeners[0].port
+
     async def start(self) -> str:
-        """Start to serve; returns the address clients connect to, as `host:port`.
+        """Start to serve; returns the address clients connect to, as `host:port`: that of the first listener.
 
         Raises:
-            AddressInUse: the listen address is taken or is none of this machine's.
+            AddressInUse: a listen address is taken or is none of this machine's.
+            BadSetting: a certificate's files cannot be used.
         """
         self.loop = asyncio.get_running_loop()
         self.stopping = self.loop.create_future()
@@ -89,15 +92,16 @@ class Broker:
         self.answer_memory = AnswerMemory(self.config.queued_max_request_bytes, self.clock)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
-            await self._bind()
+            for listener in self.listeners:
+                await listener.bind()
             self.topics = await Topics.load(self.log, self.config, self.clock)
             self.groups = await GroupCoordinator.open(self)
             self._stack.push_async_callback(self.groups.close)
             self.transactions = await TransactionCoordinator.open(self)
             self._stack.push_async_callback(self.transactions.close)
             self.dispatch = Dispatch(self, load_handlers())
-            for server in self._servers:
-                await server.start_serving()
+            for listener in self.listeners:
+                await listener.accept()
             self._look_for_idle_later()
         except BaseException:
             await self.stop()
@@ -114,8 +118,8 @@ class Broker:
         self.stopping.set_result(None)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        for server in self._servers:
-            server.close()
+        for listener in self.listeners:
+            listener.close()
         for connection in list(self.connections):
             connection.stop_reading()
         with suppress(TimeoutError):
@@ -182,43 +186,3 @@ class Broker:
             if connection.idle and connection.idle_since <= limit:
                 log.debug("connection_idle", client=connection.client_host)
                 connection.end()
-
-    # --- sockets -----------------------------------------------------------------------------------------------------
-
-    async def _bind(self) -> None:
-        """Bind without accepting. `localhost` means 127.0.0.1 and ::1 on one port: some clients try ::1 first."""
-        config = self.config
-        hosts = ["127.0.0.1", "::1"] if config.host == "localhost" else [config.host]
-        self.port = config.port
-        for host in hosts:
-            try:
-                server = await self._bound(host)
-            except OSError as error:
-                if self._servers and error.errno in _WITHOUT_IPV6:
-                    break
-                raise _cannot_listen(host, self.port, error) from None
-            self._servers.append(server)
-            self.port = server.sockets[0].getsockname()[1]
-        anywhere = config.host in ("", "0.0.0.0", "::")  # noqa: S104 it is asked for, not our default
-        self.host = config.advertised_host or (socket.gethostname() if anywhere else hosts[0])
-        self.port = config.advertised_port or self.port
-
-    async def _bound(self, host: str) -> asyncio.Server:
-        server = await self.loop.create_server(
-            lambda: Connection(self), host or None, self.port, start_serving=False, backlog=512
-        )
-        if not server.sockets:  # so asyncio of Python 3.11 says it
-            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
-        return server
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> AddressInUse:
-    if error.errno == errno.EADDRINUSE:
-        return AddressInUse(
-            f"{format_address(host, port)} is in use",
-            hint="stop the process that listens there, or choose another port: --listen, or [broker] port",
-        )
-    reason = error.strerror or str(error)
-    return AddressInUse(
-        f"cannot listen on {format_address(host, port)}: {reason}", hint="give HOST:PORT of an address of this machine"
-    )

@@ -63,8 +63,9 @@ def log_settings(
         broker = tree.get("broker", {})
         if isinstance(broker, Mapping):
             broker = {**broker, "host": host, "port": port}
+        directory = Path() if config_file is None else config_file.parent
         return (
-            convert(broker, BrokerConfig, where=f"{where}: [broker]"),
+            convert(broker, BrokerConfig, where=f"{where}: [broker]").below(directory.resolve()),
             convert(tree.get("log", {}), LogConfig, where=f"{where}: [log]"),
         )
 

@@ -16,7 +16,7 @@ _BROKERS = 1
 def describe_cluster(request: Any, ctx: RequestContext) -> dict[str, Any]:
     if getattr(request, "endpoint_type", _BROKERS) != _BROKERS:
         raise RequestError(Code.mismatched_endpoint_type, "this is a broker; there are no controllers")
-    node = describe_node(ctx.broker)
+    node = describe_node(ctx)
     return {
         "cluster_id": ctx.broker.topics.cluster_id,
         "controller_id": node["node_id"],

@@ -26,11 +26,11 @@ def _coordinator(ctx: RequestContext, known: bool) -> dict[str, Any]:
     if not known:
         message = "key type: expected 0 (group) or 1 (transactional id)"
         return {"error_code": Code.invalid_request, "error_message": message, "node_id": -1, "host": "", "port": -1}
-    broker = ctx.broker
+    listener = ctx.connection.listener
     return {
         "error_code": Code.none,
         "error_message": "" if ctx.version >= 4 else "NONE",  # as Kafka has it
-        "node_id": broker.config.node_id,
-        "host": broker.host,
-        "port": broker.port,
+        "node_id": ctx.broker.config.node_id,
+        "host": listener.host,
+        "port": listener.port,
     }

@@ -93,7 +93,7 @@ def _answer(request: Any, ctx: RequestContext, topics: list[dict[str, Any]]) -> 
     node = ctx.broker.config.node_id
     with_operations = getattr(request, "include_cluster_authorized_operations", False)
     return {
-        "brokers": [describe_node(ctx.broker)],
+        "brokers": [describe_node(ctx)],
         "cluster_id": ctx.broker.topics.cluster_id,
         "controller_id": node,
         "topics": topics,

@@ -1,0 +1,180 @@
+"""The listeners: bound sockets, who is accepted, and what clients are told to connect to.
+
+A plain socket is accepted by the event loop. Of a TLS listener the sockets are accepted here, so that those in their
+handshake are counted: at most `MOST_HANDSHAKES` at a time. With one more, the oldest is cut off: a client that means it
+is done in milliseconds, so whoever opens connections and says nothing holds a bounded memory and keeps nobody out.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from mainstem.broker.config import FIRST_LISTENER, ListenerConfig
+from mainstem.broker.connection import Connection
+from mainstem.broker.errors import AddressInUse
+from mainstem.broker.security.tls import RenewedContext
+from mainstem.core.address import format_address
+from mainstem.core.logging import get_logger
+
+if TYPE_CHECKING:
+    from mainstem.broker.server import Broker
+
+# Of ::1 where there is no IPv6; asyncio of newer Pythons gives no number. A port in use there is a conflict: clients
+# that try ::1 first would talk to a stranger.
+_WITHOUT_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
+_BACKLOG: Final = 512
+_SECONDS_AFTER_FAILURE: Final = 0.1  # of an accept: no file descriptor is left
+_GOOD_BYE_SECONDS: Final = 5.0  # for the client's answer to the end of TLS
+
+MOST_HANDSHAKES: Final = 256
+
+log = get_logger()
+
+
+class Listener:
+    """One listening address, and the address that its clients are told."""
+
+    def __init__(self, broker: "Broker", name: str, config: ListenerConfig) -> None:
+        self.name = name
+        self.config = config
+        self.host = ""
+        self.port = 0
+        self._broker = broker
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._tls: RenewedContext | None = None
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
+
+    async def bind(self) -> None:
+        """Bind without accepting. `localhost` means 127.0.0.1 and ::1 on one port: some clients try ::1 first.
+
+        Raises:
+            AddressInUse: the address is taken, or is none of this machine's.
+            BadSetting: the certificate's files.
+        """
+        config = self.config
+        hosts = ["127.0.0.1", "::1"] if config.host == "localhost" else [config.host]
+        port = config.port
+        for host in hosts:
+            try:
+                found = await self._broker.loop.getaddrinfo(
+                    host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )
+                for family, _, _, _, address in dict.fromkeys(found):
+                    self._sockets.append(_bound(family, (address[0], port, *address[2:])))
+                    port = self._sockets[0].getsockname()[1]
+            except OSError as error:
+                if self._sockets and error.errno in _WITHOUT_IPV6:
+                    break
+                raise _cannot_listen(self.name, host, port, error) from None
+        anywhere = config.host in ("", "0.0.0.0", "::")  # noqa: S104 it is asked for, not our default
+        self.host = config.advertised_host or (socket.gethostname() if anywhere else hosts[0])
+        self.port = config.advertised_port or port
+        if config.tls:
+            self._tls = RenewedContext(
+                f"listener {self.name}",
+                config.certificate_file,
+                config.key_file,
+                config.client_ca_file,
+                config.client_auth or ("required" if config.client_ca_file else "none"),
+                self._broker.clock,
+            )
+
+    async def accept(self) -> None:
+        """Start to accept clients."""
+        self._tell_what_is_open()
+        for each in self._sockets:
+            if self._tls is None:
+                server = await self._broker.loop.create_server(
+                    lambda: Connection(self._broker, self), sock=each, backlog=_BACKLOG
+                )
+                self._servers.append(server)
+            else:
+                each.listen(_BACKLOG)
+                self._broker.spawn(self._accept_tls(each, self._tls), name=f"listener {self.name}")
+
+    def close(self) -> None:
+        """Accept nobody any more; those that are connected stay."""
+        for server in self._servers:
+            server.close()
+        for each in self._sockets:
+            each.close()
+        for handshake in list(self._handshakes):
+            handshake.cancel()
+
+    def _tell_what_is_open(self) -> None:
+        addresses = [each.getsockname()[0] for each in self._sockets]
+        if all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses):
+            return
+        if not self.config.tls:
+            hint = 'protocol = "SSL" with client_auth, or SASL, says who may; host 127.0.0.1 offers it to this machine alone'
+            log.warning("anybody_may_connect", listener=self.name, host=self.config.host, hint=hint)
+
+    # --- TLS ---------------------------------------------------------------------------------------------------------
+
+    async def _accept_tls(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        loop = self._broker.loop
+        while not self._broker.stopping.done():
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                if self._broker.stopping.done():
+                    return
+                log.warning("accept_failed", listener=self.name, error=str(error))
+                await asyncio.sleep(_SECONDS_AFTER_FAILURE)
+                continue
+            if len(self._handshakes) >= MOST_HANDSHAKES:
+                oldest = next(iter(self._handshakes))
+                del self._handshakes[oldest]
+                oldest.cancel()
+            task = self._broker.spawn(self._shake_hands(accepted, context), name="handshake")
+            self._handshakes[task] = None
+            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    async def _shake_hands(self, accepted: socket.socket, context: ssl.SSLContext) -> None:
+        try:
+            await self._broker.loop.connect_accepted_socket(
+                lambda: Connection(self._broker, self),
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=self._broker.config.authentication_timeout_ms / 1000,
+                ssl_shutdown_timeout=_GOOD_BYE_SECONDS,
+            )
+        except (OSError, TimeoutError) as error:  # a port that is scanned, a client without the authority
+            log.debug("handshake_failed", listener=self.name, error=str(error))
+
+
+def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
+    """A socket that is bound and does not listen yet."""
+    try:
+        made = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT)) from error
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.setblocking(False)
+        made.bind(address)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _cannot_listen(name: str, host: str, port: int, error: OSError) -> AddressInUse:
+    first = name == FIRST_LISTENER
+    if error.errno == errno.EADDRINUSE:
+        setting = "--listen, or [broker] port" if first else f"[broker.listeners.{name}] port"
+        return AddressInUse(
+            f"{format_address(host, port)} is in use",
+            hint=f"stop the process that listens there, or choose another port: {setting}",
+        )
+    reason = error.strerror or str(error)
+    return AddressInUse(
+        f"cannot listen on {format_address(host, port)}: {reason}", hint="give HOST:PORT of an address of this machine"
+    )

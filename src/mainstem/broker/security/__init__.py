@@ -1,0 +1,1 @@
+"""Who connects and what they may do: TLS, SASL, the users' credentials, access control lists and quotas."""

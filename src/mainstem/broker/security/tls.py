@@ -1,0 +1,199 @@
+"""TLS of a listener: the context that new connections get, and who the client is by its certificate.
+
+A certificate that was renewed on the disk is taken for new connections: before each handshake the files' times are
+looked at, at most once a second. Files that do not load (half written, a key that does not fit) leave what was there in
+use, and are told in the log.
+"""
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from mainstem.core import Clock
+from mainstem.core.config import BadSetting
+from mainstem.core.logging import get_logger
+
+_SECONDS_BETWEEN_LOOKS: Final = 1.0
+_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+# The attribute types that Java's X500Principal calls by name in RFC 2253, so Kafka does; all others are numbers.
+_NAMES: Final = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+_TEXTS: Final = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 28: "utf-32-be", 30: "utf-16-be"}
+"""ASN.1's kinds of strings, by their tags."""
+
+_SET: Final = 0x31
+_VERSION: Final = 0xA0
+
+log = get_logger()
+
+
+class RenewedContext(ssl.SSLContext):
+    """A server's context that gives each new connection what the files hold now."""
+
+    _files: tuple[str, ...]
+    _client_auth: str
+    _clock: Clock
+    _current: ssl.SSLContext
+    _seen: tuple[Any, ...]
+    _next_look: float
+
+    def __new__(cls, *_: Any) -> "RenewedContext":
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+
+    def __init__(
+        self, where: str, certificate_file: str, key_file: str, client_ca_file: str, client_auth: str, clock: Clock
+    ) -> None:
+        """Load the files.
+
+        Raises:
+            BadSetting: they are not there or do not fit; `where` names the listener.
+        """
+        self._where = where
+        self._files = (certificate_file, key_file, client_ca_file)
+        self._client_auth = client_auth
+        self._clock = clock
+        self._seen = self._times()
+        self._current = self._load()
+        self._next_look = clock.monotonic() + _SECONDS_BETWEEN_LOOKS
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """The start of a handshake: both event loops call it, once per connection."""
+        now = self._clock.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _SECONDS_BETWEEN_LOOKS
+            self._look()
+        return self._current.wrap_bio(*args, **kwargs)
+
+    def _look(self) -> None:
+        times = self._times()
+        if times == self._seen:
+            return
+        self._seen = times
+        try:
+            self._current = self._load()
+        except BadSetting as error:
+            log.warning("certificate_not_renewed", reason=str(error), hint="connections get the one before")
+        else:
+            log.info("certificate_renewed", listener=self._where)
+
+    def _times(self) -> tuple[Any, ...]:
+        return tuple(_time_of(file) for file in self._files if file)
+
+    def _load(self) -> ssl.SSLContext:
+        certificate_file, key_file, client_ca_file = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could ask for costly handshakes without end
+        hint = "give PEM files: the certificate with its chain, and its key without a pass phrase"
+        try:
+            context.load_cert_chain(certificate_file, key_file, password=lambda: "")
+        except OSError as error:  # ssl.SSLError is one
+            raise BadSetting(
+                f"{self._where}: certificate_file {certificate_file} with key_file {key_file}: {_reason(error)}",
+                hint=hint,
+            ) from None
+        context.verify_mode = _CLIENT_AUTH[self._client_auth]
+        if client_ca_file:
+            try:
+                context.load_verify_locations(client_ca_file)
+            except OSError as error:
+                raise BadSetting(
+                    f"{self._where}: client_ca_file {client_ca_file}: {_reason(error)}",
+                    hint="give a PEM file of the authorities that sign the clients' certificates",
+                ) from None
+        return context
+
+
+def _time_of(file: str) -> Any:
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"expected PEM that OpenSSL reads, found: {error.reason or 'no certificate or key, or an encrypted key'}"
+    return f"expected a file to read: {error.strerror or error}"
+
+
+# --- the name in a certificate ----------------------------------------------------------------------------------------
+
+
+def distinguished_name(certificate: bytes) -> str:
+    """The subject of a certificate (DER) by RFC 2253, the last attribute first, as Kafka's default rule has it:
+    `CN=app,O=Example`.
+
+    It is read from the bytes: Python's own form has long names for attributes, and loses which belong together.
+    """
+    fields = _parts(_inside(_inside(certificate)))
+    first = next(fields)
+    if first[0] == _VERSION:
+        first = next(fields)
+    _algorithm, _issuer, _validity, (_, subject) = (next(fields) for _ in range(4))  # `first` was the serial number
+    named = [
+        "+".join(_attribute(pair) for _, pair in _parts(together)) for tag, together in _parts(subject) if tag == _SET
+    ]
+    return ",".join(reversed(named))
+
+
+def _attribute(pair: bytes) -> str:
+    (_, number), (tag, value) = _parts(pair)
+    dotted = _dotted(number)
+    name = _NAMES.get(dotted)
+    if name is None or tag not in _TEXTS:
+        return f"{name or dotted}=#{bytes((tag,)).hex()}{_length(len(value)).hex()}{value.hex()}"
+    text = value.decode(_TEXTS[tag], "replace")
+    escaped = "".join(f"\\{each}" if each in ',=+<>#;"\\' else each for each in text)
+    stripped = escaped.strip(" ")
+    before = len(escaped) - len(escaped.lstrip(" "))
+    after = len(escaped) - len(stripped) - before
+    space = "\\ "
+    return f"{name}={space * before}{stripped}{space * after}"
+
+
+def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Tag and content of each of the values that follow each other in `data`."""
+    position = 0
+    while position < len(data):
+        tag, size, position = data[position], data[position + 1], position + 2
+        if size & 0x80:
+            count = size & 0x7F
+            size, position = int.from_bytes(data[position : position + count], "big"), position + count
+        yield tag, data[position : position + size]
+        position += size
+
+
+def _inside(data: bytes) -> bytes:
+    return next(_parts(data))[1]
+
+
+def _length(size: int) -> bytes:
+    if size < 0x80:
+        return bytes((size,))
+    data = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes((0x80 | len(data),)) + data
+
+
+def _dotted(data: bytes) -> str:
+    """An object identifier as its numbers."""
+    numbers, value = [], 0
+    for byte in data:
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(value)
+            value = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))

@@ -1,0 +1,230 @@
+"""Listeners: several addresses, each told to its own clients; TLS with real clients; what cannot hold memory."""
+
+import asyncio
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+import structlog
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Producer
+from cryptography import x509
+
+import mainstem
+from mainstem.broker import listeners
+from mainstem.broker.config import BrokerConfig, ListenerConfig
+from mainstem.core import SystemClock
+from mainstem.core.config import BadSetting
+from tests.support import kafka_tools
+from tests.support.broker import Client, running, until
+from tests.support.certificates import Authority
+from tests.support.ports import free_port, free_ports
+from tests.support.raw import RawClient
+
+
+@pytest.fixture
+def authority(tmp_path):
+    made = Authority(tmp_path)
+    made.issue("log")
+    made.issue("app", subject=x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "app")]))
+    return made
+
+
+def tls(authority, **settings):
+    files = {"certificate_file": str(authority.directory / "log.pem"), "key_file": str(authority.directory / "log.key")}
+    return {"protocol": "SSL", "port": 0, **files, **settings}
+
+
+def mutual(authority, **settings):
+    return tls(authority, client_ca_file=str(authority.file), **settings)
+
+
+def of_client(authority):
+    """librdkafka's settings for a client that shows a certificate."""
+    return {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(authority.file),
+        "ssl.certificate.location": str(authority.directory / "app.pem"),
+        "ssl.key.location": str(authority.directory / "app.key"),
+    }
+
+
+def test_each_listener_tells_its_own_address(tmp_path):
+    """A client of the second listener was sent to the first one's address."""
+    second = free_port()
+    config = BrokerConfig(
+        port=0, listeners={"out": ListenerConfig(port=second, advertised_host="localhost", advertised_port=4321)}
+    )
+    with mainstem.embedded(broker=config) as log:
+        for bootstrap, told in ((log.bootstrap, log.bootstrap), (f"127.0.0.1:{second}", "localhost:4321")):
+            with RawClient(bootstrap) as raw:
+                for api, version, answer in ((3, 9, {"topics": []}), (60, 0, {})):
+                    (node,) = raw.call(api, version, **answer).brokers
+                    assert f"{node.host}:{node.port}" == told
+                one = raw.call(10, 1, key="g", key_type=0)
+                several = raw.call(10, 4, key_type=0, coordinator_keys=["g"]).coordinators[0]
+                assert {f"{each.host}:{each.port}" for each in (one, several)} == {told}
+
+
+def test_what_a_listener_leaves_out_is_said_by_broker():
+    config = BrokerConfig(
+        certificate_file="a", key_file="b", listeners={"out": ListenerConfig(protocol="SSL", key_file="c")}
+    )
+    out = config.all_listeners()["out"]
+    assert (out.certificate_file, out.key_file) == ("a", "c")
+    assert config.below(Path("/etc")).listeners["out"].key_file == "/etc/c"
+    assert config.below(Path("/etc")).certificate_file == "/etc/a"
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({"protocol": "SSL"}, "needs certificate_file"),
+        ({"protocol": "SSL", "certificate_file": "a"}, "needs key_file"),
+        (
+            {"protocol": "SSL", "certificate_file": "a", "key_file": "b", "client_auth": "required"},
+            "needs client_ca_file",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(settings, missing):
+    with pytest.raises(ValueError, match=missing):
+        BrokerConfig(**settings)
+    with pytest.raises(ValueError, match=f"listeners.out: .*{missing}"):
+        BrokerConfig(listeners={"out": ListenerConfig(**settings)})
+
+
+def test_a_certificate_that_is_not_there_stops_the_start(authority, tmp_path):
+    async def check() -> None:
+        (authority.directory / "log.pem").unlink()
+        with pytest.raises(BadSetting, match=r"listener broker: certificate_file .*log\.pem"):
+            async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))):
+                pass
+
+    asyncio.run(check())
+
+
+@pytest.mark.timeout(120)
+def test_real_clients_write_and_read_over_mutual_tls(authority, tmp_path):
+    with mainstem.embedded(broker=BrokerConfig(**mutual(authority))) as log:
+        producer = Producer({"bootstrap.servers": log.bootstrap, **of_client(authority)})
+        producer.produce("t", b"x" * 100_000)
+        assert producer.flush(30) == 0
+
+        async def second() -> None:
+            context = ssl.create_default_context(cafile=str(authority.file))
+            context.load_cert_chain(authority.directory / "app.pem", authority.directory / "app.key")
+            async with AIOKafkaProducer(
+                bootstrap_servers=log.bootstrap, security_protocol="SSL", ssl_context=context
+            ) as producer:
+                await producer.send_and_wait("t", b"second")
+
+        asyncio.run(second())
+        properties = tmp_path / "client.properties"
+        chain, key = ((authority.directory / f"app.{kind}").read_text().replace("\n", "\\n") for kind in ("pem", "key"))
+        properties.write_text(
+            f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={authority.file}\n"
+            f"ssl.keystore.type=PEM\nssl.keystore.certificate.chain={chain}\nssl.keystore.key={key}\n"
+        )
+        said = kafka_tools.run(
+            "kafka-console-consumer",
+            *("--bootstrap-server", log.bootstrap, "--topic", "t", "--from-beginning", "--max-messages", "2"),
+            *("--command-config", str(properties), "--timeout-ms", "60000"),
+        ).stdout
+        assert [len(line) for line in said.splitlines()] == [100_000, 6]
+
+
+async def asked(broker, context):
+    client = Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context))
+    try:
+        await client.call(18, 0)
+    finally:
+        client.close()
+        await asyncio.sleep(0)
+
+
+def test_who_shows_a_certificate_is_its_subject_and_who_shows_none_is_cut_off(authority, tmp_path):
+    async def check() -> None:
+        async with running(tmp_path / "data", SystemClock(), BrokerConfig(**mutual(authority))) as broker:
+            context = ssl.create_default_context(cafile=str(authority.file))
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                await asked(broker, context)
+            assert not broker.connections
+            context.load_cert_chain(authority.directory / "app.pem", authority.directory / "app.key")
+            client = Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context))
+            await client.call(18, 0)
+            assert [each.principal for each in broker.connections] == ["User:CN=app"]
+            client.close()
+
+    asyncio.run(check())
+
+
+def test_tls_before_1_2_is_refused(authority, tmp_path):
+    async def check() -> None:
+        async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))) as broker:
+            old = ssl.create_default_context(cafile=str(authority.file))
+            old.set_ciphers("ALL:@SECLEVEL=0")
+            with pytest.warns(DeprecationWarning, match="TLSv1"):
+                old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.open_connection(broker.host, broker.port, ssl=old)
+
+    asyncio.run(check())
+
+
+def test_a_handshake_that_does_not_come_is_cut_off(authority, tmp_path):
+    config = BrokerConfig(**tls(authority), authentication_timeout_ms=200)
+
+    async def check() -> None:
+        async with running(tmp_path / "data", SystemClock(), config) as broker:
+            reader, writer = await asyncio.open_connection(broker.host, broker.port)
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+            await until(lambda: not broker.listeners[0]._handshakes, "no handshake is left")
+
+    asyncio.run(check())
+
+
+def test_silent_clients_keep_nobody_out_and_are_bounded(authority, tmp_path, monkeypatch):
+    monkeypatch.setattr(listeners, "MOST_HANDSHAKES", 5)
+
+    async def check() -> None:
+        async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))) as broker:
+            silent = [await asyncio.open_connection(broker.host, broker.port) for _ in range(20)]
+            await until(lambda: len(broker.listeners[0]._handshakes) == 5, "five are kept")
+            context = ssl.create_default_context(cafile=str(authority.file))
+            client = Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context))
+            await client.call(18, 0)
+            client.close()
+            assert await silent[0][0].read() == b""  # the oldest was cut off
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(check())
+
+
+def test_a_port_of_a_listener_in_use_names_its_setting(tmp_path):
+    async def check() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", free_ports(1)[0]))
+            taken.listen()
+            config = BrokerConfig(port=0, listeners={"out": ListenerConfig(port=taken.getsockname()[1])})
+            with pytest.raises(listeners.AddressInUse, match="is in use") as refused:
+                async with running(tmp_path, SystemClock(), config):
+                    pass
+            assert "[broker.listeners.out] port" in (refused.value.hint or "")
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(("host", "told"), [("0.0.0.0", True), ("127.0.0.1", False), ("localhost", False)])
+def test_a_log_that_anybody_on_the_network_may_use_says_so(tmp_path, host, told, monkeypatch):
+    logs = structlog.testing.CapturingLogger()
+    monkeypatch.setattr("mainstem.broker.listeners.log", logs)
+
+    async def check() -> None:
+        async with running(tmp_path, SystemClock(), BrokerConfig(host=host, port=0)):
+            assert [each.args for each in logs.calls] == [("anybody_may_connect",)] * told
+
+    asyncio.run(check())
