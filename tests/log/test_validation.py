@@ -3,7 +3,7 @@ from crc32c import crc32c
 
 from mainstem.log import BatchTooLarge, InvalidRecord, InvalidTimestamp, TopicConfig
 from mainstem.log.validation import check_batch, recompress, rewrite, rewrites, takes_long
-from mainstem.records import CorruptRecords, Record, build_marker, decode_header, decode_records
+from mainstem.records import CorruptRecords, Record, build_batch, build_marker, decode_header, decode_records
 from mainstem.records.record import assemble_batch, encode_record
 from tests.log.support import batch
 
@@ -62,8 +62,9 @@ def test_the_largest_batch():
 def test_a_compacted_topic_needs_keys(codec):
     data = batch(b"1", b"2", keys=[b"k", None], compression=codec)
     check(data)
-    with pytest.raises(InvalidRecord, match="without a key, the topic is compacted"):
+    with pytest.raises(InvalidRecord, match="1 of its records are without a key, the topic is compacted") as refused:
         check(data, cleanup_policy="compact")
+    assert refused.value.records == ((1, "a record without a key, the topic is compacted"),)
     check(batch(b"1", None, keys=[b"k", b""]), cleanup_policy="compact,delete")
 
 
@@ -75,6 +76,20 @@ def test_timestamps_far_from_the_clock():
     with pytest.raises(InvalidTimestamp, match="expected"):
         check(batch(b"v", timestamp=NOW + 5_001), message_timestamp_after_max_ms=5_000)
     check(batch(b"v", timestamp=1), message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=1)
+
+
+def test_the_records_that_are_wrong_are_named_where_they_are_few():
+    times = [NOW, NOW + 5_001, NOW - 9, NOW + 6_000]
+    far = [Record(0, time, None, b"v") for time in times]
+    with pytest.raises(InvalidTimestamp) as refused:
+        check(build_batch(far), message_timestamp_after_max_ms=5_000)
+    assert [number for number, _ in refused.value.records] == [1, 3]
+    with pytest.raises(InvalidTimestamp) as refused:
+        check(build_batch(far * 200), message_timestamp_after_max_ms=5_000)
+    assert refused.value.records == ()
+    with pytest.raises(InvalidRecord) as keyless:
+        check(build_batch([Record(0, NOW, None, b"")] * 20_000), cleanup_policy="compact")
+    assert len(keyless.value.records) == 10_000
 
 
 @pytest.mark.parametrize("sign", [1, -1])

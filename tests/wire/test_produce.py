@@ -41,6 +41,7 @@ results = st.builds(
     st.integers(-1, 10**12),
     INT64,
     st.none() | NAMES,
+    st.lists(st.tuples(INT32, NAMES), max_size=3).map(tuple),
 )
 answers = st.lists(
     st.tuples(
@@ -100,6 +101,9 @@ def test_encodes_what_the_codec_encodes(version, answer):
                         "base_offset": each.base_offset,
                         "log_append_time": each.log_append_time_ms,
                         "log_start_offset": each.log_start_offset,
+                        "record_errors": [
+                            {"batch_index": number, "batch_index_error_message": why} for number, why in each.records
+                        ],
                         "error_message": each.message,
                     }
                     for each in partitions

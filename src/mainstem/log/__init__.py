@@ -17,6 +17,7 @@ from mainstem.log.errors import (
     LogDirectoryInUse,
     OffsetOutOfRange,
     OutOfOrderSequence,
+    RefusedBatch,
     StorageError,
 )
 from mainstem.log.index import AbortedTransaction
@@ -46,6 +47,7 @@ __all__ = [
     "PartitionLog",
     "Producer",
     "ReadResult",
+    "RefusedBatch",
     "StorageError",
     "SystemDisk",
     "TopicConfig",

@@ -1,8 +1,9 @@
 """What the log refuses, and what can break under it.
 
 UserError
-├── InvalidRecord            a batch that this topic does not take: no key on a compacted topic, a control batch, ...
-├── InvalidTimestamp         its timestamps are further from the clock than the topic allows
+├── RefusedBatch             a batch that this topic does not take; it may name the records that are wrong
+│   ├── InvalidRecord        no key on a compacted topic, a control batch, ...
+│   └── InvalidTimestamp     its timestamps are further from the clock than the topic allows
 ├── BatchTooLarge            larger than `max.message.bytes`
 ├── InvalidTopicConfig       an unknown setting, or a value out of its range
 └── LogDirectoryInUse        another process holds the data directory
@@ -22,11 +23,23 @@ CorruptData
 from mainstem.core import CorruptData, MainstemError, Retriable, UserError
 
 
-class InvalidRecord(UserError):
-    """A batch that this topic does not take."""
+class RefusedBatch(UserError):
+    """A batch that this topic does not take.
+
+    `records` are those of its records that are wrong, with what each one lacks: (number in the batch from 0, text).
+    Empty where it is the batch, or where nobody has looked at the records.
+    """
+
+    def __init__(self, message: str, *, records: tuple[tuple[int, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.records = records
 
 
-class InvalidTimestamp(UserError):
+class InvalidRecord(RefusedBatch):
+    """A batch that this topic does not take, for what its header says or for a record in it."""
+
+
+class InvalidTimestamp(RefusedBatch):
     """Timestamps further from the clock than `message.timestamp.before.max.ms` or `.after.max.ms` allow."""
 
 

@@ -8,7 +8,14 @@ from mainstem.records import BatchHeader, iter_headers
 from mainstem.records.batch import set_append_time
 from mainstem.records.compression import NAMES as COMPRESSIONS
 from mainstem.records.errors import UnpackedTooLarge
-from mainstem.records.record import assemble_batch, check_deltas, iter_record_spans, read_varint, record_bytes
+from mainstem.records.record import (
+    assemble_batch,
+    check_deltas,
+    decode_record,
+    iter_record_spans,
+    read_varint,
+    record_bytes,
+)
 
 _UNPACKED = 32
 """Times `max.message.bytes` that a batch may have unpacked, where the topic has to look inside."""
@@ -16,6 +23,9 @@ _GROWN = 32  # times `max.message.bytes` that the batches of one append may grow
 _SMALL_BYTES = 1024
 _MOST_MS = ((1 << 63) - 1) // 1000  # Spark reads them as microseconds: one beyond that ends every query of the topic
 _FEW_RECORDS = 500
+_KEYLESS = "a record without a key, the topic is compacted"
+_MOST_NAMED = 10_000
+"""Wrong records of one batch that the answer lists; a few bytes may unpack to millions."""
 
 
 def check_batch(
@@ -51,12 +61,14 @@ def check_batch(
     elif header.is_transactional:
         raise InvalidRecord(f"{where}: a transactional batch without a producer id")
     if config.message_timestamp_type == "CreateTime":
-        _check_timestamps(header, config, now_ms, where)
+        _check_timestamps(header, batch, config, now_ms, where)
     if config.compacts and not keys_checked:
         check_keys(header, batch, config, where)
 
 
-def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int, where: object) -> None:
+def _check_timestamps(
+    header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, now_ms: int, where: object
+) -> None:
     latest = now_ms + config.message_timestamp_after_max_ms
     earliest = now_ms - config.message_timestamp_before_max_ms
     if header.base_timestamp < -_MOST_MS or header.max_timestamp > _MOST_MS:
@@ -66,8 +78,28 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int, whe
         )
     if header.max_timestamp > latest or 0 <= header.base_timestamp < earliest:
         raise InvalidTimestamp(
-            f"{where}: timestamps {header.base_timestamp} to {header.max_timestamp}, expected {earliest} to {latest}"
+            f"{where}: timestamps {header.base_timestamp} to {header.max_timestamp}, expected {earliest} to {latest}",
+            records=_far_records(header, batch, earliest, latest),
         )
+
+
+def _far_records(
+    header: BatchHeader, batch: bytes | memoryview, earliest: int, latest: int
+) -> tuple[tuple[int, str], ...]:
+    """Which records are too far from the clock; none of a batch that takes long to look through: all of it is refused.
+
+    Raises:
+        CorruptRecords: the batch is not what its header says.
+    """
+    if header.compression != 0 or header.count > _FEW_RECORDS:
+        return ()
+    data = record_bytes(header, batch)
+    times = [decode_record(header, data, start, end).timestamp for start, end in iter_record_spans(header, data)]
+    return tuple(
+        (number, f"timestamp {time}, expected {earliest} to {latest}")
+        for number, time in enumerate(times)
+        if time > latest or 0 <= time < earliest
+    )
 
 
 def takes_long(header: BatchHeader, config: TopicConfig) -> bool:
@@ -82,6 +114,7 @@ def takes_long(header: BatchHeader, config: TopicConfig) -> bool:
 def check_keys(header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, where: object) -> None:
     """A compacted topic keeps the last value per key: a record without a key could never go."""
     data = _unpacked(header, batch, config, where)
+    keyless = []
     for number, (start, _) in enumerate(iter_record_spans(header, data)):
         _, position = read_varint(data, start)
         timestamp_delta, position = read_varint(data, position + 1)
@@ -90,7 +123,12 @@ def check_keys(header: BatchHeader, batch: bytes | memoryview, config: TopicConf
             raise InvalidRecord(f"{where}: offset delta {offset_delta} of record {number} of the batch")
         check_deltas(header, timestamp_delta, offset_delta)
         if read_varint(data, position)[0] < 0:
-            raise InvalidRecord(f"{where}: a record without a key, the topic is compacted")
+            keyless.append(number)
+    if keyless:
+        raise InvalidRecord(
+            f"{where}: {len(keyless)} of its records are without a key, the topic is compacted",
+            records=tuple((number, _KEYLESS) for number in keyless[:_MOST_NAMED]),
+        )
 
 
 def _unpacked(header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, where: object) -> bytes:

@@ -67,6 +67,8 @@ class PartitionResult(msgspec.Struct, gc=False):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    records: tuple[tuple[int, str], ...] = ()
+    """The records that are wrong: number in the batch, and why."""
 
 
 def decode(version: int, frame: bytearray, position: int) -> ProduceRequest:
@@ -196,7 +198,7 @@ def encode(version: int, results: list[tuple[TopicRecords, list[PartitionResult]
     """The body of the answer."""
     if version >= FIRST_WITH_TOPIC_IDS and len(results) == 1 and len(results[0][1]) == 1:
         (result,) = results[0][1]
-        if result.message is None:
+        if result.message is None and not result.records:
             return bytearray(
                 _ONE_RESULT.pack(
                     2,
@@ -227,7 +229,12 @@ def encode(version: int, results: list[tuple[TopicRecords, list[PartitionResult]
                 result.index, result.code, result.base_offset, result.log_append_time_ms, result.log_start_offset
             )
             if version >= 8:
-                write_length(buffer, 0, flexible)
+                write_length(buffer, len(result.records), flexible)
+                for number, why in result.records:
+                    buffer += INT32.pack(number)
+                    _text(buffer, cut_message(why), flexible)
+                    if flexible:
+                        buffer.append(0)
                 _text(buffer, cut_message(result.message), flexible)
             if flexible:
                 buffer.append(0)

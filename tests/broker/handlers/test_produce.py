@@ -1,5 +1,6 @@
 """Produce: what is taken, what is refused, and in which order."""
 
+import itertools
 import time
 import uuid
 
@@ -172,6 +173,36 @@ def test_g8_a_compacted_topic_refuses_records_without_a_key(raw, topic):
         keyless = batch(b"x", key=None, compression=compression)
         assert produce(raw, topic, keyless).error_code is Code.invalid_record
         assert produce(raw, topic, batch(b"x", compression=compression)).error_code is Code.none
+
+
+def test_the_records_that_a_topic_refuses_are_named(raw, topic):
+    """A client then tells which of its records was wrong; it took all of the batch for it."""
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": [
+        {"name": "cleanup.policy", "config_operation": 0, "value": "compact"}]}])  # fmt: skip
+    now = int(time.time() * 1000)
+    keyless = Record(0, now, None, b"v")
+    for compression, count in itertools.product(("none", "gzip"), (4, 2000)):  # many are not looked at by the loop
+        records = [keyless if number in (1, 3) else Record(0, now, b"k", b"v") for number in range(count)]
+        sent = build_batch(records, compression=compression)
+        for version in (8, 9, 12):
+            refused = produce(raw, topic, sent, version=version)
+            assert refused.error_code is Code.invalid_record
+            assert [each.batch_index for each in refused.record_errors] == [1, 3]
+            assert {each.batch_index_error_message for each in refused.record_errors} == {
+                "a record without a key, the topic is compacted"
+            }
+            assert "2 of its records" in refused.error_message
+        assert produce(raw, topic, sent, version=7).error_code is Code.invalid_record
+
+
+def test_records_far_from_the_clock_are_named(raw, topic):
+    now = int(time.time() * 1000)
+    times = [now, now + 7_200_000, now, now + 9_000_000]
+    sent = build_batch([Record(0, each, b"k", b"v") for each in times])
+    refused = produce(raw, topic, sent)
+    assert refused.error_code is Code.invalid_timestamp
+    assert [each.batch_index for each in refused.record_errors] == [1, 3]
+    assert f"timestamp {times[1]}" in refused.record_errors[0].batch_index_error_message
 
 
 def test_g11_only_base_offset_and_leader_epoch_of_a_batch_change(raw, topic):

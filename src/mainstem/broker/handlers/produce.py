@@ -10,8 +10,8 @@ before it changes anything, the log asks `transactions.verify_or_add`. From vers
 
 Internal topics take nothing, as in Kafka; there the client id `__admin_client` may, here nobody.
 
-5: log start offset. 7: zstd (KIP-110). 8: error message. 10: the current leader with an error; never needed: there is
-one node. 13: topic ids.
+5: log start offset. 7: zstd (KIP-110). 8: error message, and the records that are wrong (KIP-467). 10: the current
+leader with an error; never needed: there is one node. 13: topic ids.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from uuid import UUID
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.topics import Topics
 from mainstem.core import MainstemError
-from mainstem.log import AppendResult, PartitionLog
+from mainstem.log import AppendResult, PartitionLog, RefusedBatch
 from mainstem.records import BatchHeader, Span, iter_spans
 from mainstem.records.batch import COMPRESSION_MASK, LOW_ATTRIBUTES
 from mainstem.records.compression import ZSTD
@@ -253,6 +253,8 @@ def _refuse(result: PartitionResult, error: BaseException, version: int) -> None
         code = Code.invalid_producer_epoch  # what a producer expects of Produce; the coordinator says the other
     result.code = code
     result.message = str(error)
+    if isinstance(error, RefusedBatch):
+        result.records = error.records
 
 
 def _find(topic: TopicRecords, index: int, topics: Topics) -> PartitionLog:
