@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from mainstem.broker.errors import InvalidPartitions, InvalidTopicName, TopicAlreadyExists, UnknownTopicOrPartition
-from mainstem.broker.topics import METADATA
+from mainstem.broker.facts import METADATA
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import InvalidTopicConfig, StorageError, TopicConfig
 from mainstem.wire.errors import Code

@@ -15,17 +15,19 @@ FIRST_LISTENER = "broker"
 
 L = TypeVar("L", bound="ListenerConfig")
 
-Protocol = Literal["PLAINTEXT", "SSL"]
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+_DEFAULT_SASL: tuple[Sasl, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 ClientAuth = Literal["", "none", "requested", "required"]
 
 _FILES = ("certificate_file", "key_file", "client_ca_file")
-_SHARED = (*_FILES, "client_auth")
+_SHARED = (*_FILES, "client_auth", "sasl_enabled_mechanisms")
 """What a listener that does not say it takes from `[broker]`."""
 
 
 class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Table `[broker.listeners.NAME]`: one more address that the log listens on. A client is told of the address of the
-    listener that it asks. Files and `client_auth` that a listener does not name are those of `[broker]`.
+    listener that it asks. Files, `client_auth` and mechanisms that a listener does not name are those of `[broker]`.
 
     Attributes:
         host: the address it listens on; loopback, unless you say otherwise.
@@ -38,7 +40,10 @@ class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         key_file: PEM of its private key, without a pass phrase.
         client_ca_file: PEM of the authorities that sign clients' certificates.
         client_auth: whether clients show a certificate: `none`, `requested` or `required`; empty: `required` where
-            there is a `client_ca_file`. Who shows one is `User:` and its subject, as in `User:CN=app,O=Example`.
+            there is a `client_ca_file`. Who shows one is `User:` and its subject, as in `User:CN=app,O=Example`;
+            with SASL a client is who it says there.
+        sasl_enabled_mechanisms: how a client says who it is, where the protocol is one with SASL: `PLAIN`,
+            `SCRAM-SHA-256`, `SCRAM-SHA-512`; empty: the two of SCRAM.
     """
 
     host: str = "127.0.0.1"
@@ -50,10 +55,15 @@ class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     key_file: str = ""
     client_ca_file: str = ""
     client_auth: ClientAuth = ""
+    sasl_enabled_mechanisms: tuple[Sasl, ...] = ()
 
     @property
     def tls(self) -> bool:
-        return self.protocol == "SSL"
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def sasl(self) -> bool:
+        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 def check_listener(name: str, listener: ListenerConfig) -> None:
@@ -72,6 +82,10 @@ def check_listener(name: str, listener: ListenerConfig) -> None:
         raise ValueError(f"{where}client_auth {listener.client_auth} needs client_ca_file, found none")
 
 
+def _with_default_sasl(listener: ListenerConfig) -> ListenerConfig:
+    return msgspec.structs.replace(listener, sasl_enabled_mechanisms=_DEFAULT_SASL)
+
+
 def _below(listener: L, directory: Path) -> L:
     files = {field: getattr(listener, field) for field in _FILES}
     return msgspec.structs.replace(listener, **{field: str(directory / file) for field, file in files.items() if file})
@@ -82,7 +96,14 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
     Attributes:
         listeners: tables `[broker.listeners.NAME]`: further ones.
-        authentication_timeout_ms: a client that has not finished the TLS handshake after so long is cut off.
+        users: table `[broker.users]`: passwords by name, for SASL; better given as `MAINSTEM_BROKER__USERS__NAME`, or
+            in `users_file`, than written here. Further ones are made while the log runs (`kafka-configs`).
+        users_file: a file of lines `NAME:PASSWORD`, for SASL.
+        authentication_timeout_ms: a client that has not finished the TLS handshake, or not said who it is, after so
+            long is cut off.
+        connection_failed_authentication_delay_ms: how long who fails to say who it is waits for the answer.
+        connections_max_reauth_ms: how long a client of SASL is known; it may say again who it is before. 0: for ever.
+        sasl_server_max_receive_size: most bytes of a request of a client that is not known yet.
         node_id: the number that clients know it by.
         auto_create_topics_enable: whether a client that asks for an unknown topic gets it made.
         num_partitions: of a topic created without a count.
@@ -114,7 +135,12 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     listeners: dict[str, ListenerConfig] = {}
+    users: dict[str, str] = {}
+    users_file: str = ""
     authentication_timeout_ms: Count = 10_000
+    connection_failed_authentication_delay_ms: Amount = 100
+    connections_max_reauth_ms: Amount = 0
+    sasl_server_max_receive_size: Count = 524_288
     node_id: Amount = 1
     auto_create_topics_enable: bool = True
     num_partitions: Count = 1
@@ -155,9 +181,15 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         for name, each in self.listeners.items():
             missing = {field: value for field, value in shared.items() if not getattr(each, field)}
             listeners[name] = msgspec.structs.replace(each, **missing)
-        return listeners
+        return {
+            name: each if each.sasl_enabled_mechanisms else _with_default_sasl(each) for name, each in listeners.items()
+        }
+
+    def __repr__(self) -> str:  # without passwords
+        return f"BrokerConfig({', '.join(f'{name}={each!r}' for name, each in self.all_listeners().items())})"
 
     def below(self, directory: Path) -> "BrokerConfig":
         """The same with relative file names below `directory`."""
         listeners = {name: _below(each, directory) for name, each in self.listeners.items()}
-        return _below(msgspec.structs.replace(self, listeners=listeners), directory)
+        users_file = str(directory / self.users_file) if self.users_file else ""
+        return _below(msgspec.structs.replace(self, listeners=listeners, users_file=users_file), directory)

@@ -47,7 +47,9 @@ def _broker_defaults() -> Mapping[str, str]:
 
 
 def _as_kafka(config: BrokerConfig) -> dict[str, str]:
-    texts = {name.replace("_", "."): _text(value) for name, value in msgspec.structs.asdict(config).items()}
+    values = msgspec.structs.asdict(config)
+    del values["users"]  # passwords
+    texts = {name.replace("_", "."): _text(value) for name, value in values.items()}
     texts["listeners"] = ",".join(
         f"{name.upper()}://{format_address(each.host, each.port)}" for name, each in config.all_listeners().items()
     )

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from mainstem.broker.errors import TooManyConnections
+from mainstem.broker.security.sasl import MOST_REQUESTS_BEFORE, Authentication
 from mainstem.broker.security.tls import distinguished_name
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
@@ -74,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.principal = ANONYMOUS
         """Who the client is, as Kafka names it."""
+        self.authentication: Authentication | None = None
+        """On a listener with SASL, until the client is known for good."""
         self.client_host = ""
         self.client_software = ("", "")  # name and version, once ApiVersions has told them (KIP-511)
         self.on_close: set[Callable[[], None]] = set()
@@ -101,6 +104,20 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
+        config = broker.config
+        self._most_bytes = config.socket_request_max_bytes
+        self._most_requests = config.queued_max_requests
+        if listener.mechanisms:
+            self.authentication = Authentication(self)
+            self._most_bytes = min(config.sasl_server_max_receive_size, self._most_bytes)
+            self._most_requests = min(MOST_REQUESTS_BEFORE, self._most_requests)
+
+    def known(self, *, for_good: bool) -> None:
+        """The client has said who it is; `for_good`: and need not do so again."""
+        self._most_bytes = self.broker.config.socket_request_max_bytes
+        self._most_requests = self.broker.config.queued_max_requests
+        if for_good:
+            self.authentication = None
 
     # --- the socket --------------------------------------------------------------------------------------------------
 
@@ -172,11 +189,11 @@ class Connection(asyncio.BufferedProtocol):
     def _split_scratch(self) -> None:
         """Cut the scratch buffer into frames; what is left of the last one moves to where the next read goes on."""
         scratch, filled, position = self._scratch, self._scratch_filled, 0
-        limit = self.broker.config.socket_request_max_bytes
+        limit = self._most_bytes
         while filled - position >= SIZE.size:
             (size,) = SIZE.unpack_from(scratch, position)
             if not 0 < size <= limit:
-                raise MalformedFrame(f"a frame of {size} bytes; the limit is {limit} (socket_request_max_bytes)")
+                raise MalformedFrame(f"a frame of {size} bytes; the limit is {limit} ({self._limit_setting})")
             position += SIZE.size
             if filled - position >= size:
                 self._requests.append(bytearray(scratch[position : position + size]))
@@ -194,6 +211,11 @@ class Connection(asyncio.BufferedProtocol):
         if left and position:
             scratch[:left] = bytes(scratch[position:filled])
         self._scratch_filled = left
+
+    @property
+    def _limit_setting(self) -> str:
+        known = self._most_bytes == self.broker.config.socket_request_max_bytes
+        return "socket_request_max_bytes" if known else "sasl_server_max_receive_size"
 
     def _grow_frame(self) -> None:
         assert self._frame is not None
@@ -213,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests and answers ----------------------------------------------------------------------------------------
 
     def _start_requests(self) -> None:
-        limit = self.broker.config.queued_max_requests
+        limit = self._most_requests
         while self._requests and not self._holding_back and not self._writing_paused and not self._closing:
             if len(self._unanswered) >= limit or self._held_answers >= _MOST_ANSWERS:
                 self._flush()  # finished answers count until they have left
@@ -333,8 +355,7 @@ class Connection(asyncio.BufferedProtocol):
             self._adjust_reading()
 
     def _adjust_reading(self) -> None:
-        config = self.broker.config
-        busy = self._writing_paused or len(self._requests) + len(self._unanswered) >= config.queued_max_requests
+        busy = self._writing_paused or len(self._requests) + len(self._unanswered) >= self._most_requests
         if busy:
             self._memory.leave(self)  # others may have the room meanwhile
         full = busy or not self._memory.admits(self, unfinished=self._frame is not None, holds=self._held_bytes)

@@ -13,6 +13,7 @@ from mainstem.wire.errors import Code, MalformedFrame, code_of
 if TYPE_CHECKING:
     from mainstem.broker.server import Broker
 
+_BARE = -1  # no API: bytes of SASL without a header
 _LARGE = 4096  # bytes: such an answer goes out in its chunks, and counts as memory
 
 log = get_logger()
@@ -31,7 +32,13 @@ class Dispatch:
         Raises:
             MalformedFrame: bytes that are no request, or an API or version that is not served: the connection ends.
         """
+        authentication = connection.authentication
+        if authentication is not None and authentication.bare:
+            pending = Pending(_BARE, 0, 0, "", None)
+            return pending, authentication.begin_bare(pending, frame)
         header = frames.read_header(frame)
+        if authentication is not None:
+            authentication.admit(header.api_key)
         api_key, version = header.api_key, header.version
         handler = self.handlers.get(api_key)
         if handler is None or not handler.min_version <= version <= handler.max_version:
@@ -84,6 +91,8 @@ class Dispatch:
         self.answer(pending, self._failure(pending, error))
 
     def _failure(self, pending: Pending, error: BaseException) -> dict[str, Any]:
+        if pending.api_key == _BARE:
+            raise MalformedFrame(str(error)) from error
         code = code_of(error)
         if code is Code.unknown_server_error:
             log.error("request_failed", api=pending.api_key, version=pending.version, exc_info=error)

@@ -41,6 +41,8 @@ class Listener:
     def __init__(self, broker: "Broker", name: str, config: ListenerConfig) -> None:
         self.name = name
         self.config = config
+        self.mechanisms: tuple[str, ...] = config.sasl_enabled_mechanisms if config.sasl else ()
+        """Of SASL; empty where clients are not asked who they are."""
         self.host = ""
         self.port = 0
         self._broker = broker
@@ -110,9 +112,12 @@ class Listener:
         addresses = [each.getsockname()[0] for each in self._sockets]
         if all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses):
             return
+        facts = {"listener": self.name, "host": self.config.host}
+        if not self.config.sasl and not (self._tls is not None and self.config.client_ca_file):
+            hint = "SASL or client_ca_file asks who they are; host 127.0.0.1 offers the log to this machine alone"
+            log.warning("anybody_may_connect", **facts, hint=hint)
         if not self.config.tls:
-            hint = 'protocol = "SSL" with client_auth, or SASL, says who may; host 127.0.0.1 offers it to this machine alone'
-            log.warning("anybody_may_connect", listener=self.name, host=self.config.host, hint=hint)
+            log.warning("nothing_is_encrypted", **facts, hint="protocol SSL or SASL_SSL, with a certificate, does")
 
     # --- TLS ---------------------------------------------------------------------------------------------------------
 

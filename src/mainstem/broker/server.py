@@ -6,7 +6,7 @@ coordinators and the topics are closed. The `LogDirectory` is the caller's to op
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -19,6 +19,8 @@ from mainstem.broker.groups import GroupCoordinator
 from mainstem.broker.handlers import load_handlers
 from mainstem.broker.listeners import Listener
 from mainstem.broker.request_memory import RequestMemory
+from mainstem.broker.security.credentials import Credentials, read_users
+from mainstem.broker.security.sasl import Exchange, mechanisms
 from mainstem.broker.topics import Topics
 from mainstem.broker.transactions import TransactionCoordinator
 from mainstem.core import Clock, SystemClock, TopicPartition
@@ -47,6 +49,8 @@ class Broker:
     """
 
     topics: Topics
+    credentials: Credentials
+    mechanisms: Mapping[str, Callable[[], Exchange]]
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     loop: asyncio.AbstractEventLoop
@@ -62,6 +66,7 @@ class Broker:
         self.listeners = [Listener(self, name, each) for name, each in config.all_listeners().items()]
         self.dispatch = Dispatch(self, {})
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self.clock)
+        self._users: dict[str, str] = {}
         self._stack = AsyncExitStack()
         self._tasks: asyncio.TaskGroup
         self._running: set[asyncio.Task[None]] = set()
@@ -84,7 +89,7 @@ class Broker:
 
         Raises:
             AddressInUse: a listen address is taken or is none of this machine's.
-            BadSetting: a certificate's files cannot be used.
+            BadSetting: a certificate's files, or that of the users, cannot be used.
         """
         self.loop = asyncio.get_running_loop()
         self.stopping = self.loop.create_future()
@@ -92,9 +97,12 @@ class Broker:
         self.answer_memory = AnswerMemory(self.config.queued_max_request_bytes, self.clock)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
+            self._users = self.config.users | (read_users(self.config.users_file) if self.config.users_file else {})
             for listener in self.listeners:
                 await listener.bind()
             self.topics = await Topics.load(self.log, self.config, self.clock)
+            self.credentials = Credentials(self.topics.facts, self._users)
+            self.mechanisms = mechanisms(self.credentials)
             self.groups = await GroupCoordinator.open(self)
             self._stack.push_async_callback(self.groups.close)
             self.transactions = await TransactionCoordinator.open(self)

@@ -1,11 +1,6 @@
-"""Topic metadata: names, ids, partition counts and settings, and the broker's own few facts.
+"""Topic metadata: names, ids, partition counts and settings, and the cluster's id.
 
-It is kept as records of a compacted partition, `__mainstem_metadata-0`, in the same log directory as everything else,
-so that one promise of durability covers it: a create, alter or delete is durable when it returns.
-
-    key                value (JSON)
-    cluster            {"id": "22 characters, as Kafka's"}
-    topic:<name>       {"id": "uuid", "partitions": n, "config": {name: value}, "internal": bool}; null: deleted
+It is kept as facts (`broker.facts`): a create, alter or delete is durable when it returns.
 
 Creating a topic: 1. its partitions, 2. the record. Deleting: 1. the record's tombstone, 2. the partitions. A crash in
 between leaves partitions that no record names; `load` removes those that are empty, or whose tombstone it finds.
@@ -17,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 from uuid import UUID, uuid4
 
-import msgspec
-
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.errors import (
     InternalTopic,
@@ -28,13 +21,11 @@ from mainstem.broker.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from mainstem.broker.facts import METADATA, Facts
 from mainstem.core import Clock, TopicPartition, is_topic_name
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
-from mainstem.records import Record, build_batch, decode_records, iter_spans
 
-METADATA: Final = TopicPartition("__mainstem_metadata", 0)
-_METADATA_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
 MAX_PARTITIONS: Final = 10_000
 
 ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -69,7 +60,7 @@ class Topics:
         self._alike: dict[str, str] = {}  # a name with "_" for each ".": the name itself
         self._by_id: dict[UUID, Topic] = {}
         self._by_id_bytes: dict[bytes, Topic] = {}
-        self._store: PartitionLog
+        self.facts: Facts
         self._kept: set[str] = set()  # names of topics whose records are there, and no metadata
         self._changing = asyncio.Lock()  # one change at a time: names, ids and collisions are checked against the rest
 
@@ -77,12 +68,8 @@ class Topics:
     async def load(cls, directory: LogDirectory, config: BrokerConfig, clock: Clock) -> "Topics":
         """Read the metadata partition, remove partitions that no record names, give each partition its settings."""
         self = cls(directory, config, clock)
-        store = directory.partitions.get(METADATA)
-        if store is None:
-            store = await directory.create_partition(METADATA, uuid4(), TopicConfig.from_kafka(_METADATA_CONFIG))
-        self._store = store
-        store.config = TopicConfig.from_kafka(_METADATA_CONFIG)
-        facts = await _read_facts(store)
+        self.facts = await Facts.load(directory, clock)
+        facts = self.facts.found
         deleted = {key.removeprefix("topic:") for key, fact in facts.items() if fact is None}
         cluster = facts.get("cluster")
         if cluster is None:
@@ -302,9 +289,7 @@ class Topics:
                     log.warning("orphan_left", topic=each.topic, partition=each.partition, error=str(error))
 
     async def _put(self, key: str, fact: Any) -> None:
-        value = None if fact is None else msgspec.json.encode(fact)
-        record = Record(offset=0, timestamp=self._clock.now_ms(), key=key.encode(), value=value)
-        await self._store.append(build_batch([record]))
+        await self.facts.put({key: fact})
 
     async def _open(self, name: str, fact: dict[str, Any]) -> None:
         topic = Topic(name, UUID(fact["id"]), fact["config"], internal=fact["internal"])
@@ -352,19 +337,3 @@ def _fact(topic: Topic, *, partitions: int | None = None, config: dict[str, str]
     count = len(topic.logs) if partitions is None else partitions
     settings = topic.config if config is None else config
     return {"id": str(topic.topic_id), "partitions": count, "config": settings, "internal": topic.internal}
-
-
-async def _read_facts(store: PartitionLog) -> dict[str, Any]:
-    """The last fact per key; None where it was deleted not long ago."""
-    facts: dict[str, Any] = {}
-    offset = store.log_start_offset
-    while offset < store.high_watermark:
-        found = await store.read(offset, 1 << 20, committed_only=False, at_least_one=True)
-        for span in iter_spans(found.records):
-            for record in decode_records(found.records[span.position : span.end]):
-                key = (record.key or b"").decode()
-                facts[key] = None if record.value is None else msgspec.json.decode(record.value)
-            offset = span.last_offset + 1
-        if not found.records:  # compaction left nothing up to the end
-            break
-    return facts

@@ -48,6 +48,7 @@ CODES: Final[dict[str, Code]] = {
     "InvalidTopicName": Code.invalid_topic_exception,
     "InternalTopic": Code.invalid_topic_exception,
     "InvalidPartitions": Code.invalid_partitions,
+    "AuthenticationFailed": Code.sasl_authentication_failed,
     # core: whatever may be retried, and bad input without a row of its own
     "BadSetting": Code.invalid_config,
     "Retriable": Code.coordinator_not_available,
