@@ -15,9 +15,13 @@ A suite is a module with a class that has what `Suite` says, named in `conforman
 """
 
 import json
+import os
+import random
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,11 +59,16 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Server(Protocol):
-    """A broker on 127.0.0.1 that a suite may kill and start again on the same data and port."""
+    """A broker on 127.0.0.1 that can be killed and started again on the same data and port."""
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT."""
+        """HOST:PORT that clients are given."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """Where it listens itself."""
         ...
 
     @property
@@ -82,22 +91,26 @@ class LogServer:
 
     Args:
         settings: the content of its mainstem.toml.
+        advertised: the port that clients are told, where that is not its own.
     """
 
-    def __init__(self, directory: Path, settings: str = "") -> None:
-        self.bootstrap = f"127.0.0.1:{free_port()}"
+    def __init__(self, directory: Path, settings: str = "", advertised: int | None = None) -> None:
+        self.port = free_port()
+        self.bootstrap = f"127.0.0.1:{advertised or self.port}"
         self.said = directory / "broker.log"
         self._settings = directory / "mainstem.toml"
         self._settings.write_text(settings)
         self._data = directory / "data"
+        self._environment = {"MAINSTEM_BROKER__ADVERTISED_PORT": str(advertised)} if advertised else {}
         self._process: subprocess.Popen[Any] | None = None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "mainstem", "log", "start", "--data", str(self._data)]
-        command += ["--listen", self.bootstrap, "--config", str(self._settings)]
+        command += ["--listen", f"127.0.0.1:{self.port}", "--config", str(self._settings)]
         with self.said.open("ab") as out:
             where = out.tell()
-            self._process = processes.start(command, stdout=out, stderr=subprocess.STDOUT)
+            environment = os.environ | self._environment
+            self._process = processes.start(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
         until = time.monotonic() + READY_SECONDS
         while b"\nlistening on " not in b"\n" + self.said.read_bytes()[where:]:
             if self._process.poll() is not None or time.monotonic() > until:
@@ -107,18 +120,19 @@ class LogServer:
 
     def kill(self) -> None:
         assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        processes.stop(self._process, signal_number=signal.SIGKILL)
 
     close = kill
 
 
 class KafkaServer:
-    """One broker of Apache Kafka 4.3.0."""
+    """One broker of Apache Kafka 4.3.0; `advertised` as for the log."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
-        self._cluster = KafkaCluster(1, directory, heap_mb=1024, overrides=settings)
-        self.bootstrap = self._cluster.bootstrap
+    def __init__(self, directory: Path, settings: Mapping[str, str], advertised: int | None = None) -> None:
+        told = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"} if advertised else {}
+        self._cluster = KafkaCluster(1, directory, heap_mb=1024, overrides={**settings, **told})
+        self.port = self._cluster.ports[1]
+        self.bootstrap = f"127.0.0.1:{advertised or self.port}"
         self.said = self._cluster.log(1)
 
     def start(self) -> None:
@@ -134,18 +148,37 @@ class KafkaServer:
         self._cluster.close()
 
 
-class Started:
-    """A server that runs for as long as the context lasts."""
+class Restarts:
+    """While the context lasts, `server` is killed after every few seconds that it ran, and started again.
 
-    def __init__(self, server: Server) -> None:
+    `count`: how often it was; `failure`: what kept it from starting, with the end of what it wrote.
+    """
+
+    def __init__(self, server: Server, *, seconds: tuple[float, float] = (5.0, 15.0)) -> None:
+        self.count = 0
+        self.failure: str | None = None
         self._server = server
+        self._seconds = seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="restarts", daemon=True)
 
-    def __enter__(self) -> Server:
-        self._server.start()
-        return self._server
+    def _run(self) -> None:
+        while not self._stop.wait(random.uniform(*self._seconds)):
+            self._server.kill()
+            try:
+                self._server.start()
+            except AssertionError as error:
+                self.failure = str(error)
+                return
+            self.count += 1
+
+    def __enter__(self) -> "Restarts":
+        self._thread.start()
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._server.close()
+        self._stop.set()
+        self._thread.join()
 
 
 # --- what a suite is ---
@@ -172,6 +205,11 @@ class Suite(Protocol):
     @property
     def kafka_settings(self) -> Mapping[str, str]:
         """What differs from the brokers of the tests, so that both are set up alike."""
+        ...
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the broker is killed and started again every few seconds, behind a door that stays open."""
         ...
 
     def prepare(self) -> None:

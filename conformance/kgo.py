@@ -142,6 +142,8 @@ class Kgo:
     kafka_settings: ClassVar[Mapping[str, str]] = {
         "group.share.delivery.count.limit": "10",  # as franz-go's own CI has it
     }
+    restarts = False
+    environment: ClassVar[Mapping[str, str]] = {"KGO_TEST_RF": "1", "KGO_TEST_UNSAFE": "1"}
 
     def prepare(self) -> None:
         if not home().is_dir():
@@ -151,12 +153,11 @@ class Kgo:
         command = [str(home() / PROGRAM), "-test.v=test2json", f"-test.timeout={TIMEOUT}"]
         if only is not None:
             command.append(f"-test.run={only}")
-        environment = {"KGO_TEST_RF": "1", "KGO_TEST_UNSAFE": "1", **os.environ, "KGO_SEEDS": server.bootstrap}
         with (work / "output.txt").open("w") as out:
             process = processes.start(
                 command,
                 cwd=home() / PACKAGE,  # a test reads a file of the source
-                env=environment,
+                env={**self.environment, **os.environ, "KGO_SEEDS": server.bootstrap},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -167,3 +168,29 @@ class Kgo:
                 yield from results(kept(process.stdout, out))
             finally:
                 processes.stop(process, signal_number=signal.SIGKILL)
+
+
+class KgoChaos(Kgo):
+    """The tests that move many records, on connections that break after half a second to one and a half."""
+
+    title = f"{Kgo.title}: connections break"
+    expected = LOCK.with_name("kgo-chaos.toml")
+    environment: ClassVar[Mapping[str, str]] = {**Kgo.environment, "KGO_TEST_CHAOS": "1"}
+
+    def run(self, server: Server, work: Path, only: str | None) -> Iterator[Result]:
+        yield from super().run(server, work, only or "^Test(Group|Share.*)ETL$")
+
+
+class KgoRestarts(Kgo):
+    """The tests that move many records, while the broker is killed and started again on its data every few seconds.
+
+    They see each record once and in order through chains of consumer groups, or fail: what a broker acknowledged and
+    forgot, or forgot to forget, is found.
+    """
+
+    title = f"{Kgo.title}: the broker is killed"
+    expected = LOCK.with_name("kgo-restarts.toml")
+    restarts = True
+
+    def run(self, server: Server, work: Path, only: str | None) -> Iterator[Result]:
+        yield from super().run(server, work, only or "^Test(Group|Share.*|Txn)E(TL|tl)$")

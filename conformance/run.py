@@ -13,27 +13,30 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from conformance.door import Door
 from conformance.frame import (
     Difference,
     Expected,
     KafkaServer,
     LogServer,
+    Restarts,
     Result,
     Server,
-    Started,
     Suite,
     differences,
     read_expected,
     write_expected,
 )
-from conformance.kgo import Kgo
+from conformance.kgo import Kgo, KgoChaos, KgoRestarts
 from mainstem.core.errors import MainstemError
 
-SUITES: Mapping[str, Suite] = {"kgo": Kgo()}
+SUITES: Mapping[str, Suite] = {"kgo": Kgo(), "kgo-chaos": KgoChaos(), "kgo-restarts": KgoRestarts()}
 KEPT = Path(__file__).parents[1] / ".conformance"
+CAME_BACK = "(the broker came back each time)"
 TOLD_SECONDS = 1.0  # a test that took longer, or did not pass, is told when it ends
 
 
@@ -47,18 +50,16 @@ def run(name: str, suite: Suite, *, on_kafka: bool, only: str | None, write: boo
     work = KEPT / f"{name}-kafka" if on_kafka else KEPT / name
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix=f"conformance-{name}-") as directory:
-        server = _server(suite, Path(directory), on_kafka=on_kafka)
-        results: list[Result] = []
-        try:
-            with Started(server):
-                for result in suite.run(server, work, only):
-                    results.append(result)
-                    if result.seconds >= TOLD_SECONDS or result.outcome != "passed":
-                        say(f"{result.outcome:8} {result.seconds:7.1f} s  {result.name}")
-        finally:
-            if server.said.exists():
-                shutil.copy(server.said, work / "broker.log")
+    results: list[Result] = []
+    with (
+        tempfile.TemporaryDirectory(prefix=f"conformance-{name}-") as directory,
+        _server(suite, Path(directory), work, on_kafka=on_kafka) as server,
+        _restarts(suite, server, results),
+    ):
+        for result in suite.run(server, work, only):
+            results.append(result)
+            if result.seconds >= TOLD_SECONDS or result.outcome != "passed":
+                say(f"{result.outcome:8} {result.seconds:7.1f} s  {result.name}")
     found = _of_kafka(expected, results) if on_kafka else differences(expected, results, whole=only is None)
     if write and not on_kafka and only is None:
         write_expected(suite.expected, results)
@@ -72,8 +73,37 @@ def run(name: str, suite: Suite, *, on_kafka: bool, only: str | None, write: boo
     return not worse
 
 
-def _server(suite: Suite, directory: Path, *, on_kafka: bool) -> Server:
-    return KafkaServer(directory, suite.kafka_settings) if on_kafka else LogServer(directory, suite.log_settings)
+@contextmanager
+def _server(suite: Suite, directory: Path, work: Path, *, on_kafka: bool) -> Iterator[Server]:
+    """The broker, running; what it writes about itself is kept in `work`."""
+    with Door() if suite.restarts else nullcontext() as door:
+        advertised = door.port if door else None
+        server: Server = (
+            KafkaServer(directory, suite.kafka_settings, advertised)
+            if on_kafka
+            else LogServer(directory, suite.log_settings, advertised)
+        )
+        if door:
+            door.target = server.port
+        try:
+            server.start()
+            yield server
+        finally:
+            server.close()
+            if server.said.exists():
+                shutil.copy(server.said, work / "broker.log")
+
+
+@contextmanager
+def _restarts(suite: Suite, server: Server, results: list[Result]) -> Iterator[None]:
+    """Kill the broker now and then where the suite wants that; that it always came back is one more result."""
+    if not suite.restarts:
+        yield
+        return
+    with Restarts(server) as restarts:
+        yield
+    print(f"the broker was killed and came back {restarts.count} times", flush=True)
+    results.append(Result(CAME_BACK, "failed" if restarts.failure else "passed", why=restarts.failure or ""))
 
 
 def _of_kafka(expected: Expected, results: Sequence[Result]) -> list[Difference]:

@@ -5,17 +5,18 @@ the suites themselves.
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from conformance import kgo
+from conformance.door import Door
 from conformance.frame import (
     Difference,
     Expected,
     LogServer,
     Otherwise,
     Result,
-    Started,
     differences,
     read_expected,
     write_expected,
@@ -141,20 +142,26 @@ def test_every_suite_has_its_list(name):
 
 
 def test_the_log_of_a_suite_is_killed_and_comes_back_with_its_data(tmp_path):
-    with Started(LogServer(tmp_path)) as server:
-        first = cluster_id(server.bootstrap)
-        server.kill()
+    with Door() as door:
+        server = LogServer(tmp_path, advertised=door.port)
+        door.target = server.port
         server.start()
-        assert cluster_id(server.bootstrap) == first
+        try:
+            first = metadata(server.bootstrap)
+            assert [broker.port for broker in first.brokers] == [door.port]
+            server.kill()
+            with ThreadPoolExecutor(1) as other:
+                asked = other.submit(metadata, server.bootstrap)  # while the broker is away
+                server.start()
+                assert asked.result().cluster_id == first.cluster_id
+        finally:
+            server.close()
     assert server.said.read_text().count("listening on") == 2
 
 
-def cluster_id(bootstrap):
-    client = RawClient(bootstrap)
-    try:
-        return client.call(3, 9, topics=(), allow_auto_topic_creation=False).cluster_id
-    finally:
-        client.close()
+def metadata(bootstrap):
+    with RawClient(bootstrap) as client:
+        return client.call(3, 9, topics=(), allow_auto_topic_creation=False)
 
 
 def test_without_go_one_line_says_so(tmp_path):
