@@ -154,7 +154,7 @@ class Restarts:
     `count`: how often it was; `failure`: what kept it from starting, with the end of what it wrote.
     """
 
-    def __init__(self, server: Server, *, seconds: tuple[float, float] = (5.0, 15.0)) -> None:
+    def __init__(self, server: Server, *, seconds: tuple[float, float] = (4.0, 12.0)) -> None:
         self.count = 0
         self.failure: str | None = None
         self._server = server

@@ -172,6 +172,26 @@ def test_members_stay_members_over_a_crash(tmp_path, clock):
     told(story)
 
 
+def test_a_rebalance_goes_on_over_a_crash(tmp_path, clock):
+    """Who had joined could not take its part: SyncGroup said UNKNOWN_MEMBER_ID, which ends a consumer's session."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        joined = await broker.groups.join("g", request())
+        broker = await crashed(broker, tmp_path / "b", clock)
+        member = joined.member_id
+        assignment = SyncRequest(member_id=member, generation=joined.generation, assignments={member: b"all"})
+        assert (await broker.groups.sync("g", assignment)).assignment == b"all"
+        other = broker.groups.join("g", request(client="d"))
+        await broker.groups.leave("g", [(member, None)])
+        assert (await other).generation == 2
+        broker = await crashed(broker, tmp_path / "c", clock)
+        assert set(broker.groups.groups["g"].members) == {(await other).member_id}
+        await stop(broker)
+
+    told(story)
+
+
 def test_a_session_expires_without_anybody_asking(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

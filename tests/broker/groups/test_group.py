@@ -19,6 +19,7 @@ from mainstem.broker.groups.group import (
     COMPLETING,
     DEAD,
     EMPTY,
+    LARGE,
     PREPARING,
     STABLE,
     TRANSITIONS,
@@ -43,6 +44,7 @@ def subscription(*topics):
 
 
 RANGE = (Protocol("range", subscription("t")),)
+OTHER = (Protocol("range", subscription("t", "u")),)
 
 
 class Desk:
@@ -78,6 +80,7 @@ class Desk:
         rebalance=30_000,
         ask=False,
         skip=True,
+        store=True,
     ):
         request = JoinRequest(
             member_id=member_id,
@@ -92,7 +95,8 @@ class Desk:
             may_skip_assignment=skip,
         )
         self.answers.pop(who, None)
-        self.take(self.group.join(request, lambda answer: self.answers.__setitem__(who, answer)))
+        step = self.group.join(request, lambda answer: self.answers.__setitem__(who, answer))
+        self.take(step, store=store)
         return self.answers.get(who)
 
     def sync(self, who, member_id, generation, assignments=(), *, instance=None, store=True):
@@ -580,6 +584,102 @@ def test_a_restored_empty_group_keeps_its_generation_and_type():
     assert desk.join("a").generation == 3
 
 
+def killed(desk):
+    """The desk of the group as it was stored last; whoever waited will ask again."""
+    desk.group = Group.restore("g", desk.records[-1], desk.clock, GroupConfig())
+    desk.answers.clear()
+    desk.unstored.clear()
+    return desk.group
+
+
+def test_nobody_is_told_of_a_generation_that_is_not_stored():
+    desk, ids = stable("a", "b")
+    assert desk.join("b", ids["b"], protocols=OTHER) is None, "the leader is to join again"
+    assert desk.join("a", ids["a"], store=False) is None
+    assert (desk.group.state, desk.group.generation) == (COMPLETING, 3)
+    assert desk.join("a", ids["a"], store=False) is None, "asked again, it still is not"
+    [stored] = desk.unstored
+    desk.take(stored())
+    assert {name: answer.generation for name, answer in desk.answers.items()} == {"a": 3, "b": 3}
+    assert len(desk.answers["a"].members) == 2
+
+
+def test_a_generation_that_was_told_takes_its_assignment_after_a_crash():
+    """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID were the answers to SyncGroup: they end a consumer's session."""
+    desk, ids = stable("a", "b")
+    desk.join("b", ids["b"], protocols=OTHER)
+    desk.join("a", ids["a"])
+    group = killed(desk)
+    assert (group.state, group.generation, group.leader) == (COMPLETING, 3, ids["a"])
+    group.heartbeat(ids["b"], None, 3)
+    assert desk.sync("b", ids["b"], 3) is None
+    assert desk.sync("a", ids["a"], 3, [(ids["a"], b"1"), (ids["b"], b"2")]).assignment == b"1"
+    assert desk.answers["b"].assignment == b"2"
+    assert desk.group.state is STABLE
+
+
+def test_an_answer_that_a_crash_has_lost_is_given_again():
+    desk, ids = stable("a", "b")
+    desk.join("b", ids["b"], protocols=OTHER)
+    desk.join("a", ids["a"])
+    killed(desk)
+    again = desk.join("b", ids["b"], protocols=OTHER)
+    assert (again.error, again.generation, again.leader) == (Code.none, 3, ids["a"])
+
+
+def test_a_generation_that_nobody_assigns_after_a_crash_ends():
+    desk, ids = stable("a", "b")
+    desk.join("b", ids["b"], protocols=OTHER)
+    desk.join("a", ids["a"])
+    group = killed(desk)
+    desk.pass_time(9_000)
+    group.heartbeat(ids["a"], None, 3)
+    desk.pass_time(60_000)
+    assert desk.group.state is EMPTY
+
+
+def test_who_has_left_does_not_come_back_by_a_crash():
+    """It held the rebalance up until its session ended, and every start of the broker began that anew."""
+    desk, ids = stable("a", "b", "c")
+    assert desk.leave(ids["c"]) == [Code.none]
+    group = killed(desk)
+    assert (group.state, group.generation, set(group.members)) == (PREPARING, 3, {ids["a"], ids["b"]})
+    with pytest.raises(RebalanceInProgress):
+        group.heartbeat(ids["a"], None, 3)
+    assert desk.join("b", ids["b"]) is None
+    assert desk.join("a", ids["a"]).generation == 4
+    assert set(group.members) == {ids["a"], ids["b"]}
+
+
+def test_who_is_new_in_a_rebalance_is_told_to_ask_for_another_id_after_a_crash():
+    desk, ids = stable("a", "b")
+    new = desk.join("c", ask=True).member_id
+    assert desk.join("c", new) is None
+    desk.leave(ids["b"])
+    killed(desk)
+    assert desk.join("c", new).error is Code.unknown_member_id
+    assert desk.join("a", ids["a"]).generation == 3
+
+
+def test_the_record_of_a_large_group_is_not_written_for_each_that_leaves():
+    desk, ids = stable(*[f"m{number}" for number in range(LARGE + 2)])
+    before = len(desk.records)
+    desk.leave(ids.pop("m1"))
+    desk.leave(ids.pop("m2"))
+    assert len(desk.records) == before
+    desk.leave(ids.pop("m3"))
+    assert len(desk.records) == before + 1
+
+
+def test_a_generation_that_cannot_be_stored_is_given_up():
+    desk, ids = stable("a")
+    assert desk.join("a", ids["a"], protocols=OTHER, store=False) is None
+    desk.take(desk.group.abandon(Code.message_too_large))
+    assert desk.answers["a"].error is Code.message_too_large
+    desk.unstored.clear()
+    assert desk.join("a", ids["a"], protocols=OTHER).generation == 3
+
+
 def test_every_state_has_its_transitions():
     assert set(TRANSITIONS) == set(GroupState)
     assert not TRANSITIONS[DEAD]
@@ -597,6 +697,7 @@ class Groups(RuleBasedStateMachine):
         self.names = iter(f"m{number}" for number in range(10_000))
         self.ids = {}
         self.asked = set()
+        self.gone = set()
         self.last_generation = 0
 
     def _settle_answers(self):
@@ -659,7 +760,9 @@ class Groups(RuleBasedStateMachine):
     @rule(data=st.data())
     def leaves(self, data):
         name = data.draw(st.sampled_from(sorted(self.ids)))
-        self.desk.leave(self.ids.pop(name))
+        member_id = self.ids.pop(name)
+        if self.desk.leave(member_id) == [Code.none]:
+            self.gone.add(member_id)
         self._settle_answers()
 
     @rule(milliseconds=st.integers(1, 30_000))
@@ -667,11 +770,12 @@ class Groups(RuleBasedStateMachine):
         self.desk.pass_time(milliseconds)
         self._settle_answers()
 
+    @precondition(lambda self: self.desk.records)
     @rule()
-    def the_process_starts_again(self):
-        group = self.desk.group
-        if self.desk.records and group.state in (STABLE, EMPTY) and not self.asked and not group.has_pending_members:
-            self.desk.group = Group.restore("g", self.desk.records[-1], self.desk.clock, GroupConfig())
+    def the_process_is_killed(self):
+        group = killed(self.desk)
+        self.asked.clear()
+        assert not self.gone & set(group.members), "somebody who was told that it has left is back"
 
     @invariant()
     def the_group_is_sound(self):
@@ -682,7 +786,7 @@ class Groups(RuleBasedStateMachine):
             assert group.state is EMPTY or (group.state is PREPARING and group.has_pending_members)
         else:
             assert group.state is not EMPTY
-            assert group.leader in group.members
+            assert group.leader in group.members or (group.state is PREPARING and group.leader is None)
         for member in group.members.values():
             assert member.deadline is not None or member.join_reply or member.sync_reply, "it could stay for ever"
         if group.state in (STABLE, EMPTY):

@@ -206,7 +206,8 @@ class GroupCoordinator:
                 finally_()
         else:
             stored.add_done_callback(lambda future: self._on_stored(group, step, future, finally_))
-        self._schedule(group)
+        if stored is None or step.after_stored is None:  # what follows sets the deadlines that count
+            self._schedule(group)
 
     def _on_stored(
         self, group: Group, step: Step, future: "asyncio.Future[int]", finally_: Callable[[], None] | None
@@ -215,6 +216,7 @@ class GroupCoordinator:
             error = CoordinatorUnavailable(group.group_id, "") if future.cancelled() else future.exception()
             log.error("group_not_stored", group=group.group_id, reason=str(error))
             self._answer(group.abandon(error.code if isinstance(error, GroupError) else Code.coordinator_not_available))
+            self._schedule(group)
         elif step.after_stored is not None:
             self._take(group, step.after_stored())
         if finally_ is not None:

@@ -9,6 +9,10 @@ in the `Step` of whatever call decided it. A step may also hold a record: the ca
 calls `Step.after_stored`, which leads to one more step. Deadlines are the group's own: `next_deadline` says when
 `expire` has something to do.
 
+What a member was told holds after a crash: a generation is stored before anybody hears of it, without assignments, and
+who has left is gone. Kafka stores neither: there the first SyncGroup after a crash ends a consumer's session, and a
+member that has left holds the rebalance up until its session ends.
+
 The protocol type (`consumer`, `connect`, …) and the protocols' bytes are the members' affair; only for `consumer` the
 subscribed topics are read, since offsets of subscribed topics neither expire nor may be deleted.
 """
@@ -60,6 +64,9 @@ TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
     DEAD: frozenset(),
 }
 """From a state to those that may follow. A group that loses its last member goes through PREPARING to EMPTY."""
+
+LARGE: Final = 200
+"""Members: the record of a larger group is not written again for each that leaves, only with the next generation."""
 
 LEAST_RETRY_MS: Final = 1_000
 """Between two looks whether an absent static member is back, however short its rebalance timeout."""
@@ -220,6 +227,7 @@ class Group:
         self._static: dict[str, str] = {}
         self._pending: dict[str, float] = {}  # member ids given out, not yet joined with: until when
         self._waiting_for_sync: set[str] = set()
+        self._is_told = True  # of the generation: who joined waits until it is stored
         self._join_deadline: float | None = None
         self._sync_deadline: float | None = None
         self._initial: tuple[int, int] | None = (
@@ -231,13 +239,19 @@ class Group:
 
     @classmethod
     def restore(cls, group_id: str, value: GroupValue, clock: Clock, config: GroupConfig) -> "Group":
-        """The group as it was stored. Its members are given one session timeout to be heard of."""
+        """The group as it was stored. Its members are given one session timeout to be heard of.
+
+        Without a leader, somebody has left and the others are to join again; without any assignment, the leader is to
+        bring it.
+        """
         group = cls(group_id, clock, config)
         group.protocol_type = value.protocol_type or None
         group.generation = value.generation
         group.state_since_ms = value.state_since_ms
         if value.members:
-            group.state, group.protocol, group.leader = STABLE, value.protocol, value.leader
+            group.protocol, group.leader = value.protocol, value.leader
+            is_assigned = any(each.assignment for each in value.members)
+            group.state = PREPARING if value.leader is None else STABLE if is_assigned else COMPLETING
         for each in value.members:
             request = JoinRequest(
                 member_id=each.member_id,
@@ -255,6 +269,10 @@ class Group:
             if each.instance_id is not None:
                 group._static[each.instance_id] = each.member_id
         group.subscribed_topics = group._read_subscriptions()
+        if group.state is PREPARING:
+            group._join_deadline = group._in(group._rebalance_timeout_ms())
+        elif group.state is COMPLETING:
+            group._wait_for_sync()
         return group
 
     def _value(self, assignments: Mapping[str, bytes]) -> GroupValue:
@@ -266,6 +284,12 @@ class Group:
             self.state_since_ms,
             tuple(m.stored(self.protocol, assignments.get(m.member_id, b"")) for m in self.members.values()),
         )
+
+    def _value_without_new(self) -> GroupValue:
+        """In the middle of a rebalance: who has not been in a generation yet asks for a new id after a crash."""
+        members = (member for member in self.members.values() if not member.is_new)
+        stored = tuple(member.stored(self.protocol, member.assignment) for member in members)
+        return msgspec.structs.replace(self._value({}), leader=None, members=stored)
 
     @property
     def has_pending_members(self) -> bool:
@@ -344,7 +368,10 @@ class Group:
         same = member.protocols == request.protocols
         stays = same if self.state is COMPLETING else same and self.state is STABLE and self.leader != member.member_id
         if stays:  # its answer was lost, or a follower asks without need: the generation goes on
-            _answer(step, reply, self._joined(member))
+            if self._is_told:
+                _answer(step, reply, self._joined(member))
+            else:
+                member.join_reply = reply
             return
         self._update(member, request, reply)
         self._rebalance_or_complete(step)
@@ -494,11 +521,25 @@ class Group:
         self.protocol = self._vote()
         self.subscribed_topics = self._read_subscriptions()
         self._become(COMPLETING)
-        for member in self.members.values():
-            self._answer_join(member, self._joined(member), step)
-            member.is_new = False
-            self._rearm(member)
-            self._waiting_for_sync.add(member.member_id)
+        self._is_told = False
+        generation = self.generation
+        step.record = self._value({})
+        step.after_stored = lambda: self._formed(generation)
+
+    def _formed(self, generation: int) -> Step:
+        """The generation is durable: everybody is told of it, unless the next rebalance has begun meanwhile."""
+        step = Step()
+        if self.state is COMPLETING and self.generation == generation:
+            self._is_told = True
+            for member in self.members.values():
+                self._answer_join(member, self._joined(member), step)
+                member.is_new = False
+                self._rearm(member)
+            self._wait_for_sync()
+        return step
+
+    def _wait_for_sync(self) -> None:
+        self._waiting_for_sync = set(self.members)
         self._sync_deadline = self._in(self._rebalance_timeout_ms())
 
     def _elect_leader(self) -> bool:
@@ -593,6 +634,8 @@ class Group:
                 self._prepare_rebalance(step)
             else:
                 self._complete_if_all_joined(step)
+            if step.record is None and len(self.members) < min(before, LARGE):
+                step.record = self._value_without_new()
         return codes, step
 
     def _leave(self, member_id: str, instance_id: str | None, step: Step) -> Code:
@@ -653,6 +696,9 @@ class Group:
         for member in self.members.values():
             self._answer_join(member, JoinAnswer(error=code, member_id=member.member_id), step)
             self._answer_sync(member, SyncAnswer(error=code), step)
+        if self.state is COMPLETING and not self._is_told:  # nobody will ever be told of this generation
+            self._become(PREPARING)
+            self._join_deadline = self._in(self._rebalance_timeout_ms())
         return step
 
     # --- offsets ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,9 @@ Big-endian; a string is an int16 length and UTF-8 (-1: null), bytes an int32 len
                          string │ client id, client host string │ rebalance, session timeout int32 │ subscription,
                          assignment bytes
 
+Beyond what Kafka stores, a rebalance is: members without a leader are to join again, since one of them has left; where
+none has an assignment, the leader is to bring it. Kafka takes either for a group that is at rest, until its next rebalance.
+
 A null value is a tombstone. Version 3 is written, or version 1 where an old client asked for a retention time, as Kafka
 does; 0 to 4 are read. From version 4 on values are flexible, and Kafka adds only tagged fields, which readers skip
 (KIP-915). Keys of other versions belong to group types that we do not serve: they are left alone.
