@@ -99,6 +99,10 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         users: table `[broker.users]`: passwords by name, for SASL; better given as `MAINSTEM_BROKER__USERS__NAME`, or
             in `users_file`, than written here. Further ones are made while the log runs (`kafka-configs`).
         users_file: a file of lines `NAME:PASSWORD`, for SASL.
+        authorizer_enable: whether clients may do only what access control lists allow (`kafka-acls`); off, everybody
+            who connects may do everything.
+        super_users: who may do everything, as `User:NAME`; who connects without saying who it is is `User:ANONYMOUS`.
+        allow_everyone_if_no_acl_found: whether everybody may do everything to what no entry names.
         authentication_timeout_ms: a client that has not finished the TLS handshake, or not said who it is, after so
             long is cut off.
         connection_failed_authentication_delay_ms: how long who fails to say who it is waits for the answer.
@@ -137,6 +141,9 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     listeners: dict[str, ListenerConfig] = {}
     users: dict[str, str] = {}
     users_file: str = ""
+    authorizer_enable: bool = False
+    super_users: tuple[str, ...] = ()
+    allow_everyone_if_no_acl_found: bool = False
     authentication_timeout_ms: Count = 10_000
     connection_failed_authentication_delay_ms: Amount = 100
     connections_max_reauth_ms: Amount = 0
@@ -172,6 +179,11 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     def __post_init__(self) -> None:
         for name, each in self.all_listeners().items():
             check_listener(name, each)
+        if self.authorizer_enable and not self.super_users:
+            raise ValueError("authorizer_enable needs super_users, found none: nobody could give anybody a right")
+        for user in self.super_users:
+            if ":" not in user:
+                raise ValueError(f"super_users: expected User:NAME, found {user!r}")
 
     def all_listeners(self) -> dict[str, ListenerConfig]:
         """The listeners by name, each with what it takes from `[broker]`; the first is that of `[broker]`: "broker"."""

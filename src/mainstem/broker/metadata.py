@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from mainstem.broker.security.acls import CLUSTER, DESCRIBE, THE_CLUSTER, TOPIC
 from mainstem.broker.topics import Topic
 from mainstem.log import PartitionLog
 
@@ -13,14 +14,11 @@ NOT_ASKED: Final = -(2**31)
 """Authorized operations that the client did not ask for."""
 
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-# Kafka's AclOperation numbers: 3 read, 4 write, 5 create, 6 delete, 7 alter, 8 describe, 9 cluster action,
-# 10 describe configs, 11 alter configs, 12 idempotent write. Without an authorizer everything is allowed.
-TOPIC_OPERATIONS: Final = _bits(3, 4, 5, 6, 7, 8, 10, 11)
-CLUSTER_OPERATIONS: Final = _bits(5, 7, 8, 9, 10, 11, 12)
+def cluster_operations(ctx: "RequestContext", *, asked: bool) -> int:
+    """What the client may do to the cluster, where it has asked."""
+    if not asked:
+        return NOT_ASKED
+    return ctx.operations(CLUSTER, THE_CLUSTER) if ctx.may(DESCRIBE, CLUSTER, THE_CLUSTER) else 0
 
 
 def describe_node(ctx: "RequestContext") -> dict[str, Any]:
@@ -42,12 +40,12 @@ def describe_partition(broker: "Broker", index: int, partition_log: PartitionLog
     }
 
 
-def describe_topic(broker: "Broker", topic: Topic, *, with_operations: bool) -> dict[str, Any]:
+def describe_topic(ctx: "RequestContext", topic: Topic, *, with_operations: bool) -> dict[str, Any]:
     """One topic, as Metadata lists them."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [describe_partition(broker, index, each) for index, each in enumerate(topic.logs)],
-        "topic_authorized_operations": TOPIC_OPERATIONS if with_operations else NOT_ASKED,
+        "partitions": [describe_partition(ctx.broker, index, each) for index, each in enumerate(topic.logs)],
+        "topic_authorized_operations": ctx.operations(TOPIC, topic.name) if with_operations else NOT_ASKED,
     }

@@ -19,6 +19,7 @@ from mainstem.broker.groups import GroupCoordinator
 from mainstem.broker.handlers import load_handlers
 from mainstem.broker.listeners import Listener
 from mainstem.broker.request_memory import RequestMemory
+from mainstem.broker.security.acls import Authorizer
 from mainstem.broker.security.credentials import Credentials, read_users
 from mainstem.broker.security.sasl import Exchange, mechanisms
 from mainstem.broker.topics import Topics
@@ -67,6 +68,7 @@ class Broker:
         self.dispatch = Dispatch(self, {})
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self.clock)
         self._users: dict[str, str] = {}
+        self.authorizer: Authorizer | None = None
         self._stack = AsyncExitStack()
         self._tasks: asyncio.TaskGroup
         self._running: set[asyncio.Task[None]] = set()
@@ -103,6 +105,11 @@ class Broker:
             self.topics = await Topics.load(self.log, self.config, self.clock)
             self.credentials = Credentials(self.topics.facts, self._users)
             self.mechanisms = mechanisms(self.credentials)
+            if self.config.authorizer_enable:
+                everyone = self.config.allow_everyone_if_no_acl_found
+                self.authorizer = Authorizer(
+                    self.topics.facts, self.config.super_users, allow_everyone_if_no_acl_found=everyone
+                )
             self.groups = await GroupCoordinator.open(self)
             self._stack.push_async_callback(self.groups.close)
             self.transactions = await TransactionCoordinator.open(self)

@@ -118,6 +118,11 @@ class Topics:
             raise UnknownTopicId(f"there is no topic with id {topic_id}")
         return topic
 
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with that id, given as its bytes, if there is one."""
+        topic = self._by_id_bytes.get(topic_id)
+        return None if topic is None else topic.name
+
     def partition_by_id(self, topic_id: bytes, partition: int) -> PartitionLog:
         """The log of a partition of the topic with that id, given as its bytes: the produce path.
 

@@ -17,6 +17,8 @@
   does for every request).
 - An error that is raised becomes the answer's top-level `error_code` by the table in `wire.errors`; an API without a
   top-level code gives `failure=`, a function (request, code) -> answer.
+- A handler says what its client needs, item by item, before it tells or does anything: `ctx.check(READ, GROUP, name)`
+  raises the error that Kafka has for it, `ctx.may(...)` is for lists. A test asks every API without any right.
 - `decode=`, a function (version, frame, position) -> request, replaces kio's reader where a hot path needs it.
 """
 
@@ -27,6 +29,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
+
+from mainstem.broker.security.acls import CODES, OPERATIONS
+from mainstem.broker.security.errors import NotAllowed
+from mainstem.core.logging import get_logger
 
 if TYPE_CHECKING:
     from mainstem.broker.connection import Connection
@@ -56,6 +62,35 @@ class RequestContext:
         """The peer's address as Kafka prints it in member descriptions: `/127.0.0.1`."""
         return self.connection.client_host
 
+    def may(self, operation: int, kind: int, name: str) -> bool:
+        """Whether the client may do `operation` to a resource (`security.acls`); all may, without an authorizer."""
+        authorizer = self.broker.authorizer
+        return authorizer is None or authorizer.allows(
+            self.connection.principal, self.connection.client_host[1:], operation, kind, name
+        )
+
+    def check(self, operation: int, kind: int, name: str) -> None:
+        """Refuse who may not.
+
+        Raises:
+            NotAllowed: with the code of the kind of resource.
+        """
+        if not self.may(operation, kind, name):
+            facts = {"principal": self.connection.principal, "client": self.client_host, "api": self.api_key}
+            log.debug("not_allowed", **facts, operation=operation, kind=kind, name=name)
+            raise NotAllowed(CODES[kind])
+
+    def may_some(self, operation: int, kind: int) -> bool:
+        """Whether there is any resource of that kind to which the client may do it."""
+        authorizer = self.broker.authorizer
+        return authorizer is None or authorizer.allows_some(
+            self.connection.principal, self.connection.client_host[1:], operation, kind
+        )
+
+    def operations(self, kind: int, name: str) -> int:
+        """What the client may do to a resource: a bit for each of Kafka's operations, by its number."""
+        return sum(1 << operation for operation in OPERATIONS[kind] if self.may(operation, kind, name))
+
 
 class Handler(msgspec.Struct, frozen=True):
     """One API as it is served. `advertised_from` differs from `min_version` for Produce only (KAFKA-18659)."""
@@ -68,6 +103,8 @@ class Handler(msgspec.Struct, frozen=True):
     failure: Callable[[Any, int], dict[str, Any]] | None
     decode: Callable[[int, bytearray, int], Any] | None
 
+
+log = get_logger()
 
 _registered: dict[int, Handler] = {}
 

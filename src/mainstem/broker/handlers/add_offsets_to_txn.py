@@ -10,6 +10,7 @@ do not need it, since TxnOffsetCommit 5 adds the partition.
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import GROUP, READ, TRANSACTIONAL_ID, WRITE
 from mainstem.broker.transactions import Producer
 from mainstem.broker.transactions.errors import ProducerFenced
 from mainstem.wire.errors import Code, RequestError
@@ -17,6 +18,8 @@ from mainstem.wire.errors import Code, RequestError
 
 @handler(25, 0, 4)
 async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id)
+    ctx.check(READ, GROUP, request.group_id)
     partition = ctx.broker.groups.partition_for(request.group_id)
     producer = Producer(request.producer_id, request.producer_epoch)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mainstem.broker.answers import by_topic, partition_exists
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
 from mainstem.broker.transactions import Producer
 from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code, RequestError
@@ -25,15 +26,14 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
 
 @handler(24, 0, 3, failure=_failure)
 async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    ctx.check(WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
     partitions = _partitions(request)
-    missing = {each for each in partitions if not partition_exists(ctx.broker.topics, each)}
-    if missing:
-        return _answer(
-            {
-                each: Code.unknown_topic_or_partition if each in missing else Code.operation_not_attempted
-                for each in partitions
-            }
-        )
+    hidden = {each for each in partitions if not ctx.may(WRITE, TOPIC, each.topic)}
+    missing = {each for each in partitions if not partition_exists(ctx.broker.topics, each)} - hidden
+    if missing or hidden:
+        codes = dict.fromkeys(partitions, Code.operation_not_attempted)
+        codes |= dict.fromkeys(missing, Code.unknown_topic_or_partition)
+        return _answer(codes | dict.fromkeys(hidden, Code.topic_authorization_failed))
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     try:
         await ctx.broker.transactions.add_partitions(

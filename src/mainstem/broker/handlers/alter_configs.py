@@ -9,6 +9,8 @@ from typing import Any
 from mainstem.broker import configs
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.handlers.create_topics import read_configs
+from mainstem.broker.handlers.describe_configs import check_configs
+from mainstem.broker.security.acls import ALTER_CONFIGS
 from mainstem.core import MainstemError
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code, RequestError, code_of
@@ -31,6 +33,7 @@ async def _alter(
 ) -> dict[str, Any]:
     which = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
+        check_configs(ctx, ALTER_CONFIGS, asked.resource_type, asked.resource_name)
         _check_is_topic(asked.resource_type)
         topic = ctx.broker.topics.by_name(asked.resource_name)
         if validate_only:

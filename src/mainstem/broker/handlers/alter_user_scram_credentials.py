@@ -8,12 +8,14 @@ from collections import Counter
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import ALTER, CLUSTER, THE_CLUSTER
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
 @handler(51, 0, 0, failure=lambda request, code: {"results": [_result(name, code) for name in _users(request)]})
 async def alter_user_scram_credentials(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    ctx.check(ALTER, CLUSTER, THE_CLUSTER)
     credentials = ctx.broker.credentials
     changes = [*request.deletions, *request.upsertions]
     times = Counter((each.name, each.mechanism) for each in changes)

@@ -7,6 +7,7 @@ An internal topic refuses: by the count of its partitions a coordinator finds a 
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import ALTER, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
@@ -19,6 +20,7 @@ async def create_partitions(request: Any, ctx: RequestContext) -> dict[str, Any]
 async def _grow(ctx: RequestContext, asked: Any, *, validate_only: bool) -> dict[str, Any]:
     topics, node = ctx.broker.topics, ctx.broker.config.node_id
     try:
+        ctx.check(ALTER, TOPIC, asked.name)
         topic = topics.by_name(asked.name)
         topics.check_not_internal(asked.name)
         topics.check_growth(topic, asked.count)

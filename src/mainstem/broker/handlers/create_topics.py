@@ -10,6 +10,7 @@ from typing import Any
 
 from mainstem.broker.configs import describe_topic_configs
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import CLUSTER, CREATE, DESCRIBE_CONFIGS, THE_CLUSTER, TOPIC
 from mainstem.core import MainstemError
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code, RequestError, code_of
@@ -23,10 +24,21 @@ async def create_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
         try:
             if times[name] > 1:
                 raise RequestError(Code.invalid_request, f"topic {name!r} is asked for {times[name]} times")
+            check_create(ctx, name)
             answers.append(await _create(asked, ctx, validate_only=request.validate_only))
         except MainstemError as error:
             answers.append(_refused(name, code_of(error), str(error)))
     return {"topics": answers}
+
+
+def check_create(ctx: RequestContext, name: str) -> None:
+    """Refuse who may create neither all topics nor this one.
+
+    Raises:
+        NotAllowed: told of the topic.
+    """
+    if not ctx.may(CREATE, CLUSTER, THE_CLUSTER):
+        ctx.check(CREATE, TOPIC, name)
 
 
 def _refused(name: str, code: int, message: str | None) -> dict[str, Any]:
@@ -42,6 +54,9 @@ async def _create(asked: Any, ctx: RequestContext, *, validate_only: bool) -> di
         topic_id = None
     else:
         topic_id = (await topics.create(asked.name, count, config)).topic_id
+    if not ctx.may(DESCRIBE_CONFIGS, TOPIC, asked.name):
+        hidden = {"topic_config_error_code": Code.topic_authorization_failed}
+        return {"name": asked.name, "topic_id": topic_id, "num_partitions": -1, "replication_factor": -1, **hidden}
     return {
         "name": asked.name,
         "topic_id": topic_id,

@@ -6,9 +6,9 @@ NON_EMPTY_GROUP, one that is not there GROUP_ID_NOT_FOUND.
 
 from typing import Any
 
-from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.wire.errors import Code
+from mainstem.broker.security.acls import DELETE, GROUP
+from mainstem.wire.errors import Code, RequestError
 
 
 @handler(42, 0, 2)
@@ -17,8 +17,9 @@ async def delete_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     for group_id in request.groups_names:
         code = Code.none
         try:
+            ctx.check(DELETE, GROUP, group_id)
             await ctx.broker.groups.delete_group(group_id)
-        except GroupError as error:
+        except RequestError as error:
             code = error.code
         results.append({"group_id": group_id, "error_code": code})
     return {"results": results}

@@ -7,6 +7,7 @@ not also deleted refuses it, and so does an internal one.
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import DELETE, TOPIC
 from mainstem.core import MainstemError
 from mainstem.log import housekeeping
 from mainstem.wire.errors import Code, RequestError, code_of
@@ -24,6 +25,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> dict[str, Any]:
 
 async def _delete(ctx: RequestContext, name: str, asked: Any) -> dict[str, Any]:
     try:
+        ctx.check(DELETE, TOPIC, name)
         partition_log = ctx.broker.topics.partition(name, asked.partition_index)
         ctx.broker.topics.check_not_internal(name)
         if not partition_log.config.deletes:

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import DELETE, DESCRIBE, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
@@ -30,7 +31,12 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: Any, times: i
             raise RequestError(Code.invalid_request, f"topic {name or topic_id!r} is asked for {times} times")
         if (name is None) == (topic_id is None):
             raise RequestError(Code.invalid_request, "name a topic by its name or by its id")
+        if name is not None:
+            ctx.check(DESCRIBE, TOPIC, name)
         topic = topics.by_name(name) if name is not None else topics.by_id(topic_id)
+        ctx.check(DESCRIBE, TOPIC, topic.name)
+        name = topic.name
+        ctx.check(DELETE, TOPIC, name)
         topics.check_not_internal(topic.name)
         await topics.delete(topic)
         await ctx.broker.groups.forget_topic(topic.name)  # a new topic of that name starts without offsets

@@ -6,7 +6,7 @@ Behaviour: the one node. 1: only brokers can be asked for, there are no controll
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.metadata import CLUSTER_OPERATIONS, NOT_ASKED, describe_node
+from mainstem.broker.metadata import cluster_operations, describe_node
 from mainstem.wire.errors import Code, RequestError
 
 _BROKERS = 1
@@ -21,7 +21,5 @@ def describe_cluster(request: Any, ctx: RequestContext) -> dict[str, Any]:
         "cluster_id": ctx.broker.topics.cluster_id,
         "controller_id": node["node_id"],
         "brokers": [{"broker_id": node["node_id"], "host": node["host"], "port": node["port"]}],
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
-        if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations(ctx, asked=request.include_cluster_authorized_operations),
     }

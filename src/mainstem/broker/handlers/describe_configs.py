@@ -9,6 +9,7 @@ from typing import Any
 
 from mainstem.broker import configs
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import CLUSTER, DESCRIBE_CONFIGS, GROUP, THE_CLUSTER, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
@@ -19,9 +20,24 @@ def describe_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return {"results": [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in asked.values()]}
 
 
+def check_configs(ctx: RequestContext, operation: int, kind: int, name: str) -> None:
+    """Refuse who may not see, or change, settings; those of all but topics and groups are the cluster's.
+
+    Raises:
+        NotAllowed: told of the kind of resource.
+    """
+    if kind == configs.TOPIC:
+        ctx.check(operation, TOPIC, name)
+    elif kind == configs.GROUP:
+        ctx.check(operation, GROUP, name)
+    else:
+        ctx.check(operation, CLUSTER, THE_CLUSTER)
+
+
 def _describe(ctx: RequestContext, asked: Any, *, with_synonyms: bool) -> dict[str, Any]:
     which = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
+        check_configs(ctx, DESCRIBE_CONFIGS, asked.resource_type, asked.resource_name)
         entries = _entries(ctx, asked.resource_type, asked.resource_name)
     except MainstemError as error:
         return {**which, "error_code": code_of(error), "error_message": str(error)}

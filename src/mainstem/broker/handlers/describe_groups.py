@@ -11,23 +11,23 @@ from typing import Any, Final
 
 from mainstem.broker.groups.group import STABLE, Group, Member
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import DESCRIBE, GROUP
 from mainstem.wire.errors import Code
 
 _NOT_ASKED: Final = -(2**31)
-# Read, delete, describe, describe configs, alter configs: the bits are the numbers of Kafka's AclOperation.
-_EVERYTHING: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 @handler(15, 0, 6)
 def describe_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    operations = _EVERYTHING if getattr(request, "include_authorized_operations", False) else _NOT_ASKED
-    groups = ctx.broker.groups.groups
-    return {
-        "groups": [
-            _described(group_id, groups.get(group_id), ctx.version, operations)
-            for group_id in dict.fromkeys(request.groups)
-        ]
-    }
+    groups, asked = ctx.broker.groups.groups, getattr(request, "include_authorized_operations", False)
+    answers = []
+    for group_id in dict.fromkeys(request.groups):
+        if ctx.may(DESCRIBE, GROUP, group_id):
+            operations = ctx.operations(GROUP, group_id) if asked else _NOT_ASKED
+            answers.append(_described(group_id, groups.get(group_id), ctx.version, operations))
+        else:
+            answers.append({"group_id": group_id, "error_code": Code.group_authorization_failed})
+    return {"groups": answers}
 
 
 def _described(group_id: str, group: Group | None, version: int, operations: int) -> dict[str, Any]:

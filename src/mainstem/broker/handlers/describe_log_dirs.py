@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import CLUSTER, DESCRIBE, THE_CLUSTER
 from mainstem.broker.topics import Topic
 from mainstem.wire.errors import Code
 
 
 @handler(35, 1, 5, failure=lambda _request, code: {"results": [{"error_code": code}]})
 def describe_log_dirs(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    if not ctx.may(DESCRIBE, CLUSTER, THE_CLUSTER):
+        return {"error_code": Code.cluster_authorization_failed, "results": []}
     directory = ctx.broker.log
     volume = os.statvfs(directory.path)
     topics = []

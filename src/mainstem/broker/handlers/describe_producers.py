@@ -8,6 +8,7 @@ from typing import Any
 
 from mainstem.broker.errors import UnknownTopicOrPartition
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import READ, TOPIC
 from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code
 
@@ -29,6 +30,8 @@ def describe_producers(request: Any, ctx: RequestContext) -> dict[str, Any]:
 
 
 def _partition(partition: TopicPartition, ctx: RequestContext) -> dict[str, Any]:
+    if not ctx.may(READ, TOPIC, partition.topic):
+        return {"partition_index": partition.partition, "error_code": Code.topic_authorization_failed}
     try:
         log = ctx.broker.partition(partition)
     except UnknownTopicOrPartition as error:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from mainstem.broker.errors import InvalidTopicName
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.metadata import describe_topic
+from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.wire.errors import Code, RequestError
 
 _MOST_PARTITIONS: Final = 2_000
@@ -19,7 +20,9 @@ def describe_topic_partitions(request: Any, ctx: RequestContext) -> dict[str, An
     if request.response_partition_limit <= 0:
         raise RequestError(Code.invalid_request, "response_partition_limit must be positive")
     limit = min(request.response_partition_limit, _MOST_PARTITIONS)
-    names = {each.name for each in request.topics} or {each.name for each in ctx.broker.topics}
+    names = {each.name for each in request.topics}
+    if not names:
+        names = {each.name for each in ctx.broker.topics if ctx.may(DESCRIBE, TOPIC, each.name)}
     first_name, first_partition = "", 0
     if request.cursor is not None:
         first_name, first_partition = request.cursor.topic_name, request.cursor.partition_index
@@ -39,9 +42,11 @@ def describe_topic_partitions(request: Any, ctx: RequestContext) -> dict[str, An
 
 
 def _describe(ctx: RequestContext, name: str) -> dict[str, Any]:
+    if not ctx.may(DESCRIBE, TOPIC, name):
+        return {"error_code": Code.topic_authorization_failed, "name": name}
     topic = ctx.broker.topics.get(name)
     if topic is not None:
-        described = describe_topic(ctx.broker, topic, with_operations=True)
+        described = describe_topic(ctx, topic, with_operations=True)
         described["partitions"] = [
             {**each, "eligible_leader_replicas": [], "last_known_elr": []} for each in described["partitions"]
         ]

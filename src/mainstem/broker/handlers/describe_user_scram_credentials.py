@@ -8,11 +8,13 @@ from collections import Counter
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import CLUSTER, DESCRIBE, THE_CLUSTER
 from mainstem.wire.errors import Code
 
 
 @handler(50, 0, 0)
 def describe_user_scram_credentials(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    ctx.check(DESCRIBE, CLUSTER, THE_CLUSTER)
     users = ctx.broker.credentials.described()
     times = Counter(each.name for each in request.users or ()) or dict.fromkeys(users, 1)
     return {"results": [_described(user, users.get(user), count) for user, count in times.items()]}

@@ -10,6 +10,7 @@ epoch, or a new producer id when the epochs are used up.
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import TRANSACTIONAL_ID, WRITE
 from mainstem.broker.transactions import Producer
 from mainstem.broker.transactions.errors import ProducerFenced
 from mainstem.wire.errors import Code, RequestError
@@ -17,6 +18,7 @@ from mainstem.wire.errors import Code, RequestError
 
 @handler(26, 0, 5)
 async def end_txn(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id)
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
         after = await ctx.broker.transactions.end(

@@ -25,6 +25,7 @@ from mainstem.broker.fetch_sessions import (
 )
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.leadership import check_leader_epoch
+from mainstem.broker.security.acls import READ, TOPIC
 from mainstem.core import MainstemError
 from mainstem.log import PartitionLog, StorageError
 from mainstem.wire import fetch as wire
@@ -204,9 +205,10 @@ class _Fetch:
 
     def _find(self, wanted: FetchPartition) -> PartitionLog:
         topics = self._ctx.broker.topics
-        if isinstance(wanted.topic, str):
-            return topics.partition(wanted.topic, wanted.index)
-        return topics.partition(topics.by_id(wanted.topic).name, wanted.index)
+        name = wanted.topic if isinstance(wanted.topic, str) else topics.by_id(wanted.topic).name
+        if self._ctx.broker.authorizer is not None:
+            self._ctx.check(READ, TOPIC, name)
+        return topics.partition(name, wanted.index)
 
     def _nothing(
         self, wanted: FetchPartition, partition_log: PartitionLog, diverging: tuple[int, int] | None

@@ -13,6 +13,7 @@ from typing import Any
 
 from mainstem.broker.answers import milliseconds
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import CLUSTER, IDEMPOTENT_WRITE, THE_CLUSTER, TOPIC, TRANSACTIONAL_ID, WRITE
 from mainstem.broker.transactions import Producer
 from mainstem.broker.transactions.errors import ProducerFenced
 from mainstem.wire.errors import Code, RequestError
@@ -21,6 +22,10 @@ from mainstem.wire.errors import Code, RequestError
 @handler(22, 0, 5, failure=lambda _, code: {"error_code": code, "producer_id": -1, "producer_epoch": -1})
 async def init_producer_id(request: Any, ctx: RequestContext) -> dict[str, Any]:
     transactions = ctx.broker.transactions
+    if request.transactional_id is not None:
+        ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id)
+    elif not ctx.may_some(WRITE, TOPIC):
+        ctx.check(IDEMPOTENT_WRITE, CLUSTER, THE_CLUSTER)
     expected = _expected(request)
     if request.transactional_id is None:
         return _fields(Producer(await transactions.new_producer_id(), 0))

@@ -14,6 +14,7 @@ from typing import Any
 from mainstem.broker.answers import milliseconds, then
 from mainstem.broker.groups.group import JoinAnswer, JoinRequest, Protocol
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import GROUP, READ
 from mainstem.core.logging import get_logger
 
 log = get_logger()
@@ -21,6 +22,7 @@ log = get_logger()
 
 @handler(11, 0, 9)
 def join_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]]":
+    ctx.check(READ, GROUP, request.group_id)
     session_timeout_ms = milliseconds(request.session_timeout)
     rebalance_timeout_ms = milliseconds(request.rebalance_timeout) if ctx.version >= 1 else session_timeout_ms
     reason = getattr(request, "reason", None)

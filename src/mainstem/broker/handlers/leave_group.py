@@ -12,6 +12,7 @@ from typing import Any
 from mainstem.broker.answers import then
 from mainstem.broker.groups.errors import UnknownMember
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import GROUP, READ
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import Code
 
@@ -20,6 +21,7 @@ log = get_logger()
 
 @handler(13, 0, 5)
 def leave_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
+    ctx.check(READ, GROUP, request.group_id)
     if ctx.version < 3:
         left = ctx.broker.groups.leave(request.group_id, [(request.member_id, None)])
         return then(left, lambda codes: {"error_code": codes[0]})

@@ -8,6 +8,7 @@ Behaviour: every group, also those that only commit offsets (their protocol type
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import CLUSTER, DESCRIBE, GROUP, THE_CLUSTER
 from mainstem.wire.errors import Code
 
 
@@ -15,6 +16,7 @@ from mainstem.wire.errors import Code
 def list_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
+    everything = ctx.may(DESCRIBE, CLUSTER, THE_CLUSTER)
     return {
         "error_code": Code.none,
         "groups": [
@@ -25,6 +27,8 @@ def list_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
                 "group_type": "classic",
             }
             for group in ctx.broker.groups.groups.values()
-            if (not states or group.state.value.lower() in states) and (not types or "classic" in types)
+            if (everything or ctx.may(DESCRIBE, GROUP, group.group_id))
+            and (not states or group.state.value.lower() in states)
+            and (not types or "classic" in types)
         ],
     }

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.leadership import check_leader_epoch
+from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.core import MainstemError
 from mainstem.log import PartitionLog
 from mainstem.wire.errors import Code, RequestError, code_of
@@ -48,6 +49,7 @@ def _all_failed(request: Any, code: int) -> list[dict[str, Any]]:
 
 async def _look_up(ctx: RequestContext, name: str, asked: Any, *, committed: bool) -> dict[str, Any]:
     try:
+        ctx.check(DESCRIBE, TOPIC, name)
         partition_log = ctx.broker.topics.partition(name, asked.partition_index)
         check_leader_epoch(partition_log, getattr(asked, "current_leader_epoch", -1))
         if partition_log.error is not None:

@@ -11,6 +11,7 @@ import asyncio
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import DESCRIBE, TRANSACTIONAL_ID
 from mainstem.broker.transactions.transaction import DEAD, IDLE, Transaction, TransactionState
 from mainstem.wire.errors import Code, RequestError
 
@@ -29,6 +30,7 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
         return duration < 0 or (each.state not in IDLE and now - each.started_ms > duration)
 
     found = [each for each in ctx.broker.transactions.all_transactions() if passes(each)]
+    found = [each for each in found if ctx.may(DESCRIBE, TRANSACTIONAL_ID, each.transactional_id)]
     if pattern := getattr(request, "transactional_id_pattern", None):
         found = await asyncio.to_thread(_matching, pattern, found)
     return {

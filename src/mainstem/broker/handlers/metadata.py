@@ -13,7 +13,9 @@ from typing import Any
 
 from mainstem.broker.errors import InvalidTopicName, TopicAlreadyExists
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.metadata import CLUSTER_OPERATIONS, NOT_ASKED, describe_node, describe_topic
+from mainstem.broker.handlers.create_topics import check_create
+from mainstem.broker.metadata import cluster_operations, describe_node, describe_topic
+from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, code_of
 
@@ -23,7 +25,8 @@ COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state")
 @handler(3, 0, 13, failure=lambda _request, _code: {"topics": [], "brokers": []})
 def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
     if request.topics is None or (ctx.version == 0 and not request.topics):
-        return _answer(request, ctx, [_describe(request, ctx, each.name, None) for each in ctx.broker.topics])
+        shown = [each.name for each in ctx.broker.topics if ctx.may(DESCRIBE, TOPIC, each.name)]
+        return _answer(request, ctx, [_describe(request, ctx, name, None) for name in shown])
     asked = list({getattr(each, "topic_id", None) or each.name: each for each in request.topics}.values())
     missing = [each.name for each in asked if _may_create(request, ctx, each)]
     if missing:
@@ -43,13 +46,14 @@ def _may_create(request: Any, ctx: RequestContext, asked: Any) -> bool:
     name = asked.name
     if not allowed or not name or name in _STATE or name.startswith("__mainstem."):
         return False
-    return ctx.broker.topics.get(name) is None
+    return ctx.broker.topics.get(name) is None and ctx.may(DESCRIBE, TOPIC, name)
 
 
 async def _create_and_answer(request: Any, ctx: RequestContext, asked: list[Any], missing: list[str]) -> dict[str, Any]:
     failed: dict[str, Code] = {}
     for name in missing:
         try:
+            check_create(ctx, name)
             await ctx.broker.topics.create(name, ctx.broker.config.num_partitions, {})
         except TopicAlreadyExists:  # another request was faster
             continue
@@ -71,14 +75,18 @@ def _describe(request: Any, ctx: RequestContext, name: str | None, topic_id: Any
     topics = ctx.broker.topics
     if topic_id is not None:
         topic = topics.get_by_id(topic_id)
+        if topic is not None and not ctx.may(DESCRIBE, TOPIC, topic.name):  # the name stays hidden
+            return {"error_code": Code.topic_authorization_failed, "name": None, "topic_id": topic_id}
         if topic is None:
             return {"error_code": Code.unknown_topic_id, "name": None, "topic_id": topic_id}
     else:
+        if not ctx.may(DESCRIBE, TOPIC, name or ""):
+            return {"error_code": Code.topic_authorization_failed, "name": name or ""}
         topic = topics.get(name or "")
         if topic is None:
             return {"error_code": _why_missing(ctx, name or ""), "name": name or ""}
     with_operations = getattr(request, "include_topic_authorized_operations", False)
-    return describe_topic(ctx.broker, topic, with_operations=with_operations)
+    return describe_topic(ctx, topic, with_operations=with_operations)
 
 
 def _why_missing(ctx: RequestContext, name: str) -> Code:
@@ -97,5 +105,5 @@ def _answer(request: Any, ctx: RequestContext, topics: list[dict[str, Any]]) -> 
         "cluster_id": ctx.broker.topics.cluster_id,
         "controller_id": node,
         "topics": topics,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations(ctx, asked=with_operations),
     }

@@ -15,12 +15,15 @@ from mainstem.broker.answers import milliseconds, partition_exists
 from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import GROUP, READ, TOPIC
 from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code, code_of
 
 
 def check_offset(ctx: RequestContext, partition: TopicPartition, asked: Any) -> Code:
     """Whether an offset may be committed, as far as the partition and the metadata go."""
+    if not ctx.may(READ, TOPIC, partition.topic):
+        return Code.topic_authorization_failed
     if not partition_exists(ctx.broker.topics, partition):
         return Code.unknown_topic_or_partition
     if len(asked.committed_metadata or "") > ctx.broker.config.offset_metadata_max_bytes:
@@ -34,14 +37,24 @@ def offset_value(asked: Any, now_ms: int, expires_ms: int = -1) -> OffsetValue:
     return OffsetValue(asked.committed_offset, leader_epoch, asked.committed_metadata or "", now_ms, expires_ms)
 
 
+def _failure(request: Any, code: int) -> dict[str, Any]:
+    topics = []
+    for topic in request.topics:
+        partitions = [{"partition_index": each.partition_index, "error_code": code} for each in topic.partitions]
+        identity = {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {"name": topic.name}
+        topics.append(identity | {"partitions": partitions})
+    return {"topics": topics}
+
+
 def commit_code(error: BaseException) -> Code:
     """The code of an error; of a commit that is too large, the one that clients expect there."""
     code = code_of(error)
     return Code.invalid_commit_offset_size if code is Code.message_too_large else code
 
 
-@handler(8, 2, 10)
+@handler(8, 2, 10, failure=_failure)
 def offset_commit(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
+    ctx.check(READ, GROUP, request.group_id)
     now = ctx.broker.clock.now_ms()
     retention_ms = milliseconds(request.retention_time) if ctx.version <= 4 else -1
     expires_ms = now + retention_ms if retention_ms >= 0 else -1

@@ -8,6 +8,7 @@ from typing import Any
 
 from mainstem.broker.answers import by_topic, partition_exists
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import DELETE, GROUP, READ, TOPIC
 from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code
 
@@ -15,8 +16,11 @@ from mainstem.wire.errors import Code
 @handler(47, 0, 0)
 async def offset_delete(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-    known = [partition for partition in asked if partition_exists(ctx.broker.topics, partition)]
+    ctx.check(DELETE, GROUP, request.group_id)
+    hidden = {partition for partition in asked if not ctx.may(READ, TOPIC, partition.topic)}
+    known = [each for each in asked if each not in hidden and partition_exists(ctx.broker.topics, each)]
     codes = await ctx.broker.groups.delete_offsets(request.group_id, known)
+    codes |= dict.fromkeys(hidden, Code.topic_authorization_failed)
     answers = [(partition, codes.get(partition, Code.unknown_topic_or_partition)) for partition in asked]
     return {
         "error_code": Code.none,

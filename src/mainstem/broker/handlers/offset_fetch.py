@@ -13,19 +13,32 @@ from typing import Any
 
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import DESCRIBE, GROUP, TOPIC
 from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code
 
 
-@handler(9, 1, 10)
+def _failure(request: Any, code: int) -> dict[str, Any]:
+    """Before version 2 there is no code but that of a partition."""
+    topics = [
+        {"name": topic.name, "partitions": [_partition(number, None, Code(code)) for number in topic.partition_indexes]}
+        for topic in getattr(request, "topics", None) or ()
+    ]
+    return {"error_code": code, "topics": topics}
+
+
+@handler(9, 1, 10, failure=_failure)
 def offset_fetch(request: Any, ctx: RequestContext) -> dict[str, Any]:
     stable = getattr(request, "require_stable", False)
     if ctx.version >= 8:
         return {"groups": [_group(group, ctx, stable) for group in request.groups]}
+    ctx.check(DESCRIBE, GROUP, request.group_id)
     return {"error_code": Code.none, "topics": _topics(request, ctx, stable)}
 
 
 def _group(request: Any, ctx: RequestContext, stable: bool) -> dict[str, Any]:
+    if not ctx.may(DESCRIBE, GROUP, request.group_id):
+        return {"group_id": request.group_id, "error_code": Code.group_authorization_failed}
     return {"group_id": request.group_id, "error_code": Code.none, "topics": _topics(request, ctx, stable)}
 
 
@@ -37,6 +50,7 @@ def _topics(request: Any, ctx: RequestContext, stable: bool) -> list[dict[str, A
         return [
             _topic(request.group_id, name, numbers, ctx, stable)
             for name, numbers in everything.items()
+            if ctx.may(DESCRIBE, TOPIC, name)
             if ctx.version < 10 or ctx.broker.topics.get(name) is not None
         ]
     answers = []
@@ -56,9 +70,12 @@ def _topics(request: Any, ctx: RequestContext, stable: bool) -> list[dict[str, A
 def _topic(group_id: str, name: str, numbers: Iterable[int], ctx: RequestContext, stable: bool) -> dict[str, Any]:
     offsets = ctx.broker.groups.offsets
     partitions = []
+    hidden = not ctx.may(DESCRIBE, TOPIC, name)
     for number in numbers:
         partition = TopicPartition(name, number)
-        if stable and offsets.is_unstable(group_id, partition):
+        if hidden:
+            partitions.append(_partition(number, None, Code.topic_authorization_failed))
+        elif stable and offsets.is_unstable(group_id, partition):
             partitions.append(_partition(number, None, Code.unstable_offset_commit))
         else:
             partitions.append(_partition(number, offsets.get(group_id, partition), Code.none))

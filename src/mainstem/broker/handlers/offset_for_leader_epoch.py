@@ -8,6 +8,7 @@ from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.leadership import check_leader_epoch
+from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import code_of
 
@@ -24,6 +25,7 @@ def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> dict[str, Any]
 
 def _end_of_epoch(ctx: RequestContext, name: str, asked: Any) -> dict[str, Any]:
     try:
+        ctx.check(DESCRIBE, TOPIC, name)
         partition_log = ctx.broker.topics.partition(name, asked.partition)
         check_leader_epoch(partition_log, asked.current_leader_epoch)
         epoch, end_offset = partition_log.end_offset_for_epoch(asked.leader_epoch)

@@ -20,11 +20,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.topics import Topics
+from mainstem.broker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
 from mainstem.core import MainstemError
 from mainstem.log import AppendResult, PartitionLog, RefusedBatch
 from mainstem.records import BatchHeader, Span, iter_spans
-from mainstem.records.batch import COMPRESSION_MASK, LOW_ATTRIBUTES
+from mainstem.records.batch import COMPRESSION_MASK, LOW_ATTRIBUTES, TRANSACTIONAL
 from mainstem.records.compression import ZSTD
 from mainstem.wire import produce as wire
 from mainstem.wire.errors import Code, RequestError, code_of
@@ -81,6 +81,8 @@ def _failure(request: ProduceRequest, code: int) -> dict[str, Any]:
 def produce(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any] | Coroutine[Any, Any, Any]":
     if request.acks not in _ACKS:
         raise RequestError(Code.invalid_required_acks, f"acks {request.acks}, expected -1, 0 or 1")
+    if request.transactional_id is not None:
+        _check_transaction(request, ctx)
     if len(request.topics) == 1 and len(request.topics[0].partitions) == 1 and request.transactional_id is None:
         answer = _produce_one(request, ctx)
         if answer is not None:
@@ -89,6 +91,15 @@ def produce(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any
     if appends.start():
         return appends.answer
     return appends.finish()
+
+
+def _check_transaction(request: ProduceRequest, ctx: RequestContext) -> None:
+    if not ctx.may(WRITE, TRANSACTIONAL_ID, request.transactional_id or "") and any(
+        each.records is not None and any(_is_transactional(each.records, span) for span in iter_spans(each.records))
+        for topic in request.topics
+        for each in topic.partitions
+    ):
+        ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id or "")
 
 
 def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any] | None":
@@ -114,7 +125,7 @@ def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Futur
         finish()
 
     try:
-        partition_log = _find(topic, sent.index, ctx.broker.topics)
+        partition_log = _find(topic, sent.index, ctx)
         records = _checked(sent.records, ctx.version)
         if partition_log.takes_long(records):
             return None
@@ -148,7 +159,7 @@ class _Produce:
             self._results.append((topic, results))
             for each, result in zip(topic.partitions, results, strict=True):
                 try:
-                    partition_log = _find(topic, each.index, self._broker.topics)
+                    partition_log = _find(topic, each.index, self._ctx)
                     self._todo.append(_Append(partition_log, _checked(each.records, self._ctx.version), result))
                 except MainstemError as error:
                     _refuse(result, error, self._ctx.version)
@@ -257,7 +268,12 @@ def _refuse(result: PartitionResult, error: BaseException, version: int) -> None
         result.records = error.records
 
 
-def _find(topic: TopicRecords, index: int, topics: Topics) -> PartitionLog:
+def _find(topic: TopicRecords, index: int, ctx: RequestContext) -> PartitionLog:
+    topics = ctx.broker.topics
+    if ctx.broker.authorizer is not None:
+        name = topics.name_of(topic.topic_id) if topic.topic_id else topic.name
+        if name is not None:
+            ctx.check(WRITE, TOPIC, name)
     log = topics.partition_by_id(topic.topic_id, index) if topic.topic_id else topics.partition(topic.name, index)
     topics.check_not_internal(log.topic_partition.topic)
     return log
@@ -271,6 +287,10 @@ def _checked(records: memoryview | None, version: int) -> memoryview:
             Code.unsupported_compression_type, f"zstd takes version {_FIRST_WITH_ZSTD} of Produce, found {version}"
         )
     return records
+
+
+def _is_transactional(records: memoryview, span: Span) -> bool:
+    return bool(records[span.position + LOW_ATTRIBUTES] & TRANSACTIONAL)
 
 
 def _is_zstd(records: memoryview, span: Span) -> bool:

@@ -11,11 +11,13 @@ from typing import Any
 from mainstem.broker.answers import then
 from mainstem.broker.groups.group import SyncAnswer, SyncRequest
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import GROUP, READ
 from mainstem.wire.errors import Code
 
 
 @handler(14, 0, 5)
 def sync_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
+    ctx.check(READ, GROUP, request.group_id)
     protocol_type, protocol = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)
     if ctx.version >= 5 and (protocol_type is None or protocol is None):
         return {"error_code": Code.inconsistent_group_protocol}

@@ -14,6 +14,7 @@ from mainstem.broker.answers import by_topic
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.handlers.offset_commit import check_offset, commit_code, offset_value
+from mainstem.broker.security.acls import GROUP, READ, TRANSACTIONAL_ID, WRITE
 from mainstem.core import MainstemError, TopicPartition
 from mainstem.wire.errors import Code
 
@@ -30,6 +31,8 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
 
 @handler(28, 0, 5, failure=_failure)
 async def txn_offset_commit(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id)
+    ctx.check(READ, GROUP, request.group_id)
     now = ctx.broker.clock.now_ms()
     codes: dict[TopicPartition, Code] = {}
     offsets: dict[TopicPartition, OffsetValue] = {}

@@ -1,0 +1,173 @@
+"""Who has no rights learns nothing and changes nothing, on our log as on Apache Kafka with its StandardAuthorizer.
+
+Every API that the log serves is asked about things of somebody else's; an API without a request here fails the test.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+import mainstem
+from mainstem.broker.config import BrokerConfig, ListenerConfig
+from mainstem.broker.handlers import load_handlers
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.ports import free_port
+from tests.support.raw import RawClient, codes_of
+from tests.support.rights import REQUESTS, WITHOUT_RIGHTS, Secrets, make_secrets, state
+
+
+class Secured(msgspec.Struct, frozen=True):
+    """A log with an authorizer: the address of those who may do everything, and that of users."""
+
+    name: str
+    admin: str
+    users: str
+
+    def as_user(self, user: str) -> RawClient:
+        client = RawClient(self.users)
+        client.call(17, 1, mechanism="PLAIN")
+        assert client.call(36, 1, auth_bytes=f"\0{user}\0{user}-secret".encode()).error_code == 0
+        return client
+
+
+@pytest.fixture(scope="module", params=["mainstem", pytest.param("kafka", marks=pytest.mark.kafka)])
+def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_log(request.param, tmp_path_factory) as found:
+        yield found
+
+
+def secured_log(name: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return _kafka(tmp_path_factory) if name == "kafka" else _ours()
+
+
+@contextmanager
+def _ours() -> Iterator[Secured]:
+    port = free_port()
+    users = {user: f"{user}-secret" for user in ("mallory", "alice")}
+    config = BrokerConfig(
+        port=0,
+        listeners={"users": ListenerConfig(port=port, protocol="SASL_PLAINTEXT", sasl_enabled_mechanisms=("PLAIN",))},
+        users=users,
+        authorizer_enable=True,
+        super_users=("User:ANONYMOUS",),
+    )
+    with mainstem.embedded(broker=config) as log:
+        yield Secured("mainstem", log.bootstrap, f"127.0.0.1:{port}")
+
+
+@contextmanager
+def _kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    port = free_port()
+    cluster = KafkaCluster(1, tmp_path_factory.mktemp("rights"), heap_mb=320)
+    (plain,) = cluster.ports.values()
+    (controller,) = cluster._controller_ports.values()
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    cluster.overrides |= {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},USERS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},USERS://127.0.0.1:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,USERS:SASL_PLAINTEXT",
+        "listener.name.users.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.users.plain.sasl.jaas.config": f'{module} required user_mallory="mallory-secret" '
+        'user_alice="alice-secret";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with cluster:
+        yield Secured("kafka", cluster.bootstrap, f"127.0.0.1:{port}")
+
+
+@pytest.fixture(scope="module")
+def secrets(secured: Secured) -> Secrets:
+    with RawClient(secured.admin) as admin:
+        return make_secrets(admin)
+
+
+# What one without rights is told: codes, where the answer is not just empty. Kafka's, and ours.
+NOTHING: frozenset[str] = frozenset()
+TOPIC = frozenset({"topic_authorization_failed"})
+GROUP = frozenset({"group_authorization_failed"})
+CLUSTER = frozenset({"cluster_authorization_failed"})
+TRANSACTION = frozenset({"transactional_id_authorization_failed"})
+TOLD = {
+    (0, "a transaction"): TRANSACTION,
+    (3, "all"): NOTHING,
+    (3, "the cluster"): NOTHING,
+    (0, "no batch of the transaction"): TOPIC,
+    (10, "transaction"): TRANSACTION,
+    (16, ""): NOTHING,
+    (22, "transaction"): TRANSACTION,
+    (32, "broker"): CLUSTER,
+    (32, "group"): GROUP,
+    (33, "broker"): CLUSTER,
+    (44, "broker"): CLUSTER,
+    (60, ""): NOTHING,
+    (66, ""): NOTHING,
+    (75, "all"): NOTHING,
+}
+TOLD_BY_API = (
+    dict.fromkeys((0, 1, 2, 3, 19, 20, 21, 23, 32, 33, 37, 44, 61, 75), TOPIC)
+    | dict.fromkeys((8, 9, 10, 11, 12, 13, 14, 15, 42, 47), GROUP)
+    | dict.fromkeys((22, 27, 29, 30, 31, 35, 46, 50, 51), CLUSTER)
+    | dict.fromkeys((24, 25, 26, 28, 65), TRANSACTION)
+)
+
+
+def names(codes: set[Any]) -> frozenset[str]:
+    return frozenset(each.name for each in codes)
+
+
+@pytest.mark.parametrize("request_of", REQUESTS, ids=lambda each: f"{each[0]}-{each[1]} {each[2]}")
+def test_one_without_rights_is_told_nothing_and_does_nothing(
+    secured: Secured, secrets: Secrets, request_of: Any
+) -> None:
+    api_key, version, about, fields = request_of
+    with RawClient(secured.admin) as admin, secured.as_user("mallory") as mallory:
+        before = state(admin, secrets)
+        asked = fields(secrets)
+        answer = mallory.call(api_key, version, **asked)
+        assert names(codes_of(answer)) == TOLD.get((api_key, about), TOLD_BY_API.get(api_key))
+        told, said = str(answer), str(asked)
+        for hidden in (secrets.topic, secrets.group, secrets.transaction, str(secrets.topic_id), "hidden value"):
+            assert hidden in said or hidden not in told
+        if about in ("the cluster", "") and api_key in (3, 60):
+            assert answer.cluster_authorized_operations == 0
+        assert state(admin, secrets) == before
+
+
+@pytest.mark.kafka
+def test_the_answers_are_kafkas_field_by_field(tmp_path_factory: pytest.TempPathFactory) -> None:
+    answers: list[dict[Any, str]] = []
+    for name in ("mainstem", "kafka"):
+        with secured_log(name, tmp_path_factory) as log, RawClient(log.admin) as admin:
+            secrets = make_secrets(admin)
+            answers.append({})
+            for api_key, version, about, fields in REQUESTS:
+                with log.as_user("mallory") as mallory:
+                    answer = str(mallory.call(api_key, version, **fields(secrets)))
+                for field in msgspec.structs.fields(Secrets):
+                    answer = answer.replace(str(getattr(secrets, field.name)), field.name.upper())
+                answers[-1][api_key, version, about] = _without_own(answer)
+    differences = [
+        f"{key}\n  ours   {answers[0][key]}\n  Kafka  {answers[1][key]}"
+        for key in answers[0]
+        if answers[0][key] != answers[1][key]
+    ]
+    assert not differences, "\n".join(differences)
+
+
+def _without_own(answer: str) -> str:
+    """Without what each log says in its own words, or has for itself: messages, its address and id, and that no
+    transaction was aborted, which is an empty list or none to every client.
+    """
+    answer = answer.replace("aborted_transactions=None", "aborted_transactions=()")
+    answer = re.sub(r"error_message=(None|'[^']*'|\"[^\"]*\")", "error_message", answer)
+    return re.sub(r"(port|cluster_id|node_id|broker_id|controller_id)=[^,)]*", r"\1", answer)
+
+
+def test_every_api_that_is_served_is_asked() -> None:
+    """An API that is new here: say in `tests/support/rights.py` what asks it about somebody else's things."""
+    assert set(load_handlers()) - {each[0] for each in REQUESTS} == set(WITHOUT_RIGHTS)
