@@ -13,7 +13,7 @@ Big-endian; a string is an int16 length and UTF-8 (-1: null), bytes an int32 len
                          assignment bytes
 
 Beyond what Kafka stores, a rebalance is: members without a leader are to join again, since one of them has left; where
-none has an assignment, the leader is to bring it. Kafka takes either for a group that is at rest, until its next rebalance.
+none has an assignment, the leader is to bring it. Kafka takes either for a group at rest, until it rebalances.
 
 A null value is a tombstone. Version 3 is written, or version 1 where an old client asked for a retention time, as Kafka
 does; 0 to 4 are read. From version 4 on values are flexible, and Kafka adds only tagged fields, which readers skip
