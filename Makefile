@@ -135,7 +135,7 @@ wheel: $(VENV)/installed
 lock: $(VENV)/pip
 	@[ -x $(VENV)/lock/bin/python ] || $(PY) -m venv $(VENV)/lock
 	@$(VENV)/lock/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/lock.txt
-	$(COMPILE) pyproject.toml --extra gateway --extra postgres --extra spark --extra serve --extra demo --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra gateway --extra postgres --extra spark --extra serve --extra oauth --extra demo --group dev -o requirements/dev.txt
 	$(COMPILE) requirements/build.in --constraint requirements/dev.txt -o requirements/build.txt
 	$(COMPILE) requirements/java.in -o requirements/java.txt
 	$(COMPILE) requirements/node.in -o requirements/node.txt

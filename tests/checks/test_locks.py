@@ -13,7 +13,14 @@ from tests.support.kafka_tools import LOCK as KAFKA_LOCK
 from tests.support.repository import ROOT, pyproject
 
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
-EXTRAS = ("gateway", "postgres", "spark", "serve", "demo")  # what requirements/dev.txt holds, as `make lock` says
+EXTRAS = (
+    "gateway",
+    "postgres",
+    "spark",
+    "serve",
+    "oauth",
+    "demo",
+)  # what requirements/dev.txt holds, as `make lock` says
 _ENTRY = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)(?: ; (.+?))? \\$", re.MULTILINE)
 
 

@@ -125,6 +125,7 @@ EXTRAS = (
     "duckdb",
     "fastavro",
     "httptools",
+    "joserfc",
     "numpy",
     "pandas",
     "psycopg2",

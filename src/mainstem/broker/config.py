@@ -16,7 +16,7 @@ FIRST_LISTENER = "broker"
 L = TypeVar("L", bound="ListenerConfig")
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 _DEFAULT_SASL: tuple[Sasl, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 ClientAuth = Literal["", "none", "requested", "required"]
 
@@ -43,7 +43,7 @@ class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             there is a `client_ca_file`. Who shows one is `User:` and its subject, as in `User:CN=app,O=Example`;
             with SASL a client is who it says there.
         sasl_enabled_mechanisms: how a client says who it is, where the protocol is one with SASL: `PLAIN`,
-            `SCRAM-SHA-256`, `SCRAM-SHA-512`; empty: the two of SCRAM.
+            `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`; empty: the two of SCRAM.
     """
 
     host: str = "127.0.0.1"
@@ -107,6 +107,15 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
             long is cut off.
         connection_failed_authentication_delay_ms: how long who fails to say who it is waits for the answer.
         connections_max_reauth_ms: how long a client of SASL is known; it may say again who it is before. 0: for ever.
+        sasl_oauthbearer_jwks_endpoint_url: where the keys are that sign tokens of `OAUTHBEARER`, a JWKS document: an
+            address or a file.
+        sasl_oauthbearer_jwks_endpoint_refresh_ms: how old keys of an address may become.
+        sasl_oauthbearer_expected_issuer: who a token must be from; empty: anybody who has such a key.
+        sasl_oauthbearer_expected_audience: for whom it must be, at least one of these; empty: anybody.
+        sasl_oauthbearer_sub_claim_name: the claim that says who the client is.
+        sasl_oauthbearer_clock_skew_seconds: how far the clock of who makes tokens may be off.
+        sasl_oauthbearer_unsecured: whether tokens without a signature are taken. For development: anybody may be
+            anyone.
         sasl_server_max_receive_size: most bytes of a request of a client that is not known yet.
         node_id: the number that clients know it by.
         auto_create_topics_enable: whether a client that asks for an unknown topic gets it made.
@@ -147,6 +156,13 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     authentication_timeout_ms: Count = 10_000
     connection_failed_authentication_delay_ms: Amount = 100
     connections_max_reauth_ms: Amount = 0
+    sasl_oauthbearer_jwks_endpoint_url: str = ""
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: Count = 3_600_000
+    sasl_oauthbearer_expected_issuer: str = ""
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = ()
+    sasl_oauthbearer_sub_claim_name: str = "sub"
+    sasl_oauthbearer_clock_skew_seconds: Amount = 30
+    sasl_oauthbearer_unsecured: bool = False
     sasl_server_max_receive_size: Count = 524_288
     node_id: Amount = 1
     auto_create_topics_enable: bool = True
@@ -179,6 +195,11 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     def __post_init__(self) -> None:
         for name, each in self.all_listeners().items():
             check_listener(name, each)
+        if self.bearer and bool(self.sasl_oauthbearer_jwks_endpoint_url) is self.sasl_oauthbearer_unsecured:
+            raise ValueError(
+                "OAUTHBEARER needs sasl_oauthbearer_jwks_endpoint_url, or for development sasl_oauthbearer_unsecured: "
+                f"found {'both' if self.sasl_oauthbearer_unsecured else 'none'}"
+            )
         if self.authorizer_enable and not self.super_users:
             raise ValueError("authorizer_enable needs super_users, found none: nobody could give anybody a right")
         for user in self.super_users:
@@ -200,8 +221,21 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     def __repr__(self) -> str:  # without passwords
         return f"BrokerConfig({', '.join(f'{name}={each!r}' for name, each in self.all_listeners().items())})"
 
+    @property
+    def bearer(self) -> bool:
+        """Whether a listener takes tokens."""
+        return any(
+            each.sasl and "OAUTHBEARER" in each.sasl_enabled_mechanisms for each in self.all_listeners().values()
+        )
+
     def below(self, directory: Path) -> "BrokerConfig":
         """The same with relative file names below `directory`."""
+        keys = self.sasl_oauthbearer_jwks_endpoint_url
+        if keys and "://" not in keys:
+            keys = str(directory / keys)
         listeners = {name: _below(each, directory) for name, each in self.listeners.items()}
         users_file = str(directory / self.users_file) if self.users_file else ""
-        return _below(msgspec.structs.replace(self, listeners=listeners, users_file=users_file), directory)
+        resolved = msgspec.structs.replace(
+            self, listeners=listeners, users_file=users_file, sasl_oauthbearer_jwks_endpoint_url=keys
+        )
+        return _below(resolved, directory)

@@ -104,7 +104,7 @@ class Broker:
                 await listener.bind()
             self.topics = await Topics.load(self.log, self.config, self.clock)
             self.credentials = Credentials(self.topics.facts, self._users)
-            self.mechanisms = mechanisms(self.credentials)
+            self.mechanisms = mechanisms(self.credentials, self.config, self.clock)
             if self.config.authorizer_enable:
                 everyone = self.config.allow_everyone_if_no_acl_found
                 self.authorizer = Authorizer(

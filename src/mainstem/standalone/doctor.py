@@ -21,8 +21,10 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "postgres": ("psycopg2", "fastavro"),
     "spark": ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "fastavro"),
     "serve": ("rocksdict", "tantivy", "duckdb", "pyarrow", "pytz", "starlette", "uvicorn", "httptools", "fastavro"),
+    "oauth": ("joserfc",),
 }
 NEEDED_BY = {
+    "oauth": "a log that takes tokens (OAUTHBEARER)",
     "gateway": "`mainstem up` of any project",
     "postgres": "sources and destinations of type postgres",
     "serve": "serving nodes",

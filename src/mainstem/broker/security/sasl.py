@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from mainstem.broker.security.credentials import MECHANISMS, Credentials, Mechanism
 from mainstem.broker.security.errors import AuthenticationFailed
 from mainstem.broker.security.scram import ScramExchange
+from mainstem.core import Clock
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import Code, MalformedFrame, RequestError
 from mainstem.wire.frames import API_VERSIONS, SIZE
 
 if TYPE_CHECKING:
+    from mainstem.broker.config import BrokerConfig
     from mainstem.broker.connection import Connection, Pending
 
 SASL_HANDSHAKE: Final = 17
@@ -74,13 +76,24 @@ class PlainExchange:
         return b""
 
 
-def mechanisms(credentials: Credentials) -> Mapping[str, Callable[[], Exchange]]:
-    """What makes an exchange, by the mechanism's name."""
+def mechanisms(credentials: Credentials, config: "BrokerConfig", clock: Clock) -> Mapping[str, Callable[[], Exchange]]:
+    """What makes an exchange, by the mechanism's name.
+
+    Raises:
+        UserError, BadSetting: as `Tokens` does, where a listener takes tokens.
+    """
 
     def scram(mechanism: Mechanism) -> Callable[[], Exchange]:
         return lambda: ScramExchange(mechanism, credentials)
 
-    return {"PLAIN": lambda: PlainExchange(credentials)} | {name: scram(each) for name, each in MECHANISMS.items()}
+    made: dict[str, Callable[[], Exchange]] = {name: scram(each) for name, each in MECHANISMS.items()}
+    made["PLAIN"] = lambda: PlainExchange(credentials)
+    if config.bearer:
+        from mainstem.broker.security.oauth import BearerExchange, Tokens
+
+        tokens = Tokens(config, clock)
+        made["OAUTHBEARER"] = lambda: BearerExchange(tokens)
+    return made
 
 
 class Authentication:

@@ -1,0 +1,245 @@
+"""OAUTHBEARER: tokens that are taken and those that are not, keys that change, and real clients."""
+
+import asyncio
+import base64
+import contextlib
+import hmac
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+from joserfc import jwt
+from joserfc.jwk import ECKey, RSAKey
+
+import mainstem
+from mainstem.broker.config import BrokerConfig
+from mainstem.broker.security.errors import AuthenticationFailed
+from mainstem.broker.security.oauth import BearerExchange, Tokens
+from mainstem.core import ManualClock
+from mainstem.core.config import BadSetting
+from mainstem.wire.errors import Code
+from tests.support.raw import RawClient
+
+KEY = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
+OTHER = ECKey.generate_key("P-256", {"kid": "two", "use": "sig"})
+NOW = 1_700_000_000
+
+
+def keys_file(directory, *keys):
+    file = directory / "jwks.json"
+    file.write_text(json.dumps({"keys": [each.as_dict(private=False) for each in keys]}))
+    return str(file)
+
+
+def token_of(key=KEY, algorithm="RS256", /, **claims):
+    header = {"alg": algorithm, "kid": key.kid}
+    return jwt.encode(header, {"sub": "app", "exp": NOW + 60} | claims, key, algorithms=[algorithm])
+
+
+def unsigned(claims, header=None, end=""):
+    parts = (json.dumps(each).encode() for each in (header or {"alg": "none"}, claims))
+    return ".".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts) + f".{end}"
+
+
+def with_the_public_key_as_a_password():
+    """The old trick: who checks takes the public key for a shared secret."""
+    signed, _, _ = unsigned({"sub": "app", "exp": NOW + 60}, {"alg": "HS256", "kid": "one"}).rpartition(".")
+    mac = hmac.digest(KEY.as_pem(private=False), signed.encode(), "sha256")
+    return f"{signed}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
+
+
+def config(where, **settings):
+    return BrokerConfig(
+        port=0,
+        protocol="SASL_PLAINTEXT",
+        sasl_enabled_mechanisms=("OAUTHBEARER",),
+        sasl_oauthbearer_jwks_endpoint_url=where,
+        **settings,
+    )
+
+
+def tokens(where, **settings):
+    return Tokens(config(where, **settings), ManualClock(NOW * 1000))
+
+
+def message(token, asked=""):
+    return f"n,{asked},\x01auth=Bearer {token}\x01\x01".encode()
+
+
+@pytest.mark.parametrize(("key", "algorithm"), [(KEY, "RS256"), (KEY, "PS512"), (OTHER, "ES256")])
+def test_a_token_that_was_signed_says_who_brings_it(tmp_path, key, algorithm):
+    exchange = BearerExchange(tokens(keys_file(tmp_path, KEY, OTHER)))
+    assert exchange.step(message(token_of(key, algorithm))) == b""
+    assert (exchange.user, exchange.lifetime_ms) == ("app", 60_000)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        token_of(RSAKey.generate_key(2048, {"kid": "one"})),
+        token_of(RSAKey.generate_key(2048, {"kid": "unknown"})),
+        token_of(exp=NOW - 31),
+        token_of(nbf=NOW + 31),
+        token_of(iat=NOW + 31),
+        token_of(exp=None),
+        token_of(sub=""),
+        token_of(sub=5),
+        token_of(iss="other"),
+        token_of(aud="other"),
+        unsigned({"sub": "app", "exp": NOW + 60}),
+        token_of()[:-3],
+        with_the_public_key_as_a_password(),
+        "a.b.c",
+    ],
+)
+def test_a_token_that_is_not_taken_is_told_so_and_then_fails(tmp_path, token):
+    expected = {"sasl_oauthbearer_expected_issuer": "us", "sasl_oauthbearer_expected_audience": ("log", "kafka")}
+    exchange = BearerExchange(tokens(keys_file(tmp_path, KEY), **expected))
+    assert exchange.step(message(token_of(iss="us", aud=["x", "kafka"]))) == b""
+    exchange = BearerExchange(tokens(keys_file(tmp_path, KEY), **expected))
+    assert exchange.step(message(token)) == b'{"status":"invalid_token"}'
+    with pytest.raises(AuthenticationFailed):
+        exchange.step(b"\x01")
+    assert exchange.user is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"n,,\x01\x01", b"y,,\x01auth=Bearer x\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"\xff"]
+)
+def test_a_message_that_is_none(tmp_path, data):
+    with pytest.raises(AuthenticationFailed):
+        BearerExchange(tokens(keys_file(tmp_path, KEY))).step(data)
+
+
+def test_another_authorization_id_and_extensions(tmp_path):
+    exchange = BearerExchange(tokens(keys_file(tmp_path, KEY)))
+    assert exchange.step(message(token_of(), "a=other")) == b'{"status":"invalid_token"}'
+    exchange = BearerExchange(tokens(keys_file(tmp_path, KEY)))
+    assert exchange.step(f"n,a=app,\x01host=h\x01auth=Bearer {token_of()}\x01\x01".encode()) == b""
+
+
+@given(st.binary(max_size=80) | st.text("n,\x01auth=Beri .a", max_size=60).map(str.encode))
+def test_any_bytes_are_no_token(data):
+    exchange = BearerExchange(Tokens(UNSECURED, ManualClock(NOW * 1000)))
+    with contextlib.suppress(AuthenticationFailed):
+        exchange.step(data)
+    assert exchange.user is None
+
+
+UNSECURED = config("", sasl_oauthbearer_unsecured=True)
+
+
+def test_tokens_without_a_signature_are_taken_where_that_is_said(tmp_path):
+    found = Tokens(UNSECURED, ManualClock(NOW * 1000))
+    assert found.check(unsigned({"sub": "dev", "exp": NOW + 1}))[0] == "dev"
+    for bad in (token_of(), unsigned({"sub": "dev", "exp": NOW + 1}, end="x"), unsigned({"sub": "d"}), "..", "a.b."):
+        with pytest.raises(AuthenticationFailed):
+            found.check(bad)
+    with pytest.raises(ValueError, match=r"OAUTHBEARER needs sasl_oauthbearer_jwks_endpoint_url.*found none"):
+        config("")
+    with pytest.raises(ValueError, match="found both"):
+        config("somewhere", sasl_oauthbearer_unsecured=True)
+
+
+def test_a_file_of_keys_that_changes_is_read_again(tmp_path):
+    found = tokens(keys_file(tmp_path, KEY))
+    keys_file(tmp_path, KEY, OTHER)
+    assert found.check(token_of(OTHER, "ES256"))[0] == "app"
+    (tmp_path / "jwks.json").write_text("half")
+    assert found.check(token_of())[0] == "app"
+    with pytest.raises(BadSetting, match=r"jwks\.json: expected a JWKS document"):
+        tokens(str(tmp_path / "jwks.json"))
+    with pytest.raises(BadSetting, match=r"nowhere: expected a JWKS document"):
+        tokens(str(tmp_path / "nowhere"))
+
+
+@contextlib.contextmanager
+def key_server(*keys):
+    asked = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(200 if keys_now else 500)
+            self.end_headers()
+            self.wfile.write(json.dumps({"keys": [each.as_dict(private=False) for each in keys_now]}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    keys_now = list(keys)
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/jwks", keys_now, asked
+        finally:
+            server.shutdown()
+
+
+def test_keys_of_an_address_are_asked_again_for_a_key_that_is_missing_but_not_for_every_token():
+    clock = ManualClock(NOW * 1000)
+    with key_server() as (where, keys, asked):
+        found = Tokens(config(where), clock)
+        for _ in range(3):
+            with pytest.raises(AuthenticationFailed):
+                found.check(token_of())
+        assert len(asked) == 1
+        keys.append(KEY)
+        clock.advance_ms(10_000)
+        assert found.check(token_of())[0] == "app"
+        keys.append(OTHER)
+        with pytest.raises(AuthenticationFailed):
+            found.check(token_of(OTHER, "ES256"))
+        clock.advance_ms(10_000)
+        for _ in range(3):
+            assert found.check(token_of(OTHER, "ES256"))[0] == "app"
+        assert len(asked) == 3
+        keys.clear()
+        clock.advance_ms(3_600_000)
+        assert found.check(token_of(exp=NOW + 9_000))[0] == "app", "the keys of before, while there are no others"
+
+
+@pytest.mark.timeout(120)
+def test_librdkafka_and_aiokafka_bring_tokens(tmp_path):
+    def fresh():
+        return token_of(exp=int(time.time()) + 3600)
+
+    class Provider(AbstractTokenProvider):
+        async def token(self):
+            return fresh()
+
+    async def send(bootstrap):
+        async with AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauth_token_provider=Provider(),
+        ) as producer:
+            await producer.send_and_wait("t", b"two")
+
+    with mainstem.embedded(broker=config(keys_file(tmp_path, KEY), connection_failed_authentication_delay_ms=1)) as log:
+        settings = {
+            "bootstrap.servers": log.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: (fresh(), time.time() + 3600),
+        }
+        producer = Producer(settings)
+        producer.produce("t", b"one")
+        assert producer.flush(30) == 0
+        asyncio.run(send(log.bootstrap))
+        with RawClient(log.bootstrap) as raw:
+            raw.call(17, 1, mechanism="OAUTHBEARER")
+            answer = raw.call(36, 1, auth_bytes=message(fresh()))
+            assert 3_590 < answer.session_lifetime.total_seconds() <= 3_600
+        with RawClient(log.bootstrap) as raw:
+            raw.call(17, 1, mechanism="OAUTHBEARER")
+            assert raw.call(36, 1, auth_bytes=message(token_of())).auth_bytes == b'{"status":"invalid_token"}'
+            assert raw.call(36, 1, auth_bytes=b"\x01").error_code is Code.sasl_authentication_failed
