@@ -30,14 +30,22 @@ from types import TracebackType
 from typing import Any, Literal, Protocol
 
 import msgspec
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from mainstem.core.errors import UserError
 from mainstem.core.prepared import prepared
 from tests.support import processes
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.ports import free_port
+from tests.support.ports import free_port, free_ports
 
 READY_SECONDS = 60.0
+
+USER, PASSWORD = "conformance", "conformance-secret"
+"""Of SASL, on the second listener of every broker."""
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -72,6 +80,11 @@ class Server(Protocol):
         ...
 
     @property
+    def with_scram(self) -> str:
+        """HOST:PORT of a listener where `USER` is known by SCRAM-SHA-256, without TLS."""
+        ...
+
+    @property
     def said(self) -> Path:
         """The file with what it writes about itself, over all its starts."""
         ...
@@ -81,6 +94,9 @@ class Server(Protocol):
 
     def kill(self) -> None:
         """SIGKILL: as a crash of the process."""
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for its end."""
 
     def close(self) -> None:
         """End it; the data is not needed any more."""
@@ -97,9 +113,12 @@ class LogServer:
     def __init__(self, directory: Path, settings: str = "", advertised: int | None = None) -> None:
         self.port = free_port()
         self.bootstrap = f"127.0.0.1:{advertised or self.port}"
+        scram_port = free_port()
+        self.with_scram = f"127.0.0.1:{scram_port}"
         self.said = directory / "broker.log"
         self._settings = directory / "mainstem.toml"
-        self._settings.write_text(settings)
+        listener = f'[broker.listeners.scram]\nport = {scram_port}\nprotocol = "SASL_PLAINTEXT"\n'
+        self._settings.write_text(f'{settings}\n{listener}[broker.users]\n{USER} = "{PASSWORD}"\n')
         self._data = directory / "data"
         self._environment = {"MAINSTEM_BROKER__ADVERTISED_PORT": str(advertised)} if advertised else {}
         self._process: subprocess.Popen[Any] | None = None
@@ -122,6 +141,10 @@ class LogServer:
         assert self._process is not None
         processes.stop(self._process, signal_number=signal.SIGKILL)
 
+    def stop(self) -> None:
+        assert self._process is not None
+        processes.stop(self._process)
+
     close = kill
 
 
@@ -129,27 +152,46 @@ class KafkaServer:
     """One broker of Apache Kafka 4.3.0; `advertised` as for the log."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str], advertised: int | None = None) -> None:
-        told = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"} if advertised else {}
-        self._cluster = KafkaCluster(1, directory, heap_mb=1024, overrides={**settings, **told})
+        scram_port, controller_port = free_ports(2)
+        self.with_scram = f"127.0.0.1:{scram_port}"
+        self._cluster = KafkaCluster(1, directory, heap_mb=1024, overrides=settings)
         self.port = self._cluster.ports[1]
         self.bootstrap = f"127.0.0.1:{advertised or self.port}"
         self.said = self._cluster.log(1)
+        self._cluster.overrides |= {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},SCRAM://{self.with_scram},"
+            f"CONTROLLER://127.0.0.1:{controller_port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},SCRAM://{self.with_scram}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SCRAM:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "listener.name.scram.scram-sha-256.sasl.jaas.config": "org.apache.kafka.common.security.scram."
+            "ScramLoginModule required;",
+        }
 
     def start(self) -> None:
         if self.said.exists():
             self._cluster.start(1)
         else:
             self._cluster.__enter__()
+            kind, admin = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), self._cluster.admin()
+            made = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(USER, kind, PASSWORD.encode())])
+            made[USER].result(timeout=30)
 
     def kill(self) -> None:
         self._cluster.kill(1)
+
+    def stop(self) -> None:
+        self._cluster.stop(1)
 
     def close(self) -> None:
         self._cluster.close()
 
 
 class Restarts:
-    """While the context lasts, `server` is killed after every few seconds that it ran, and started again.
+    """While the context lasts, `server` is ended after every few seconds that it ran, and started again.
+
+    Two times of three it is killed, otherwise told to stop.
 
     `count`: how often it was; `failure`: what kept it from starting, with the end of what it wrote.
     """
@@ -164,7 +206,10 @@ class Restarts:
 
     def _run(self) -> None:
         while not self._stop.wait(random.uniform(*self._seconds)):
-            self._server.kill()
+            if random.random() < 2 / 3:
+                self._server.kill()
+            else:
+                self._server.stop()
             try:
                 self._server.start()
             except AssertionError as error:

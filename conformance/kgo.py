@@ -18,7 +18,7 @@ from typing import ClassVar, TextIO
 
 import msgspec
 
-from conformance.frame import Outcome, Result, Server, Unavailable
+from conformance.frame import PASSWORD, USER, Outcome, Result, Server, Unavailable
 from mainstem.core.errors import CorruptData
 from mainstem.core.prepared import prepared
 from mainstem.process.java import cache_directory
@@ -133,6 +133,14 @@ def kept(lines: Iterable[str], out: TextIO) -> Iterator[str]:
         yield line
 
 
+def _addresses(server: Server) -> dict[str, str]:
+    return {
+        "KGO_SEEDS": server.bootstrap,
+        "KGO_TEST_SCRAM_SEEDS": server.with_scram,
+        "KGO_TEST_SCRAM": f"{USER}:{PASSWORD}",
+    }
+
+
 class Kgo:
     """All tests of the package, those that need no broker included."""
 
@@ -157,7 +165,7 @@ class Kgo:
             process = processes.start(
                 command,
                 cwd=home() / PACKAGE,  # a test reads a file of the source
-                env={**self.environment, **os.environ, "KGO_SEEDS": server.bootstrap},
+                env={**self.environment, **os.environ, **_addresses(server)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -182,13 +190,13 @@ class KgoChaos(Kgo):
 
 
 class KgoRestarts(Kgo):
-    """The tests that move many records, while the broker is killed and started again on its data every few seconds.
+    """The tests that move many records, while the broker is ended and started again on its data every few seconds.
 
     They see each record once and in order through chains of consumer groups, or fail: what a broker acknowledged and
     forgot, or forgot to forget, is found.
     """
 
-    title = f"{Kgo.title}: the broker is killed"
+    title = f"{Kgo.title}: the broker is killed or stopped"
     expected = LOCK.with_name("kgo-restarts.toml")
     restarts = True
 

@@ -96,13 +96,13 @@ def _server(suite: Suite, directory: Path, work: Path, *, on_kafka: bool) -> Ite
 
 @contextmanager
 def _restarts(suite: Suite, server: Server, results: list[Result]) -> Iterator[None]:
-    """Kill the broker now and then where the suite wants that; that it always came back is one more result."""
+    """End the broker now and then where the suite wants that; that it always came back is one more result."""
     if not suite.restarts:
         yield
         return
     with Restarts(server) as restarts:
         yield
-    print(f"the broker was killed and came back {restarts.count} times", flush=True)
+    print(f"the broker was ended and came back {restarts.count} times", flush=True)
     results.append(Result(CAME_BACK, "failed" if restarts.failure else "passed", why=restarts.failure or ""))
 
 
