@@ -140,6 +140,14 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         group_min_session_timeout_ms: the shortest `session.timeout.ms` that a member may ask for.
         group_max_session_timeout_ms: the longest.
         group_max_size: members of one group.
+        group_consumer_session_timeout_ms: a member of a group of the consumer protocol that sends no heartbeat for so
+            long is removed.
+        group_consumer_heartbeat_interval_ms: how often such a member sends one: it is told with each answer.
+        group_consumer_assignment_interval_ms: at least so long between two assignments of one group; Kafka's 1 s makes
+            the second consumer of a group wait for its first partition until its next heartbeat.
+        group_consumer_max_size: members of one group of the consumer protocol.
+        group_consumer_migration_policy: which way groups with members may change their protocol: bidirectional, upgrade
+            (from classic to consumer), downgrade, disabled.
         transaction_state_log_num_partitions: of `__transaction_state`.
         transaction_max_timeout_ms: the longest `transaction.timeout.ms` that a producer may ask for.
         transactional_id_expiration_ms: a transactional id without a transaction is forgotten after this long.
@@ -185,6 +193,11 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     group_min_session_timeout_ms: Amount = 6_000
     group_max_session_timeout_ms: Amount = 1_800_000
     group_max_size: Amount = 2_147_483_647
+    group_consumer_session_timeout_ms: Count = 45_000
+    group_consumer_heartbeat_interval_ms: Count = 5_000
+    group_consumer_assignment_interval_ms: Amount = 0
+    group_consumer_max_size: Count = 2_147_483_647
+    group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = "bidirectional"
 
     # transactions
     transaction_state_log_num_partitions: Count = 4

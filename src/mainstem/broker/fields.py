@@ -7,6 +7,7 @@ version, and from some version on they are *flexible*: compact lengths, and tagg
 from collections.abc import Callable, Sequence
 from struct import Struct, error
 from typing import TypeVar
+from uuid import UUID
 
 from mainstem.core import CorruptData
 from mainstem.wire.fields import INT8, INT16, INT32, INT64
@@ -25,9 +26,10 @@ class LaterVersion(CorruptCoordinatorRecord):
 class Writer:
     """Fields appended to a buffer."""
 
-    def __init__(self, version: int, *, flexible: bool = False) -> None:
+    def __init__(self, version: int | None, *, flexible: bool = False) -> None:
+        """With the version of a key or value in front; None: the inside of a tagged field, which has none."""
         self.flexible = flexible
-        self._buffer = bytearray(INT16.pack(version))
+        self._buffer = bytearray() if version is None else bytearray(INT16.pack(version))
 
     def done(self) -> bytes:
         return bytes(self._buffer)
@@ -43,6 +45,9 @@ class Writer:
 
     def int64(self, value: int) -> None:
         self._buffer += INT64.pack(value)
+
+    def uuid(self, value: UUID) -> None:
+        self._buffer += value.bytes
 
     def varint(self, value: int) -> None:
         while value > 0x7F:
@@ -111,6 +116,9 @@ class Reader:
 
     def int64(self) -> int:
         return self._number(INT64)
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self._take(16))
 
     def varint(self) -> int:
         value = shift = 0

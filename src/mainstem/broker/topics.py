@@ -52,6 +52,8 @@ class Topics:
 
     def __init__(self, directory: LogDirectory, config: BrokerConfig, clock: Clock) -> None:
         self.cluster_id = ""
+        self.version = 0
+        """Grows whenever a topic is created, deleted or grown."""
         self._internal: set[str] = set()
         self._directory = directory
         self._config = config
@@ -211,6 +213,7 @@ class Topics:
             await self._put(f"topic:{topic.name}", None)
             del self._by_name[topic.name], self._by_id[topic.topic_id], self._by_id_bytes[topic.topic_id.bytes]
             self._alike.pop(topic.name.replace(".", "_"), None)
+            self.version += 1
             await self._remove([each.topic_partition for each in topic.logs])
         log.info("topic_deleted", topic=topic.name)
 
@@ -238,6 +241,7 @@ class Topics:
             self._check_is_there(topic)
             self.check_growth(topic, count)
             topic.logs += await self._create_partitions(topic, count, TopicConfig.from_kafka(topic.config))
+            self.version += 1
 
     async def set_config(self, topic: Topic, config: Mapping[str, str] | ChangeConfig) -> None:
         """Replace what is set for a topic, by `config` or by what it makes of the present settings; at once.
@@ -311,6 +315,7 @@ class Topics:
         self._add(topic)
 
     def _add(self, topic: Topic) -> None:
+        self.version += 1
         self._by_name[topic.name] = topic
         self._alike[topic.name.replace(".", "_")] = topic.name
         if topic.internal:

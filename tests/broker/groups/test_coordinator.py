@@ -6,9 +6,11 @@ import structlog
 
 from mainstem.broker.fields import LaterVersion
 from mainstem.broker.groups import OFFSETS_TOPIC
+from mainstem.broker.groups.classic.group import EMPTY, STABLE
+from mainstem.broker.groups.classic.messages import JoinRequest, Protocol, SyncRequest
 from mainstem.broker.groups.coordinator import CoordinatorUnavailable
 from mainstem.broker.groups.errors import GroupNotEmpty, IllegalGeneration, UnknownGroup, UnknownMember
-from mainstem.broker.groups.group import EMPTY, STABLE, JoinRequest, Protocol, SyncRequest
+from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import GroupKey, OffsetKey, OffsetValue, encode_key
 from mainstem.broker.server import Broker
 from mainstem.broker.transactions import Producer
@@ -72,7 +74,7 @@ def test_commits_survive_a_crash_to_the_letter(tmp_path, clock):
         broker = await start(tmp_path / "a", clock)
         await a_topic(broker)
         values = {P: OffsetValue(5, 3, "mé\n", 7), Q: OffsetValue(6, -1, "", 8, 9_999_999_999_999)}
-        await broker.groups.commit("g", "", None, -1, values)
+        await broker.groups.commit("g", Commit(), values)
         broker = await crashed(broker, tmp_path / "b", clock)
         found = {partition: each.value for partition, each in broker.groups.offsets.of_group("g").items()}
         assert found == {P: values[P], Q: msgspec.structs.replace(values[Q], leader_epoch=-1)}
@@ -85,7 +87,7 @@ def test_an_offset_is_visible_only_when_it_is_durable(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:
             await a_topic(broker)
-            committed = broker.groups.commit("g", "", None, -1, {P: OffsetValue(5)})
+            committed = broker.groups.commit("g", Commit(), {P: OffsetValue(5)})
             assert broker.groups.offsets.get("g", P) is None
             await committed
             assert broker.groups.offsets.get("g", P) == OffsetValue(5)
@@ -97,7 +99,7 @@ def test_the_last_of_many_commits_at_once_is_kept(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)
         await a_topic(broker)
-        await asyncio.gather(*(broker.groups.commit("g", "", None, -1, {P: OffsetValue(n)}) for n in range(50)))
+        await asyncio.gather(*(broker.groups.commit("g", Commit(), {P: OffsetValue(n)}) for n in range(50)))
         assert broker.groups.offsets.get("g", P) == OffsetValue(49)
         broker = await crashed(broker, tmp_path / "b", clock)
         assert broker.groups.offsets.get("g", P) == OffsetValue(49)
@@ -112,7 +114,7 @@ def test_a_record_that_does_not_decode_is_left_out_and_named_and_the_rest_comes_
     async def story():
         broker = await start(tmp_path / "a", clock)
         await a_topic(broker)
-        await broker.groups.commit("g", "", None, -1, {P: OffsetValue(5)})
+        await broker.groups.commit("g", Commit(), {P: OffsetValue(5)})
         where = broker.groups.partition_for("g")
         partition_log = broker.partition(where)
         unreadable = [(b"x", b"v"), (encode_key(GroupKey("h")), b""), (encode_key(OffsetKey("h", TOPIC, 0)), b"\0\3")]
@@ -129,7 +131,7 @@ def test_a_record_that_does_not_decode_is_left_out_and_named_and_the_rest_comes_
         assert {(each["topic"], each["partition"], each["offset"]) for each in said} == {
             (where.topic, where.partition, at + number) for number in range(5)
         }
-        await broker.groups.commit("g", "", None, -1, {P: OffsetValue(6)})
+        await broker.groups.commit("g", Commit(), {P: OffsetValue(6)})
         await stop(broker)
 
     told(story)
@@ -236,7 +238,7 @@ def test_a_deleted_group_leaves_tombstones(tmp_path, clock):
         await a_topic(broker)
         groups = broker.groups
         member = await a_member(groups)
-        await groups.commit("g", member, None, 1, {P: OffsetValue(5)})
+        await groups.commit("g", Commit(member_id=member, generation=1), {P: OffsetValue(5)})
         with pytest.raises(GroupNotEmpty):
             await groups.delete_group("g")
         await groups.leave("g", [(member, None)])
@@ -259,11 +261,11 @@ def test_a_commit_behind_a_deletion_stays(tmp_path, clock):
         broker = await start(tmp_path / "a", clock)
         await a_topic(broker)
         groups = broker.groups
-        await groups.commit("g", "", None, -1, {P: OffsetValue(5)})
+        await groups.commit("g", Commit(), {P: OffsetValue(5)})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(groups.delete_group("g"))
             await asyncio.sleep(0)
-            again = groups.commit("g", "", None, -1, {P: OffsetValue(6)})
+            again = groups.commit("g", Commit(), {P: OffsetValue(6)})
         await again
         assert groups.offsets.get("g", P) == OffsetValue(6)
         broker = await crashed(broker, tmp_path / "b", clock)
@@ -279,7 +281,7 @@ def test_offsets_of_a_deleted_topic_go_with_it(tmp_path, clock):
             await a_topic(broker)
             await broker.topics.create("other", 1, {})
             kept = TopicPartition("other", 0)
-            await broker.groups.commit("g", "", None, -1, {P: OffsetValue(5), kept: OffsetValue(6)})
+            await broker.groups.commit("g", Commit(), {P: OffsetValue(5), kept: OffsetValue(6)})
             await broker.groups.forget_topic(TOPIC)
             assert set(broker.groups.offsets.of_group("g")) == {kept}
 
@@ -295,11 +297,11 @@ def test_a_commit_in_a_new_topic_of_the_same_name_stays(tmp_path, clock):
         groups = broker.groups
         names = [f"g{number}" for number in range(8)]
         for name in names:
-            await groups.commit(name, "", None, -1, {P: OffsetValue(5)})
+            await groups.commit(name, Commit(), {P: OffsetValue(5)})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(groups.forget_topic(TOPIC))
             await asyncio.sleep(0)
-            again = [groups.commit(name, "", None, -1, {P: OffsetValue(6)}) for name in names]
+            again = [groups.commit(name, Commit(), {P: OffsetValue(6)}) for name in names]
         await asyncio.gather(*again)
         assert [groups.offsets.get(name, P) for name in names] == [OffsetValue(6)] * 8
         broker = await crashed(broker, tmp_path / "b", clock)
@@ -317,8 +319,8 @@ def test_a_commit_before_a_deletion_goes_with_it_although_it_is_not_durable_yet(
         broker = await start(tmp_path / "a", clock)
         await a_topic(broker)
         groups = broker.groups
-        await groups.commit("g", "", None, -1, {P: OffsetValue(5)})
-        queued = groups.commit("g", "", None, -1, {Q: OffsetValue(6)})
+        await groups.commit("g", Commit(), {P: OffsetValue(5)})
+        queued = groups.commit("g", Commit(), {Q: OffsetValue(6)})
         await (groups.delete_group("g") if of_what == "group" else groups.forget_topic(TOPIC))
         await queued
         assert not groups.offsets.of_group("g")
@@ -334,9 +336,9 @@ def test_a_commit_on_its_way_does_not_expire_with_the_one_before(tmp_path, clock
         async with running(tmp_path, clock) as broker:
             await a_topic(broker)
             groups = broker.groups
-            await groups.commit("g", "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            await groups.commit("g", Commit(), {P: OffsetValue(5, committed_ms=clock.now_ms())})
             clock.advance_ms(WEEK)
-            queued = groups.commit("g", "", None, -1, {P: OffsetValue(6, committed_ms=clock.now_ms())})
+            queued = groups.commit("g", Commit(), {P: OffsetValue(6, committed_ms=clock.now_ms())})
             await groups.expire_offsets()
             await queued
             assert groups.offsets.get("g", P).offset == 6
@@ -348,7 +350,7 @@ def test_a_crash_between_a_topic_and_its_offsets_is_made_good(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)
         await a_topic(broker)
-        await broker.groups.commit("g", "", None, -1, {P: OffsetValue(5)})
+        await broker.groups.commit("g", Commit(), {P: OffsetValue(5)})
         await broker.topics.delete(broker.topics.by_name(TOPIC))
         broker = await crashed(broker, tmp_path / "b", clock)
         assert broker.groups.offsets.get("g", P) is None
@@ -368,7 +370,9 @@ def test_offsets_of_an_empty_group_expire_with_it(tmp_path, clock):
             await a_topic(broker)
             groups = broker.groups
             member = await a_member(groups)
-            await groups.commit("g", member, None, 1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            await groups.commit(
+                "g", Commit(member_id=member, generation=1), {P: OffsetValue(5, committed_ms=clock.now_ms())}
+            )
             await groups.leave("g", [(member, None)])
             clock.advance_ms(WEEK - 1)
             await groups.expire_offsets()
@@ -392,7 +396,9 @@ def test_offsets_of_a_group_with_members_do_not_expire(tmp_path, clock):
             groups.groups["g"].members[joined.member_id].protocols = (Protocol("range", b"?"),)
             await groups.sync("g", SyncRequest(member_id=joined.member_id, generation=1))
             groups.groups["g"].subscribed_topics = None
-            await groups.commit("g", joined.member_id, None, 1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            await groups.commit(
+                "g", Commit(member_id=joined.member_id, generation=1), {P: OffsetValue(5, committed_ms=clock.now_ms())}
+            )
             for member in groups.groups["g"].members.values():
                 member.deadline = None
             clock.advance_ms(2 * WEEK)
@@ -407,9 +413,9 @@ def test_offsets_of_a_group_without_membership_expire_one_by_one(tmp_path, clock
         async with running(tmp_path, clock) as broker:
             await a_topic(broker)
             groups = broker.groups
-            await groups.commit("g", "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            await groups.commit("g", Commit(), {P: OffsetValue(5, committed_ms=clock.now_ms())})
             clock.advance_ms(WEEK // 2)
-            await groups.commit("g", "", None, -1, {Q: OffsetValue(5, committed_ms=clock.now_ms())})
+            await groups.commit("g", Commit(), {Q: OffsetValue(5, committed_ms=clock.now_ms())})
             clock.advance_ms(WEEK // 2)
             await groups.expire_offsets()
             assert set(groups.offsets.of_group("g")) == {Q}
@@ -425,7 +431,7 @@ def test_an_old_client_may_say_when_its_offset_expires(tmp_path, clock):
         async with running(tmp_path, clock) as broker:
             await a_topic(broker)
             soon = OffsetValue(5, committed_ms=clock.now_ms(), expires_ms=clock.now_ms() + 100)
-            await broker.groups.commit("g", "", None, -1, {P: soon})
+            await broker.groups.commit("g", Commit(), {P: soon})
             clock.advance_ms(100)
             await broker.groups.expire_offsets()
             assert broker.groups.offsets.get("g", P) is None
@@ -438,8 +444,8 @@ def test_an_offset_in_an_open_transaction_keeps_the_group(tmp_path, clock):
         async with running(tmp_path, clock) as broker:
             await a_topic(broker)
             groups = broker.groups
-            await groups.commit("g", "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
-            await groups.commit_transactional("g", "", None, -1, 7, 0, {P: OffsetValue(6)})
+            await groups.commit("g", Commit(), {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            await groups.commit_transactional("g", Commit(transactional=True), 7, 0, {P: OffsetValue(6)})
             clock.advance_ms(2 * WEEK)
             await groups.expire_offsets()
             assert "g" in groups.groups
@@ -460,12 +466,12 @@ def test_pending_offsets_survive_a_crash_and_end_with_their_transaction(tmp_path
         assert where.topic == OFFSETS_TOPIC
         await broker.transactions.add_partitions("t", producer, {where})
         fields = (producer.producer_id, producer.producer_epoch)
-        await broker.groups.commit_transactional("g", "", None, -1, *fields, {P: OffsetValue(5)})
+        await broker.groups.commit_transactional("g", Commit(transactional=True), *fields, {P: OffsetValue(5)})
         broker = await crashed(broker, tmp_path / "b", clock)
         groups = broker.groups
         assert groups.offsets.get("g", P) is None
         assert groups.offsets.is_unstable("g", P)
-        await groups.commit_transactional("g", "", None, -1, *fields, {Q: OffsetValue(6)})
+        await groups.commit_transactional("g", Commit(transactional=True), *fields, {Q: OffsetValue(6)})
         await broker.transactions.end("t", producer, commit=True, version=1)
         assert groups.offsets.get("g", P) == OffsetValue(5)
         assert groups.offsets.get("g", Q) == OffsetValue(6)
@@ -491,7 +497,7 @@ def test_commits_of_one_producer_go_on_over_epochs_and_transactions(tmp_path, cl
                     await added
                 for partition in (P, Q):
                     await broker.groups.commit_transactional(
-                        "g", "", None, -1, *fields, {partition: OffsetValue(offset)}
+                        "g", Commit(transactional=True), *fields, {partition: OffsetValue(offset)}
                     )
                 version = 2 if offset % 3 else 1
                 producer = await broker.transactions.end("t", producer, commit=True, version=version)
@@ -504,12 +510,14 @@ def test_who_may_commit_in_a_transaction(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:
             with pytest.raises(IllegalGeneration):
-                broker.groups.check_transactional_commit("g", "m", None, 3)
+                broker.groups.check_transactional_commit("g", Commit(member_id="m", generation=3, transactional=True))
             member = await a_member(broker.groups)
-            broker.groups.check_transactional_commit("g", member, None, 1)
-            broker.groups.check_transactional_commit("g", "", None, -1)
+            broker.groups.check_transactional_commit("g", Commit(member_id=member, generation=1, transactional=True))
+            broker.groups.check_transactional_commit("g", Commit(transactional=True))
             with pytest.raises(IllegalGeneration):
-                broker.groups.check_transactional_commit("g", member, None, 2)
+                broker.groups.check_transactional_commit(
+                    "g", Commit(member_id=member, generation=2, transactional=True)
+                )
 
     told(story)
 
@@ -520,7 +528,7 @@ def test_a_marker_written_by_hand_ends_offsets_too(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:
             await a_topic(broker)
-            await broker.groups.commit_transactional("g", "", None, -1, 7, 0, {P: OffsetValue(6)})
+            await broker.groups.commit_transactional("g", Commit(transactional=True), 7, 0, {P: OffsetValue(6)})
             where = broker.groups.partition_for("g")
             await broker.transactions.write_marker(Producer(7, 0), where, commit=False, coordinator_epoch=0)
             assert not broker.groups.offsets.is_unstable("g", P)
@@ -541,7 +549,7 @@ def test_a_broken_disk_is_said_and_not_hidden(tmp_path, clock):
             for partition_log in groups._logs:
                 partition_log.go_offline(StorageError("the disk is gone"))
             with pytest.raises(CoordinatorUnavailable, match="the disk is gone"):
-                await groups.commit("h", "", None, -1, {P: OffsetValue(5)})
+                await groups.commit("h", Commit(), {P: OffsetValue(5)})
             assert groups.offsets.get("h", P) is None
             answer = await groups.sync(
                 "g", SyncRequest(member_id=joined.member_id, generation=1, assignments={joined.member_id: b"x"})
@@ -595,7 +603,7 @@ def test_a_group_that_is_deleted_while_others_expire_does_not_end_the_expiry(tmp
             await a_topic(broker)
             groups = broker.groups
             for name in ("g0", "g1", "g2", "g3"):
-                await groups.commit(name, "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+                await groups.commit(name, Commit(), {P: OffsetValue(5, committed_ms=clock.now_ms())})
             clock.advance_ms(WEEK)
             await asyncio.gather(groups.expire_offsets(), groups.delete_group("g2"))
             assert groups.groups == {}
@@ -610,7 +618,7 @@ def test_a_group_whose_first_commit_is_on_its_way_is_not_forgotten(tmp_path, clo
         async with running(tmp_path, clock) as broker:
             await a_topic(broker)
             groups = broker.groups
-            committed = groups.commit("g", "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            committed = groups.commit("g", Commit(), {P: OffsetValue(5, committed_ms=clock.now_ms())})
             await groups.expire_offsets()
             await committed
             assert "g" in groups.groups
@@ -628,7 +636,7 @@ def test_an_offline_partition_does_not_end_the_expiry_of_the_others_offsets(tmp_
             await a_topic(broker)
             groups = broker.groups
             for name in "abcdefgh":
-                await groups.commit(name, "", None, -1, {P: OffsetValue(5, committed_ms=clock.now_ms())})
+                await groups.commit(name, Commit(), {P: OffsetValue(5, committed_ms=clock.now_ms())})
             offline = groups.partition_for("a")
             broker.partition(offline).go_offline(StorageError("bit rot"))
             clock.advance_ms(WEEK)

@@ -136,7 +136,7 @@ def test_older_and_newer_versions_are_read():
 
 
 def test_keys_of_other_kinds_of_groups_are_left_alone():
-    assert decode_key(b"\0\3anything") is None
+    assert decode_key(b"\0\4anything") is None
 
 
 @pytest.mark.parametrize("decode", [decode_offset, decode_group])

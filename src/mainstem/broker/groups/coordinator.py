@@ -1,7 +1,8 @@
 """The group coordinator: keeps groups and offsets in `__consumer_offsets`, and gives members their answers.
 
-The rules are in `group` and `offsets`, which do no I/O. This service stores what they return before it answers, hands
-them the clock's deadlines, and rebuilds both by reading `__consumer_offsets` from the start.
+The rules are in `classic`, `consumer` and `offsets`, which do no I/O. This service stores what they return before it
+answers, hands them the clock's deadlines, and rebuilds them by reading `__consumer_offsets` from the start. What groups
+of the consumer protocol are asked goes through `consumer.service`.
 
 A commit inside a transaction is a transactional batch of the producer in `__consumer_offsets`. The marker that ends
 the transaction there makes it visible or drops it, like any record.
@@ -14,30 +15,24 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from mainstem.broker.answers import then
 from mainstem.broker.fields import java_hash
+from mainstem.broker.groups.classic.group import ClassicGroup, Step
+from mainstem.broker.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from mainstem.broker.groups.config import ClassicGroupConfig
+from mainstem.broker.groups.consumer import records as consumer
+from mainstem.broker.groups.consumer.group import ConsumerGroup
+from mainstem.broker.groups.consumer.service import ConsumerGroups
 from mainstem.broker.groups.errors import GroupError, IllegalGeneration, UnknownGroup, UnknownMember
-from mainstem.broker.groups.group import (
-    DEAD,
-    EMPTY,
-    Group,
-    GroupConfig,
-    JoinAnswer,
-    JoinRequest,
-    Step,
-    SyncAnswer,
-    SyncRequest,
-)
+from mainstem.broker.groups.membership import Commit, Entry, Group
 from mainstem.broker.groups.offsets import GroupOffsets
 from mainstem.broker.groups.records import (
     GroupKey,
-    GroupValue,
     OffsetKey,
     OffsetValue,
     decode_group,
     decode_key,
     decode_offset,
-    encode_group,
     encode_key,
-    encode_offset,
+    encode_value,
 )
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.core import CorruptData, MainstemError, TopicPartition
@@ -85,7 +80,7 @@ class GroupCoordinator:
         self.groups: dict[str, Group] = {}
         self.offsets = GroupOffsets()
         config = broker.config
-        self._config = GroupConfig(
+        self.classic_config = ClassicGroupConfig(
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             min_session_timeout_ms=config.group_min_session_timeout_ms,
             max_session_timeout_ms=config.group_max_session_timeout_ms,
@@ -93,6 +88,7 @@ class GroupCoordinator:
         )
         self._broker = broker
         self._clock = broker.clock
+        self.consumer = ConsumerGroups(self, broker)
         self._loop = asyncio.get_running_loop()
         self._logs = list(logs)
         self._deadlines: list[tuple[float, str]] = []
@@ -121,7 +117,13 @@ class GroupCoordinator:
             self._timer.cancel()
             self._timer = None
         for group in self.groups.values():
-            self._answer(group.abandon())
+            if isinstance(group, ClassicGroup):
+                self.answer(group.abandon())
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the broker stops: nothing is promised any more."""
+        return self._closed
 
     def partition_for(self, group_id: str) -> TopicPartition:
         """The partition of `__consumer_offsets` that keeps the group."""
@@ -135,18 +137,24 @@ class GroupCoordinator:
     def join(self, group_id: str, request: JoinRequest) -> "asyncio.Future[JoinAnswer]":
         """A member enters the group; answered when the next generation is complete."""
         future: asyncio.Future[JoinAnswer] = self._loop.create_future()
-        config = self._config
+        config = self.classic_config
         if not group_id:
             future.set_result(JoinAnswer(error=Code.invalid_group_id, member_id=request.member_id))
         elif not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
             future.set_result(JoinAnswer(error=Code.invalid_session_timeout, member_id=request.member_id))
         elif self._closed:
             future.set_result(JoinAnswer(error=Code.coordinator_not_available, member_id=request.member_id))
-        elif group_id not in self.groups and request.member_id:
+        elif self.consumer.has_members(group_id):
+            return self.consumer.join(group_id, request)
+        elif request.member_id and not isinstance(self.groups.get(group_id), ClassicGroup):
             future.set_result(JoinAnswer(error=Code.unknown_member_id, member_id=request.member_id))
         else:
-            group = self._group(group_id)
-            self._take(group, group.join(request, lambda answer: _resolve(future, answer)))
+            try:
+                group = self._classic_group(group_id)
+            except GroupError as error:
+                future.set_result(JoinAnswer(error=error.code, member_id=request.member_id))
+            else:
+                self._take(group, group.join(request, lambda answer: _resolve(future, answer)))
         return future
 
     def sync(self, group_id: str, request: SyncRequest) -> "asyncio.Future[SyncAnswer]":
@@ -156,7 +164,9 @@ class GroupCoordinator:
         if not group_id or self._closed:
             code = Code.coordinator_not_available if group_id else Code.invalid_group_id
             future.set_result(SyncAnswer(error=code))
-        elif group is None:
+        elif isinstance(group, ConsumerGroup):
+            return self.consumer.sync(group, request)
+        elif not isinstance(group, ClassicGroup):
             future.set_result(SyncAnswer(error=Code.unknown_member_id))
         else:
             self._take(group, group.sync(request, lambda answer: _resolve(future, answer)))
@@ -168,71 +178,94 @@ class GroupCoordinator:
         Raises:
             GroupError: it is not a member (any more), or is to join again.
         """
-        self._known(group_id).heartbeat(member_id, instance_id, generation)
+        group = self._known(group_id)
+        if isinstance(group, ConsumerGroup):
+            self.consumer.classic_heartbeat(group, member_id, instance_id, generation)
+        else:
+            group.heartbeat(member_id, instance_id, generation)
 
     def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> "asyncio.Future[list[Code]]":
         """(member id, instance id) of each who leaves; a code for each, once what changed is durable."""
         group = self._known(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self.consumer.leave(group, members)
         codes, step = group.leave(members)
         future: asyncio.Future[list[Code]] = self._loop.create_future()
         self._take(group, step, lambda: _resolve(future, codes))
         return future
 
-    def _known(self, group_id: str) -> Group:
+    def _known(self, group_id: str) -> ClassicGroup | ConsumerGroup:
         if not group_id:
             raise GroupError(Code.invalid_group_id, group_id, "a group id is not empty")
         if self._closed:
             raise CoordinatorUnavailable(group_id, "stopping")
         group = self.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup | ConsumerGroup):
             raise UnknownMember(group_id, "no such group")
         return group
 
     def _group(self, group_id: str) -> Group:
+        """The group, of whatever type; a new one has no members and only keeps offsets."""
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = Group(group_id, self._clock, self._config)
+            group = self.groups[group_id] = ClassicGroup(group_id, self._clock, self.classic_config)
         return group
 
-    def _take(self, group: Group, step: Step, finally_: Callable[[], None] | None = None) -> None:
+    def _classic_group(self, group_id: str) -> ClassicGroup:
+        """The group, for somebody who joins by the classic protocol: of another protocol there is an empty one at most.
+
+        Raises:
+            GroupError: the group has members of a protocol that this one does not mix with, or nothing can be stored.
+        """
+        group = self._group(group_id)
+        if isinstance(group, ClassicGroup):
+            return group
+        if not isinstance(group, ConsumerGroup):
+            raise GroupError(Code.inconsistent_group_protocol, group_id, f"it is a group of the {group.kind} protocol")
+        forgotten = self.store(group_id, group.tombstones())
+        if forgotten.done() and (error := forgotten.exception()) is not None:
+            raise CoordinatorUnavailable(group_id, error)
+        classic = self.groups[group_id] = ClassicGroup(group_id, self._clock, self.classic_config)
+        return classic
+
+    def _take(self, group: ClassicGroup, step: Step, finally_: Callable[[], None] | None = None) -> None:
         """Store a step's record, give its answers, go on when the record is durable.
 
         Answers that need the record wait in the group for `after_stored`; those in the step do not.
         """
-        stored = None if step.record is None else self._store_group(group, step.record)
-        self._answer(step)
+        stored = None if step.record is None else self.store(group.group_id, [(GroupKey(group.group_id), step.record)])
+        self.answer(step)
         if stored is None:
             if finally_ is not None:
                 finally_()
         else:
             stored.add_done_callback(lambda future: self._on_stored(group, step, future, finally_))
         if stored is None or step.after_stored is None:  # what follows sets the deadlines that count
-            self._schedule(group)
+            self.schedule(group)
 
     def _on_stored(
-        self, group: Group, step: Step, future: "asyncio.Future[int]", finally_: Callable[[], None] | None
+        self, group: ClassicGroup, step: Step, future: "asyncio.Future[int]", finally_: Callable[[], None] | None
     ) -> None:
         if future.cancelled() or future.exception() is not None:
             error = CoordinatorUnavailable(group.group_id, "") if future.cancelled() else future.exception()
             log.error("group_not_stored", group=group.group_id, reason=str(error))
-            self._answer(group.abandon(error.code if isinstance(error, GroupError) else Code.coordinator_not_available))
-            self._schedule(group)
+            self.answer(group.abandon(error.code if isinstance(error, GroupError) else Code.coordinator_not_available))
+            self.schedule(group)
         elif step.after_stored is not None:
             self._take(group, step.after_stored())
         if finally_ is not None:
             finally_()
 
     @staticmethod
-    def _answer(step: Step) -> None:
+    def answer(step: Step) -> None:
+        """Give members the answers that a step has for them."""
         for answer in step.answers:
             answer()
 
-    def _store_group(self, group: Group, value: GroupValue | None) -> "asyncio.Future[int]":
-        return self._store(group.group_id, [(GroupKey(group.group_id), None if value is None else encode_group(value))])
-
     # --- the clock ----------------------------------------------------------------------------------------------------
 
-    def _schedule(self, group: Group) -> None:
+    def schedule(self, group: Group) -> None:
+        """Look at the group when its next deadline has come."""
         deadline = group.next_deadline()
         if deadline is None or self._closed or deadline >= self._due.get(group.group_id, float("inf")):
             return
@@ -266,10 +299,14 @@ class GroupCoordinator:
 
     def _expire_group(self, group: Group) -> None:
         try:
-            self._take(group, group.expire())
+            if isinstance(group, ClassicGroup):
+                self._take(group, group.expire())
+            elif isinstance(group, ConsumerGroup):
+                self.consumer.expire(group)
         except MainstemError as error:  # this group's record is not taken; the others' are
             log.warning("group_not_stored", group=group.group_id, reason=str(error))
-            self._answer(group.abandon())
+            if isinstance(group, ClassicGroup):
+                self.answer(group.abandon())
 
     def _expire_offsets_later(self) -> None:
         interval = self._broker.config.offsets_retention_check_interval_ms / 1000
@@ -298,8 +335,8 @@ class GroupCoordinator:
     async def _expire_offsets_of(self, group: Group) -> None:
         group_id = group.group_id
         expired = [partition for partition, _ in self._expired(group)]
-        if group.state is EMPTY and len(expired) == len(self.offsets.of_group(group_id)):
-            if not self.offsets.is_open(group_id) and not group.has_pending_members:
+        if group.is_empty and len(expired) == len(self.offsets.of_group(group_id)):
+            if not self.offsets.is_open(group_id) and not group.is_expected:
                 await self._remove(group, expired)
         elif expired:
             await self._remove_offsets(group_id, expired)
@@ -321,9 +358,7 @@ class GroupCoordinator:
     def commit(
         self,
         group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
+        commit: Commit,
         offsets: Mapping[TopicPartition, OffsetValue],
         *,
         unknown_group: Code = Code.illegal_generation,
@@ -333,8 +368,7 @@ class GroupCoordinator:
         Raises:
             GroupError: the member may not commit; `unknown_group` is said to a member of a group that is not there.
         """
-        group = self._committing_group(group_id, generation, unknown_group)
-        group.check_commit(member_id, instance_id, generation)
+        self._committing_group(group_id, commit.generation, unknown_group).check_commit(commit)
         done: asyncio.Future[None] = self._loop.create_future()
 
         def stored(future: "asyncio.Future[int]") -> None:
@@ -351,26 +385,21 @@ class GroupCoordinator:
             _resolve(done, None)
 
         if offsets:
-            appended = self._store(group_id, _offset_entries(group_id, offsets))
+            appended = self.store(group_id, _offset_entries(group_id, offsets))
             self.offsets.queue(group_id, offsets)
             appended.add_done_callback(stored)
         else:
             done.set_result(None)
         return done
 
-    def check_transactional_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
-    ) -> None:
+    def check_transactional_commit(self, group_id: str, commit: Commit) -> None:
         """Raise GroupError unless the member may commit in a transaction."""
-        group = self._committing_group(group_id, generation, Code.illegal_generation)
-        group.check_commit(member_id, instance_id, generation, transactional=True)
+        self._committing_group(group_id, commit.generation, Code.illegal_generation).check_commit(commit)
 
     def commit_transactional(
         self,
         group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
+        commit: Commit,
         producer_id: int,
         producer_epoch: int,
         offsets: Mapping[TopicPartition, OffsetValue],
@@ -381,10 +410,10 @@ class GroupCoordinator:
             GroupError: the member may not commit.
             InvalidProducerEpoch: a newer producer has written.
         """
-        self.check_transactional_commit(group_id, member_id, instance_id, generation)
+        self.check_transactional_commit(group_id, commit)
         number = self._number(group_id)
         at = self._logs[number].log_end_offset
-        stored = self._store(
+        stored = self.store(
             group_id, _offset_entries(group_id, offsets), producer_id=producer_id, producer_epoch=producer_epoch
         )
         if stored.done():  # it was refused
@@ -439,7 +468,7 @@ class GroupCoordinator:
             UnknownGroup, GroupNotEmpty: nothing is deleted.
         """
         group = self.groups.get(group_id)
-        if group is None or group.state is DEAD:
+        if group is None:
             raise UnknownGroup(group_id)
         await self._remove(group, list({*self.offsets.of_group(group_id), *self.offsets.pending_of(group_id)}))
 
@@ -463,20 +492,21 @@ class GroupCoordinator:
     async def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
         group.delete()
         group_id = group.group_id
-        entries: list[tuple[OffsetKey | GroupKey, bytes | None]] = [
+        entries: list[Entry] = [
             (OffsetKey(group_id, partition.topic, partition.partition), None) for partition in partitions
         ]
-        if group.protocol_type is not None:
-            entries.append((GroupKey(group_id), None))
+        entries += group.tombstones()
         if self.groups.get(group_id) is group:
             del self.groups[group_id]
         if entries:
-            self._forget(group_id, partitions, await self._store(group_id, entries))
+            self._forget(group_id, partitions, await self.store(group_id, entries))
 
     def _remove_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> "asyncio.Future[None]":
         """Write the tombstones at once; done when they are durable."""
-        entries = [(OffsetKey(group_id, partition.topic, partition.partition), None) for partition in partitions]
-        return then(self._store(group_id, entries), lambda at: self._forget(group_id, partitions, at))
+        entries: list[Entry] = [
+            (OffsetKey(group_id, partition.topic, partition.partition), None) for partition in partitions
+        ]
+        return then(self.store(group_id, entries), lambda at: self._forget(group_id, partitions, at))
 
     def _forget(self, group_id: str, partitions: Sequence[TopicPartition], at: int) -> None:
         for at_tombstone, partition in enumerate(partitions, at):
@@ -484,10 +514,10 @@ class GroupCoordinator:
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
-    def _store(
+    def store(
         self,
         group_id: str,
-        entries: Iterable[tuple[OffsetKey | GroupKey, bytes | None]],
+        entries: Iterable[Entry],
         *,
         producer_id: int = -1,
         producer_epoch: int = -1,
@@ -500,7 +530,9 @@ class GroupCoordinator:
             InvalidProducerEpoch: a newer producer has written.
         """
         number, now = self._number(group_id), self._clock.now_ms()
-        records = [Record(0, now, encode_key(key), value) for key, value in entries]
+        records = [
+            Record(0, now, encode_key(key), None if value is None else encode_value(value)) for key, value in entries
+        ]
         sequence = -1 if producer_id < 0 else self._next_sequence(number, producer_id, producer_epoch)
         batch = build_batch(
             records,
@@ -558,26 +590,32 @@ class GroupCoordinator:
                     into[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
             for producer_id, entries in pending.items():
                 self._restore_pending(number, producer_id, entries, latest)
+        members: list[tuple[consumer.Key, consumer.Value]] = []
         for key, stored in latest.items():
             try:
-                self._restore(key, stored)
+                self._restore(key, stored, members)
             except CorruptData as error:
                 _leave_out(stored, error)
+        self.consumer.restore(members)
         for group_id in self.offsets.groups():
             self._group(group_id)
         for group in self.groups.values():
-            self._schedule(group)
+            self.schedule(group)
         log.info("groups_recovered", groups=len(self.groups))
 
-    def _restore(self, data: bytes, stored: _Stored) -> None:
+    def _restore(self, data: bytes, stored: _Stored, members: list[tuple[consumer.Key, consumer.Value]]) -> None:
         value, at, _ = stored
         if value is None:
             return
         key = decode_key(data)
         if isinstance(key, GroupKey):
-            self.groups[key.group] = Group.restore(key.group, decode_group(value), self._clock, self._config)
-        elif key is not None:
+            self.groups[key.group] = ClassicGroup.restore(
+                key.group, decode_group(value), self._clock, self.classic_config
+            )
+        elif isinstance(key, OffsetKey):
             self.offsets.put(key.group, TopicPartition(key.topic, key.partition), decode_offset(value), at)
+        elif key is not None:
+            members.append((key, consumer.decode_value(key, value)))
 
     def _restore_pending(
         self,
@@ -613,13 +651,8 @@ def _leave_out(stored: _Stored, error: CorruptData) -> None:
     report_unreadable(partition, offset, error, hint="a group or one of its offsets is not known: commit it anew")
 
 
-def _offset_entries(
-    group_id: str, offsets: Mapping[TopicPartition, OffsetValue]
-) -> list[tuple[OffsetKey | GroupKey, bytes | None]]:
-    return [
-        (OffsetKey(group_id, partition.topic, partition.partition), encode_offset(value))
-        for partition, value in offsets.items()
-    ]
+def _offset_entries(group_id: str, offsets: Mapping[TopicPartition, OffsetValue]) -> list[Entry]:
+    return [(OffsetKey(group_id, partition.topic, partition.partition), value) for partition, value in offsets.items()]
 
 
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:

@@ -58,3 +58,31 @@ class UnknownGroup(GroupError):
 
     def __init__(self, group_id: str, message: str = "not known") -> None:
         super().__init__(Code.group_id_not_found, group_id, message)
+
+
+class FencedMemberEpoch(GroupError):
+    """The member's epoch is not the one it was told: it abandons what it has and joins anew."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.fenced_member_epoch, group_id, message)
+
+
+class StaleMemberEpoch(GroupError):
+    """The member has an epoch that is over, or not there yet: it waits for its next heartbeat."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.stale_member_epoch, group_id, message)
+
+
+class UnreleasedInstance(GroupError):
+    """A member with this `group.instance.id` is there, and has not left."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.unreleased_instance_id, group_id, message)
+
+
+class GroupFull(GroupError):
+    """The group has as many members as it may."""
+
+    def __init__(self, group_id: str, message: str) -> None:
+        super().__init__(Code.group_max_size_reached, group_id, message)

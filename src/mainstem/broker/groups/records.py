@@ -17,16 +17,19 @@ none has an assignment, the leader is to bring it. Kafka takes either for a grou
 
 A null value is a tombstone. Version 3 is written, or version 1 where an old client asked for a retention time, as Kafka
 does; 0 to 4 are read. From version 4 on values are flexible, and Kafka adds only tagged fields, which readers skip
-(KIP-915). Keys of other versions belong to group types that we do not serve: they are left alone.
+(KIP-915). Records of groups of the consumer protocol are in `consumer.records`; keys of other versions belong to group
+types that we do not serve: they are left alone.
 
 https://github.com/apache/kafka/tree/trunk/group-coordinator/src/main/resources/common/message
 """
 
 from struct import Struct
+from typing import TypeAlias
 
 import msgspec
 
 from mainstem.broker.fields import CorruptCoordinatorRecord, LaterVersion, Reader, Writer
+from mainstem.broker.groups.consumer import records as consumer
 
 # Written by hand where every commit passes; a test holds them to the bytes of the definitions.
 _KEY = Struct(">hh")
@@ -89,8 +92,14 @@ class GroupValue(msgspec.Struct, frozen=True):
     members: tuple[MemberValue, ...] = ()
 
 
-def encode_key(key: OffsetKey | GroupKey) -> bytes:
+Key: TypeAlias = OffsetKey | GroupKey | consumer.Key
+Value: TypeAlias = OffsetValue | GroupValue | consumer.Value
+
+
+def encode_key(key: Key) -> bytes:
     """The record's key."""
+    if not isinstance(key, OffsetKey | GroupKey):
+        return consumer.encode_key(key)
     group = key.group.encode()
     if isinstance(key, GroupKey):
         return _KEY.pack(2, len(group)) + group
@@ -98,7 +107,14 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
     return b"".join((_KEY.pack(1, len(group)), group, _LENGTH.pack(len(topic)), topic, _PARTITION.pack(key.partition)))
 
 
-def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
+def encode_value(value: Value) -> bytes:
+    """The record's value."""
+    if isinstance(value, OffsetValue):
+        return encode_offset(value)
+    return encode_group(value) if isinstance(value, GroupValue) else consumer.encode_value(value)
+
+
+def decode_key(data: bytes) -> Key | None:
     """Whose record it is; None for a kind we do not know.
 
     Raises:
@@ -110,7 +126,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
         return OffsetKey(reader.required_string(), reader.required_string(), reader.int32())
     if version == 2:
         return GroupKey(reader.required_string())
-    return None
+    return consumer.decode_key(version, reader)
 
 
 def encode_offset(value: OffsetValue) -> bytes:

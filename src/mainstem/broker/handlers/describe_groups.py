@@ -2,14 +2,15 @@
 
 Behaviour: state, protocol and members; what members said about themselves and were assigned only while the group is
 stable. A group that is not there is `Dead`, and from version 6 on GROUP_ID_NOT_FOUND (KIP-1043). One that is asked for
-many times is told once.
+many times is told once. A group of another protocol is none of this API's: it is told as one that is not there.
 
 3: authorized operations: without authorization, everything one can do to a group. 4: static members.
 """
 
 from typing import Any, Final
 
-from mainstem.broker.groups.group import STABLE, Group, Member
+from mainstem.broker.groups.classic.group import STABLE, ClassicGroup, Member
+from mainstem.broker.groups.membership import Group
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import DESCRIBE, GROUP
 from mainstem.wire.errors import Code
@@ -31,11 +32,12 @@ def describe_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
 
 
 def _described(group_id: str, group: Group | None, version: int, operations: int) -> dict[str, Any]:
-    if group is None:
+    if not isinstance(group, ClassicGroup):
         missing = {"group_id": group_id, "group_state": "Dead", "authorized_operations": _NOT_ASKED}
         if version < 6:
             return missing | {"error_code": Code.none, "authorized_operations": operations}
-        return missing | {"error_code": Code.group_id_not_found, "error_message": f"Group {group_id} not found."}
+        message = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+        return missing | {"error_code": Code.group_id_not_found, "error_message": message}
     stable = group.state is STABLE
     return {
         "error_code": Code.none,

@@ -1,6 +1,6 @@
 """JoinGroup, API 11, versions 0-9.
 
-Behaviour: `groups.group`; answered when the group's next generation is complete. The connection goes on meanwhile, so
+Behaviour: `groups.classic`; answered when the group's next generation is complete. The connection goes on meanwhile, so
 a member that leaves instead need not wait.
 
 1: rebalance timeout, before it the session timeout is taken. 4: a new member gets its id first and joins again with it
@@ -12,7 +12,7 @@ from asyncio import Future
 from typing import Any
 
 from mainstem.broker.answers import milliseconds, then
-from mainstem.broker.groups.group import JoinAnswer, JoinRequest, Protocol
+from mainstem.broker.groups.classic.messages import JoinAnswer, JoinRequest, Protocol
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import GROUP, READ
 from mainstem.core.logging import get_logger

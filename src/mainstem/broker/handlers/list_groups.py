@@ -2,7 +2,7 @@
 
 Behaviour: every group, also those that only commit offsets (their protocol type is empty).
 
-4: filter by state. 5: filter by type; all groups here are `classic`. Filters do not mind upper and lower case.
+4: filter by state. 5: filter by type; `classic` or `consumer`. Filters do not mind upper and lower case.
 """
 
 from typing import Any
@@ -23,12 +23,12 @@ def list_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
             {
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type or "",
-                "group_state": group.state.value,
-                "group_type": "classic",
+                "group_state": group.state_name,
+                "group_type": group.kind,
             }
             for group in ctx.broker.groups.groups.values()
             if (everything or ctx.may(DESCRIBE, GROUP, group.group_id))
-            and (not states or group.state.value.lower() in states)
-            and (not types or "classic" in types)
+            and (not states or group.state_name.lower() in states)
+            and (not types or group.kind in types)
         ],
     }

@@ -4,7 +4,8 @@ Behaviour: answered when the commits are durable. Metadata is kept to the letter
 partition that does not exist is refused by itself, the others are committed, all or none of them: they are one batch.
 
 2-4: retention time of the commit, later the broker's alone. 6: leader epoch. 7: static members. 9: a group that is not
-there is GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION. 10: topic ids.
+there is GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; members of the consumer protocol commit with their epoch
+(KIP-848). 10: topic ids.
 """
 
 from asyncio import Future
@@ -13,6 +14,7 @@ from typing import Any
 
 from mainstem.broker.answers import milliseconds, partition_exists
 from mainstem.broker.groups.errors import GroupError
+from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import GROUP, READ, TOPIC
@@ -67,9 +69,13 @@ def offset_commit(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] 
     try:
         committed = ctx.broker.groups.commit(
             request.group_id,
-            request.member_id,
-            getattr(request, "group_instance_id", None),
-            request.generation_id_or_member_epoch,
+            Commit(
+                member_id=request.member_id,
+                instance_id=getattr(request, "group_instance_id", None),
+                generation=request.generation_id_or_member_epoch,
+                partitions=tuple(offsets),
+                knows_epochs=ctx.version >= 9,
+            ),
             offsets,
             unknown_group=Code.group_id_not_found if ctx.version >= 9 else Code.illegal_generation,
         )

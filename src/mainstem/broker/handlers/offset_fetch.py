@@ -5,12 +5,13 @@ there has none at all. With `require_stable` (KIP-447), a partition whose offset
 UNSTABLE_OFFSET_COMMIT: the consumer asks again.
 
 2: null topics: everything the group has. 5: leader epoch. 7: require_stable. 8: several groups. 9: member id and epoch,
-which matter to KIP-848 groups only. 10: topic ids.
+which a group of the consumer protocol checks. 10: topic ids.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
+from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import DESCRIBE, GROUP, TOPIC
@@ -39,6 +40,12 @@ def offset_fetch(request: Any, ctx: RequestContext) -> dict[str, Any]:
 def _group(request: Any, ctx: RequestContext, stable: bool) -> dict[str, Any]:
     if not ctx.may(DESCRIBE, GROUP, request.group_id):
         return {"group_id": request.group_id, "error_code": Code.group_authorization_failed}
+    group = ctx.broker.groups.groups.get(request.group_id)
+    if group is not None:
+        try:
+            group.check_fetch(getattr(request, "member_id", None), getattr(request, "member_epoch", -1))
+        except GroupError as error:
+            return {"group_id": request.group_id, "error_code": error.code, "topics": []}
     return {"group_id": request.group_id, "error_code": Code.none, "topics": _topics(request, ctx, stable)}
 
 

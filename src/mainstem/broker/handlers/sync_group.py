@@ -1,6 +1,6 @@
 """SyncGroup, API 14, versions 0-5.
 
-Behaviour: `groups.group`; answered when the leader's assignment is durable.
+Behaviour: `groups.classic`; answered when the leader's assignment is durable.
 
 3: static members (KIP-345). 5: protocol type and name are checked against the group's.
 """
@@ -9,7 +9,7 @@ from asyncio import Future
 from typing import Any
 
 from mainstem.broker.answers import then
-from mainstem.broker.groups.group import SyncAnswer, SyncRequest
+from mainstem.broker.groups.classic.messages import SyncAnswer, SyncRequest
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import GROUP, READ
 from mainstem.wire.errors import Code

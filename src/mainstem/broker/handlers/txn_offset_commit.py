@@ -1,7 +1,8 @@
 """TxnOffsetCommit, API 28, versions 0-5.
 
 Behaviour: the offsets wait, durably, for the end of the producer's transaction: a commit makes them visible, an abort
-drops them. Member and generation are checked as in OffsetCommit (KIP-447), but not that the group is stable.
+drops them. Member and generation, or member epoch, are checked as in OffsetCommit (KIP-447), but not that the group is
+stable.
 
 2: leader epoch. 3: group metadata. 4: TRANSACTION_ABORTABLE, before it INVALID_TXN_STATE. 5: transactions version 2
 (KIP-890): the group's partition is added to the transaction here; before, AddOffsetsToTxn has added it.
@@ -11,6 +12,7 @@ import asyncio
 from typing import Any
 
 from mainstem.broker.answers import by_topic
+from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.handlers.offset_commit import check_offset, commit_code, offset_value
@@ -55,13 +57,14 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> dict[str, Any]
 
 async def _commit(request: Any, ctx: RequestContext, offsets: dict[TopicPartition, OffsetValue]) -> None:
     groups = ctx.broker.groups
-    member = (
-        request.group_id,
-        getattr(request, "member_id", ""),
-        getattr(request, "group_instance_id", None),
-        getattr(request, "generation_id", -1),
+    commit = Commit(
+        member_id=getattr(request, "member_id", ""),
+        instance_id=getattr(request, "group_instance_id", None),
+        generation=getattr(request, "generation_id", -1),
+        partitions=tuple(offsets),
+        transactional=True,
     )
-    groups.check_transactional_commit(*member)
+    groups.check_transactional_commit(request.group_id, commit)
     while True:  # the check and the append are one turn of the loop, so no EndTxn comes between
         ending = ctx.broker.transactions.verify_or_add(
             request.transactional_id,
@@ -73,7 +76,8 @@ async def _commit(request: Any, ctx: RequestContext, offsets: dict[TopicPartitio
         if ending is None:
             break
         await ending
-    await asyncio.shield(groups.commit_transactional(*member, request.producer_id, request.producer_epoch, offsets))
+    stored = groups.commit_transactional(request.group_id, commit, request.producer_id, request.producer_epoch, offsets)
+    await asyncio.shield(stored)
 
 
 def _code(code: Code, version: int) -> Code:

@@ -20,12 +20,23 @@ subscribed topics are read, since offsets of subscribed topics neither expire no
 import enum
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
-from mainstem.broker.fields import CorruptCoordinatorRecord, Reader
+from mainstem.broker.fields import CorruptCoordinatorRecord
+from mainstem.broker.groups.classic.messages import (
+    JoinAnswer,
+    JoinReply,
+    JoinRequest,
+    Protocol,
+    SyncAnswer,
+    SyncReply,
+    SyncRequest,
+)
+from mainstem.broker.groups.config import ClassicGroupConfig
+from mainstem.broker.groups.embedded import read_topics
 from mainstem.broker.groups.errors import (
     FencedInstance,
     GroupError,
@@ -36,7 +47,8 @@ from mainstem.broker.groups.errors import (
     UnknownGroup,
     UnknownMember,
 )
-from mainstem.broker.groups.records import GroupValue, MemberValue
+from mainstem.broker.groups.membership import Commit, Group
+from mainstem.broker.groups.records import GroupKey, GroupValue, MemberValue
 from mainstem.core import Clock
 from mainstem.wire.errors import Code
 
@@ -70,81 +82,6 @@ LARGE: Final = 200
 
 LEAST_RETRY_MS: Final = 1_000
 """Between two looks whether an absent static member is back, however short its rebalance timeout."""
-
-
-class GroupConfig(msgspec.Struct, frozen=True):
-    """Kafka's `group.*` settings."""
-
-    initial_rebalance_delay_ms: int = 0
-    """Kafka's default is 3000, which makes every first consumer of a group wait; 0 lets it start at once."""
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    max_size: int = 2_147_483_647
-    new_member_join_timeout_ms: int = 300_000
-    """How long a new member may wait in JoinGroup: it has no session yet, and nobody sees it go away."""
-
-
-class Protocol(msgspec.Struct, frozen=True):
-    """One way of assigning that a member knows, with what it says about itself."""
-
-    name: str
-    metadata: bytes
-
-
-class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """JoinGroup, of any version."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    protocol_type: str
-    protocols: tuple[Protocol, ...]
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    member_id_required: bool = True
-    """From version 4 on a new member gets its id first and joins with it, so that a lost answer leaves no ghost."""
-    may_skip_assignment: bool = False
-    """From version 9 on a static leader that came back can be told to leave the assignment as it is."""
-
-
-class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """SyncGroup, of any version. `assignments` are everybody's, from the leader; nobody else has any."""
-
-    member_id: str
-    instance_id: str | None = None
-    generation: int
-    protocol_type: str | None = None
-    """As `protocol`, from version 5 on; None: it is not checked."""
-    protocol: str | None = None
-    assignments: Mapping[str, bytes] = {}
-
-
-class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member that joined is told."""
-
-    error: Code = Code.none
-    member_id: str = ""
-    generation: int = -1
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
-    members: tuple[tuple[str, str | None, bytes], ...] = ()
-    """For the leader: (member id, instance id, metadata) of everybody."""
-
-
-class SyncAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's part of the assignment."""
-
-    error: Code = Code.none
-    protocol_type: str | None = None
-    protocol: str | None = None
-    assignment: bytes = b""
-
-
-JoinReply = Callable[[JoinAnswer], None]
-SyncReply = Callable[[SyncAnswer], None]
 
 
 class Step(msgspec.Struct):
@@ -206,14 +143,15 @@ class Member:
         )
 
 
-class Group:
+class ClassicGroup(Group):
     """A group and its members. Every method that may lead to answers or a record returns a `Step`."""
 
-    def __init__(self, group_id: str, clock: Clock, config: GroupConfig) -> None:
+    kind = "classic"
+
+    def __init__(self, group_id: str, clock: Clock, config: ClassicGroupConfig) -> None:
         self.group_id = group_id
         self.state = EMPTY
         self.protocol_type: str | None = None
-        """None: a group without membership, which only commits offsets."""
         self.protocol: str | None = None
         self.generation = 0
         self.leader: str | None = None
@@ -238,7 +176,7 @@ class Group:
     # --- as it is stored ----------------------------------------------------------------------------------------------
 
     @classmethod
-    def restore(cls, group_id: str, value: GroupValue, clock: Clock, config: GroupConfig) -> "Group":
+    def restore(cls, group_id: str, value: GroupValue, clock: Clock, config: ClassicGroupConfig) -> "ClassicGroup":
         """The group as it was stored. Its members are given one session timeout to be heard of.
 
         Without a leader, somebody has left and the others are to join again; without any assignment, the leader is to
@@ -291,8 +229,22 @@ class Group:
         stored = tuple(member.stored(self.protocol, member.assignment) for member in members)
         return msgspec.structs.replace(self._value({}), leader=None, members=stored)
 
+    def keys(self) -> list[GroupKey]:
+        """Of the one record of a group that somebody has joined."""
+        return [] if self.protocol_type is None else [GroupKey(self.group_id)]
+
     @property
-    def has_pending_members(self) -> bool:
+    def state_name(self) -> str:
+        """As clients are shown it."""
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it is there and has no members."""
+        return self.state is EMPTY
+
+    @property
+    def is_expected(self) -> bool:
         """True while somebody has a member id and has not joined with it yet."""
         return bool(self._pending)
 
@@ -460,6 +412,12 @@ class Group:
         )
 
     # --- the rebalance ------------------------------------------------------------------------------------------------
+
+    def rebalance(self) -> Step:
+        """Have everybody join again, although no member has asked for it."""
+        step = Step()
+        self._prepare_rebalance(step)
+        return step
 
     def _rebalance_or_complete(self, step: Step) -> None:
         if self.state is PREPARING:
@@ -703,9 +661,7 @@ class Group:
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
-    def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
-    ) -> None:
+    def check_commit(self, commit: Commit) -> None:
         """May offsets be committed by this member of this generation? A commit is a sign of life.
 
         Raises:
@@ -713,16 +669,16 @@ class Group:
         """
         if self.state is DEAD:
             raise GroupError(Code.coordinator_not_available, self.group_id, "deleted just now")
-        if generation < 0 and self.state is EMPTY:
+        if commit.generation < 0 and self.state is EMPTY:
             return  # an admin, or a consumer that assigns its partitions itself
-        if generation >= 0 or member_id or instance_id is not None:
-            member = self._check_member(member_id, instance_id)
-            self._check_generation(generation)
-            if not transactional:
+        if commit.generation >= 0 or commit.member_id or commit.instance_id is not None:
+            member = self._check_member(commit.member_id, commit.instance_id)
+            self._check_generation(commit.generation)
+            if not commit.transactional:
                 self._rearm(member)
-        elif not transactional:
+        elif not commit.transactional:
             raise UnknownMember(self.group_id, "offsets without a member id while the group has members")
-        if not transactional and self.state is COMPLETING:
+        if not commit.transactional and self.state is COMPLETING:
             raise RebalanceInProgress(self.group_id, "the assignment is not known yet")
 
     def expires_offsets_from(self, topic: str, committed_ms: int) -> int | None:
@@ -822,18 +778,9 @@ class Group:
         if self.protocol_type != "consumer":
             return None
         try:
-            return frozenset(
-                topic for m in self.members.values() for topic in _subscribed_topics(m.metadata(self.protocol))
-            )
+            return frozenset(topic for m in self.members.values() for topic in read_topics(m.metadata(self.protocol)))
         except CorruptCoordinatorRecord:
             return None
-
-
-def _subscribed_topics(metadata: bytes) -> Iterable[str]:
-    """ConsumerProtocolSubscription: version int16, topics string[]; what later versions append is not looked at."""
-    reader = Reader(metadata)
-    reader.int16()
-    return reader.array(reader.required_string) or ()
 
 
 def _answer(step: Step, reply: Callable[[T], None], answer: T) -> None:

@@ -6,6 +6,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mainstem.broker.fields import Writer
+from mainstem.broker.groups.classic.group import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    LARGE,
+    PREPARING,
+    STABLE,
+    TRANSITIONS,
+    ClassicGroup,
+    GroupState,
+)
+from mainstem.broker.groups.classic.messages import JoinRequest, Protocol, SyncRequest
+from mainstem.broker.groups.config import ClassicGroupConfig
 from mainstem.broker.groups.errors import (
     FencedInstance,
     GroupError,
@@ -15,21 +28,7 @@ from mainstem.broker.groups.errors import (
     UnknownGroup,
     UnknownMember,
 )
-from mainstem.broker.groups.group import (
-    COMPLETING,
-    DEAD,
-    EMPTY,
-    LARGE,
-    PREPARING,
-    STABLE,
-    TRANSITIONS,
-    Group,
-    GroupConfig,
-    GroupState,
-    JoinRequest,
-    Protocol,
-    SyncRequest,
-)
+from mainstem.broker.groups.membership import Commit
 from mainstem.core import ManualClock
 from mainstem.wire.errors import Code
 from tests.support.properties import examples
@@ -52,7 +51,7 @@ class Desk:
 
     def __init__(self, **config):
         self.clock = ManualClock()
-        self.group = Group("g", self.clock, GroupConfig(**config))
+        self.group = ClassicGroup("g", self.clock, ClassicGroupConfig(**config))
         self.answers = {}
         self.records = []
         self.unstored = []
@@ -171,7 +170,7 @@ def test_a_member_id_that_is_never_used_expires():
     desk, ids = stable("a")
     asked = desk.join("b", ask=True)
     assert (asked.error, asked.generation) == (Code.member_id_required, -1)
-    assert desk.group.has_pending_members
+    assert desk.group.is_expected
     desk.join("a", ids["a"])
     assert "a" not in desk.answers, "the pending member is waited for"
     desk.pass_time(10_000)
@@ -345,7 +344,7 @@ def test_commits_are_signs_of_life():
     desk, ids = stable("a")
     for _ in range(3):
         desk.pass_time(9_999)
-        desk.group.check_commit(ids["a"], None, 1)
+        desk.group.check_commit(Commit(member_id=ids["a"], generation=1))
     assert desk.group.state is STABLE
 
 
@@ -512,23 +511,26 @@ def test_a_fenced_join_is_answered():
 
 def test_who_may_commit():
     desk, ids = stable("a")
-    check = desk.group.check_commit
-    check(ids["a"], None, 1)
+
+    def check(member_id, generation, **options):
+        desk.group.check_commit(Commit(member_id=member_id, generation=generation, **options))
+
+    check(ids["a"], 1)
     with pytest.raises(IllegalGeneration):
-        check(ids["a"], None, 2)
+        check(ids["a"], 2)
     with pytest.raises(UnknownMember):
-        check("x", None, 1)
+        check("x", 1)
     with pytest.raises(UnknownMember):
-        check("", None, -1)
-    check("", None, -1, transactional=True)
+        check("", -1)
+    check("", -1, transactional=True)
     with pytest.raises(IllegalGeneration):
-        check(ids["a"], None, -1, transactional=True)
+        check(ids["a"], -1, transactional=True)
     desk.join("a", ids["a"])
     with pytest.raises(RebalanceInProgress):
-        check(ids["a"], None, 2)
-    check(ids["a"], None, 2, transactional=True)
+        check(ids["a"], 2)
+    check(ids["a"], 2, transactional=True)
     desk.leave(ids["a"])
-    check("", None, -1)
+    check("", -1)
 
 
 def test_when_offsets_expire():
@@ -564,7 +566,7 @@ def test_unreadable_subscriptions_may_mean_any_topic():
 
 def test_a_restored_group_goes_on():
     desk, ids = stable("a", "b")
-    restored = Group.restore("g", desk.records[-1], desk.clock, GroupConfig())
+    restored = ClassicGroup.restore("g", desk.records[-1], desk.clock, ClassicGroupConfig())
     assert (restored.state, restored.generation, restored.leader) == (STABLE, 2, ids["a"])
     assert restored.subscribed_topics == {"t"}
     restored.heartbeat(ids["b"], None, 2)
@@ -577,7 +579,7 @@ def test_a_restored_group_goes_on():
 def test_a_restored_empty_group_keeps_its_generation_and_type():
     desk, _ = stable("a")
     desk.pass_time(10_000)
-    restored = Group.restore("g", desk.records[-1], desk.clock, GroupConfig())
+    restored = ClassicGroup.restore("g", desk.records[-1], desk.clock, ClassicGroupConfig())
     assert (restored.state, restored.generation, restored.protocol_type) == (EMPTY, 2, "consumer")
     assert not restored.is_subscribed_to("t")
     desk.group = restored
@@ -586,7 +588,7 @@ def test_a_restored_empty_group_keeps_its_generation_and_type():
 
 def killed(desk):
     """The desk of the group as it was stored last; whoever waited will ask again."""
-    desk.group = Group.restore("g", desk.records[-1], desk.clock, GroupConfig())
+    desk.group = ClassicGroup.restore("g", desk.records[-1], desk.clock, ClassicGroupConfig())
     desk.answers.clear()
     desk.unstored.clear()
     return desk.group
@@ -783,7 +785,7 @@ class Groups(RuleBasedStateMachine):
         assert group.generation >= self.last_generation
         self.last_generation = group.generation
         if not group.members:
-            assert group.state is EMPTY or (group.state is PREPARING and group.has_pending_members)
+            assert group.state is EMPTY or (group.state is PREPARING and group.is_expected)
         else:
             assert group.state is not EMPTY
             assert group.leader in group.members or (group.state is PREPARING and group.leader is None)

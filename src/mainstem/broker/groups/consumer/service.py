@@ -1,0 +1,356 @@
+"""Groups of the consumer protocol at work: what they change is stored before anybody is told.
+
+The rules are in `group`, `classic_members` and `migration`, which do no I/O. Memory changes when the records are
+queued; an answer waits until they are durable, and one that needs no record for those that were queued before it: a
+member never hears of an epoch that a crash could take back.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from mainstem.broker.answers import then
+from mainstem.broker.groups.classic.group import ClassicGroup
+from mainstem.broker.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from mainstem.broker.groups.config import ConsumerGroupConfig
+from mainstem.broker.groups.consumer import classic_members, migration
+from mainstem.broker.groups.consumer.group import Change, ConsumerGroup, Resolved
+from mainstem.broker.groups.consumer.member import Member
+from mainstem.broker.groups.consumer.messages import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Heartbeat, HeartbeatAnswer
+from mainstem.broker.groups.consumer.migration import MigrationPolicy
+from mainstem.broker.groups.consumer.records import ConsumerGroupKey, ConsumerGroupValue, Key, Value
+from mainstem.broker.groups.errors import GroupError, UnknownGroup
+from mainstem.broker.groups.membership import Entry, Group
+from mainstem.broker.groups.modern.subscriptions import matching
+from mainstem.broker.groups.records import GroupKey
+from mainstem.core.logging import get_logger
+from mainstem.wire.errors import Code
+
+if TYPE_CHECKING:
+    from mainstem.broker.groups.coordinator import GroupCoordinator
+    from mainstem.broker.server import Broker
+
+T = TypeVar("T")
+
+log = get_logger()
+
+
+class ConsumerGroups:
+    """All groups of the consumer protocol; they are among the coordinator's groups."""
+
+    def __init__(self, coordinator: "GroupCoordinator", broker: "Broker") -> None:
+        config = broker.config
+        self._coordinator = coordinator
+        self._broker = broker
+        self._clock = broker.clock
+        self._policy = MigrationPolicy(config.group_consumer_migration_policy)
+        self._defaults = ConsumerGroupConfig(
+            session_timeout_ms=config.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            max_size=config.group_consumer_max_size,
+        )
+        self._stored: dict[str, asyncio.Future[int]] = {}  # group: its last records, until they are durable
+
+    def settings(self, group_id: str) -> ConsumerGroupConfig:
+        """The settings of a group, as they are now."""
+        return self._defaults
+
+    def get(self, group_id: str) -> ConsumerGroup | None:
+        """The group, if it is there and of this protocol."""
+        group = self._coordinator.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def has_members(self, group_id: str) -> bool:
+        """True if the group is of this protocol and has members: whoever joins has to fit in."""
+        group = self.get(group_id)
+        return group is not None and not group.is_empty
+
+    async def settled(self, group_id: str) -> None:
+        """Return when all that the group has in memory is durable.
+
+        Raises:
+            CoordinatorUnavailable: it never will be.
+        """
+        stored = self._stored.get(group_id)
+        if stored is not None:
+            await asyncio.shield(stored)
+
+    # --- the consumer protocol ----------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, group_id: str, request: Heartbeat, *, sees: Callable[[str], bool] = lambda _: True
+    ) -> "asyncio.Future[HeartbeatAnswer]":
+        """A member joins, lives or leaves. Of the topics that there are, its expressions match those that it `sees`.
+
+        Raises:
+            GroupError: it is refused; some errors come with the future.
+        """
+        self._check_open(group_id)
+        if request.epoch in (LEAVE, LEAVE_FOR_A_WHILE):
+            return self._leave(group_id, request)
+        present = self.get(group_id)
+        new = {request.regex} if request.regex else set()
+        expressions = new if present is None else present.unresolved(request.regex)
+        if not expressions:
+            return self._beat(group_id, request, {})
+        return self._resolve_and_beat(group_id, request, expressions, sees)
+
+    def _resolve_and_beat(
+        self, group_id: str, request: Heartbeat, expressions: set[str], sees: Callable[[str], bool]
+    ) -> "asyncio.Future[HeartbeatAnswer]":
+        """Expressions are matched in a thread; what the group is when that is done is what the member finds."""
+        answer: asyncio.Future[HeartbeatAnswer] = self._broker.loop.create_future()
+
+        async def run() -> None:
+            try:
+                resolved = await self._resolve(expressions, request.regex, sees)
+                answer_of = await self._beat(group_id, request, resolved)
+            except Exception as error:  # it is the answer
+                if not answer.done():
+                    answer.set_exception(error)
+            else:
+                if not answer.done():
+                    answer.set_result(answer_of)
+
+        self._broker.spawn(run(), name="resolve expressions")
+        return answer
+
+    async def _resolve(
+        self, expressions: set[str], asked: str | None, sees: Callable[[str], bool]
+    ) -> dict[str, Resolved]:
+        version, names = self._broker.topics.version, [topic.name for topic in self._broker.topics if sees(topic.name)]
+        found: dict[str, Resolved] = {}
+        for expression in sorted(expressions):
+            try:
+                topics = await asyncio.to_thread(matching, expression, names)
+            except GroupError as error:
+                if expression == asked:
+                    raise
+                log.warning("expression_not_resolved", expression=expression, reason=str(error))
+                topics = frozenset()  # it was stored by a program that took it for one
+            found[expression] = Resolved(topics, version)
+        return found
+
+    def _beat(
+        self, group_id: str, request: Heartbeat, resolved: dict[str, Resolved]
+    ) -> "asyncio.Future[HeartbeatAnswer]":
+        self._check_open(group_id)
+        present = self._coordinator.groups.get(group_id)
+        group, before = self._group_for(group_id, present, joins=request.epoch == JOIN)
+        change = group.heartbeat(request, resolved)
+        return self._take(group, change, before=before, instead_of=present)
+
+    def _group_for(self, group_id: str, present: Group | None, *, joins: bool) -> tuple[ConsumerGroup, list[Entry]]:
+        """The group that a heartbeat meets, and what is to be stored before the heartbeat's own records."""
+        if isinstance(present, ConsumerGroup):
+            return present, []
+        if not joins or not (present is None or isinstance(present, ClassicGroup)):
+            kind = (
+                "no such group" if present is None else f"is a {present.kind} group, not one of the consumer protocol"
+            )
+            raise UnknownGroup(group_id, kind)
+        if present is None or present.is_empty:
+            return self._new(group_id), [] if present is None else present.tombstones()
+        group = migration.upgraded(
+            present, self._policy, self._clock, self._broker.topics, lambda: self.settings(group_id)
+        )
+        log.info("group_upgraded", group=group_id, members=len(group.members))
+        return group, present.tombstones() + [entry for entry in group.entries() if entry[1] is not None]
+
+    def _new(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(group_id, self._clock, self._broker.topics, lambda: self.settings(group_id))
+
+    def _leave(self, group_id: str, request: Heartbeat) -> "asyncio.Future[HeartbeatAnswer]":
+        group = self.get(group_id)
+        if group is None:
+            raise UnknownGroup(group_id, "no such group of the consumer protocol")
+        member = group.leaving(request)
+        if request.epoch == LEAVE_FOR_A_WHILE:
+            return self._take(group, group.leave_for_a_while(member))
+        return self._remove(group, [member], HeartbeatAnswer(request.member_id, request.epoch))
+
+    def expire(self, group: ConsumerGroup) -> None:
+        """Remove members that were not heard of in time."""
+        overdue = group.overdue()
+        if overdue:
+            log.info("members_expired", group=group.group_id, members=[member.member_id for member in overdue])
+            self._remove(group, overdue, None)
+        self._coordinator.schedule(group)
+
+    def _remove(self, group: ConsumerGroup, members: Sequence[Member], answer: T) -> "asyncio.Future[T]":
+        """Members are gone; if those that are left all speak the classic protocol, the group becomes a classic one."""
+        gone = {member.member_id for member in members}
+        if migration.may_downgrade(group, gone, self._policy, self._coordinator.classic_config):
+            return self._downgrade(group, [], gone, answer, rebalances=True)
+        return self._take(group, group.remove(members, answer))
+
+    def _downgrade(
+        self, group: ConsumerGroup, before: list[Entry], gone: Iterable[str], answer: T, *, rebalances: bool
+    ) -> "asyncio.Future[T]":
+        classic, value = migration.downgraded(group, set(gone), self._clock, self._coordinator.classic_config)
+        group_id = group.group_id
+        stored = self._store(group_id, [*before, *group.tombstones(), (GroupKey(group_id), value)])
+        if not _refused(stored):
+            log.info("group_downgraded", group=group_id, members=len(classic.members))
+            self._coordinator.groups[group_id] = classic
+            if rebalances:
+                self._coordinator.answer(classic.rebalance())
+            self._coordinator.schedule(classic)
+        return then(stored, lambda _: answer)
+
+    # --- the classic protocol, in a group of this one -----------------------------------------------------------------
+
+    def join(self, group_id: str, request: JoinRequest) -> "asyncio.Future[JoinAnswer]":
+        """A member of the classic protocol enters, or comes back to be told what has changed."""
+
+        def refused(error: GroupError) -> JoinAnswer:
+            return JoinAnswer(error=error.code, member_id=request.member_id)
+
+        def run() -> "asyncio.Future[JoinAnswer]":
+            group = self.get(group_id)
+            if group is None:
+                raise UnknownGroup(group_id)
+            replaced = group.static_member(request.instance_id)
+            change = classic_members.join(group, request)
+            all_classic = all(member.classic is not None for member in group.members.values())
+            last_of_the_others = replaced is not None and replaced.classic is None and all_classic
+            fits = len(group.members) <= self._coordinator.classic_config.max_size
+            if not (last_of_the_others and fits and self._policy.downgrades):
+                return self._take(group, change)
+            settled = all(member.is_reconciled_to(group.epoch) for member in group.members.values())
+            answered = self._downgrade(group, change.entries, (), change.answer, rebalances=not settled)
+            if _refused(answered):
+                change.take_back()
+            return answered
+
+        return self._answered(run, refused)
+
+    def sync(self, group: ConsumerGroup, request: SyncRequest) -> "asyncio.Future[SyncAnswer]":
+        """What a member of the classic protocol is to have."""
+
+        def run() -> "asyncio.Future[SyncAnswer]":
+            change = Change([], classic_members.sync(group, request), lambda: None)
+            return self._take(group, change)
+
+        return self._answered(run, lambda error: SyncAnswer(error=error.code))
+
+    def classic_heartbeat(self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> None:
+        """A member of the classic protocol lives.
+
+        Raises:
+            GroupError: it is not a member (any more), or is to join again.
+        """
+        try:
+            classic_members.heartbeat(group, member_id, instance_id, generation)
+        finally:
+            self._coordinator.schedule(group)
+
+    def leave(self, group: ConsumerGroup, members: Sequence[tuple[str, str | None]]) -> "asyncio.Future[list[Code]]":
+        """(member id, instance id) of each who leaves by LeaveGroup; a code for each."""
+        codes, found = [], {}
+        for member_id, instance_id in members:
+            try:
+                member = classic_members.leaving(group, member_id, instance_id)
+            except GroupError as error:
+                codes.append(error.code)
+            else:
+                codes.append(Code.none)
+                found[member.member_id] = member
+        if not found:
+            return self._done(codes)
+        return self._remove(group, list(found.values()), codes)
+
+    def _answered(
+        self, run: Callable[[], "asyncio.Future[T]"], refused: Callable[[GroupError], T]
+    ) -> "asyncio.Future[T]":
+        """The answer of `run`, with an error as the answer that says it."""
+        answer: asyncio.Future[T] = self._broker.loop.create_future()
+
+        def done(finished: "asyncio.Future[T]") -> None:
+            error = None if finished.cancelled() else finished.exception()
+            if answer.done():
+                return
+            if finished.cancelled():
+                answer.cancel()
+            elif isinstance(error, GroupError):
+                answer.set_result(refused(error))
+            elif error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(finished.result())
+
+        try:
+            run().add_done_callback(done)
+        except GroupError as error:
+            answer.set_result(refused(error))
+        return answer
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def restore(self, records: Sequence[tuple[Key, Value]]) -> None:
+        """The groups as they were stored, each key once. Members have a session's time to be heard of."""
+        groups: dict[str, ConsumerGroup] = {}
+        for key, value in sorted(records, key=lambda record: record[0].VERSION):
+            if key.group not in groups:
+                groups[key.group] = self._new(key.group)
+            groups[key.group].put(key, value)
+        for group_id, group in groups.items():
+            if not group.epoch:  # its own record could not be read: no epoch may come twice
+                epochs = [group.target_epoch, *(member.epoch for member in group.members.values())]
+                group.put(ConsumerGroupKey(group_id), ConsumerGroupValue(max(epochs)))
+            group.start_sessions()
+            self._coordinator.groups[group_id] = group
+
+    def _take(
+        self,
+        group: ConsumerGroup,
+        change: Change[T],
+        *,
+        before: list[Entry] | None = None,
+        instead_of: Group | None = None,
+    ) -> "asyncio.Future[T]":
+        """Store a change of the group, which takes the place of `instead_of`; done when it is durable."""
+        entries = [*(before or ()), *change.entries]
+        stored = self._store(group.group_id, entries)
+        if _refused(stored):
+            change.take_back()
+            return then(stored, lambda _: change.answer)
+        if self._coordinator.groups.get(group.group_id) is not group and not group.is_empty:
+            self._coordinator.groups[group.group_id] = group
+            if isinstance(instead_of, ClassicGroup):
+                self._coordinator.answer(instead_of.abandon(Code.rebalance_in_progress))
+        self._coordinator.schedule(group)
+        return self._done(change.answer) if stored.done() else then(stored, lambda _: change.answer)
+
+    def _store(self, group_id: str, entries: list[Entry]) -> "asyncio.Future[int]":
+        last = self._stored.get(group_id)
+        if not entries:
+            return last if last is not None else self._done(-1)
+        stored = self._coordinator.store(group_id, entries)
+        if _refused(stored):
+            return stored
+        self._stored[group_id] = stored
+
+        def durable(finished: "asyncio.Future[int]") -> None:
+            # After a failure the directory is offline: what the group has in memory is never promised.
+            failed = finished.cancelled() or finished.exception() is not None
+            if not failed and self._stored.get(group_id) is finished:
+                del self._stored[group_id]
+
+        stored.add_done_callback(durable)
+        return stored
+
+    def _check_open(self, group_id: str) -> None:
+        if self._coordinator.is_closed:
+            raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
+
+    def _done(self, value: T) -> "asyncio.Future[T]":
+        done: asyncio.Future[T] = self._broker.loop.create_future()
+        done.set_result(value)
+        return done
+
+
+def _refused(stored: "asyncio.Future[T]") -> bool:
+    """True if nothing was queued at all."""
+    return stored.done() and (stored.cancelled() or stored.exception() is not None)

@@ -1,0 +1,1 @@
+"""What groups share whose partitions the log assigns: sets of partitions, assignors, subscriptions, deadlines."""

@@ -1,0 +1,426 @@
+import asyncio
+
+import msgspec
+import pytest
+
+from mainstem.broker.groups.classic.group import PREPARING, STABLE, ClassicGroup
+from mainstem.broker.groups.classic.messages import JoinRequest, Protocol, SyncRequest
+from mainstem.broker.groups.consumer.group import ConsumerGroup
+from mainstem.broker.groups.consumer.messages import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Heartbeat
+from mainstem.broker.groups.embedded import Subscription, read_assignment, write_assignment, write_subscription
+from mainstem.broker.groups.errors import GroupError, GroupNotEmpty, RebalanceInProgress, UnknownGroup, UnknownMember
+from mainstem.broker.groups.membership import Commit
+from mainstem.broker.groups.modern.partitions import each
+from mainstem.broker.groups.modern.subscriptions import InvalidExpression
+from mainstem.broker.groups.records import OffsetValue
+from mainstem.core import ManualClock, TopicPartition
+from mainstem.log.errors import StorageError
+from mainstem.wire.errors import Code
+from tests.support.broker import CONFIG, crashed, running, start, stop, until
+
+TOPIC = "facts"
+METADATA = write_subscription(Subscription(1, (TOPIC,)))
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+def told(story):
+    asyncio.run(story())
+
+
+def a_beat(member_id, epoch=JOIN, *, regex=None, reported=(), **fields):
+    return Heartbeat(
+        member_id=member_id,
+        epoch=epoch,
+        rebalance_timeout_ms=60_000,
+        topics=None if regex else (TOPIC,),
+        regex=regex,
+        reported=dict(reported),
+        client_id="c",
+        client_host="/h",
+        **fields,
+    )
+
+
+def a_join(member_id="", *, instance=None, topics=(TOPIC,), owned=()):
+    metadata = write_subscription(Subscription(1, topics, {TOPIC: frozenset(owned)} if owned else {}))
+    return JoinRequest(
+        member_id=member_id,
+        instance_id=instance,
+        client_id="c",
+        client_host="/h",
+        protocol_type="consumer",
+        protocols=(Protocol("range", metadata),),
+        rebalance_timeout_ms=30_000,
+        session_timeout_ms=10_000,
+        member_id_required=False,
+    )
+
+
+async def with_topic(broker, partitions=4):
+    await broker.topics.create(TOPIC, partitions, {})
+    return broker.groups, broker.groups.consumer
+
+
+async def a_classic_member(groups, group="g"):
+    joined = await groups.join(group, a_join())
+    assignment = write_assignment(1, {TOPIC: frozenset(range(4))})
+    request = SyncRequest(
+        member_id=joined.member_id, generation=joined.generation, assignments={joined.member_id: assignment}
+    )
+    await groups.sync(group, request)
+    return joined.member_id
+
+
+def numbers(assignment):
+    return sorted(number for _, number in each(assignment))
+
+
+def test_members_go_on_with_their_epochs_after_a_crash(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        _, consumer = await with_topic(broker)
+        await consumer.heartbeat("g", a_beat("a", instance_id="i"))
+        await consumer.heartbeat("g", a_beat("b", regex="fac.*"))
+        a = await consumer.heartbeat(
+            "g",
+            a_beat(
+                "a",
+                1,
+                instance_id="i",
+            ),
+        )
+        before = dict(consumer.get("g").entries())
+        broker = await crashed(broker, tmp_path / "b", clock)
+        consumer = broker.groups.consumer
+        assert dict(consumer.get("g").entries()) == before
+        again = await consumer.heartbeat("g", a_beat("a", a.epoch, instance_id="i"))
+        assert (again.epoch, numbers(again.assignment)) == (a.epoch, numbers(a.assignment))
+        b = await consumer.heartbeat("g", a_beat("b", 2, regex="fac.*"))
+        assert b.epoch == 2
+        clock.advance_ms(45_000)
+        broker.groups.expire()
+        assert consumer.get("g").is_empty
+        await stop(broker)
+
+    told(story)
+
+
+def test_an_answer_waits_for_the_disk_also_one_that_stores_nothing(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, consumer = await with_topic(broker)
+            first = consumer.heartbeat("g", a_beat("a"))
+            second = consumer.heartbeat("g", a_beat("a", 1))
+            assert not first.done()
+            assert not second.done(), "it would tell of an epoch that a crash takes back"
+            assert (await second).epoch == (await first).epoch == 1
+            assert consumer.heartbeat("g", a_beat("a", 1)).done()
+
+    told(story)
+
+
+def test_a_member_is_refused_while_nothing_can_be_stored(tmp_path, clock, monkeypatch):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            await consumer.heartbeat("g", a_beat("a"))
+
+            def refuse(*_, **__):
+                raise StorageError("offline")
+
+            with monkeypatch.context() as patched:
+                for each_log in groups._logs:
+                    patched.setattr(each_log, "append", refuse)
+                with pytest.raises(GroupError) as refused:
+                    await consumer.heartbeat("g", a_beat("b"))
+                assert refused.value.code is Code.coordinator_not_available
+                assert set(consumer.get("g").members) == {"a"}
+                with pytest.raises(GroupError):
+                    await consumer.heartbeat("new", a_beat("b"))
+                assert consumer.get("new") is None
+            assert (await consumer.heartbeat("g", a_beat("b"))).epoch == 2
+
+    told(story)
+
+
+def test_expressions_are_resolved_in_a_thread(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, consumer = await with_topic(broker, 1)
+            found = await consumer.heartbeat("g", a_beat("a", regex="f.*s"))
+            assert (found.epoch, numbers(found.assignment)) == (1, [0])
+            await broker.topics.create("friends", 1, {})
+            found = await consumer.heartbeat("g", a_beat("a", 1, regex="f.*s"))
+            assert (found.epoch, numbers(found.assignment)) == (2, [0, 0])
+            with pytest.raises(InvalidExpression):
+                await consumer.heartbeat("g", a_beat("b", regex="("))
+            with pytest.raises(InvalidExpression):
+                await consumer.heartbeat("new", a_beat("b", regex="("))
+            assert consumer.get("new") is None
+
+    told(story)
+
+
+def test_who_is_not_heard_of_is_removed(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            await consumer.heartbeat("g", a_beat("a"))
+            clock.advance_ms(45_000)
+            groups.expire()
+            with pytest.raises(UnknownMember):
+                await consumer.heartbeat("g", a_beat("a", 1))
+            assert consumer.get("g").is_empty
+
+    told(story)
+
+
+def test_leaving(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            with pytest.raises(UnknownGroup):
+                await consumer.heartbeat("g", a_beat("a", LEAVE))
+            with pytest.raises(UnknownGroup):
+                await consumer.heartbeat("g", a_beat("a", 1))
+            await consumer.heartbeat("g", a_beat("a"))
+            await consumer.heartbeat("g", a_beat("b", instance_id="i"))
+            with pytest.raises(GroupNotEmpty):
+                await groups.delete_group("g")
+            left = await consumer.heartbeat("g", a_beat("a", LEAVE))
+            assert (left.member_id, left.epoch, left.assignment) == ("a", LEAVE, None)
+            away = await consumer.heartbeat("g", a_beat("b", LEAVE_FOR_A_WHILE, instance_id="i"))
+            assert away.epoch == LEAVE_FOR_A_WHILE
+            assert set(consumer.get("g").members) == {"b"}
+            assert await groups.leave("g", [("", "i"), ("x", None)]) == [Code.none, Code.unknown_member_id]
+            assert consumer.get("g").is_empty
+            await groups.delete_group("g")
+            assert "g" not in groups.groups
+
+    told(story)
+
+
+def test_a_deleted_group_is_forgotten(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        groups, consumer = await with_topic(broker)
+        await consumer.heartbeat("g", a_beat("a", regex="f.*"))
+        await consumer.heartbeat("g", a_beat("a", LEAVE))
+        await groups.delete_group("g")
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert broker.groups.groups == {}
+        await stop(broker)
+
+    told(story)
+
+
+def test_an_empty_group_goes_with_its_last_offset(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            await consumer.heartbeat("g", a_beat("a"))
+            offsets = {TopicPartition(TOPIC, 0): OffsetValue(1, committed_ms=clock.now_ms())}
+            await groups.commit("g", Commit(member_id="a", generation=1, partitions=tuple(offsets)), offsets)
+            clock.advance_ms(CONFIG.offsets_retention_minutes * 60_000)
+            await groups.expire_offsets()
+            assert groups.offsets.of_group("g"), "it reads the topic"
+            await consumer.heartbeat("g", a_beat("a", LEAVE))
+            await groups.expire_offsets()
+            assert "g" not in groups.groups
+
+    told(story)
+
+
+# --- from one protocol to the other -----------------------------------------------------------------------------------
+
+
+def test_the_first_member_of_the_consumer_protocol_upgrades_the_group(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        groups, consumer = await with_topic(broker)
+        old = await a_classic_member(groups)
+        new = await consumer.heartbeat("g", a_beat("new"))
+        assert (new.epoch, new.assignment) == (2, {})
+        with pytest.raises(RebalanceInProgress):
+            groups.heartbeat("g", old, None, 1)
+        joined = await groups.join("g", a_join(old, owned=range(4)))
+        assert (joined.error, joined.generation) == (Code.none, 1)
+        synced = await groups.sync("g", SyncRequest(member_id=old, generation=1))
+        kept = read_assignment(synced.assignment).partitions[TOPIC]
+        assert len(kept) == 2
+        joined = await groups.join("g", a_join(old, owned=kept))
+        assert joined.generation == 2
+        new = await consumer.heartbeat("g", a_beat("new", 2))
+        assert set(numbers(new.assignment)) == {0, 1, 2, 3} - kept
+        before = dict(consumer.get("g").entries())
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert dict(broker.groups.consumer.get("g").entries()) == before
+        await stop(broker)
+
+    told(story)
+
+
+def test_the_last_member_of_the_consumer_protocol_that_leaves_downgrades_the_group(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        groups, consumer = await with_topic(broker)
+        await consumer.heartbeat("g", a_beat("new"))
+        old = (await groups.join("g", a_join())).member_id
+        await groups.sync("g", SyncRequest(member_id=old, generation=2))
+        await consumer.heartbeat("g", a_beat("new", LEAVE))
+        group = groups.groups["g"]
+        assert isinstance(group, ClassicGroup)
+        assert group.state is PREPARING, "the others share what it had"
+        joined = await groups.join("g", a_join(old))
+        assert (joined.error, joined.generation, joined.leader) == (Code.none, 3, old)
+        assignment = write_assignment(1, {TOPIC: frozenset(range(4))})
+        await groups.sync("g", SyncRequest(member_id=old, generation=3, assignments={old: assignment}))
+        broker = await crashed(broker, tmp_path / "b", clock)
+        group = broker.groups.groups["g"]
+        assert isinstance(group, ClassicGroup)
+        assert (group.state, set(group.members)) == (STABLE, {old})
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_session_that_ends_downgrades_too(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            await consumer.heartbeat("g", a_beat("new"))
+            old = (await groups.join("g", a_join())).member_id
+            await groups.sync("g", SyncRequest(member_id=old, generation=2))
+            for _ in range(5):
+                clock.advance_ms(9_000)
+                groups.expire()
+                if isinstance(groups.groups["g"], ConsumerGroup):
+                    groups.heartbeat("g", old, None, 2)
+            assert isinstance(groups.groups["g"], ClassicGroup)
+            with pytest.raises(RebalanceInProgress):
+                groups.heartbeat("g", old, None, 2)
+
+    told(story)
+
+
+def test_a_static_member_that_comes_back_with_the_old_protocol_downgrades_the_group_in_place(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            await consumer.heartbeat("g", a_beat("new", instance_id="i"))
+            joined = await groups.join("g", a_join(instance="i"))
+            group = groups.groups["g"]
+            assert isinstance(group, ClassicGroup)
+            assert (group.state, joined.generation, group.generation) == (STABLE, 1, 1)
+            request = SyncRequest(member_id=joined.member_id, instance_id="i", generation=1)
+            synced = await groups.sync("g", request)
+            assert read_assignment(synced.assignment).partitions == {TOPIC: {0, 1, 2, 3}}
+            groups.heartbeat("g", joined.member_id, "i", 1)
+
+    told(story)
+
+
+def test_classic_members_that_wait_are_sent_into_the_new_group(tmp_path, clock):
+    async def story():
+        config = msgspec.structs.replace(CONFIG, group_initial_rebalance_delay_ms=3_000)
+        async with running(tmp_path, clock, config) as broker:
+            groups, consumer = await with_topic(broker)
+            waiting = groups.join("g", a_join())
+            await consumer.heartbeat("g", a_beat("new"))
+            assert (await waiting).error is Code.rebalance_in_progress
+            assert len(consumer.get("g").members) == 2
+
+    told(story)
+
+
+def test_an_empty_group_changes_its_protocol_without_more(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        groups, consumer = await with_topic(broker)
+        old = await a_classic_member(groups)
+        await groups.leave("g", [(old, None)])
+        assert (await consumer.heartbeat("g", a_beat("new"))).epoch == 1
+        await consumer.heartbeat("g", a_beat("new", LEAVE))
+        assert (await groups.join("g", a_join("somebody"))).error is Code.unknown_member_id
+        await a_classic_member(groups)
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert isinstance(broker.groups.groups["g"], ClassicGroup)
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_policy_keeps_groups_as_they_are(tmp_path, clock):
+    async def story():
+        config = msgspec.structs.replace(CONFIG, group_consumer_migration_policy="disabled")
+        async with running(tmp_path, clock, config) as broker:
+            groups, consumer = await with_topic(broker)
+            await a_classic_member(groups)
+            with pytest.raises(UnknownGroup):
+                await consumer.heartbeat("g", a_beat("new"))
+            await consumer.heartbeat("h", a_beat("new"))
+            await groups.join("h", a_join())
+            await consumer.heartbeat("h", a_beat("new", LEAVE))
+            assert isinstance(groups.groups["h"], ConsumerGroup)
+
+    told(story)
+
+
+def test_a_join_that_is_refused_is_an_answer(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            await consumer.heartbeat("g", a_beat("new"))
+            request = msgspec.structs.replace(a_join("x"), protocol_type="connect")
+            joined = await groups.join("g", request)
+            assert (joined.error, joined.member_id) == (Code.inconsistent_group_protocol, "x")
+            synced = await groups.sync("g", SyncRequest(member_id="new", generation=1))
+            assert synced.error is Code.unknown_member_id
+            with pytest.raises(UnknownMember):
+                groups.heartbeat("g", "new", None, 1)
+
+    told(story)
+
+
+def test_nothing_is_promised_once_the_broker_stops(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path, clock)
+        _, consumer = await with_topic(broker)
+        await consumer.heartbeat("g", a_beat("a"))
+        await stop(broker)
+        with pytest.raises(GroupError) as refused:
+            await consumer.heartbeat("g", a_beat("a", 1))
+        assert refused.value.code is Code.coordinator_not_available
+
+    told(story)
+
+
+def test_a_group_whose_own_record_was_lost_takes_no_epoch_twice(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            for name in "abc":
+                await consumer.heartbeat("g", a_beat(name))
+            entries = [(key, value) for key, value in consumer.get("g").entries() if key.VERSION != 3]
+            del groups.groups["g"]
+            consumer.restore(entries)
+            assert consumer.get("g").epoch == 3
+            assert (await consumer.heartbeat("g", a_beat("d"))).epoch == 4
+
+    told(story)
+
+
+def test_describe_waits_for_what_is_on_its_way(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, consumer = await with_topic(broker)
+            beat = consumer.heartbeat("g", a_beat("a"))
+            await consumer.settled("g")
+            await until(beat.done, "the answer")
+            await consumer.settled("g")
+
+    told(story)
