@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from mainstem.broker.answers import by_topic, milliseconds, then
+from mainstem.broker.answers import Later, by_topic, milliseconds, then
 from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code
 
@@ -11,6 +11,16 @@ from mainstem.wire.errors import Code
 def test_milliseconds_are_those_of_the_wire():
     assert milliseconds(timedelta(milliseconds=-1)) == -1
     assert milliseconds(timedelta(milliseconds=2**31 - 1)) == 2**31 - 1
+
+
+@pytest.mark.parametrize("first", ["given", "asked"])
+def test_who_waits_is_told_whichever_comes_first(first):
+    told, later = [], Later()
+    steps = [lambda: later.give(None), lambda: later.tell(told.append)]
+    for step in steps if first == "given" else steps[::-1]:
+        assert told == []
+        step()
+    assert told == [None]
 
 
 def test_then_hands_on_results_errors_and_cancellation():

@@ -400,7 +400,7 @@ def test_no_file_names_an_end_that_is_not_durable(tmp_path, monkeypatch):
             await partition.append(batch(b"%d" % n))
 
         def append_and_roll():
-            partition.shared.writer._executor.submit(written.wait)
+            partition.shared.writer._thread.run(written.wait, lambda error: None)
             partition.append(batch(b"3"))
             partition.roll()
 

@@ -1,4 +1,4 @@
-"""Small steps that handlers of the coordinators' APIs share."""
+"""Answers that come later, and small steps that handlers of the coordinators' APIs share."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -13,6 +13,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+class Later:
+    """An answer that comes later, told at once to who waits for it: a future would take a turn of the loop for each.
+
+    Whoever makes it gives an answer, once, of whatever it is an answer to.
+    """
+
+    __slots__ = ("_answer", "_given", "_told")
+
+    def __init__(self) -> None:
+        self._answer: Any = None
+        self._given = False
+        self._told: Callable[[Any], None] | None = None
+
+    def give(self, answer: Any) -> None:
+        """It is there; on the event loop."""
+        self._answer, self._given = answer, True
+        if self._told is not None:
+            self._told(answer)
+
+    def tell(self, told: Callable[[Any], None]) -> None:
+        """Call `told` with it, now if it is there."""
+        self._told = told
+        if self._given:
+            told(self._answer)
 
 
 def milliseconds(duration: timedelta) -> int:

@@ -1,8 +1,8 @@
 """One client connection: bytes to frames, requests in order, answers in the order of the requests.
 
-Reading. A frame that is larger than the scratch buffer is received into a buffer of its own, which grows as its bytes
-arrive: four bytes that announce a hundred megabytes get room for what was sent. What has arrived is copied no further
-on its way from the socket to the file, but for that growth.
+Reading. What arrives goes to the scratch buffer, which all connections share: several frames come with one read, and
+each is copied out of it. One that is not whole is received into a buffer of its own, which grows as its bytes arrive:
+four bytes that announce a hundred megabytes get room for what was sent. From there to the file nothing is copied.
 
 Order. Requests start in the order they came. A plain handler is done when it returns; one that returns a future lets
 the next request start (Produce: five requests in flight share one sync of the disk); a coroutine holds the next one
@@ -16,8 +16,12 @@ they hold of answers counts as well (`answer_memory`), until the socket has take
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
+
+from mainstem.broker.answers import Later
 from mainstem.broker.errors import TooManyConnections
 from mainstem.broker.security.sasl import MOST_REQUESTS_BEFORE, Authentication
 from mainstem.broker.security.tls import distinguished_name
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from mainstem.broker.listeners import Listener
     from mainstem.broker.server import Broker
 
-_SCRATCH_BYTES = 32_768
+SCRATCH_BYTES = 65_536
 _FIRST_ROOM = 65_536
 _GROWTH = 4  # times what has arrived: a frame of a megabyte grows twice
 _MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
@@ -40,31 +44,20 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 log = get_logger()
 
 
-class Pending:
+class Pending(msgspec.Struct):
     """A request that was started and the chunks of its answer once it has one; `chunks` empty means no answer."""
 
-    __slots__ = (
-        "answer_size",
-        "api_key",
-        "chunks",
-        "client_id",
-        "correlation_id",
-        "done",
-        "request",
-        "size",
-        "version",
-    )
-
-    def __init__(self, api_key: int, version: int, correlation_id: int, client_id: str, request: Any) -> None:
-        self.api_key = api_key
-        self.version = version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.request = request
-        self.chunks: list[Any] = []
-        self.done = False
-        self.size = 0  # bytes of its frame
-        self.answer_size = 0  # bytes of a large answer; small ones do not count
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    request: Any
+    chunks: list[Any] = []
+    done: bool = False
+    size: int = 0
+    """Bytes of its frame."""
+    answer_size: int = 0
+    """Bytes of a large answer; small ones do not count."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -83,8 +76,8 @@ class Connection(asyncio.BufferedProtocol):
         """Called once when the client has gone; what waits on its behalf adds itself."""
         self._transport: asyncio.Transport
         self._loop = broker.loop
-        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._scratch_filled = 0
+        self._scratch = broker.scratch
+        self._size_begun = b""  # less than the four bytes of a frame's size have arrived
         self._frame: bytearray | None = None  # has room for what has arrived, and some more
         self._frame_view = memoryview(b"")
         self._frame_filled = 0
@@ -153,7 +146,10 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
             return self._frame_view[self._frame_filled :]
-        return self._scratch[self._scratch_filled :]
+        begun = len(self._size_begun)
+        if begun:
+            self._scratch[:begun] = self._size_begun
+        return self._scratch[begun:]
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
@@ -167,8 +163,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._requests.append(self._frame)
                 self._frame = None
             else:
-                self._scratch_filled += nbytes
-                self._split_scratch()
+                self._split_scratch(len(self._size_begun) + nbytes)
             self._start_requests()
         except MalformedFrame as error:
             self._refuse(error)
@@ -186,9 +181,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
-    def _split_scratch(self) -> None:
-        """Cut the scratch buffer into frames; what is left of the last one moves to where the next read goes on."""
-        scratch, filled, position = self._scratch, self._scratch_filled, 0
+    def _split_scratch(self, filled: int) -> None:
+        """Cut what the scratch buffer holds into frames; it is everybody's, so nothing is left in it."""
+        scratch, position = self._scratch, 0
         limit = self._most_bytes
         while filled - position >= SIZE.size:
             (size,) = SIZE.unpack_from(scratch, position)
@@ -200,17 +195,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._hold(size)
                 position += size
                 continue
-            self._frame = bytearray(min(size, _FIRST_ROOM))
+            self._frame_filled = filled - position
+            self._frame = bytearray(min(size, max(_FIRST_ROOM, 2 * self._frame_filled)))
             self._hold(len(self._frame))
             self._frame_view = memoryview(self._frame)
-            self._frame_filled = filled - position
             self._frame_size = size
             self._frame_view[: self._frame_filled] = scratch[position:filled]
             position = filled
-        left = filled - position
-        if left and position:
-            scratch[:left] = bytes(scratch[position:filled])
-        self._scratch_filled = left
+        self._size_begun = bytes(scratch[position:filled])
 
     @property
     def _limit_setting(self) -> str:
@@ -250,7 +242,9 @@ class Connection(asyncio.BufferedProtocol):
         pending.size = len(frame)
         self._unanswered.append(pending)
         self.idle_since = self.broker.clock.monotonic()
-        if isinstance(outcome, asyncio.Future):
+        if isinstance(outcome, Later):
+            outcome.tell(partial(self._on_answer, pending))
+        elif isinstance(outcome, asyncio.Future):
             outcome.add_done_callback(lambda future: self._on_future(pending, future))
         elif asyncio.iscoroutine(outcome):
             self._holding_back = True
@@ -265,7 +259,9 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._fail(pending, error)
         else:
-            if isinstance(answer, asyncio.Future):
+            if isinstance(answer, Later):
+                answer.tell(partial(self._on_answer, pending))
+            elif isinstance(answer, asyncio.Future):
                 answer.add_done_callback(lambda future: self._on_future(pending, future))
             else:
                 self._answer(pending, answer)
@@ -280,6 +276,13 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(pending, error)
         else:
             self._answer(pending, future.result())
+        self._flush_soon()
+
+    def _on_answer(self, pending: Pending, answer: Any) -> None:
+        self._answer(pending, answer)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self._flush_scheduled:  # one write for all that this turn of the loop finishes
             self._flush_scheduled = True
             self._loop.call_soon(self._go_on)

@@ -12,7 +12,7 @@ from typing import Any
 
 from mainstem.broker.answer_memory import AnswerMemory
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.connection import Connection
+from mainstem.broker.connection import SCRATCH_BYTES, Connection
 from mainstem.broker.dispatch import Dispatch
 from mainstem.broker.fetch_sessions import FetchSessions
 from mainstem.broker.groups import GroupCoordinator
@@ -63,6 +63,8 @@ class Broker:
         self.log = log
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.connections: set[Connection] = set()
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        """What every connection reads into; nothing is left in it when the read is dealt with."""
         self.most_connections = min(config.max_connections, connections_limit(log.config.open_files))
         self.listeners = [Listener(self, name, each) for name, each in config.all_listeners().items()]
         self.dispatch = Dispatch(self, {})

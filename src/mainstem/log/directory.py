@@ -4,7 +4,6 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +30,7 @@ from mainstem.log.metadata import (
 from mainstem.log.partition import PartitionLog, Shared
 from mainstem.log.recovery import DELETED, recover
 from mainstem.log.segment import LOG, OpenFiles
-from mainstem.log.threads import FileThreads
+from mainstem.log.threads import FileThreads, WriterThread
 from mainstem.log.writer import Writer
 
 log = get_logger()
@@ -58,7 +57,7 @@ class LogDirectory:
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[TopicPartition, PartitionLog] = {}
         self._keys: set[tuple[UUID, int]] = set()
-        self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="log-writer")
+        self._writer_thread = WriterThread("log-writer")
         self._threads = FileThreads(config.read_threads)
         self._cleaner = FileThreads(1)
         self._housekeeping: asyncio.Task[None] | None = None
@@ -215,7 +214,7 @@ class LogDirectory:
         self._let_go()
 
     def _let_go(self) -> None:
-        self._writer_thread.shutdown()
+        self._writer_thread.close()
         self._cleaner.close()
         self._threads.close()
         self._checkpoints.close()

@@ -21,7 +21,7 @@ import msgspec
 from mainstem.core import Clock, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import producers as producer_state
-from mainstem.log.answers import Answers, AppendResult, ProducersBefore
+from mainstem.log.answers import Answers, AppendResult, ProducersBefore, Told
 from mainstem.log.checkpoint import PartitionState
 from mainstem.log.config import TopicConfig
 from mainstem.log.epochs import LeaderEpochs
@@ -107,7 +107,7 @@ class PartitionLog:
         self.shared = shared
         self._config = TopicConfig()
         self._rewrites = rewrites(self._config)
-        self._answers = Answers(shared.loop)
+        self._answers = Answers()
         self._queue: list[Write] = []
         self._scheduled = False
         self._flushing = Flushing(shared.loop, self._schedule)
@@ -218,12 +218,24 @@ class PartitionLog:
     def append(
         self, batches: bytes | memoryview, *, verify: Verify | None = None, prepared: bool = False
     ) -> "asyncio.Future[AppendResult]":
-        """Append a producer's batches; the future resolves when they are durable (per `flush.messages`, `flush.ms`).
+        """`append_and_tell` for those who wait: the future resolves when the batches are durable.
+
+        Raises:
+            As `append_and_tell`.
+        """
+        future: asyncio.Future[AppendResult] = self.shared.loop.create_future()
+        self.append_and_tell(batches, _resolver(future), verify=verify, prepared=prepared)
+        return future
+
+    def append_and_tell(
+        self, batches: bytes | memoryview, told: Told, *, verify: Verify | None = None, prepared: bool = False
+    ) -> None:
+        """Append a producer's batches; `told` is called when they are durable (per `flush.messages`, `flush.ms`).
 
         The bytes must not change until then: they are not copied. A batch that repeats one of its producer's last
-        five is not appended again; its future gives the first one's offsets, when those are durable. `verify` is asked
-        about each transactional batch that is not a repetition, before anything changes; it raises to refuse it.
-        `prepared` says that they come from `prepare`.
+        five is not appended again; the first one's offsets are told, when those are durable, which may be at once.
+        `verify` is asked about each transactional batch that is not a repetition, before anything changes; it raises to
+        refuse it. `prepared` says that they come from `prepare`.
 
         Raises:
             CorruptBatch, InvalidRecord, InvalidTimestamp, BatchTooLarge: the bytes are not what the topic takes.
@@ -257,7 +269,8 @@ class PartitionLog:
                 timed = header if append_time < 0 else msgspec.structs.replace(header, max_timestamp=append_time)
                 repeated = self.producer_table.stage(timed, next_offset, now, staged, verify, self.topic_partition)
                 if repeated is not None:
-                    return self._answer_again(repeated)
+                    self._answer_again(repeated, told)
+                    return
             next_offset += header.last_offset - header.base_offset + 1
             parts.append(self._in_topics_form(header, batch, now))
         # 2. assign offsets, roll, queue
@@ -268,14 +281,14 @@ class PartitionLog:
         for producer in staged.values():
             self.producer_table.put(producer)
         # 3. answer when the high watermark has passed it
-        return self._answers.add(
-            AppendResult(first, self.log_end_offset - 1, append_time, self.log_start_offset), before
+        self._answers.add(
+            AppendResult(first, self.log_end_offset - 1, append_time, self.log_start_offset), before, told
         )
 
-    def _answer_again(self, batch: AppendedBatch) -> "asyncio.Future[AppendResult]":
+    def _answer_again(self, batch: AppendedBatch, told: Told) -> None:
         append_time = batch.timestamp if self._config.message_timestamp_type == "LogAppendTime" else -1
         result = AppendResult(batch.base_offset, batch.last_offset, append_time, self.log_start_offset, duplicate=True)
-        return self._answers.repeat(result, self.high_watermark)
+        self._answers.repeat(result, self.high_watermark, told)
 
     def _in_topics_form(self, header: BatchHeader, batch: memoryview, now: int) -> tuple[BatchHeader, memoryview]:
         if not self._rewrites:
@@ -302,7 +315,9 @@ class PartitionLog:
         self._enqueue(decode_header(batch), memoryview(batch))
         self.take_marker(before, producer, marker, offset)
         producers_before: ProducersBefore = ((producer_id, before),)
-        return self._answers.add(AppendResult(offset, offset, -1, self.log_start_offset), producers_before)
+        future: asyncio.Future[AppendResult] = self.shared.loop.create_future()
+        self._answers.add(AppendResult(offset, offset, -1, self.log_start_offset), producers_before, _resolver(future))
+        return future
 
     def take_marker(self, before: Producer | None, after: Producer, marker: Marker, offset: int) -> None:
         """The marker at `offset` makes what is known of its producer `after`, and ends its transaction."""
@@ -556,3 +571,15 @@ class PartitionLog:
         self.leader_epoch = max(self.leader_epoch, epoch)
         self.epochs.assign(self.leader_epoch, self.log_end_offset)
         self.changed = True
+
+
+def _resolver(future: "asyncio.Future[AppendResult]") -> Told:
+    def told(result: AppendResult, error: StorageError | None) -> None:
+        if future.done():  # a caller that is gone has cancelled it
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    return told

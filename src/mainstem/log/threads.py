@@ -1,8 +1,11 @@
 """Threads for blocking file work, and the buffer for reads that need none."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,3 +32,38 @@ class FileThreads:
     def close(self) -> None:
         """Wait for what runs, and let go of the threads."""
         self._pool.shutdown()
+
+
+class WriterThread:
+    """One thread for call after call of the event loop that made it, each told with as little as possible in between:
+    a future of an executor costs as much as a small round of the disk.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: SimpleQueue[tuple[Callable[[], None], Callable[[BaseException | None], None]] | None] = (
+            SimpleQueue()
+        )
+        # A program that ends without closing its log does not wait for it: that is a crash like any other.
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        """Call in the thread; then `done` is called on the loop, with the error if there was one."""
+        self._calls.put((call, done))
+
+    def _work(self) -> None:
+        while (next_call := self._calls.get()) is not None:
+            call, done = next_call
+            error: BaseException | None = None
+            try:
+                call()
+            except BaseException as raised:
+                error = raised
+            with suppress(RuntimeError):  # the loop is gone: there is nobody to tell
+                self._loop.call_soon_threadsafe(done, error)
+
+    def close(self) -> None:
+        """Wait for what runs, and let go of the thread; a second time is fine."""
+        self._calls.put(None)
+        self._thread.join()

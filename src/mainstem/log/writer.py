@@ -23,7 +23,7 @@ Segments are synced later, by the checkpoint. docs/decisions/log-journal.md has 
 import asyncio
 import errno
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
+from functools import partial
 from itertools import groupby
 from typing import Protocol
 from uuid import UUID
@@ -35,6 +35,7 @@ from mainstem.log.disk import Buffer, File
 from mainstem.log.errors import StorageError
 from mainstem.log.journal import DATA, Entry, Journal
 from mainstem.log.segment import Segment
+from mainstem.log.threads import WriterThread
 
 log = get_logger()
 
@@ -135,10 +136,10 @@ class Checkpoints(Protocol):
 class Writer:
     """The one writer of a log directory."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, fail: Callable[[OSError], None]) -> None:
-        """`executor` has one thread; `fail` is told, on the loop, when the disk fails: nothing is appended any more."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: WriterThread, fail: Callable[[OSError], None]) -> None:
+        """`fail` is told, on the loop, when the disk fails: nothing is appended any more."""
         self._loop = loop
-        self._executor = executor
+        self._thread = thread
         self._disk_failed = fail
         self._journal: Journal
         self._checkpoints: Checkpoints
@@ -219,8 +220,7 @@ class Writer:
         self._checkpoint_wanted = self._checkpoint_wanted and not checkpoint
         # A note changes the state only when it is durable, so it must not be in the round that a checkpoint closes.
         notes = [] if checkpoint else self._take_notes()
-        future = self._loop.run_in_executor(self._executor, self._run_round, batches, notes)
-        future.add_done_callback(lambda done: self._end_round(batches, notes, done, checkpoint=checkpoint))
+        self._thread.run(partial(self._run_round, batches, notes), partial(self._end_round, batches, notes, checkpoint))
 
     def _take_notes(self) -> list[Note]:
         notes, self._notes = self._notes, []
@@ -271,10 +271,9 @@ class Writer:
         self._journal.sync()
 
     def _end_round(
-        self, batches: list[Batch], notes: list[Note], done: "asyncio.Future[None]", *, checkpoint: bool
+        self, batches: list[Batch], notes: list[Note], checkpoint: bool, error: BaseException | None
     ) -> None:
         self.rounds += 1
-        error = done.exception()
         if error is not None:
             self._fail_round(batches, notes, error)
             if checkpoint:

@@ -45,17 +45,14 @@ HandlerFunction: TypeAlias = "Callable[[Any, RequestContext], Response | Awaitab
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class RequestContext:
+class RequestContext(msgspec.Struct):
     """Who asks, and in which version."""
 
-    __slots__ = ("api_key", "broker", "client_id", "connection", "version")
-
-    def __init__(self, broker: "Broker", connection: "Connection", api_key: int, version: int, client_id: str) -> None:
-        self.broker = broker
-        self.connection = connection
-        self.api_key = api_key
-        self.version = version
-        self.client_id = client_id
+    broker: "Broker"
+    connection: "Connection"
+    api_key: int
+    version: int
+    client_id: str
 
     @property
     def client_host(self) -> str:

@@ -19,10 +19,11 @@ from collections.abc import Coroutine
 from typing import Any, Final
 from uuid import UUID
 
+from mainstem.broker.answers import Later
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
 from mainstem.core import MainstemError
-from mainstem.log import AppendResult, PartitionLog, RefusedBatch
+from mainstem.log import AppendResult, PartitionLog, RefusedBatch, StorageError
 from mainstem.records import BatchHeader, Span, iter_spans
 from mainstem.records.batch import COMPRESSION_MASK, LOW_ATTRIBUTES, TRANSACTIONAL
 from mainstem.records.compression import ZSTD
@@ -78,7 +79,7 @@ def _failure(request: ProduceRequest, code: int) -> dict[str, Any]:
 
 
 @handler(wire.API_KEY, 3, 13, advertised_from=0, failure=_failure, decode=wire.decode)
-def produce(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any] | Coroutine[Any, Any, Any]":
+def produce(request: ProduceRequest, ctx: RequestContext) -> Later | Coroutine[Any, Any, Later]:
     if request.acks not in _ACKS:
         raise RequestError(Code.invalid_required_acks, f"acks {request.acks}, expected -1, 0 or 1")
     if request.transactional_id is not None:
@@ -102,7 +103,7 @@ def _check_transaction(request: ProduceRequest, ctx: RequestContext) -> None:
         ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id or "")
 
 
-def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Future[Any] | None":
+def _produce_one(request: ProduceRequest, ctx: RequestContext) -> Later | None:
     """The usual request, to one partition and without a transaction, with as little as possible around the append.
 
     None if the append has to wait.
@@ -110,18 +111,18 @@ def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Futur
     topic = request.topics[0]
     (sent,) = topic.partitions
     result = PartitionResult(sent.index)
-    answer: asyncio.Future[Any] = ctx.broker.loop.create_future()
+    answer = Later()
 
     def finish() -> None:
         if request.acks == 0:
             if result.code != Code.none:
                 ctx.connection.close()
-            answer.set_result(None)
+            answer.give(None)
         else:
-            answer.set_result(wire.encode(ctx.version, [(topic, [result])]))
+            answer.give(wire.encode(ctx.version, [(topic, [result])]))
 
-    def appended(done: "asyncio.Future[AppendResult]") -> None:
-        _settle(result, done, ctx.version)
+    def told(appended: AppendResult, error: StorageError | None) -> None:
+        _settle(result, appended, error, ctx.version)
         finish()
 
     try:
@@ -129,7 +130,7 @@ def _produce_one(request: ProduceRequest, ctx: RequestContext) -> "asyncio.Futur
         records = _checked(sent.records, ctx.version)
         if partition_log.takes_long(records):
             return None
-        partition_log.append(records, verify=_refuse_transactional).add_done_callback(appended)
+        partition_log.append_and_tell(records, told, verify=_refuse_transactional)
     except MainstemError as error:
         _refuse(result, error, ctx.version)
         finish()
@@ -150,7 +151,7 @@ class _Produce:
         self._results: list[tuple[TopicRecords, list[PartitionResult]]] = []
         self._open = 1  # appends that are not durable yet, and one for the starting itself
         self._todo: list[_Append] = []
-        self.answer: asyncio.Future[Any] = ctx.broker.loop.create_future()
+        self.answer = Later()
 
     def start(self) -> bool:
         """Start the appends; False if one has to wait: then `finish` goes on from there."""
@@ -169,7 +170,7 @@ class _Produce:
             return False
         return True
 
-    async def finish(self) -> "asyncio.Future[Any]":
+    async def finish(self) -> Later:
         """Wait, then go on; the connection's next request waits too, so that order is kept."""
         while True:
             try:
@@ -219,36 +220,39 @@ class _Produce:
             if added is not None:
                 raise _Waits(added)
 
-        future = partition_log.append(records, verify=verify, prepared=append.prepared is not None)
-        self._open += 1
-        if (grown := len(records) - len(append.records)) > 0:  # the topic's compression is worse than the producer's
-            self._broker.request_memory.take(grown)
-            future.add_done_callback(lambda _: self._broker.request_memory.give(grown))
-        future.add_done_callback(lambda done: self._appended(done, result))
+        grown = max(0, len(records) - len(append.records))  # the topic's compression is worse than the producer's
 
-    def _appended(self, done: "asyncio.Future[AppendResult]", result: PartitionResult) -> None:
-        _settle(result, done, self._ctx.version)
-        self._one_done()
+        def told(appended: AppendResult, error: StorageError | None) -> None:
+            self._broker.request_memory.give(grown)
+            _settle(result, appended, error, self._ctx.version)
+            self._one_done()
+
+        self._open += 1
+        self._broker.request_memory.take(grown)
+        try:
+            partition_log.append_and_tell(records, told, verify=verify, prepared=append.prepared is not None)
+        except BaseException:  # then it is not told
+            self._open -= 1
+            self._broker.request_memory.give(grown)
+            raise
 
     def _one_done(self) -> None:
         self._open -= 1
-        if self._open or self.answer.done():
+        if self._open:
             return
         if self._request.acks != 0:
-            self.answer.set_result(wire.encode(self._ctx.version, self._results))
+            self.answer.give(wire.encode(self._ctx.version, self._results))
             return
-        self.answer.set_result(None)
+        self.answer.give(None)
         if any(result.code != Code.none for _, results in self._results for result in results):
             self._ctx.connection.close()
 
 
-def _settle(result: PartitionResult, done: "asyncio.Future[AppendResult]", version: int) -> None:
+def _settle(result: PartitionResult, appended: AppendResult, error: StorageError | None, version: int) -> None:
     """What became of an append."""
-    error = done.exception()
     if error is not None:
         _refuse(result, error, version)
         return
-    appended = done.result()
     result.base_offset = appended.base_offset
     result.log_append_time_ms = appended.log_append_time_ms
     result.log_start_offset = appended.log_start_offset
