@@ -257,6 +257,21 @@ REQUESTS: list[tuple[int, int, str, Callable[[Secrets], dict[str, Any]]]] = [
     (44, 1, "broker", lambda s: _alter(4, "1")),
     (46, 0, "", lambda s: {"topics": None, "timeout": 9_000}),
     (47, 0, "", lambda s: {"group_id": s.group, "topics": [{"name": s.topic, "partitions": _partition()}]}),
+    (48, 1, "", lambda s: {"components": [], "strict": False}),
+    (
+        49,
+        1,
+        "",
+        lambda s: {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": "mallory"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e12, "remove": False}],
+                }
+            ],
+            "validate_only": False,
+        },
+    ),
     (50, 0, "", lambda s: {"users": []}),
     (
         51,
@@ -273,6 +288,20 @@ REQUESTS: list[tuple[int, int, str, Callable[[Secrets], dict[str, Any]]]] = [
     (61, 0, "", lambda s: {"topics": [{"name": s.topic, "partition_indexes": [0]}]}),
     (65, 0, "", lambda s: {"transactional_ids": [s.transaction]}),
     (66, 1, "", lambda s: {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}),
+    (
+        68,
+        1,
+        "",
+        lambda s: {
+            "group_id": s.group,
+            "member_id": "m",
+            "member_epoch": 0,
+            "rebalance_timeout": 10_000,
+            "subscribed_topic_names": [s.topic],
+            "topic_partitions": [],
+        },
+    ),
+    (69, 0, "", lambda s: {"group_ids": [s.group], "include_authorized_operations": True}),
     (75, 0, "all", lambda s: {"topics": [], "response_partition_limit": 100}),
     (75, 0, "named", lambda s: {"topics": [{"name": s.topic}], "response_partition_limit": 100}),
 ]
@@ -300,6 +329,7 @@ def state(admin: RawClient, secrets: Secrets) -> tuple[Any, ...]:
         {each.name: each.value for each in configs}["retention.ms"],
         admin.call(29, 2, **everything).resources,
         admin.call(50, 0, users=None).results,
+        admin.call(48, 1, components=[], strict=False).entries,
         admin.call(65, 0, transactional_ids=[secrets.transaction]).transaction_states,
         admin.call(15, 5, groups=[secrets.group]).groups,
     )

@@ -58,6 +58,10 @@ class Pending(msgspec.Struct):
     """Bytes of its frame."""
     answer_size: int = 0
     """Bytes of a large answer; small ones do not count."""
+    meter: Any = None
+    """`security.quotas.Meter`, where some client has a quota."""
+    throttle_ms: int = 0
+    """How long its client has to wait."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -100,10 +104,29 @@ class Connection(asyncio.BufferedProtocol):
         config = broker.config
         self._most_bytes = config.socket_request_max_bytes
         self._most_requests = config.queued_max_requests
+        self._muted: asyncio.TimerHandle | None = None
         if listener.mechanisms:
             self.authentication = Authentication(self)
             self._most_bytes = min(config.sasl_server_max_receive_size, self._most_bytes)
             self._most_requests = min(MOST_REQUESTS_BEFORE, self._most_requests)
+
+    def mute(self, seconds: float) -> None:
+        """Take no further request for so long (KIP-219); those that were started are answered."""
+        if self._muted is not None:
+            self._muted.cancel()
+        else:
+            self.on_close.add(self._unmute)
+        self._muted = self._loop.call_later(seconds, self._unmute)
+        self._most_requests = 0
+
+    def _unmute(self) -> None:
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
+        self.on_close.discard(self._unmute)
+        self._most_requests = self.broker.config.queued_max_requests
+        if not self._closing:
+            self._go_on()
 
     def known(self, *, for_good: bool) -> None:
         """The client has said who it is; `for_good`: and need not do so again."""
@@ -128,6 +151,14 @@ class Connection(asyncio.BufferedProtocol):
             )
             return
         self.broker.connections.add(self)
+        wait = self.broker.quotas.connected(self.client_host[1:])
+        if wait:
+            log.info("connection_throttled", client=self.client_host, seconds=wait)
+            self._most_requests = 0
+            self._closing = True
+            self._loop.call_soon(self._adjust_reading)  # uvloop begins to read after this call
+            timer = self._loop.call_later(wait, self._transport.abort)
+            self.on_close.add(timer.cancel)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -295,6 +326,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if pending.answer_size:
             self._hold_answer(pending.answer_size)
+        if pending.throttle_ms:
+            self.mute(pending.throttle_ms / 1000)
 
     def _fail(self, pending: Pending, error: BaseException) -> None:
         """Answer a failure; where the API has no way to tell it, the connection ends."""

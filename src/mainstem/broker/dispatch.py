@@ -1,14 +1,21 @@
 """From a frame to its handler, and from the handler's result or error to the bytes of the answer."""
 
+import asyncio
 from collections.abc import Mapping
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.connection import Connection, Pending
 from mainstem.broker.handlers import Handler, RequestContext
+from mainstem.broker.security.quotas import PRODUCER, REQUEST, Meter, Quotas, timed
+from mainstem.broker.security.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
-from mainstem.wire import codec, frames
+from mainstem.wire import codec, frames, produce
 from mainstem.wire.errors import Code, MalformedFrame, code_of
+from mainstem.wire.fetch import API_KEY as FETCH
+from mainstem.wire.frames import SIZE
+from mainstem.wire.produce import API_KEY as PRODUCE
 
 if TYPE_CHECKING:
     from mainstem.broker.server import Broker
@@ -16,7 +23,13 @@ if TYPE_CHECKING:
 _BARE = -1  # no API: bytes of SASL without a header
 _LARGE = 4096  # bytes: such an answer goes out in its chunks, and counts as memory
 
+_UNMEASURED = (SASL_HANDSHAKE, SASL_AUTHENTICATE)  # a client that cannot say who it is could not go on
+
 log = get_logger()
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
 
 
 class Dispatch:
@@ -53,14 +66,50 @@ class Dispatch:
             request = handler.decode(version, frame, header.body)
         pending = Pending(api_key, version, header.correlation_id, header.client_id, request)
         context = RequestContext(self._broker, connection, api_key, version, header.client_id)
+        if self._broker.metering is not None and api_key not in _UNMEASURED:
+            return pending, self._measured(handler, pending, context, len(frame), self._broker.metering)
         try:
             return pending, handler.call(request, context)
         except Exception as error:
             return pending, self._failure(pending, error)
 
+    def _measured(self, handler: Handler, pending: Pending, context: RequestContext, size: int, quotas: Quotas) -> Any:
+        """Call a handler, and count what the request uses."""
+        meter = pending.meter = context.meter = Meter(quotas, context.connection.principal, context.client_id)
+        if pending.api_key == PRODUCE:
+            meter.used(PRODUCER, size)
+        started = perf_counter()
+        try:
+            outcome = handler.call(pending.request, context)
+        except Exception as error:
+            return self._failure(pending, error)
+        finally:
+            meter.seconds += perf_counter() - started
+        if asyncio.iscoroutine(outcome):
+            return _awaited(timed(outcome, meter, perf_counter))
+        return outcome
+
+    def _throttled(self, pending: Pending, answer: Any) -> Any:
+        """The answer with how long its client has to wait, which is not read from meanwhile."""
+        meter = pending.meter
+        meter.used(REQUEST, 100 * meter.seconds)
+        wait_ms = meter.throttle_ms
+        if not wait_ms:
+            return answer
+        pending.throttle_ms = wait_ms
+        if isinstance(answer, dict) and "throttle_time" in codec.field_names(pending.api_key, pending.version):
+            return answer | {"throttle_time": wait_ms}
+        if pending.api_key == PRODUCE and isinstance(answer, bytearray):
+            produce.set_throttle_ms(answer, pending.version, wait_ms)
+        elif pending.api_key == FETCH and isinstance(answer, list):
+            answer[0] = SIZE.pack(wait_ms) + answer[0][SIZE.size :]
+        return answer
+
     def answer(self, pending: Pending, answer: Any) -> None:
         """Encode an answer: fields, encoded bytes, chunks of bytes, or None for a request that has no answer."""
         pending.done = True
+        if pending.meter is not None:
+            answer = self._throttled(pending, answer)
         if answer is None:
             return
         if isinstance(answer, dict):

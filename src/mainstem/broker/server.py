@@ -21,6 +21,7 @@ from mainstem.broker.listeners import Listener
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.security.acls import Authorizer
 from mainstem.broker.security.credentials import Credentials, read_users
+from mainstem.broker.security.quotas import Quotas
 from mainstem.broker.security.sasl import Exchange, mechanisms
 from mainstem.broker.topics import Topics
 from mainstem.broker.transactions import TransactionCoordinator
@@ -51,6 +52,7 @@ class Broker:
 
     topics: Topics
     credentials: Credentials
+    quotas: Quotas
     mechanisms: Mapping[str, Callable[[], Exchange]]
     groups: GroupCoordinator
     transactions: TransactionCoordinator
@@ -71,6 +73,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self.clock)
         self._users: dict[str, str] = {}
         self.authorizer: Authorizer | None = None
+        self.metering: Quotas | None = None  # where any client has a quota
         self._stack = AsyncExitStack()
         self._tasks: asyncio.TaskGroup
         self._running: set[asyncio.Task[None]] = set()
@@ -107,6 +110,7 @@ class Broker:
             self.topics = await Topics.load(self.log, self.config, self.clock)
             self.credentials = Credentials(self.topics.facts, self._users)
             self.mechanisms = mechanisms(self.credentials, self.config, self.clock)
+            self.quotas = Quotas(self.topics.facts, self.clock, self._quotas_changed)
             if self.config.authorizer_enable:
                 everyone = self.config.allow_everyone_if_no_acl_found
                 self.authorizer = Authorizer(
@@ -165,6 +169,9 @@ class Broker:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
+
+    def _quotas_changed(self, quotas: Quotas) -> None:
+        self.metering = quotas if quotas.of_clients else None
 
     # --- what handlers and coordinators use --------------------------------------------------------------------------
 

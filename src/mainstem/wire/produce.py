@@ -244,6 +244,11 @@ def encode(version: int, results: list[tuple[TopicRecords, list[PartitionResult]
     return buffer
 
 
+def set_throttle_ms(answer: bytearray, version: int, milliseconds: int) -> None:
+    """Write how long the client has to wait into the body of an answer: it stands at its end."""
+    INT32.pack_into(answer, len(answer) - (5 if version >= FIRST_FLEXIBLE else 4), milliseconds)
+
+
 def _text(buffer: bytearray, text: str | None, flexible: bool) -> None:
     if text is None:
         buffer += b"\0" if flexible else b"\xff\xff"

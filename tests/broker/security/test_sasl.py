@@ -122,6 +122,7 @@ def test_kafkas_tools_make_users_over_tls_and_these_come_in(tmp_path):
         configs = ("kafka-configs", "--bootstrap-server", log.bootstrap, "--command-config", admin)
         user = ("--entity-type", "users", "--entity-name", "bob")
         kafka_tools.run(*configs, "--alter", *user, "--add-config", "SCRAM-SHA-512=[iterations=8192,password=builder]")
+        assert "SCRAM-SHA-512=iterations=8192" in kafka_tools.run(*configs, "--describe", *user).stdout
         bob = properties("bob", "SCRAM-SHA-512", "bob", "builder")
         at = ("--bootstrap-server", log.bootstrap, "--topic", "t", "--command-config", bob)
         kafka_tools.run("kafka-console-producer", *at, stdin="hello\n")

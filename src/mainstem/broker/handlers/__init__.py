@@ -32,7 +32,9 @@ import msgspec
 
 from mainstem.broker.security.acls import CODES, OPERATIONS
 from mainstem.broker.security.errors import NotAllowed
+from mainstem.broker.security.quotas import MUTATION, Meter
 from mainstem.core.logging import get_logger
+from mainstem.wire.errors import Code, RequestError
 
 if TYPE_CHECKING:
     from mainstem.broker.connection import Connection
@@ -53,6 +55,8 @@ class RequestContext(msgspec.Struct):
     api_key: int
     version: int
     client_id: str
+    meter: Meter | None = None
+    """Where some client has a quota."""
 
     @property
     def client_host(self) -> str:
@@ -83,6 +87,19 @@ class RequestContext(msgspec.Struct):
         return authorizer is None or authorizer.allows_some(
             self.connection.principal, self.connection.client_host[1:], operation, kind
         )
+
+    def mutate(self, partitions: int, *, strict: bool) -> None:
+        """Count partitions that are created or deleted (KIP-599); `strict`: the client's version knows the refusal.
+
+        Raises:
+            RequestError: the client is over its quota, and has to wait.
+        """
+        if self.meter is None:
+            return
+        if not strict:
+            self.meter.used(MUTATION, partitions)
+        elif not self.meter.may_use(MUTATION, partitions):
+            raise RequestError(Code.throttling_quota_exceeded, "The throttling quota has been exceeded.")
 
     def operations(self, kind: int, name: str) -> int:
         """What the client may do to a resource: a bit for each of Kafka's operations, by its number."""

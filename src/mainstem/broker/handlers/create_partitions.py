@@ -4,12 +4,14 @@ Behaviour: grows topics; durable when answered. Assignments, where given, name t
 An internal topic refuses: by the count of its partitions a coordinator finds a group's or a transactional id's records.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import ALTER, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
+
+_FIRST_STRICT: Final = 3
 
 
 @handler(37, 0, 3, failure=lambda _request, _code: {"results": []})
@@ -33,6 +35,7 @@ async def _grow(ctx: RequestContext, asked: Any, *, validate_only: bool) -> dict
             if any(tuple(each.broker_ids) != (node,) for each in asked.assignments):
                 raise RequestError(Code.invalid_replica_assignment, f"the only broker is {node}")
         if not validate_only:
+            ctx.mutate(asked.count - len(topic.logs), strict=ctx.version >= _FIRST_STRICT)
             await topics.add_partitions(topic, asked.count)
     except MainstemError as error:
         return {"name": asked.name, "error_code": code_of(error), "error_message": str(error)}

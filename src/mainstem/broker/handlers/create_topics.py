@@ -6,7 +6,7 @@ Behaviour: durable when answered. The replication factor is -1 or 1 and assignme
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from mainstem.broker.configs import describe_topic_configs
 from mainstem.broker.handlers import RequestContext, handler
@@ -14,6 +14,8 @@ from mainstem.broker.security.acls import CLUSTER, CREATE, DESCRIBE_CONFIGS, THE
 from mainstem.core import MainstemError
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code, RequestError, code_of
+
+_FIRST_STRICT: Final = 6
 
 
 @handler(19, 2, 7, failure=lambda request, code: {"topics": [_refused(t.name, code, None) for t in request.topics]})
@@ -49,6 +51,9 @@ async def _create(asked: Any, ctx: RequestContext, *, validate_only: bool) -> di
     topics = ctx.broker.topics
     count = _partition_count(asked, ctx)
     config = read_configs(asked.configs)
+    if not validate_only:
+        topics.check_new(asked.name, count, config)
+        ctx.mutate(count, strict=ctx.version >= _FIRST_STRICT)
     if validate_only:
         topics.check_new(asked.name, count, config)
         topic_id = None

@@ -6,12 +6,14 @@ Behaviour: durable when answered. Internal topics are kept: the coordinators cou
 """
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import DELETE, DESCRIBE, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
+
+_FIRST_STRICT: Final = 5
 
 
 @handler(20, 1, 6, failure=lambda _request, _code: {"responses": []})
@@ -38,6 +40,7 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: Any, times: i
         name = topic.name
         ctx.check(DELETE, TOPIC, name)
         topics.check_not_internal(topic.name)
+        ctx.mutate(len(topic.logs), strict=ctx.version >= _FIRST_STRICT)
         await topics.delete(topic)
         await ctx.broker.groups.forget_topic(topic.name)  # a new topic of that name starts without offsets
     except MainstemError as error:

@@ -26,6 +26,7 @@ from mainstem.broker.fetch_sessions import (
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.leadership import check_leader_epoch
 from mainstem.broker.security.acls import READ, TOPIC
+from mainstem.broker.security.quotas import CONSUMER
 from mainstem.core import MainstemError
 from mainstem.log import PartitionLog, StorageError
 from mainstem.wire import fetch as wire
@@ -42,6 +43,9 @@ async def fetch(request: Any, ctx: RequestContext) -> list[Any]:
     wanted = list(session.partitions.values()) if session is not None else _partitions(request, ctx.version)
     incremental = session is not None and request.session_epoch > INITIAL_EPOCH
     fetched = await _Fetch(request, ctx, wanted).run()
+    if ctx.meter is not None and not ctx.meter.may_use(CONSUMER, sum(len(each.records) for each in fetched)):
+        # Asked again, when the time has come that the answer names.
+        return wire.encode(ctx.version, [], session_id=NO_SESSION if session is None else session.session_id)
     topics: dict[str | UUID | None, FetchedTopic] = {}
     for partition, found in zip(wanted, fetched, strict=True):
         if incremental and not _is_news(partition, found):
@@ -119,6 +123,8 @@ class _Fetch:
         self._committed = request.isolation_level == _READ_COMMITTED
         self._min_bytes = request.min_bytes
         self._max_bytes = min(request.max_bytes, ctx.broker.config.fetch_max_bytes)
+        if ctx.meter is not None and (most := ctx.meter.most_bytes()) is not None:
+            self._max_bytes = min(self._max_bytes, most)
         self._deadline = ctx.broker.loop.time() + request.max_wait.total_seconds()
         self._logs: list[PartitionLog] = []
         self._memory = ctx.broker.answer_memory

@@ -1,0 +1,35 @@
+"""DescribeClientQuotas, API 48, versions 0-1 (KIP-546).
+
+Behaviour: the quotas of entities that a filter means.
+"""
+
+from typing import Any
+
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.security.acls import CLUSTER, DESCRIBE_CONFIGS, THE_CLUSTER
+from mainstem.broker.security.quotas import CLIENT, IP, SPECIFIED, USER
+from mainstem.wire.errors import Code, RequestError
+
+
+@handler(48, 0, 1)
+def describe_client_quotas(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    ctx.check(DESCRIBE_CONFIGS, CLUSTER, THE_CLUSTER)
+    kinds = [each.entity_type for each in request.components]
+    for each in request.components:
+        if each.entity_type not in (USER, CLIENT, IP):
+            raise RequestError(Code.unsupported_version, f"Custom entity type '{each.entity_type}' not supported")
+        if not 0 <= each.match_type <= SPECIFIED:
+            raise RequestError(Code.invalid_request, f"Unexpected match type {each.match_type}")
+    if len(set(kinds)) < len(kinds) or (IP in kinds and len(kinds) > 1):
+        raise RequestError(Code.invalid_request, f"Invalid combination of filter components: {', '.join(kinds)}")
+    components = [(each.entity_type, each.match_type, each.match) for each in request.components]
+    return {
+        "error_code": Code.none,
+        "entries": [
+            {
+                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+                "values": [{"key": key, "value": value} for key, value in values.items()],
+            }
+            for entity, values in ctx.broker.quotas.described(components, strict=request.strict)
+        ],
+    }

@@ -1,0 +1,306 @@
+"""Quotas: rates, whom they hold for, and clients that are slowed down to them."""
+
+import asyncio
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mainstem
+from mainstem.broker.config import BrokerConfig
+from mainstem.broker.facts import Facts
+from mainstem.broker.security.quotas import (
+    CONNECTION,
+    CONSUMER,
+    MUTATION,
+    PRODUCER,
+    REQUEST,
+    Meter,
+    Quotas,
+    timed,
+)
+from mainstem.core import ManualClock, SystemClock
+from mainstem.log import LogConfig, LogDirectory
+from mainstem.records import Record, build_batch
+from mainstem.wire.errors import Code, RequestError
+from tests.support import kafka_tools
+from tests.support.broker import Client, running
+from tests.support.raw import RawClient
+
+
+class InMemory:
+    """Facts of no log."""
+
+    @staticmethod
+    def below(prefix):
+        return iter(())
+
+    async def put(self, changes):
+        pass
+
+
+def entity(**names):
+    return tuple(sorted((kind.replace("_", "-"), name) for kind, name in names.items()))
+
+
+def quotas(*entries, clock=None):
+    made = Quotas(InMemory(), clock or ManualClock(), lambda _: None)
+    asyncio.run(made.change(dict(entries)))
+    return made
+
+
+ANY = None
+
+
+@pytest.mark.parametrize("level", range(8))
+def test_the_most_particular_quota_holds(level):
+    """Kafka's order: KIP-55, KIP-546."""
+    order = [
+        entity(user="u", client_id="c"),
+        entity(user="u", client_id=ANY),
+        entity(user="u"),
+        entity(user=ANY, client_id="c"),
+        entity(user=ANY, client_id=ANY),
+        entity(user=ANY),
+        entity(client_id="c"),
+        entity(client_id=ANY),
+    ]
+    found = quotas(*((each, {PRODUCER: 1000 + number}) for number, each in enumerate(order) if number >= level))
+    assert found.limit(PRODUCER, "u", "c").value == 1000 + level
+    assert found.limit(CONSUMER, "u", "c") is None
+    assert quotas().limit(PRODUCER, "u", "c") is None
+
+
+def test_a_quota_of_a_user_is_shared_and_one_of_any_client_is_not():
+    found = quotas((entity(user="u"), {PRODUCER: 100}), (entity(client_id=ANY), {PRODUCER: 100}))
+    assert found.used(PRODUCER, "u", "a", 1000) == 0
+    assert found.used(PRODUCER, "u", "b", 500) == 5_000
+    assert found.used(PRODUCER, "v", "a", 1000) == 0
+    assert found.used(PRODUCER, "w", "b", 1000) == 0
+    assert found.used(PRODUCER, "w", "a", 200) == 2_000
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 10_000)), min_size=1, max_size=60), st.integers(100, 5_000))
+def test_who_waits_as_long_as_told_is_never_above_the_quota_for_long(steps, limit):
+    """Bytes over the whole time, beyond ten seconds' worth, are within the quota."""
+    clock = ManualClock()
+    meter = Meter(quotas((entity(user="u"), {PRODUCER: limit}), clock=clock), "User:u", "c")
+    started, total = clock.monotonic(), 0
+    for pause, amount in steps:
+        clock.advance_ms(round(pause * 1000))
+        total += amount
+        clock.advance_ms(meter.used(PRODUCER, amount))
+    assert total <= limit * (clock.monotonic() - started + 10) + 1
+
+
+def test_what_is_over_the_quota_alone_is_had_once_nothing_was_used():
+    clock = ManualClock()
+    meter = Meter(quotas((entity(client_id="c"), {CONSUMER: 10}), clock=clock), "User:u", "c")
+    assert meter.may_use(CONSUMER, 100_000)
+    assert not meter.may_use(CONSUMER, 1)
+    assert meter.throttle_ms > 0
+    clock.advance_ms(10_000_000)
+    assert meter.may_use(CONSUMER, 1)
+    assert meter.most_bytes() == 100
+    assert Meter(quotas(), "User:u", "c").most_bytes() is None
+
+
+@pytest.mark.parametrize(
+    ("of", "changes"),
+    [
+        ((), {PRODUCER: 1}),
+        (entity(robot="r"), {PRODUCER: 1}),
+        (entity(user=""), {PRODUCER: 1}),
+        (entity(ip="1.2.3.4", user="u"), {CONNECTION: 1}),
+        (entity(ip="nowhere"), {CONNECTION: 1}),
+        (entity(ip="1.2.3.4"), {PRODUCER: 1}),
+        (entity(user="u"), {CONNECTION: 1}),
+        (entity(user="u"), {"bytes": 1}),
+        (entity(user="u"), {PRODUCER: 0}),
+        (entity(user="u"), {PRODUCER: -5}),
+        (entity(user="u"), {PRODUCER: 1.5}),
+        (entity(user="u"), {REQUEST: float("nan")}),
+    ],
+)
+def test_what_is_no_quota(of, changes):
+    with pytest.raises(RequestError) as refused:
+        quotas().after(of, changes.items())
+    assert refused.value.code is Code.invalid_request
+
+
+def test_quotas_are_there_again_after_a_restart_and_a_part_of_one_is_taken_away(tmp_path):
+    async def check() -> None:
+        of = entity(user="ü", client_id=ANY)
+        for start in range(3):
+            directory = await LogDirectory.open(tmp_path, LogConfig(), clock=ManualClock())
+            seen: list[bool] = []
+            found = Quotas(
+                await Facts.load(directory, ManualClock()),
+                ManualClock(),
+                lambda q, seen=seen: seen.append(q.of_clients),
+            )
+            if start == 0:
+                await found.change(
+                    {of: found.after(of, [(PRODUCER, 5.0), (REQUEST, 1.5)]), entity(ip=ANY): {CONNECTION: 3}}
+                )
+            elif start == 1:
+                assert found.limit(REQUEST, "ü", "x").value == 1.5
+                await found.change({of: found.after(of, [(PRODUCER, None), (REQUEST, None)])})
+            else:
+                assert found.limit(REQUEST, "ü", "x") is None
+            assert seen == [[False, True], [True, False], [False]][start]
+            await directory.close()
+
+    asyncio.run(check())
+
+
+def test_time_in_which_a_coroutine_waits_is_not_counted():
+    meter = Meter(quotas(), "User:u", "c")
+    now = iter(range(100))
+
+    async def work() -> str:
+        await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            return "done"
+
+    async def check() -> None:
+        assert await timed(work(), meter, lambda: next(now)) == "done"
+
+    asyncio.run(check())
+    assert meter.seconds == 3  # three steps of one tick each
+
+
+# --- at work ----------------------------------------------------------------------------------------------------------
+
+
+def alter(raw, of, **values):
+    ops = [{"key": key, "value": value, "remove": False} for key, value in values.items()]
+    named = [{"entity_type": kind, "entity_name": name} for kind, name in of]
+    (answer,) = raw.call(49, 1, entries=[{"entity": named, "ops": ops}], validate_only=False).entries
+    assert answer.error_code is Code.none, answer
+    return answer
+
+
+def produce_fields(topic, size):
+    batch = build_batch([Record(0, 1_700_000_000_000, None, b"x" * size)])
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
+    return {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": data}
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 11])
+def test_a_producer_over_its_quota_is_answered_told_and_not_read_from(version):
+    with mainstem.embedded() as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("t")
+        alter(raw, entity(client_id="raw"), producer_byte_rate=50_000)
+        started = time.monotonic()
+        answer = raw.call(0, version, **produce_fields("t", 525_000))
+        assert time.monotonic() - started < 0.4
+        assert 450 < answer.throttle_time.total_seconds() * 1000 < 560
+        assert answer.responses[0].partition_responses[0].error_code is Code.none
+        raw.call(18, 0)
+        assert time.monotonic() - started > 0.45
+        with RawClient(log.bootstrap, client_id="other") as other:
+            assert other.call(0, version, **produce_fields("t", 1_000_000)).throttle_time.total_seconds() == 0
+
+
+def test_a_consumer_over_its_quota_gets_an_empty_answer_and_the_records_later():
+    with mainstem.embedded() as log, RawClient(log.bootstrap) as raw, RawClient(log.bootstrap, client_id="r") as reader:
+        raw.create_topic("t")
+        for _ in range(3):
+            raw.produce("t", b"x" * 60_000)
+        alter(raw, entity(client_id="r"), consumer_byte_rate=10_000)
+
+        def fetch(offset):
+            partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+            topics = [{"topic": "t", "partitions": [partition]}]
+            return reader.call(1, 11, max_wait=0, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=topics)
+
+        first = fetch(0)
+        assert first.throttle_time.total_seconds() == 0
+        assert len(first.responses[0].partitions[0].records) < 70_000, "ten seconds of the quota at most"
+        second = fetch(1)
+        assert second.responses == ()
+        assert 1_900 < second.throttle_time.total_seconds() * 1000 < 2_100
+
+
+def test_time_of_the_processor_and_partitions_have_quotas_too():
+    with mainstem.embedded() as log, RawClient(log.bootstrap) as raw:
+        alter(raw, entity(user="ANONYMOUS"), request_percentage=0.00001)
+        waits = [raw.call(3, 9, topics=None).throttle_time.total_seconds() for _ in range(5)]
+        assert 0 < max(waits) <= 1
+        alter(raw, entity(user="ANONYMOUS"), request_percentage=1000, controller_mutation_rate=1)
+
+        def create(name, version, count=6):
+            topic = {"name": name, "num_partitions": count, "replication_factor": 1}
+            answer = raw.call(19, version, topics=[topic], timeout=9_000)
+            return answer.topics[0].error_code, answer.throttle_time.total_seconds()
+
+        assert create("a", 6) == (Code.none, 0)
+        code, wait = create("b", 6)
+        assert code is Code.throttling_quota_exceeded
+        assert 1 < wait < 3
+        code, wait = create("c", 5, 12)
+        assert code is Code.none, "an old client does not know the refusal"
+        assert 4 < wait < 8
+
+
+def test_too_many_connections_per_second_from_an_address_are_kept_waiting_and_closed(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, SystemClock()) as broker:
+            await broker.quotas.change({entity(ip="127.0.0.1"): {CONNECTION: 1.0}})
+            clients = [await Client.connect(broker) for _ in range(11)]
+            for client in clients[:10]:
+                await client.call(18, 0)
+            started = time.monotonic()
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await clients[10].call(18, 0)
+            assert time.monotonic() - started > 0.5
+            for client in clients:
+                client.close()
+
+    asyncio.run(check())
+
+
+def test_librdkafka_is_slowed_down_to_its_quota():
+    with mainstem.embedded() as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("t")
+        alter(raw, entity(client_id="slow"), producer_byte_rate=50_000, consumer_byte_rate=50_000)
+        throttled = []
+        producer = Producer(
+            {"bootstrap.servers": log.bootstrap, "client.id": "slow", "linger.ms": 0, "throttle_cb": throttled.append}
+        )
+        started = time.monotonic()
+        for _ in range(60):
+            producer.produce("t", b"x" * 10_000)
+            producer.flush(30)
+        producer.poll(0.1)
+        assert time.monotonic() - started > 1.5  # 600 kB, of which 500 come at once
+        assert throttled
+        consumer = Consumer(
+            {"bootstrap.servers": log.bootstrap, "client.id": "slow", "group.id": "g", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe(["t"])
+        started, got = time.monotonic(), 0
+        while got < 60:
+            got += len(consumer.consume(60 - got, 30))
+        assert time.monotonic() - started > 1.5
+        consumer.close()
+
+
+@pytest.mark.timeout(240)
+def test_kafkas_tool_sets_and_tells_quotas():
+    with mainstem.embedded(broker=BrokerConfig(port=0)) as log:
+        configs = ("kafka-configs", "--bootstrap-server", log.bootstrap)
+        of = ("--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients", "--entity-default")
+        kafka_tools.run(*configs, "--alter", *of, "--add-config", "producer_byte_rate=1024,request_percentage=12.5")
+        said = kafka_tools.run(*configs, "--describe", *of).stdout
+        assert "producer_byte_rate=1024.0" in said
+        assert "request_percentage=12.5" in said
+        kafka_tools.run(*configs, "--alter", *of, "--delete-config", "producer_byte_rate")
+        assert "producer_byte_rate" not in kafka_tools.run(*configs, "--describe", *of).stdout
+        assert MUTATION == "controller_mutation_rate"
