@@ -23,6 +23,8 @@ _COORDINATED = {  # API key: the kind of its coordinator, and the field that nam
     42: (_GROUP, "groups_names"),
     47: (_GROUP, "group_id"),
     65: (_TRANSACTION, "transactional_ids"),
+    68: (_GROUP, "group_id"),
+    69: (_GROUP, "group_ids"),
 }
 
 

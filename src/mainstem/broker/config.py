@@ -142,9 +142,15 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         group_max_size: members of one group.
         group_consumer_session_timeout_ms: a member of a group of the consumer protocol that sends no heartbeat for so
             long is removed.
+        group_consumer_min_session_timeout_ms: the shortest that can be set for a group.
+        group_consumer_max_session_timeout_ms: the longest.
         group_consumer_heartbeat_interval_ms: how often such a member sends one: it is told with each answer.
+        group_consumer_min_heartbeat_interval_ms: the shortest that can be set for a group.
+        group_consumer_max_heartbeat_interval_ms: the longest.
         group_consumer_assignment_interval_ms: at least so long between two assignments of one group; Kafka's 1 s makes
             the second consumer of a group wait for its first partition until its next heartbeat.
+        group_consumer_min_assignment_interval_ms: the shortest that can be set for a group.
+        group_consumer_max_assignment_interval_ms: the longest.
         group_consumer_max_size: members of one group of the consumer protocol.
         group_consumer_migration_policy: which way groups with members may change their protocol: bidirectional, upgrade
             (from classic to consumer), downgrade, disabled.
@@ -194,8 +200,14 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     group_max_session_timeout_ms: Amount = 1_800_000
     group_max_size: Amount = 2_147_483_647
     group_consumer_session_timeout_ms: Count = 45_000
+    group_consumer_min_session_timeout_ms: Count = 45_000
+    group_consumer_max_session_timeout_ms: Count = 60_000
     group_consumer_heartbeat_interval_ms: Count = 5_000
+    group_consumer_min_heartbeat_interval_ms: Count = 5_000
+    group_consumer_max_heartbeat_interval_ms: Count = 15_000
     group_consumer_assignment_interval_ms: Amount = 0
+    group_consumer_min_assignment_interval_ms: Amount = 0
+    group_consumer_max_assignment_interval_ms: Amount = 15_000
     group_consumer_max_size: Count = 2_147_483_647
     group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = "bidirectional"
 

@@ -18,7 +18,7 @@ from mainstem.wire.errors import Code, RequestError
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Kinds of resources."""
 
-FROM_TOPIC, FROM_BROKER, FROM_DEFAULT = 1, 4, 5
+FROM_TOPIC, FROM_BROKER, FROM_DEFAULT, FROM_GROUP = 1, 4, 5, 8
 """Where a value comes from (Kafka's ConfigSource)."""
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -95,6 +95,31 @@ def describe_broker_configs(config: BrokerConfig) -> list[dict[str, Any]]:
         )
         for name, value in sorted(_as_kafka(config).items())
     ]
+
+
+def describe_group_configs(defaults: Mapping[str, str], overrides: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Every setting of a group; the defaults are the broker's settings of those names below `group.`."""
+    entries = []
+    for name, default in sorted(defaults.items()):
+        value = overrides.get(name)
+        above = f"group.{name}"
+        source = FROM_DEFAULT if default == _broker_defaults()[above] else FROM_BROKER
+        synonyms = [{"name": above, "value": default, "source": source}]
+        if value is not None:
+            source = FROM_GROUP
+            synonyms.insert(0, {"name": name, "value": value, "source": source})
+        entries.append(
+            {
+                "name": name,
+                "value": default if value is None else value,
+                "read_only": False,
+                "config_source": source,
+                "is_sensitive": False,
+                "synonyms": synonyms,
+                "config_type": INT,
+            }
+        )
+    return entries
 
 
 def _entry(name: str, value: str, source: int, default: str, *, read_only: bool = False) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What the broker itself has to remember, as facts by key: topics, credentials, access control lists, quotas.
+"""What the broker itself has to remember, as facts by key: topics, credentials, access control lists, quotas,
+settings of groups.
 
 They are records of a compacted partition, `__mainstem_metadata-0`, in the same log directory as everything else, so
 that one promise of durability covers them: a change is durable when it returns.
@@ -9,6 +10,7 @@ that one promise of durability covers them: a change is durable when it returns.
     scram:<mechanism>:<user>         `security.credentials.Credential`; bytes as base64
     acl:<JSON of the entry>          true
     quota:<JSON of the entity>       {name: value}
+    group:<group id>                 {name: value}
 
 A program that does not know a key leaves it as it is.
 """

@@ -35,14 +35,14 @@ def test_a_group_with_what_its_members_have_and_are_to_have(raw, topic, group):
     assert (found.error_code, found.group_state, found.group_epoch, found.assignment_epoch, found.assignor_name) == (
         Code.none,
         "Reconciling",
-        2,
-        2,
+        3,
+        3,
         "range",
     )
     assert found.authorized_operations > 0
     a, b = found.members
-    assert (a.member_id, a.instance_id, a.rack_id, a.member_epoch, a.client_id) == ("a", "i", "r", 1, "raw")
-    assert (a.subscribed_topic_names, a.subscribed_topic_regex, a.member_type) == ((topic,), None, 1)
+    assert (a.member_id, a.instance_id, a.rack_id, a.member_epoch, a.client_id) == ("a", "i", "r", 2, "raw")
+    assert (a.subscribed_topic_names, a.subscribed_topic_regex, a.member_type) == ((topic,), "", 1)
     (has,) = a.assignment.topic_partitions
     assert (has.topic_name, has.partitions) == (topic, (0,))
     assert a.target_assignment == a.assignment

@@ -21,13 +21,13 @@ def beat(raw, topic):
 
 def test_a_member_joins_lives_and_leaves(beat, raw, topic):
     joined = beat()
-    assert (joined.error_code, joined.member_id, joined.member_epoch) == (Code.none, "m", 1)
+    assert (joined.error_code, joined.member_id, joined.member_epoch) == (Code.none, "m", 2)
     assert joined.heartbeat_interval.total_seconds() == 5
     (given,) = joined.assignment.topic_partitions
     assert given.partitions == (0,)
     assert given.topic_id == raw.call(3, 12, topics=[{"topic_id": None, "name": topic}]).topics[0].topic_id
-    again = beat(epoch=1)
-    assert (again.error_code, again.member_epoch, again.assignment) == (Code.none, 1, None)
+    again = beat(epoch=2)
+    assert (again.error_code, again.member_epoch, again.assignment) == (Code.none, 2, None)
     left = beat(epoch=-1)
     assert (left.error_code, left.member_id, left.member_epoch, left.assignment) == (Code.none, "m", -1, None)
     assert beat(epoch=1).error_code == Code.unknown_member_id
@@ -67,7 +67,7 @@ def test_what_the_group_refuses_is_told(beat):
     assert beat(epoch=7).error_code == Code.fenced_member_epoch
     beat("s", instance_id="i")
     assert beat("s2", instance_id="i").error_code == Code.unreleased_instance_id
-    assert beat("s2", 2, instance_id="i").error_code == Code.fenced_instance_id
+    assert beat("s2", 3, instance_id="i").error_code == Code.fenced_instance_id
 
 
 def test_an_expression_is_resolved(beat, topic):

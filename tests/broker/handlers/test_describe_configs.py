@@ -53,7 +53,7 @@ def test_the_brokers_settings_are_read_only(raw):
 
 
 def test_other_resources(raw):
-    assert describe(raw, GROUP, "g").configs == ()
+    assert {each.name.partition(".")[0] for each in describe(raw, GROUP, "g").configs} == {"consumer"}
     assert describe(raw, METRICS, "m").configs == ()
     assert describe(raw, LOGGER, "1").error_code is Code.invalid_request
     assert describe(raw, BROKER, "77").error_code is Code.invalid_request

@@ -1,5 +1,7 @@
 """IncrementalAlterConfigs: set, delete, append, subtract."""
 
+import uuid
+
 import pytest
 
 from mainstem.wire.errors import Code
@@ -11,6 +13,11 @@ def alter(raw, name, *changes, kind=2, version=1, **fields):
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     asked = {"resource_type": kind, "resource_name": name, "configs": configs}
     return raw.call(44, version, resources=[asked], **fields).responses[0]
+
+
+@pytest.fixture
+def name():
+    return f"group-{uuid.uuid4().hex[:12]}"
 
 
 def setting(raw, topic, name):
@@ -49,3 +56,45 @@ def test_what_is_refused(raw, topic):
 def test_a_dry_run_changes_nothing(raw, topic):
     assert alter(raw, topic, ("retention.ms", SET, "5"), validate_only=True).error_code is Code.none
     assert setting(raw, topic, "retention.ms") == "604800000"
+
+
+def group_settings(raw, group):
+    found = raw.call(
+        32,
+        4,
+        resources=[{"resource_type": 32, "resource_name": group, "configuration_keys": None}],
+        include_synonyms=True,
+    )
+    return found.results[0].error_code, {each.name: each for each in found.results[0].configs}
+
+
+def test_settings_of_a_group(raw, name):
+    """A group need not be there: its settings wait for it."""
+    session = "consumer.session.timeout.ms"
+    code, before = group_settings(raw, name)
+    assert (code, sorted(before)) == (
+        Code.none,
+        ["consumer.assignment.interval.ms", "consumer.heartbeat.interval.ms", session],
+    )
+    assert (before[session].value, before[session].config_source) == ("45000", 5)
+    assert alter(raw, name, (session, SET, "50000"), kind=32).error_code is Code.none
+    found = group_settings(raw, name)[1][session]
+    assert (found.value, found.config_source, found.config_type) == ("50000", 8, 3)
+    assert [(each.name, each.value, each.source) for each in found.synonyms] == [
+        (session, "50000", 8),
+        (f"group.{session}", "45000", 5),
+    ]
+    assert alter(raw, name, (session, DELETE, None), kind=32).error_code is Code.none
+    assert group_settings(raw, name)[1][session].value == "45000"
+
+
+def test_settings_of_a_group_that_are_refused(raw, name):
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    refused = [(session, SET, "1"), (session, SET, "x"), ("consumer.nothing", SET, "1"), (heartbeat, SET, "5")]
+    refused.append((heartbeat, APPEND, "9000"))
+    for change in refused:
+        assert alter(raw, name, change, kind=32).error_code is Code.invalid_config
+    assert alter(raw, "", (heartbeat, SET, "9000"), kind=32).error_code is Code.invalid_request
+    assert group_settings(raw, "")[0] is Code.invalid_request
+    assert alter(raw, name, (heartbeat, SET, "9000"), kind=32, validate_only=True).error_code is Code.none
+    assert group_settings(raw, name)[1][heartbeat].config_source == 5

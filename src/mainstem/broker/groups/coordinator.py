@@ -34,6 +34,7 @@ from mainstem.broker.groups.records import (
     encode_key,
     encode_value,
 )
+from mainstem.broker.groups.settings import GroupSettings
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.core import CorruptData, MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
@@ -88,6 +89,7 @@ class GroupCoordinator:
         )
         self._broker = broker
         self._clock = broker.clock
+        self.settings = GroupSettings(broker.topics.facts, config)
         self.consumer = ConsumerGroups(self, broker)
         self._loop = asyncio.get_running_loop()
         self._logs = list(logs)

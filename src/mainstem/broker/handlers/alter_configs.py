@@ -1,4 +1,4 @@
-"""AlterConfigs, API 33, versions 0-2: replaces all that is set for a topic. Deprecated in favour of API 44.
+"""AlterConfigs, API 33, versions 0-2: replaces all that is set for a topic or a group. Deprecated in favour of API 44.
 
 Behaviour: durable when answered, in effect at once. The broker's own settings come from its start.
 """
@@ -18,10 +18,10 @@ from mainstem.wire.errors import Code, RequestError, code_of
 
 @handler(33, 0, 2, failure=lambda _request, _code: {"responses": []})
 async def alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    return await alter_topics(request, ctx, lambda asked, _: read_configs(asked.configs))
+    return await alter_settings(request, ctx, lambda asked, _: read_configs(asked.configs))
 
 
-async def alter_topics(
+async def alter_settings(
     request: Any, ctx: RequestContext, change: Callable[[Any, Mapping[str, str]], dict[str, str]]
 ) -> dict[str, Any]:
     """The answer, each resource for itself; `change(resource, present settings)` gives the settings to have."""
@@ -34,6 +34,11 @@ async def _alter(
     which = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
         check_configs(ctx, ALTER_CONFIGS, asked.resource_type, asked.resource_name)
+        if asked.resource_type == configs.GROUP:
+            settings = ctx.broker.groups.settings
+            name, only = asked.resource_name, validate_only
+            await settings.change(name, lambda present: change(asked, present), validate_only=only)
+            return which
         _check_is_topic(asked.resource_type)
         topic = ctx.broker.topics.by_name(asked.resource_name)
         if validate_only:

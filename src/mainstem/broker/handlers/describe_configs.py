@@ -1,13 +1,14 @@
 """DescribeConfigs, API 32, versions 1-4.
 
-Behaviour: every setting with its value and where it comes from, for topics and for the broker; groups and client
-metrics have no settings of their own here. What is asked for many times is told once. 1: synonyms. 3: types; the
-documentation is left out.
+Behaviour: every setting with its value and where it comes from, for topics, for the broker and for groups; a group
+need not be there. Client metrics have no settings. What is asked for many times is told once. 1: synonyms. 3: types;
+the documentation is left out.
 """
 
 from typing import Any
 
 from mainstem.broker import configs
+from mainstem.broker.groups.settings import SETTINGS
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import CLUSTER, DESCRIBE_CONFIGS, GROUP, THE_CLUSTER, TOPIC
 from mainstem.core import MainstemError
@@ -55,6 +56,13 @@ def _entries(ctx: RequestContext, kind: int, name: str) -> list[dict[str, Any]]:
         if name not in ("", str(config.node_id)):
             raise RequestError(Code.invalid_request, f"broker {name!r}, the only one is {config.node_id}")
         return configs.describe_broker_configs(config) if name else []
-    if kind in (configs.GROUP, configs.CLIENT_METRICS):
+    if kind == configs.GROUP:
+        if not name:
+            raise RequestError(Code.invalid_request, "there are no settings for all groups: name one")
+        settings = ctx.broker.groups.settings
+        return configs.describe_group_configs(
+            {one: settings.default(one) for one in SETTINGS}, settings.overrides(name)
+        )
+    if kind == configs.CLIENT_METRICS:
         return []
     raise RequestError(Code.invalid_request, f"resource type {kind} has no settings here")

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs, API 44, versions 0-1 (KIP-339).
 
-Behaviour: sets, deletes, appends to and subtracts from settings of a topic; durable when answered, in effect at once.
-The broker's own settings come from its start.
+Behaviour: sets, deletes, appends to and subtracts from settings of a topic or a group; durable when answered, in effect
+at once. The broker's own settings come from its start.
 """
 
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from typing import Any
 
 from mainstem.broker import configs
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.handlers.alter_configs import alter_topics
+from mainstem.broker.handlers.alter_configs import alter_settings
 
 
 @handler(44, 0, 1, failure=lambda _request, _code: {"responses": []})
 async def incremental_alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    return await alter_topics(request, ctx, _apply)
+    return await alter_settings(request, ctx, _apply)
 
 
 def _apply(asked: Any, present: Mapping[str, str]) -> dict[str, str]:

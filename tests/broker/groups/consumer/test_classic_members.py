@@ -54,45 +54,45 @@ def test_a_classic_member_joins_and_is_told_by_sync():
     answer = desk.join()
     assert (answer.error, answer.generation, answer.protocol, answer.leader, answer.members) == (
         Code.none,
-        2,
+        3,
         "range",
         "",
         (),
     )
     b = answer.member_id
-    assert desk.sync(b, 2) == []
-    desk.heartbeat(b, 2)
-    kept = desk.told(desk.beat("a", 1, reported=(0, 1, 2, 3)))
-    desk.heartbeat(b, 2)
-    desk.beat("a", 1, reported=kept)
+    assert desk.sync(b, 3) == []
+    desk.heartbeat(b, 3)
+    kept = desk.told(desk.beat("a", 2, reported=(0, 1, 2, 3)))
+    desk.heartbeat(b, 3)
+    desk.beat("a", 2, reported=kept)
     with pytest.raises(RebalanceInProgress):
-        desk.heartbeat(b, 2)
-    assert desk.join(b).generation == 2
-    assert desk.sync(b, 2) == sorted({0, 1, 2, 3} - set(kept))
-    desk.heartbeat(b, 2)
+        desk.heartbeat(b, 3)
+    assert desk.join(b).generation == 3
+    assert desk.sync(b, 3) == sorted({0, 1, 2, 3} - set(kept))
+    desk.heartbeat(b, 3)
 
 
 def test_a_classic_member_gives_up_by_joining_without():
     desk = Classics()
     desk.beat("a")
-    desk.beat("a", 1, reported=())
+    desk.beat("a", 2, reported=())
     desk.remove("a")
     b = desk.join().member_id
-    assert desk.sync(b, 3) == [0, 1, 2, 3]
+    assert desk.sync(b, 4) == [0, 1, 2, 3]
     desk.beat("a")
     with pytest.raises(RebalanceInProgress):
-        desk.heartbeat(b, 3)
+        desk.heartbeat(b, 4)
     with pytest.raises(RebalanceInProgress):
-        desk.sync(b, 3)
+        desk.sync(b, 4)
     answer = desk.join(b, owned=(0, 1, 2, 3))
-    assert answer.generation == 3, "it is to give up first"
-    kept = desk.sync(b, 3)
+    assert answer.generation == 4, "it is to give up first"
+    kept = desk.sync(b, 4)
     assert len(kept) == 2
     with pytest.raises(RebalanceInProgress):
-        desk.heartbeat(b, 3)
-    assert desk.join(b, owned=kept).generation == 4
-    assert desk.sync(b, 4) == kept
-    assert desk.told(desk.beat("a", 4, reported=None)) == sorted({0, 1, 2, 3} - set(kept))
+        desk.heartbeat(b, 4)
+    assert desk.join(b, owned=kept).generation == 5
+    assert desk.sync(b, 5) == kept
+    assert desk.told(desk.beat("a", 5, reported=None)) == sorted({0, 1, 2, 3} - set(kept))
 
 
 def test_a_new_member_gets_its_id_first():
@@ -143,20 +143,20 @@ def test_requests_that_do_not_fit_the_member():
     desk.beat("a")
     b = desk.join(instance="i").member_id
     with pytest.raises(UnknownMember):
-        desk.heartbeat("a", 1)
+        desk.heartbeat("a", 2)
     with pytest.raises(UnknownMember):
-        desk.heartbeat("x", 1)
+        desk.heartbeat("x", 2)
     with pytest.raises(UnknownMember):
-        desk.heartbeat(b, 2, "other")
+        desk.heartbeat(b, 3, "other")
     with pytest.raises(FencedInstance):
-        desk.heartbeat("x", 2, "i")
+        desk.heartbeat("x", 3, "i")
     with pytest.raises(IllegalGeneration):
-        desk.heartbeat(b, 1, "i")
+        desk.heartbeat(b, 2, "i")
     with pytest.raises(InconsistentProtocol):
-        desk.sync(b, 2, kind="connect")
+        desk.sync(b, 3, kind="connect")
     with pytest.raises(InconsistentProtocol):
-        desk.sync(b, 2, protocol="sticky")
-    assert desk.sync(b, 2, kind=None, protocol=None) == []
+        desk.sync(b, 3, protocol="sticky")
+    assert desk.sync(b, 3, kind=None, protocol=None) == []
 
 
 def test_a_member_that_does_not_join_or_sync_in_time_is_removed():
@@ -165,17 +165,17 @@ def test_a_member_that_does_not_join_or_sync_in_time_is_removed():
     b = desk.join().member_id
     for _ in range(5):
         assert desk.pass_time(5_000) == []
-        desk.heartbeat(b, 2)
-        desk.beat("a", 1, reported=None)
+        desk.heartbeat(b, 3)
+        desk.beat("a", 2, reported=None)
     assert desk.pass_time(5_000) == [b], "it has not asked for its assignment"
     b = desk.join().member_id
-    desk.sync(b, 4)
-    desk.beat("a", 1, topics=("t", "u"), reported=(0, 1, 2, 3), rebalance_timeout_ms=600_000)
+    desk.sync(b, 5)
+    desk.beat("a", 2, topics=("t", "u"), reported=(0, 1, 2, 3), rebalance_timeout_ms=600_000)
     for _ in range(6):
         assert desk.pass_time(5_000) == []
         with pytest.raises(RebalanceInProgress):
-            desk.heartbeat(b, 4)
-        desk.beat("a", 1, reported=None)
+            desk.heartbeat(b, 5)
+        desk.beat("a", 2, reported=None)
     assert desk.pass_time(5_000) == [b], "it was told to join again"
 
 

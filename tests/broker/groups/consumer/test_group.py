@@ -115,8 +115,8 @@ class Desk:
 def test_the_first_member_is_given_everything_at_once():
     desk = Desk()
     answer = desk.beat("a")
-    assert (answer.member_id, answer.epoch, desk.told(answer)) == ("a", 1, [0, 1, 2, 3])
-    assert (desk.group.epoch, desk.group.target_epoch, desk.group.state_name) == (1, 1, "Stable")
+    assert (answer.member_id, answer.epoch, desk.told(answer)) == ("a", 2, [0, 1, 2, 3])
+    assert (desk.group.epoch, desk.group.target_epoch, desk.group.state_name) == (2, 2, "Stable")
 
 
 def test_a_member_of_version_0_is_given_an_id():
@@ -127,7 +127,7 @@ def test_a_member_of_version_0_is_given_an_id():
 def test_a_heartbeat_without_news_stores_nothing_and_tells_no_assignment():
     desk = Desk()
     desk.beat("a")
-    assert desk.beat("a", 1, reported=None).assignment is None
+    assert desk.beat("a", 2, reported=None).assignment is None
     assert desk.log[-1] == []
 
 
@@ -135,7 +135,7 @@ def test_a_full_heartbeat_is_told_everything():
     """Its answer may have been lost; librdkafka and Java send one after every error."""
     desk = Desk()
     desk.beat("a")
-    assert desk.told(desk.beat("a", 1, reported=())) == [0, 1, 2, 3]
+    assert desk.told(desk.beat("a", 2, reported=())) == [0, 1, 2, 3]
     assert desk.log[-1] == []
 
 
@@ -143,17 +143,17 @@ def test_g7_a_partition_is_owned_until_a_heartbeat_shows_it_gone():
     desk = Desk()
     desk.beat("a")
     b = desk.beat("b")
-    assert (b.epoch, desk.told(b)) == (2, []), "everything is still the first one's"
-    a = desk.beat("a", 1, reported=(0, 1, 2, 3))
-    assert (a.epoch, len(desk.told(a))) == (1, 2), "it is to give up two, in its old epoch"
+    assert (b.epoch, desk.told(b)) == (3, []), "everything is still the first one's"
+    a = desk.beat("a", 2, reported=(0, 1, 2, 3))
+    assert (a.epoch, len(desk.told(a))) == (2, 2), "it is to give up two, in its old epoch"
     kept = desk.told(a)
-    assert desk.beat("b", 2, reported=None).assignment is None
-    assert desk.beat("a", 1, reported=None).epoch == 1, "a keepalive shows nothing"
-    assert desk.beat("b", 2, reported=None).assignment is None
+    assert desk.beat("b", 3, reported=None).assignment is None
+    assert desk.beat("a", 2, reported=None).epoch == 2, "a keepalive shows nothing"
+    assert desk.beat("b", 3, reported=None).assignment is None
     assert desk.group.state_name == "Reconciling"
-    a = desk.beat("a", 1, reported=kept)
-    assert a.epoch == 2
-    b = desk.beat("b", 2, reported=None)
+    a = desk.beat("a", 2, reported=kept)
+    assert a.epoch == 3
+    b = desk.beat("b", 3, reported=None)
     assert desk.told(b) == sorted({0, 1, 2, 3} - set(kept))
     assert desk.group.state_name == "Stable"
 
@@ -162,12 +162,12 @@ def test_a_member_that_does_not_give_up_its_partitions_in_time_is_removed():
     desk = Desk()
     desk.beat("a", rebalance_timeout_ms=10_000)
     desk.beat("b")
-    desk.beat("a", 1, reported=(0, 1, 2, 3), rebalance_timeout_ms=10_000)
+    desk.beat("a", 2, reported=(0, 1, 2, 3), rebalance_timeout_ms=10_000)
     for _ in range(9):
         assert desk.pass_time(1_000) == []
-        desk.beat("a", 1, reported=None)
+        desk.beat("a", 2, reported=None)
     assert desk.pass_time(1_001) == ["a"]
-    assert desk.settle(b=2) == {"b": [0, 1, 2, 3]}
+    assert desk.settle(b=3) == {"b": [0, 1, 2, 3]}
 
 
 def test_a_member_without_heartbeats_is_removed_after_its_session():
@@ -175,19 +175,19 @@ def test_a_member_without_heartbeats_is_removed_after_its_session():
     desk.beat("a")
     assert desk.pass_time(SESSION_MS - 1) == []
     assert desk.pass_time(1) == ["a"]
-    assert (desk.group.is_empty, desk.group.state_name, desk.group.epoch) == (True, "Empty", 2)
+    assert (desk.group.is_empty, desk.group.state_name, desk.group.epoch) == (True, "Empty", 3)
     assert desk.group.next_deadline() is None
 
 
 def test_subscriptions_are_followed():
     desk = Desk(FakeTopics(t=2, u=1))
     desk.beat("a")
-    answer = desk.beat("a", 1, topics=("t", "u"), reported=(0, 1))
-    assert answer.epoch == 2
+    answer = desk.beat("a", 2, topics=("t", "u"), reported=(0, 1))
+    assert answer.epoch == 3
     assert sorted(each(answer.assignment)) == sorted(
         [(desk.topics.id_of("t"), 0), (desk.topics.id_of("t"), 1), (desk.topics.id_of("u"), 0)]
     )
-    answer = desk.beat("a", 2, topics=("u",), reported=(0, 1))
+    answer = desk.beat("a", 3, topics=("u",), reported=(0, 1))
     assert list(each(answer.assignment)) == [(desk.topics.id_of("u"), 0)]
 
 
@@ -195,14 +195,14 @@ def test_topics_that_come_grow_and_go_are_followed_at_the_next_heartbeat():
     desk = Desk(FakeTopics(u=1))
     assert desk.beat("a").assignment == {}, "there is no such topic yet"
     desk.topics.create("t", 1)
-    assert desk.told(desk.beat("a", 1, reported=None)) == [0]
+    assert desk.told(desk.beat("a", 2, reported=None)) == [0]
     desk.topics.grow("t", 2)
-    answer = desk.beat("a", 2, reported=None)
-    assert (answer.epoch, desk.told(answer)) == (3, [0, 1, 2])
-    desk.topics.grow("u", 1)
-    assert desk.beat("a", 3, reported=None).epoch == 3, "nobody reads it"
-    desk.topics.delete("t")
     answer = desk.beat("a", 3, reported=None)
+    assert (answer.epoch, desk.told(answer)) == (4, [0, 1, 2])
+    desk.topics.grow("u", 1)
+    assert desk.beat("a", 4, reported=None).epoch == 4, "nobody reads it"
+    desk.topics.delete("t")
+    answer = desk.beat("a", 4, reported=None)
     assert answer.assignment == {}
     desk.topics.create("t", 1)
     answer = desk.beat("a", answer.epoch, reported=())
@@ -213,10 +213,10 @@ def test_members_that_come_within_the_assignment_interval_are_assigned_together(
     desk = Desk(assignment_interval_ms=1_000)
     desk.beat("a")
     b = desk.beat("b")
-    assert (b.epoch, b.assignment, desk.group.state_name) == (1, {}, "Assigning")
+    assert (b.epoch, b.assignment, desk.group.state_name) == (2, {}, "Assigning")
     desk.clock.advance_ms(1_000)
-    assert desk.settle(a=1, b=1) == {"a": [0, 1], "b": [2, 3]}
-    assert desk.group.target_epoch == 2
+    assert desk.settle(a=2, b=2) == {"a": [0, 1], "b": [2, 3]}
+    assert desk.group.target_epoch == 3
 
 
 def test_the_assignor_that_most_ask_for_is_taken():
@@ -224,7 +224,7 @@ def test_the_assignor_that_most_ask_for_is_taken():
     desk.beat("b", assignor="range")
     assert desk.group.assignor == "range"
     desk.beat("a", assignor="range")
-    assert desk.settle(a=2, b=1) == {"a": [0, 1], "b": [2]}
+    assert desk.settle(a=3, b=2) == {"a": [0, 1], "b": [2]}
     desk.beat("c", assignor="uniform")
     assert desk.group.assignor == "range"
 
@@ -236,7 +236,7 @@ def test_a_group_has_a_largest_size():
         desk.beat("b")
     with pytest.raises(GroupFull):
         desk.beat("")
-    desk.beat("a", 1)
+    desk.beat("a", 2)
 
 
 # --- epochs -----------------------------------------------------------------------------------------------------------
@@ -245,32 +245,32 @@ def test_a_group_has_a_largest_size():
 def test_an_epoch_that_the_group_does_not_know_is_fenced():
     desk = Desk()
     desk.beat("a")
-    desk.beat("a", 1, topics=("t", "u"), reported=(0, 1, 2, 3))
+    desk.beat("a", 2, topics=("t", "u"), reported=(0, 1, 2, 3))
     with pytest.raises(FencedMemberEpoch):
-        desk.beat("a", 3)
+        desk.beat("a", 4)
     with pytest.raises(UnknownMember):
-        desk.beat("b", 1)
-    desk.beat("a", 2, topics=("t",), reported=(0, 1, 2, 3))
+        desk.beat("b", 2)
+    desk.beat("a", 3, topics=("t",), reported=(0, 1, 2, 3))
     with pytest.raises(FencedMemberEpoch):
-        desk.beat("a", 1)
+        desk.beat("a", 2)
 
 
 def test_a_member_that_lost_an_answer_comes_with_its_last_epoch():
     desk = Desk()
     desk.beat("a")
-    desk.beat("a", 1, topics=("t", "u"), reported=(0, 1, 2, 3))
-    assert desk.beat("a", 1, topics=("t", "u"), reported=(0, 1)).epoch == 2
+    desk.beat("a", 2, topics=("t", "u"), reported=(0, 1, 2, 3))
+    assert desk.beat("a", 2, topics=("t", "u"), reported=(0, 1)).epoch == 3
     with pytest.raises(FencedMemberEpoch):
-        desk.beat("a", 1, reported=None)
+        desk.beat("a", 2, reported=None)
     with pytest.raises(FencedMemberEpoch):
-        desk.beat("a", 1, topics=("t", "u"), reported=(0, 1, 7))
+        desk.beat("a", 2, topics=("t", "u"), reported=(0, 1, 7))
 
 
 def test_epoch_0_always_joins_again():
     desk = Desk()
     desk.beat("a")
     answer = desk.beat("a")
-    assert (answer.epoch, desk.told(answer)) == (1, [0, 1, 2, 3])
+    assert (answer.epoch, desk.told(answer)) == (2, [0, 1, 2, 3])
     assert desk.log[-1] == []
 
 
@@ -281,7 +281,7 @@ def test_a_static_member_that_is_restarted_takes_its_old_place():
     desk = Desk()
     desk.beat("a", instance_id="i")
     desk.beat("b")
-    desk.settle(a=1, b=2)
+    desk.settle(a=2, b=3)
     with pytest.raises(UnreleasedInstance):
         desk.beat("a2", instance_id="i")
     before, epoch = desk.group.members["a"].assigned, desk.group.epoch
@@ -295,7 +295,7 @@ def test_a_static_member_that_is_restarted_takes_its_old_place():
     with pytest.raises(UnknownMember):
         desk.beat("a", epoch)
     with pytest.raises(UnknownMember):
-        desk.beat("c", 1, instance_id="j")
+        desk.beat("c", 2, instance_id="j")
 
 
 def test_a_static_member_that_stays_away_is_removed_after_its_session():
@@ -335,9 +335,9 @@ def test_an_expression_is_resolved_anew_when_topics_have_changed():
     desk.topics.create("ttt", 1)
     assert desk.group.unresolved(None) == {"t+"}
     found = Resolved(frozenset({"t", "tt", "ttt"}), desk.topics.version)
-    answer = desk.beat("a", 1, reported=None, resolved={"t+": found})
-    assert (answer.epoch, len(answer.assignment)) == (2, 3)
-    desk.beat("a", 2, regex="", topics=(), reported=None)
+    answer = desk.beat("a", 2, reported=None, resolved={"t+": found})
+    assert (answer.epoch, len(answer.assignment)) == (3, 3)
+    desk.beat("a", 3, regex="", topics=(), reported=None)
     assert desk.group.regexes == {}
     assert any(key == RegexKey("g", "t+") and value is None for key, value in desk.log[-1])
 
@@ -366,13 +366,13 @@ def test_who_may_commit():
     with pytest.raises(UnknownMember):
         commits(desk)
     commits(desk, transactional=True)
-    commits(desk, "a", 1, 0)
+    commits(desk, "a", 2, 0)
     with pytest.raises(StaleMemberEpoch):
-        commits(desk, "a", 2, 0)
+        commits(desk, "a", 3, 0)
     with pytest.raises(UnknownMember):
-        commits(desk, "b", 1, 0)
+        commits(desk, "b", 2, 0)
     with pytest.raises(GroupError) as refused:
-        commits(desk, "a", 1, 0, knows_epochs=False)
+        commits(desk, "a", 2, 0, knows_epochs=False)
     assert refused.value.code is Code.unsupported_version
 
 
@@ -380,36 +380,36 @@ def test_kip_1251_an_epoch_that_is_over_is_good_for_partitions_that_the_member_h
     desk = Desk()
     desk.beat("a")
     desk.beat("b")
-    found = desk.settle(a=1, b=2)
-    commits(desk, "a", 1, *found["a"])
+    found = desk.settle(a=2, b=3)
+    commits(desk, "a", 2, *found["a"])
     with pytest.raises(StaleMemberEpoch):
-        commits(desk, "a", 1, *found["b"])
-    commits(desk, "b", 2, *found["b"])
+        commits(desk, "a", 2, *found["b"])
+    commits(desk, "b", 3, *found["b"])
     desk.topics.grow("t", 2)
-    after = desk.settle(a=2, b=2)
+    after = desk.settle(a=3, b=3)
     new = set(after["a"]) - set(found["a"])
     assert new
     with pytest.raises(StaleMemberEpoch):
-        commits(desk, "a", 2, *new)
+        commits(desk, "a", 3, *new)
 
 
 def test_partitions_that_are_to_be_given_up_may_be_committed():
     desk = Desk()
     desk.beat("a")
     desk.beat("b")
-    desk.beat("a", 1, reported=(0, 1, 2, 3))
-    commits(desk, "a", 1, 0, 1, 2, 3)
+    desk.beat("a", 2, reported=(0, 1, 2, 3))
+    commits(desk, "a", 2, 0, 1, 2, 3)
 
 
 def test_who_may_be_told_offsets():
     desk = Desk()
     desk.beat("a")
     desk.group.check_fetch(None, -1)
-    desk.group.check_fetch("a", 1)
+    desk.group.check_fetch("a", 2)
     with pytest.raises(StaleMemberEpoch):
-        desk.group.check_fetch("a", 2)
+        desk.group.check_fetch("a", 3)
     with pytest.raises(UnknownMember):
-        desk.group.check_fetch("b", 1)
+        desk.group.check_fetch("b", 2)
 
 
 def test_when_offsets_expire_and_may_be_deleted():
@@ -435,7 +435,7 @@ def test_only_what_changes_is_stored():
     desk.beat("b")
     keys = {type(key).__name__ for key, _ in desk.log[-1]}
     assert keys == {"MemberKey", "ConsumerGroupKey", "TargetMemberKey", "TargetKey", "CurrentKey"}
-    desk.beat("a", 1, reported=(0, 1, 2, 3))
+    desk.beat("a", 2, reported=(0, 1, 2, 3))
     assert [key for key, _ in desk.log[-1]] == [CurrentKey("g", "a")]
     desk.remove("b")
     assert [(key, value is None) for key, value in desk.log[-1]] == [
@@ -465,11 +465,11 @@ def test_a_call_that_raises_leaves_nothing_behind():
     desk.beat("a")
     before = desk.group.entries()
     with pytest.raises(FencedMemberEpoch):
-        desk.beat("a", 9, topics=("u",))
+        desk.beat("a", 10, topics=("u",))
     unknown = msgspec.structs.replace(desk.group.members["a"].current(), state=MemberState.UNKNOWN)
     desk.group.put(CurrentKey("g", "a"), unknown)
     with pytest.raises(FencedMemberEpoch):
-        desk.beat("a", 1, topics=("u",), reported=(0,))
+        desk.beat("a", 2, topics=("u",), reported=(0,))
     desk.group.put(CurrentKey("g", "a"), dict(before)[CurrentKey("g", "a")])
     assert desk.group.entries() == before
 
@@ -487,15 +487,15 @@ def test_a_start_goes_on_where_the_group_was():
     desk = Desk()
     desk.beat("a", instance_id="i")
     desk.beat("b")
-    desk.beat("a", 1, reported=(0, 1, 2, 3), instance_id="i")
+    desk.beat("a", 2, reported=(0, 1, 2, 3), instance_id="i")
     group = desk.restored()
     assert group.entries() == desk.group.entries()
     assert (group.owners, group.static) == (desk.group.owners, {"i": "a"})
     desk.group = group
     assert desk.pass_time(SESSION_MS - 1) == []
-    desk.beat("b", 2, reported=None)
+    desk.beat("b", 3, reported=None)
     assert desk.pass_time(1) == ["a"]
-    assert desk.settle(b=2) == {"b": [0, 1, 2, 3]}
+    assert desk.settle(b=3) == {"b": [0, 1, 2, 3]}
 
 
 # --- any order of everything ------------------------------------------------------------------------------------------

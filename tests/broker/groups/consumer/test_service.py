@@ -85,22 +85,15 @@ def test_members_go_on_with_their_epochs_after_a_crash(tmp_path, clock):
         _, consumer = await with_topic(broker)
         await consumer.heartbeat("g", a_beat("a", instance_id="i"))
         await consumer.heartbeat("g", a_beat("b", regex="fac.*"))
-        a = await consumer.heartbeat(
-            "g",
-            a_beat(
-                "a",
-                1,
-                instance_id="i",
-            ),
-        )
+        a = await consumer.heartbeat("g", a_beat("a", 2, instance_id="i"))
         before = dict(consumer.get("g").entries())
         broker = await crashed(broker, tmp_path / "b", clock)
         consumer = broker.groups.consumer
         assert dict(consumer.get("g").entries()) == before
         again = await consumer.heartbeat("g", a_beat("a", a.epoch, instance_id="i"))
         assert (again.epoch, numbers(again.assignment)) == (a.epoch, numbers(a.assignment))
-        b = await consumer.heartbeat("g", a_beat("b", 2, regex="fac.*"))
-        assert b.epoch == 2
+        b = await consumer.heartbeat("g", a_beat("b", 3, regex="fac.*"))
+        assert b.epoch == 3
         clock.advance_ms(45_000)
         broker.groups.expire()
         assert consumer.get("g").is_empty
@@ -114,11 +107,11 @@ def test_an_answer_waits_for_the_disk_also_one_that_stores_nothing(tmp_path, clo
         async with running(tmp_path, clock) as broker:
             _, consumer = await with_topic(broker)
             first = consumer.heartbeat("g", a_beat("a"))
-            second = consumer.heartbeat("g", a_beat("a", 1))
+            second = consumer.heartbeat("g", a_beat("a", 2))
             assert not first.done()
             assert not second.done(), "it would tell of an epoch that a crash takes back"
-            assert (await second).epoch == (await first).epoch == 1
-            assert consumer.heartbeat("g", a_beat("a", 1)).done()
+            assert (await second).epoch == (await first).epoch == 2
+            assert consumer.heartbeat("g", a_beat("a", 2)).done()
 
     told(story)
 
@@ -142,7 +135,7 @@ def test_a_member_is_refused_while_nothing_can_be_stored(tmp_path, clock, monkey
                 with pytest.raises(GroupError):
                     await consumer.heartbeat("new", a_beat("b"))
                 assert consumer.get("new") is None
-            assert (await consumer.heartbeat("g", a_beat("b"))).epoch == 2
+            assert (await consumer.heartbeat("g", a_beat("b"))).epoch == 3
 
     told(story)
 
@@ -152,10 +145,10 @@ def test_expressions_are_resolved_in_a_thread(tmp_path, clock):
         async with running(tmp_path, clock) as broker:
             _, consumer = await with_topic(broker, 1)
             found = await consumer.heartbeat("g", a_beat("a", regex="f.*s"))
-            assert (found.epoch, numbers(found.assignment)) == (1, [0])
+            assert (found.epoch, numbers(found.assignment)) == (2, [0])
             await broker.topics.create("friends", 1, {})
-            found = await consumer.heartbeat("g", a_beat("a", 1, regex="f.*s"))
-            assert (found.epoch, numbers(found.assignment)) == (2, [0, 0])
+            found = await consumer.heartbeat("g", a_beat("a", 2, regex="f.*s"))
+            assert (found.epoch, numbers(found.assignment)) == (3, [0, 0])
             with pytest.raises(InvalidExpression):
                 await consumer.heartbeat("g", a_beat("b", regex="("))
             with pytest.raises(InvalidExpression):
@@ -173,7 +166,7 @@ def test_who_is_not_heard_of_is_removed(tmp_path, clock):
             clock.advance_ms(45_000)
             groups.expire()
             with pytest.raises(UnknownMember):
-                await consumer.heartbeat("g", a_beat("a", 1))
+                await consumer.heartbeat("g", a_beat("a", 2))
             assert consumer.get("g").is_empty
 
     told(story)
@@ -186,7 +179,7 @@ def test_leaving(tmp_path, clock):
             with pytest.raises(UnknownGroup):
                 await consumer.heartbeat("g", a_beat("a", LEAVE))
             with pytest.raises(UnknownGroup):
-                await consumer.heartbeat("g", a_beat("a", 1))
+                await consumer.heartbeat("g", a_beat("a", 2))
             await consumer.heartbeat("g", a_beat("a"))
             await consumer.heartbeat("g", a_beat("b", instance_id="i"))
             with pytest.raises(GroupNotEmpty):
@@ -224,7 +217,7 @@ def test_an_empty_group_goes_with_its_last_offset(tmp_path, clock):
             groups, consumer = await with_topic(broker)
             await consumer.heartbeat("g", a_beat("a"))
             offsets = {TopicPartition(TOPIC, 0): OffsetValue(1, committed_ms=clock.now_ms())}
-            await groups.commit("g", Commit(member_id="a", generation=1, partitions=tuple(offsets)), offsets)
+            await groups.commit("g", Commit(member_id="a", generation=2, partitions=tuple(offsets)), offsets)
             clock.advance_ms(CONFIG.offsets_retention_minutes * 60_000)
             await groups.expire_offsets()
             assert groups.offsets.of_group("g"), "it reads the topic"
@@ -270,15 +263,15 @@ def test_the_last_member_of_the_consumer_protocol_that_leaves_downgrades_the_gro
         groups, consumer = await with_topic(broker)
         await consumer.heartbeat("g", a_beat("new"))
         old = (await groups.join("g", a_join())).member_id
-        await groups.sync("g", SyncRequest(member_id=old, generation=2))
+        await groups.sync("g", SyncRequest(member_id=old, generation=3))
         await consumer.heartbeat("g", a_beat("new", LEAVE))
         group = groups.groups["g"]
         assert isinstance(group, ClassicGroup)
         assert group.state is PREPARING, "the others share what it had"
         joined = await groups.join("g", a_join(old))
-        assert (joined.error, joined.generation, joined.leader) == (Code.none, 3, old)
+        assert (joined.error, joined.generation, joined.leader) == (Code.none, 4, old)
         assignment = write_assignment(1, {TOPIC: frozenset(range(4))})
-        await groups.sync("g", SyncRequest(member_id=old, generation=3, assignments={old: assignment}))
+        await groups.sync("g", SyncRequest(member_id=old, generation=4, assignments={old: assignment}))
         broker = await crashed(broker, tmp_path / "b", clock)
         group = broker.groups.groups["g"]
         assert isinstance(group, ClassicGroup)
@@ -294,15 +287,15 @@ def test_a_session_that_ends_downgrades_too(tmp_path, clock):
             groups, consumer = await with_topic(broker)
             await consumer.heartbeat("g", a_beat("new"))
             old = (await groups.join("g", a_join())).member_id
-            await groups.sync("g", SyncRequest(member_id=old, generation=2))
+            await groups.sync("g", SyncRequest(member_id=old, generation=3))
             for _ in range(5):
                 clock.advance_ms(9_000)
                 groups.expire()
                 if isinstance(groups.groups["g"], ConsumerGroup):
-                    groups.heartbeat("g", old, None, 2)
+                    groups.heartbeat("g", old, None, 3)
             assert isinstance(groups.groups["g"], ClassicGroup)
             with pytest.raises(RebalanceInProgress):
-                groups.heartbeat("g", old, None, 2)
+                groups.heartbeat("g", old, None, 3)
 
     told(story)
 
@@ -315,11 +308,11 @@ def test_a_static_member_that_comes_back_with_the_old_protocol_downgrades_the_gr
             joined = await groups.join("g", a_join(instance="i"))
             group = groups.groups["g"]
             assert isinstance(group, ClassicGroup)
-            assert (group.state, joined.generation, group.generation) == (STABLE, 1, 1)
-            request = SyncRequest(member_id=joined.member_id, instance_id="i", generation=1)
+            assert (group.state, joined.generation, group.generation) == (STABLE, 2, 2)
+            request = SyncRequest(member_id=joined.member_id, instance_id="i", generation=2)
             synced = await groups.sync("g", request)
             assert read_assignment(synced.assignment).partitions == {TOPIC: {0, 1, 2, 3}}
-            groups.heartbeat("g", joined.member_id, "i", 1)
+            groups.heartbeat("g", joined.member_id, "i", 2)
 
     told(story)
 
@@ -343,7 +336,7 @@ def test_an_empty_group_changes_its_protocol_without_more(tmp_path, clock):
         groups, consumer = await with_topic(broker)
         old = await a_classic_member(groups)
         await groups.leave("g", [(old, None)])
-        assert (await consumer.heartbeat("g", a_beat("new"))).epoch == 1
+        assert (await consumer.heartbeat("g", a_beat("new"))).epoch == 2
         await consumer.heartbeat("g", a_beat("new", LEAVE))
         assert (await groups.join("g", a_join("somebody"))).error is Code.unknown_member_id
         await a_classic_member(groups)
@@ -378,7 +371,7 @@ def test_a_join_that_is_refused_is_an_answer(tmp_path, clock):
             request = msgspec.structs.replace(a_join("x"), protocol_type="connect")
             joined = await groups.join("g", request)
             assert (joined.error, joined.member_id) == (Code.inconsistent_group_protocol, "x")
-            synced = await groups.sync("g", SyncRequest(member_id="new", generation=1))
+            synced = await groups.sync("g", SyncRequest(member_id="new", generation=2))
             assert synced.error is Code.unknown_member_id
             with pytest.raises(UnknownMember):
                 groups.heartbeat("g", "new", None, 1)
@@ -393,7 +386,7 @@ def test_nothing_is_promised_once_the_broker_stops(tmp_path, clock):
         await consumer.heartbeat("g", a_beat("a"))
         await stop(broker)
         with pytest.raises(GroupError) as refused:
-            await consumer.heartbeat("g", a_beat("a", 1))
+            await consumer.heartbeat("g", a_beat("a", 2))
         assert refused.value.code is Code.coordinator_not_available
 
     told(story)
@@ -408,8 +401,8 @@ def test_a_group_whose_own_record_was_lost_takes_no_epoch_twice(tmp_path, clock)
             entries = [(key, value) for key, value in consumer.get("g").entries() if key.VERSION != 3]
             del groups.groups["g"]
             consumer.restore(entries)
-            assert consumer.get("g").epoch == 3
-            assert (await consumer.heartbeat("g", a_beat("d"))).epoch == 4
+            assert consumer.get("g").epoch == 4
+            assert (await consumer.heartbeat("g", a_beat("d"))).epoch == 5
 
     told(story)
 

@@ -85,7 +85,7 @@ def described(before: Member, request: JoinRequest, subscription: Subscription) 
         rack_id=subscription.rack_id if subscription.rack_id is not None else before.rack_id,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         topics=frozenset(subscription.topics),
-        regex=None,
+        regex="",
         client_id=request.client_id,
         client_host=request.client_host,
         classic=ClassicProtocols(

@@ -67,6 +67,9 @@ Due: TypeAlias = tuple[str, str]  # (member id, what for)
 
 DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
 
+_NEW: Final = ConsumerGroupValue(1)
+"""A group that nobody has subscribed in; of it alone there is no record, as in Kafka."""
+
 
 class Change(msgspec.Struct, Generic[T]):
     """What a call has changed, for the caller to store, and the answer for when that is durable."""
@@ -96,7 +99,7 @@ class ConsumerGroup(Group):
         """A group without members. `config` gives its settings, as they are at that moment."""
         self.group_id = group_id
         self.protocol_type = "consumer"
-        self.epoch = 0
+        self.epoch = _NEW.epoch
         self.topics_hash = 0
         self.target_epoch = 0
         self.target_made_ms = 0
@@ -268,7 +271,7 @@ class ConsumerGroup(Group):
         assignment, if it is of an older epoch. 4. The member's step towards it.
         """
         is_new = before.member_id not in self.members
-        subscribes_anew = wanted.topics != before.topics or (wanted.regex or None) != (before.regex or None)
+        subscribes_anew = wanted.topics != before.topics or wanted.regex != before.regex
         if is_new or wanted != before:
             self._put(MemberKey(self.group_id, wanted.member_id), wanted.described())
         self._follow_topics(resolved, changed=subscribes_anew)
@@ -311,11 +314,11 @@ class ConsumerGroup(Group):
                 changed = True
         if changed:
             self._forget_regexes()
-        if not changed and self._topics_seen == self.topics.version and self.epoch:
+        if not changed and self._topics_seen == self.topics.version:
             return
         self._topics_seen = self.topics.version
         found_hash = topics_hash(self.subscribed_topics, self.topics)
-        if changed or found_hash != self.topics_hash or not self.epoch:
+        if changed or found_hash != self.topics_hash:
             self._put(ConsumerGroupKey(self.group_id), ConsumerGroupValue(self.epoch + 1, found_hash))
 
     def _forget_regexes(self) -> None:
@@ -566,7 +569,8 @@ class ConsumerGroup(Group):
     def _get(self, key: Key) -> Value | None:
         match key:
             case ConsumerGroupKey():
-                return ConsumerGroupValue(self.epoch, self.topics_hash) if self.epoch else None
+                value = ConsumerGroupValue(self.epoch, self.topics_hash)
+                return None if value == _NEW else value
             case MemberKey():
                 member = self.members.get(key.member_id)
                 return None if member is None else member.described()
@@ -585,7 +589,7 @@ class ConsumerGroup(Group):
         """Take over one record, as a start reads it. A member's own record comes before that of what it has."""
         match key, value:
             case ConsumerGroupKey(), _:
-                value = value if isinstance(value, ConsumerGroupValue) else ConsumerGroupValue(0)
+                value = value if isinstance(value, ConsumerGroupValue) else _NEW
                 self.epoch, self.topics_hash = value.epoch, value.topics_hash
             case TargetKey(), _:
                 value = value if isinstance(value, TargetValue) else TargetValue(0)

@@ -120,7 +120,8 @@ class MemberValue(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    regex: str | None = None
+    regex: str = ""
+    """None is kept as "", as in Kafka."""
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicProtocols | None = None
@@ -314,7 +315,7 @@ def _decode_member(reader: Reader) -> MemberValue:
     instance_id, rack_id = reader.string(), reader.string()
     client_id, client_host = reader.required_string(), reader.required_string()
     topics = tuple(reader.array(reader.required_string) or ())
-    regex = reader.string()
+    regex = reader.string() or ""
     rebalance_timeout_ms = reader.int32()
     assignor = reader.string()
     classic = reader.tags().get(_CLASSIC)

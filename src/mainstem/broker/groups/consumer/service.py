@@ -39,22 +39,15 @@ class ConsumerGroups:
     """All groups of the consumer protocol; they are among the coordinator's groups."""
 
     def __init__(self, coordinator: "GroupCoordinator", broker: "Broker") -> None:
-        config = broker.config
         self._coordinator = coordinator
         self._broker = broker
         self._clock = broker.clock
-        self._policy = MigrationPolicy(config.group_consumer_migration_policy)
-        self._defaults = ConsumerGroupConfig(
-            session_timeout_ms=config.group_consumer_session_timeout_ms,
-            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-            assignment_interval_ms=config.group_consumer_assignment_interval_ms,
-            max_size=config.group_consumer_max_size,
-        )
+        self._policy = MigrationPolicy(broker.config.group_consumer_migration_policy)
         self._stored: dict[str, asyncio.Future[int]] = {}  # group: its last records, until they are durable
 
     def settings(self, group_id: str) -> ConsumerGroupConfig:
         """The settings of a group, as they are now."""
-        return self._defaults
+        return self._coordinator.settings.consumer(group_id)
 
     def get(self, group_id: str) -> ConsumerGroup | None:
         """The group, if it is there and of this protocol."""
@@ -296,8 +289,8 @@ class ConsumerGroups:
                 groups[key.group] = self._new(key.group)
             groups[key.group].put(key, value)
         for group_id, group in groups.items():
-            if not group.epoch:  # its own record could not be read: no epoch may come twice
-                epochs = [group.target_epoch, *(member.epoch for member in group.members.values())]
+            epochs = [group.target_epoch, *(member.epoch for member in group.members.values())]
+            if group.epoch < max(epochs):  # its own record could not be read: no epoch may come twice
                 group.put(ConsumerGroupKey(group_id), ConsumerGroupValue(max(epochs)))
             group.start_sessions()
             self._coordinator.groups[group_id] = group
