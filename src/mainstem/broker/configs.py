@@ -1,7 +1,8 @@
 """Settings as DescribeConfigs tells them and the alter requests change them.
 
 Topic settings are `log.TopicConfig`; what was set for a topic is kept with its metadata, everything else is the
-default. The broker's own settings come from its start and cannot be altered while it runs.
+default, which may have been set for the broker (`broker.dynamic_settings`). The broker's other settings come from its
+start and cannot be altered while it runs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,14 @@ from typing import Any, Final
 import msgspec
 
 from mainstem.broker.config import BrokerConfig
+from mainstem.broker.dynamic_settings import (
+    ALL_BROKERS,
+    FROM_ALL_BROKERS,
+    TOPIC_DEFAULTS,
+    WITHOUT_EFFECT,
+    DynamicSettings,
+    default_of,
+)
 from mainstem.core.address import format_address
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code, RequestError
@@ -31,7 +40,9 @@ _LISTS: Final = (
     "cleanup.policy",
     "follower.replication.throttled.replicas",
     "leader.replication.throttled.replicas",
+    "log.cleanup.policy",
 )
+_BROKERS_NAMES: Final = {of_topic: of_broker for of_broker, of_topic in TOPIC_DEFAULTS.items()}
 _LONG_ENDINGS: Final = (".ms", ".messages", ".bytes")
 _INTS: Final = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "max.message.bytes")
 
@@ -64,28 +75,34 @@ def _text(value: Any) -> str:
 
 
 def _type_of(name: str, value: str) -> int:
+    name = TOPIC_DEFAULTS.get(name, name)
     if name in _LISTS:
         return LIST
     if value in ("true", "false"):
         return BOOLEAN
-    if name.endswith(".ratio"):
+    if name.endswith(".ratio") or (name in WITHOUT_EFFECT and not value.isdigit()):
         return DOUBLE
     if not value.lstrip("-").isdigit():
         return STRING
     return LONG if name.endswith(_LONG_ENDINGS) and name not in _INTS else INT
 
 
-def describe_topic_configs(settings: TopicConfig, overrides: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Every setting of a topic."""
-    return [
-        _entry(name, value, FROM_TOPIC if name in overrides else FROM_DEFAULT, _topic_defaults()[name])
-        for name, value in sorted(settings.to_kafka().items())
-    ]
+def describe_topic_configs(
+    settings: TopicConfig, overrides: Mapping[str, str], dynamic: DynamicSettings | None = None
+) -> list[dict[str, Any]]:
+    """Every setting of a topic; `dynamic` is what the broker has in place of the defaults."""
+    entries = []
+    for name, value in sorted(settings.to_kafka().items()):
+        entry = _entry(name, value, FROM_TOPIC if name in overrides else FROM_DEFAULT, _topic_defaults()[name])
+        if dynamic is not None and name in _BROKERS_NAMES:
+            _lay_between(entry, dynamic.synonyms(_BROKERS_NAMES[name]))
+        entries.append(entry)
+    return entries
 
 
-def describe_broker_configs(config: BrokerConfig) -> list[dict[str, Any]]:
-    """Every setting of the broker, all of them read-only."""
-    return [
+def describe_broker_configs(config: BrokerConfig, dynamic: DynamicSettings) -> list[dict[str, Any]]:
+    """Every setting of the broker; those of its start are read-only."""
+    entries = [
         _entry(
             name,
             value,
@@ -93,8 +110,30 @@ def describe_broker_configs(config: BrokerConfig) -> list[dict[str, Any]]:
             _broker_defaults()[name],
             read_only=True,
         )
-        for name, value in sorted(_as_kafka(config).items())
+        for name, value in _as_kafka(config).items()
     ]
+    for name in (*TOPIC_DEFAULTS, *WITHOUT_EFFECT):
+        entry = _entry(name, default_of(name), FROM_DEFAULT, default_of(name))
+        _lay_between(entry, dynamic.synonyms(name))
+        entries.append(entry)
+    return sorted(entries, key=lambda entry: str(entry["name"]))
+
+
+def describe_all_brokers(dynamic: DynamicSettings) -> list[dict[str, Any]]:
+    """What is set for all brokers, and nothing else: there is no broker that it could be read of."""
+    entries = []
+    for name, value in sorted(dynamic.of(ALL_BROKERS).items()):
+        entry = _entry(name, value, FROM_ALL_BROKERS, default_of(name))
+        entry["synonyms"] = entry["synonyms"][:1]
+        entries.append(entry)
+    return entries
+
+
+def _lay_between(entry: dict[str, Any], synonyms: list[dict[str, Any]]) -> None:
+    """Put what is set for the broker before the default, which comes last."""
+    if synonyms and entry["config_source"] == FROM_DEFAULT:
+        entry["value"], entry["config_source"] = synonyms[0]["value"], synonyms[0]["source"]
+    entry["synonyms"][-1:-1] = synonyms
 
 
 def describe_group_configs(defaults: Mapping[str, str], overrides: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -157,7 +196,8 @@ def apply_operations(current: Mapping[str, str], changes: Iterable[tuple[str, in
         elif operation in (APPEND, SUBTRACT):
             if name not in _LISTS:
                 raise RequestError(Code.invalid_config, f"{name} is no list: set it")
-            present = [each for each in result.get(name, _topic_defaults()[name]).split(",") if each]
+            default = _topic_defaults()[TOPIC_DEFAULTS.get(name, name)]
+            present = [each for each in result.get(name, default).split(",") if each]
             given = [each.strip() for each in value.split(",") if each.strip()]
             if operation == APPEND:
                 present += [each for each in given if each not in present]

@@ -11,6 +11,7 @@ that one promise of durability covers them: a change is durable when it returns.
     acl:<JSON of the entry>          true
     quota:<JSON of the entity>       {name: value}
     group:<group id>                 {name: value}
+    broker:<node id, or nothing>     {name: value}
 
 A program that does not know a key leaves it as it is.
 """

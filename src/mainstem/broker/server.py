@@ -14,6 +14,7 @@ from mainstem.broker.answer_memory import AnswerMemory
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.connection import SCRATCH_BYTES, Connection
 from mainstem.broker.dispatch import Dispatch
+from mainstem.broker.dynamic_settings import DynamicSettings
 from mainstem.broker.fetch_sessions import FetchSessions
 from mainstem.broker.groups import GroupCoordinator
 from mainstem.broker.handlers import load_handlers
@@ -51,6 +52,7 @@ class Broker:
     """
 
     topics: Topics
+    dynamic: DynamicSettings
     credentials: Credentials
     quotas: Quotas
     mechanisms: Mapping[str, Callable[[], Exchange]]
@@ -108,6 +110,7 @@ class Broker:
             for listener in self.listeners:
                 await listener.bind()
             self.topics = await Topics.load(self.log, self.config, self.clock)
+            self.dynamic = DynamicSettings(self.topics, self.config.node_id)
             self.credentials = Credentials(self.topics.facts, self._users)
             self.mechanisms = mechanisms(self.credentials, self.config, self.clock)
             self.quotas = Quotas(self.topics.facts, self.clock, self._quotas_changed)

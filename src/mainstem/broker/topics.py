@@ -64,6 +64,7 @@ class Topics:
         self._by_id_bytes: dict[bytes, Topic] = {}
         self.facts: Facts
         self._kept: set[str] = set()  # names of topics whose records are there, and no metadata
+        self._defaults: TopicConfig | None = None
         self._changing = asyncio.Lock()  # one change at a time: names, ids and collisions are checked against the rest
 
     @classmethod
@@ -179,7 +180,31 @@ class Topics:
                 raise InvalidTopicName(f"topic {name!r} collides with {other!r}: '.' and '_' count as one here")
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise InvalidPartitions(f"topic {name!r}: {partitions} partitions, expected 1 to {MAX_PARTITIONS}")
-        return TopicConfig.from_kafka(config)
+        return self.settings_of(config, internal=internal)
+
+    def settings_of(self, config: Mapping[str, str], *, internal: bool = False) -> TopicConfig:
+        """What holds for a topic that has these settings of its own.
+
+        Raises:
+            InvalidTopicConfig: a setting that does not exist or does not take that value.
+        """
+        base = None if internal else self._defaults
+        return TopicConfig.from_kafka(config, base=base) if config or base is None else base
+
+    def set_defaults(self, defaults: TopicConfig) -> None:
+        """What topics have where they have no value of their own; at once.
+
+        The coordinators' topics keep what they have: other settings could make them lose records, or refuse them.
+        """
+        self._defaults = defaults
+        for topic in self._by_name.values():
+            if not topic.internal:
+                self._configure(topic)
+
+    def _configure(self, topic: Topic) -> None:
+        settings = self.settings_of(topic.config, internal=topic.internal)
+        for partition_log in topic.logs:
+            partition_log.config = settings
 
     @staticmethod
     def check_name(name: str) -> None:
@@ -240,7 +265,9 @@ class Topics:
         async with self._changing:
             self._check_is_there(topic)
             self.check_growth(topic, count)
-            topic.logs += await self._create_partitions(topic, count, TopicConfig.from_kafka(topic.config))
+            topic.logs += await self._create_partitions(
+                topic, count, self.settings_of(topic.config, internal=topic.internal)
+            )
             self.version += 1
 
     async def set_config(self, topic: Topic, config: Mapping[str, str] | ChangeConfig) -> None:
@@ -253,11 +280,10 @@ class Topics:
         async with self._changing:
             self._check_is_there(topic)
             after = dict(config(topic.config) if callable(config) else config)
-            settings = TopicConfig.from_kafka(after)
+            self.settings_of(after, internal=topic.internal)
             await self._put(f"topic:{topic.name}", _fact(topic, config=after))
             topic.config = after
-            for partition_log in topic.logs:
-                partition_log.config = settings
+            self._configure(topic)
 
     def _check_is_there(self, topic: Topic) -> None:
         """Whoever waited for its turn may find the topic deleted: its record must not bring it back."""

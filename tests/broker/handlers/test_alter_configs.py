@@ -37,5 +37,5 @@ def test_a_dry_run_checks_and_changes_nothing(raw, topic):
 def test_what_is_refused(raw, topic):
     assert alter(raw, topic, {"no.such": "1"}).error_code is Code.invalid_config
     assert alter(raw, "no-such-topic", {}).error_code is Code.unknown_topic_or_partition
-    assert alter(raw, "1", {}, kind=4).error_code is Code.invalid_request
+    assert alter(raw, "77", {}, kind=4).error_code is Code.invalid_request
     assert alter(raw, "1", {}, kind=8).error_code is Code.invalid_request

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mainstem.broker.dynamic_settings import TOPIC_DEFAULTS, WITHOUT_EFFECT
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code
 
@@ -45,10 +46,10 @@ def test_synonyms_when_asked_for(raw, topic):
     assert [(each.value, each.source) for each in full.synonyms] == [("604800000", 5)]
 
 
-def test_the_brokers_settings_are_read_only(raw):
+def test_the_brokers_settings_are_read_only_but_for_those_that_can_be_changed(raw):
     found = {each.name: each for each in describe(raw, BROKER, "1").configs}
     assert found["auto.create.topics.enable"].value == "true"
-    assert all(each.read_only for each in found.values())
+    assert {name for name, each in found.items() if not each.read_only} == {*TOPIC_DEFAULTS, *WITHOUT_EFFECT}
     assert found["port"].config_source == 4
 
 

@@ -1,6 +1,7 @@
 """AlterConfigs, API 33, versions 0-2: replaces all that is set for a topic or a group. Deprecated in favour of API 44.
 
-Behaviour: durable when answered, in effect at once. The broker's own settings come from its start.
+Behaviour: durable when answered, in effect at once. Of the broker those of
+`broker.dynamic_settings` can be changed; the others come from its start.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +13,6 @@ from mainstem.broker.handlers.create_topics import read_configs
 from mainstem.broker.handlers.describe_configs import check_configs
 from mainstem.broker.security.acls import ALTER_CONFIGS
 from mainstem.core import MainstemError
-from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
@@ -34,15 +34,15 @@ async def _alter(
     which = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
         check_configs(ctx, ALTER_CONFIGS, asked.resource_type, asked.resource_name)
-        if asked.resource_type == configs.GROUP:
-            settings = ctx.broker.groups.settings
+        if asked.resource_type in (configs.GROUP, configs.BROKER):
+            settings = ctx.broker.groups.settings if asked.resource_type == configs.GROUP else ctx.broker.dynamic
             name, only = asked.resource_name, validate_only
             await settings.change(name, lambda present: change(asked, present), validate_only=only)
             return which
         _check_is_topic(asked.resource_type)
         topic = ctx.broker.topics.by_name(asked.resource_name)
         if validate_only:
-            TopicConfig.from_kafka(change(asked, topic.config))
+            ctx.broker.topics.settings_of(change(asked, topic.config))
         else:
             await ctx.broker.topics.set_config(topic, lambda present: change(asked, present))
     except MainstemError as error:
@@ -52,9 +52,5 @@ async def _alter(
 
 def _check_is_topic(kind: int) -> None:
     """Raise RequestError unless the resource is a topic."""
-    if kind == configs.BROKER:
-        raise RequestError(
-            Code.invalid_request, "the broker's settings cannot be altered while it runs: set them in mainstem.toml"
-        )
     if kind != configs.TOPIC:
         raise RequestError(Code.invalid_request, f"resource type {kind} has no settings to alter here")

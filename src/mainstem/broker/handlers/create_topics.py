@@ -12,7 +12,6 @@ from mainstem.broker.configs import describe_topic_configs
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import CLUSTER, CREATE, DESCRIBE_CONFIGS, THE_CLUSTER, TOPIC
 from mainstem.core import MainstemError
-from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code, RequestError, code_of
 
 _FIRST_STRICT: Final = 6
@@ -69,7 +68,7 @@ async def _create(asked: Any, ctx: RequestContext, *, validate_only: bool) -> di
         "replication_factor": 1,
         "configs": [
             {name: each[name] for name in ("name", "value", "read_only", "config_source", "is_sensitive")}
-            for each in describe_topic_configs(TopicConfig.from_kafka(config), config)
+            for each in describe_topic_configs(topics.settings_of(config), config, ctx.broker.dynamic)
         ],
     }
 

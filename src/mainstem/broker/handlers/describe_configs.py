@@ -8,6 +8,7 @@ the documentation is left out.
 from typing import Any
 
 from mainstem.broker import configs
+from mainstem.broker.dynamic_settings import ALL_BROKERS
 from mainstem.broker.groups.settings import SETTINGS
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import CLUSTER, DESCRIBE_CONFIGS, GROUP, THE_CLUSTER, TOPIC
@@ -51,11 +52,13 @@ def _entries(ctx: RequestContext, kind: int, name: str) -> list[dict[str, Any]]:
     config = ctx.broker.config
     if kind == configs.TOPIC:
         topic = ctx.broker.topics.by_name(name)
-        return configs.describe_topic_configs(topic.logs[0].config, topic.config)
+        dynamic = None if topic.internal else ctx.broker.dynamic
+        return configs.describe_topic_configs(topic.logs[0].config, topic.config, dynamic)
     if kind == configs.BROKER:
-        if name not in ("", str(config.node_id)):
-            raise RequestError(Code.invalid_request, f"broker {name!r}, the only one is {config.node_id}")
-        return configs.describe_broker_configs(config) if name else []
+        if name == ALL_BROKERS:
+            return configs.describe_all_brokers(ctx.broker.dynamic)
+        ctx.broker.dynamic.of(name)  # raises where there is no such broker
+        return configs.describe_broker_configs(config, ctx.broker.dynamic)
     if kind == configs.GROUP:
         if not name:
             raise RequestError(Code.invalid_request, "there are no settings for all groups: name one")

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs, API 44, versions 0-1 (KIP-339).
 
-Behaviour: sets, deletes, appends to and subtracts from settings of a topic or a group; durable when answered, in effect
-at once. The broker's own settings come from its start.
+Behaviour: sets, deletes, appends to and subtracts from settings of a topic, of a group, or of the broker (those of
+`broker.dynamic_settings`); durable when answered, in effect at once.
 """
 
 from collections.abc import Mapping
