@@ -120,6 +120,8 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         node_id: the number that clients know it by.
         auto_create_topics_enable: whether a client that asks for an unknown topic gets it made.
         num_partitions: of a topic created without a count.
+        max_replication_factor: how many replicas a client may ask for when it creates a topic. It has one all the same:
+            there is one node. 3 is for programs that ask for three everywhere.
         socket_request_max_bytes: a longer request closes its connection.
         queued_max_requests: of one connection; further bytes stay in the socket until some are answered.
         queued_max_request_bytes: of all connections together, and as many of answers to fetches that clients have not
@@ -181,6 +183,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     node_id: Amount = 1
     auto_create_topics_enable: bool = True
     num_partitions: Count = 1
+    max_replication_factor: Annotated[int, Meta(ge=1, le=32_767)] = 1
     socket_request_max_bytes: Amount = 104_857_600
     queued_max_requests: Amount = 64
     queued_max_request_bytes: Amount = 134_217_728

@@ -1,10 +1,14 @@
 """CreateTopics: what is made, and what is refused."""
 
+import asyncio
 import uuid
 
 import pytest
+from msgspec.structs import replace
 
+from mainstem.core import SystemClock
 from mainstem.wire.errors import Code
+from tests.support.broker import CONFIG, Client, running
 
 
 def name() -> str:
@@ -64,6 +68,23 @@ def test_what_is_refused(raw, asked, code):
     assert refused.error_code is code
     assert refused.error_message
     assert (refused.num_partitions, refused.replication_factor) == (-1, -1)
+
+
+def test_where_the_log_is_told_to_take_them_more_replicas_may_be_asked_for(tmp_path):
+    """For programs that ask for three everywhere: the topic has one, and the answer says so."""
+
+    async def check() -> None:
+        async with running(tmp_path, SystemClock(), replace(CONFIG, max_replication_factor=3)) as broker:
+            client = await Client.connect(broker)
+            for factor, taken in ((3, True), (4, False), (0, False)):
+                topic = {"name": f"asked-{factor}", "num_partitions": 1, "replication_factor": factor}
+                (made,) = (await client.call(19, 7, topics=[topic], timeout=30_000)).topics
+                assert made.error_code is (Code.none if taken else Code.invalid_replication_factor)
+                assert made.replication_factor == (1 if taken else -1)
+            assert "max_replication_factor is 3" in made.error_message
+            client.close()
+
+    asyncio.run(check())
 
 
 def test_assignments_to_the_one_node_say_how_many_partitions(raw):

@@ -1,6 +1,7 @@
 """CreateTopics, API 19, versions 2-7.
 
 Behaviour: durable when answered. The replication factor is -1 or 1 and assignments name this node: it is the only one.
+`max_replication_factor` lets clients ask for more replicas; the answer says that there is one.
 -1 partitions means `num_partitions`. 5: the answer tells the settings (KIP-525). 7: the topic id.
 """
 
@@ -90,8 +91,10 @@ def _partition_count(asked: Any, ctx: RequestContext) -> int:
         if any(tuple(each.broker_ids) != (node,) for each in asked.assignments):
             raise RequestError(Code.invalid_replica_assignment, f"the only broker is {node}")
         return len(asked.assignments)
-    if asked.replication_factor not in (-1, 1):
+    most = ctx.broker.config.max_replication_factor
+    if asked.replication_factor != -1 and not 1 <= asked.replication_factor <= most:
         raise RequestError(
-            Code.invalid_replication_factor, f"replication factor {asked.replication_factor}, there is 1 broker"
+            Code.invalid_replication_factor,
+            f"replication factor {asked.replication_factor}, there is 1 broker and max_replication_factor is {most}",
         )
     return ctx.broker.config.num_partitions if asked.num_partitions == -1 else int(asked.num_partitions)
