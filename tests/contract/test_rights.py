@@ -91,6 +91,7 @@ NOTHING: frozenset[str] = frozenset()
 TOPIC = frozenset({"topic_authorization_failed"})
 GROUP = frozenset({"group_authorization_failed"})
 CLUSTER = frozenset({"cluster_authorization_failed"})
+NO_TOKENS = frozenset({"delegation_token_auth_disabled"})
 TRANSACTION = frozenset({"transactional_id_authorization_failed"})
 TOLD = {
     (0, "a transaction"): TRANSACTION,
@@ -111,7 +112,8 @@ TOLD = {
 TOLD_BY_API = (
     dict.fromkeys((0, 1, 2, 3, 19, 20, 21, 23, 32, 33, 37, 44, 61, 75), TOPIC)
     | dict.fromkeys((8, 9, 10, 11, 12, 13, 14, 15, 42, 47, 68, 69), GROUP)
-    | dict.fromkeys((22, 27, 29, 30, 31, 35, 46, 48, 49, 50, 51), CLUSTER)
+    | dict.fromkeys((22, 27, 29, 30, 31, 34, 35, 43, 45, 46, 48, 49, 50, 51, 55, 57, 64, 74), CLUSTER)
+    | dict.fromkeys((38, 39, 40, 41), NO_TOKENS)
     | dict.fromkeys((24, 25, 26, 28, 65), TRANSACTION)
 )
 

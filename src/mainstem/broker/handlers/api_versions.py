@@ -22,6 +22,12 @@ _FEATURES: Final = {  # name: (lowest, highest and finalized version, API that m
 }
 
 
+def finalized_features(ctx: RequestContext) -> dict[str, int]:
+    """The level of each feature."""
+    served = ctx.broker.dispatch.handlers
+    return {name: highest for name, (_, highest, api) in _FEATURES.items() if api in served}
+
+
 @handler(18, 0, 4)
 def api_versions(request: Any, ctx: RequestContext) -> dict[str, Any]:
     if ctx.version >= 3:
