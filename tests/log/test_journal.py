@@ -21,6 +21,7 @@ from mainstem.log.journal import (
     encode_frames,
     read_frames,
 )
+from tests.log.simulated_disk import SimulatedDisk
 
 entries = st.lists(
     st.builds(
@@ -134,3 +135,24 @@ def test_rounds_of_earlier_runs_are_forgotten(tmp_path):
     again = Journal(tmp_path, SystemDisk(), generation=3, sequence=3)
     again.empty()
     assert [(tmp_path / name).read_bytes() for name in NAMES] == [b"", b""]
+
+
+@given(written=st.lists(st.integers(0, 3), max_size=8))
+def test_without_a_checkpoint_the_last_rounds_are_found_whatever_becomes_of_the_next(written):
+    """The first round of a generation was torn, or taken back, and the generation before had no rounds: older ones
+    passed for the last.
+    """
+    path = Path("/log")
+    disk = SimulatedDisk(path)
+    journal = Journal(path, disk, generation=1, sequence=1)
+    for rounds in written:
+        for _ in range(rounds):
+            journal.append([Entry(LOG_START, UUID(int=1), 0, number=journal.sequence)])
+        journal.switch()
+    last = journal.sequence - 1
+    journal.append([Entry(LOG_START, UUID(int=1), 0, number=last + 1, payload=(bytes(PAGE),))])
+    journal.size -= 2 * PAGE
+    journal.sequence -= 1
+    journal.take_back()
+    frames = read_frames([disk.read_file(path / name) for name in NAMES], generation=1, sequence=None)
+    assert not frames or frames[-1].sequence == last

@@ -6,7 +6,7 @@ from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import LogDirectory, LogDirectoryInUse, StorageError, TopicConfig, housekeeping
 from mainstem.log.repair import UnknownPartition, repair
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, run, values
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, run, sequenced, values
 
 TOPIC = TopicConfig(segment_bytes=1_000)
 
@@ -195,6 +195,32 @@ def test_damage_of_the_segment_that_the_log_begins_in_is_told_at_the_start(tmp_p
         damage(tmp_path, 3, "cut")
         log = await open_log(tmp_path)
         assert log.partitions[TP].error is not None
+        await log.close()
+
+    run(test())
+
+
+def test_a_transaction_that_ended_in_a_deleted_segment_is_not_open_after_a_repair(tmp_path):
+    """A power cut had left a segment before that one: the producer's batch was read, its end was not."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        await partition.append(sequenced(b"begun" * 100, sequence=0, transactional=True))
+        await partition.append(batch(b"v" * 900))
+        await partition.append_marker(1, 0, commit=True, coordinator_epoch=0)
+        for _ in range(2):
+            await partition.append(batch(b"v" * 900))
+        first, last = partition.segments[0].path, partition.segments.active.path
+        left_over = first.read_bytes()
+        assert [segment.base_offset for segment in partition.segments] == [0, 1, 2, 3, 4]
+        await housekeeping.delete_records(partition, 4)
+        await log.close()
+        first.write_bytes(left_over)
+        last.write_bytes(last.read_bytes()[:-1])
+        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).first_offset == 4
+        log = await open_log(tmp_path)
+        assert log.partitions[TP].open_transactions == {}
         await log.close()
 
     run(test())

@@ -107,8 +107,13 @@ class Journal:
         self._files[self._current].sync()
 
     def switch(self) -> None:
-        """Begin the next generation in the other file; its old content must not be needed any more."""
-        self._current = 1 - self._current
+        """Begin the next generation in the other file; its old content must not be needed any more.
+
+        One without rounds goes on in its file: what that has is older than what the other file has, and a first round
+        that is torn or taken back there would leave the older of the two (`empty` says why that must not be).
+        """
+        if self.size:
+            self._current = 1 - self._current
         self.generation += 1
         self.size = 0
 

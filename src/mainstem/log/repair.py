@@ -7,7 +7,9 @@ producers and transactions.
 
 1. recover the directory as a start does: what the journal holds is brought to the segments, also to damaged ones;
 2. read every batch of the partition, up to the first that does not check out;
-3. copy what lies behind to the ``.lost`` file; 4. cut, and let an empty segment's name say where the log ends;
+3. copy what lies behind to the ``.lost`` file;
+4. cut, and let an empty segment's name say where the log ends; what is left of deleted segments goes too, or a
+   transaction would be open that ended in one that is gone;
 5. close without the partition, open again, put back what only the checkpoint knew: log start offset, leader epoch.
 """
 
@@ -73,6 +75,7 @@ async def repair(
         damage = find_damage(partition, disk)
         if damage is None or not cut:
             return damage
+        _remove_deleted(partition, disk)
         _cut(damage, disk)
         log_start, leader_epoch = partition.log_start_offset, partition.leader_epoch
         directory.forget_partition(topic_partition)
@@ -112,6 +115,17 @@ def find_damage(partition: PartitionLog, disk: Disk) -> Damage | None:
             rest = [found[other] for other in bases[place + 1 :] if other in found]
             return _damage(partition, disk, partition.directory / file_name(base, LOG), expected, error, rest)
     return None
+
+
+def _remove_deleted(partition: PartitionLog, disk: Disk) -> None:
+    """Remove the segments all of whose records are deleted, in whatever order the disk has let go of them."""
+    paths = _segment_files(partition.directory, disk)
+    bases = sorted({int(path.stem) for path in paths} | {segment.base_offset for segment in partition.segments})
+    for path in paths:
+        following = next((base for base in bases if base > int(path.stem)), None)
+        if following is not None and following <= partition.log_start_offset:
+            for suffix in SUFFIXES:
+                disk.unlink(path.with_suffix(suffix))
 
 
 def _checked(segment: Segment, size: int, wanted: int, expected: int, *, dense: bool) -> Iterator[BatchHeader]:
