@@ -583,3 +583,33 @@ def test_a_partition_that_only_its_directory_tells_of_is_durable_once_it_takes_r
         assert await first_letters(tmp_path, after) == [b"k"]
 
     run(test())
+
+
+def test_a_deletion_is_one_whichever_kill_and_power_cut_come_amid_it(tmp_path):
+    """The checkpoint was lost, a kill came amid the removal of the files, and the next start emptied the journal: a
+    power cut then brought the topic back.
+    """
+
+    async def test():
+        for changes in range(12):
+            disk = SimulatedDisk(tmp_path)
+            log = await open_log(tmp_path, disk=disk)
+            partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+            await partition.append(batch(b"v"))
+            await log.close()
+            log = await open_log(tmp_path, disk=disk)  # its journal does not know the partition's name
+            await log.delete_partition(TP)
+            abandon(log)
+            after = disk.after_power_cut(lambda most: 0)
+            after.unlink(tmp_path / "checkpoint")
+            after.power_off_after(changes)
+            with contextlib.suppress(StorageError, OSError):
+                abandon(await open_log(tmp_path, disk=after))
+            after = after.after_kill()
+            abandon(await open_log(tmp_path, disk=after))
+            after = after.after_power_cut(lambda most: 0)
+            log = await open_log(tmp_path, disk=after)
+            assert not log.partitions, f"killed after {changes} changes of the disk"
+            await log.close()
+
+    run(test())

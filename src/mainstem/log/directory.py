@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +22,13 @@ from mainstem.log.metadata import (
     PARTITION_METADATA,
     DirectoryMetadata,
     create_files,
+    doomed_name,
     list_files,
     open_directory_metadata,
     read_topic_id,
 )
 from mainstem.log.partition import PartitionLog, Shared
-from mainstem.log.recovery import DELETED, recover
+from mainstem.log.recovery import recover
 from mainstem.log.segment import LOG, OpenFiles
 from mainstem.log.threads import FileThreads, WriterThread
 from mainstem.log.writer import Writer
@@ -154,8 +154,7 @@ class LogDirectory:
         """Remove a partition; on return it stays removed after a crash of the machine."""
         partition = self._partitions[topic_partition]
         partition.go_offline(StorageError(f"{topic_partition}: deleted"))
-        # A name of its own, below the 255 bytes that a file system allows.
-        doomed = self.path / f"{str(topic_partition)[:200]}.{uuid.uuid4().hex}{DELETED}"
+        doomed = doomed_name(partition.directory)
 
         def apply() -> None:
             for segment in partition.segments:

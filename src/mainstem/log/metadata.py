@@ -21,6 +21,7 @@ from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptFile
 
 PARTITION_METADATA = "partition.metadata"
+DELETED = "-delete"
 META_PROPERTIES = "meta.properties"
 FORMAT = 1
 
@@ -64,6 +65,13 @@ def create_files(disk: Disk, directory: Path, topic_id: UUID) -> None:
     disk.make_directory(directory)
     content = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n"
     disk.write_file(directory / PARTITION_METADATA, content.encode())
+
+
+def doomed_name(directory: Path) -> Path:
+    """What a partition's directory is called while its files are deleted, one after the other: nobody takes it for the
+    partition. A name of its own, below the 255 bytes that a file system allows.
+    """
+    return directory.with_name(f"{directory.name[:200]}.{uuid4().hex}{DELETED}")
 
 
 def sync_files(disk: Disk, directory: Path) -> None:

@@ -22,7 +22,7 @@ from mainstem.log.checkpoint import Checkpoint, PartitionState
 from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptFile, StorageError
 from mainstem.log.journal import NAMES, Frame, read_frames
-from mainstem.log.metadata import create_files, list_files, read_topic_id
+from mainstem.log.metadata import DELETED, create_files, doomed_name, list_files, read_topic_id
 from mainstem.log.partition import PartitionLog
 from mainstem.log.partition_recovery import PartitionRecovery
 from mainstem.log.redo import Changes, Key, changes_by_partition
@@ -31,7 +31,6 @@ from mainstem.log.writer import FULL, NOT_OPENED
 
 log = get_logger()
 
-DELETED = "-delete"
 
 MakePartition = Callable[[TopicPartition, UUID], PartitionLog]
 
@@ -171,7 +170,9 @@ class _Recovery:
                 else:
                     log.warning("directory_ignored", path=str(directory), reason="not a partition")
             elif self._changes_of((topic_id, int(number))).deleted or self._is_unfinished(directory):
-                self.disk.remove_tree(directory)
+                doomed = doomed_name(directory)  # else a kill may leave files that no later start knows to be deleted
+                self.disk.rename(directory, doomed)
+                self.disk.remove_tree(doomed)
             else:
                 self._add(self.make_partition(TopicPartition(topic, int(number)), topic_id), None)
                 self.created.append(directory)  # perhaps a kill came before its files were durable
