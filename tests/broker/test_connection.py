@@ -298,6 +298,17 @@ def test_connections_beyond_the_limit_are_closed_at_once():
         second.close()
 
 
+def test_connections_of_one_address_beyond_the_limit_are_closed_at_once():
+    with mainstem.embedded(broker=BrokerConfig(port=0, max_connections_per_ip=1)) as log:
+        host, _, port = log.bootstrap.rpartition(":")
+        elsewhere = socket.create_connection((host, int(port)), timeout=30, source_address=("127.0.0.2", 0))
+        with elsewhere, connect(log) as first, connect(log) as second:
+            for each in (first, elsewhere):
+                each.sendall(frame(18, 0, 1, {}))
+                assert read_answer(each)[0] == 1
+            assert is_closed(second)
+
+
 WITH_FEW_FILES = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))

@@ -127,6 +127,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         queued_max_request_bytes: of all connections together, and as many of answers to fetches that clients have not
             taken yet; Kafka's default is no limit.
         max_connections: a further one is closed at once; the limit of open files counts too.
+        max_connections_per_ip: of one address, a further one is closed at once.
         connections_max_idle_ms: a connection without a request for so long is closed; 0: never.
         fetch_max_bytes: most bytes of one answer to a fetch, but for a first batch that is larger.
         max_incremental_fetch_session_cache_slots: fetch sessions kept;
@@ -188,6 +189,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     queued_max_requests: Amount = 64
     queued_max_request_bytes: Amount = 134_217_728
     max_connections: Count = 2_147_483_647
+    max_connections_per_ip: Count = 2_147_483_647
     connections_max_idle_ms: Amount = 600_000
     fetch_max_bytes: Amount = 57_671_680
     max_incremental_fetch_session_cache_slots: Amount = 1_000

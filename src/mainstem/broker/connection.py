@@ -150,7 +150,12 @@ class Connection(asyncio.BufferedProtocol):
                 TooManyConnections(f"{limit} connections are open (max_connections, and what ulimit -n leaves)")
             )
             return
+        most_of_one = self.broker.config.max_connections_per_ip
+        if self.broker.connections_of[self.client_host] >= most_of_one:
+            self._refuse(TooManyConnections(f"{most_of_one} connections of one address (max_connections_per_ip)"))
+            return
         self.broker.connections.add(self)
+        self.broker.connections_of[self.client_host] += 1
         wait = self.broker.quotas.connected(self.client_host[1:])
         if wait:
             log.info("connection_throttled", client=self.client_host, seconds=wait)
@@ -168,7 +173,11 @@ class Connection(asyncio.BufferedProtocol):
         self._memory.leave(self)
         self._answer_memory.give(self._held_answers)
         self._answer_memory.goes_on(self)
-        self.broker.connections.discard(self)
+        if self in self.broker.connections:
+            self.broker.connections.discard(self)
+            self.broker.connections_of[self.client_host] -= 1
+            if not self.broker.connections_of[self.client_host]:
+                del self.broker.connections_of[self.client_host]
         for callback in tuple(self.on_close):
             callback()
         if self._drained is not None and not self._drained.done():

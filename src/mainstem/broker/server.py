@@ -6,6 +6,7 @@ coordinators and the topics are closed. The `LogDirectory` is the caller's to op
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -67,6 +68,7 @@ class Broker:
         self.log = log
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.connections: set[Connection] = set()
+        self.connections_of: Counter[str] = Counter()  # by address
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """What every connection reads into; nothing is left in it when the read is dealt with."""
         self.most_connections = min(config.max_connections, connections_limit(log.config.open_files))
