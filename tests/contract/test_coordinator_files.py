@@ -57,3 +57,35 @@ def test_kafka_dump_log_decodes_groups_offsets_and_transactions(tmp_path: Path) 
     assert '"clientTransactionVersion":2' in transactions
     for said in (offsets, transactions):
         assert "isvalid: false" not in said
+
+
+def test_kafka_dump_log_decodes_groups_of_the_consumer_protocol(tmp_path: Path) -> None:
+    with mainstem.embedded(tmp_path) as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("facts", 2)
+        full = {"group_id": "g", "member_epoch": 0, "rebalance_timeout": 60_000, "topic_partitions": []}
+        raw.call(68, 1, **full, member_id="a", subscribed_topic_names=["facts"], instance_id="i", rack_id="r")
+        raw.call(68, 1, **full, member_id="b", subscribed_topic_names=None, subscribed_topic_regex="fa.*")
+        raw.call(
+            11,
+            3,
+            group_id="g",
+            session_timeout=10_000,
+            rebalance_timeout=20_000,
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": SUBSCRIPTION}],
+        )
+        raw.call(68, 1, group_id="g", member_id="b", member_epoch=-1)
+    said = dump(tmp_path, "__consumer_offsets", "--offsets-decoder")
+    for key in (3, 5, 6, 7, 8, 16):
+        assert re.search(rf'key: {{"type":"?{key}"?,"data":{{"groupId":"g"', said), key
+    assert re.search(r'"epoch":2,"metadataHash":-?\d+', said)
+    assert '"instanceId":"i","rackId":"r","clientId":"raw"' in said
+    assert '"subscribedTopicNames":["facts"],"subscribedTopicRegex":""' in said
+    assert '"classicMemberMetadata":{"sessionTimeoutMs":10000,"supportedProtocols":[{"name":"range"' in said
+    assert re.search(r'"assignmentEpoch":2,"assignmentTimestamp":\d+', said)
+    assert re.search(r'"memberEpoch":2,"previousMemberEpoch":0,"state":0,"assignedPartitions":\[{"topicId"', said)
+    assert '"partitions":[0,1],"assignmentEpochs":[2,2]' in said
+    assert re.search(r'"regularExpression":"fa\.\*".*"topics":\["facts"\]', said)
+    assert re.search(r'"memberId":"b"}} payload: <DELETE>', said)
+    assert "Error" not in said
+    assert "isvalid: false" not in said
