@@ -16,6 +16,16 @@ def test_the_environment_is_above_the_file_and_the_address_above_both(tmp_path):
     assert (broker.host, broker.port, broker.num_partitions, log.read_threads) == ("127.0.0.2", 9, 3, 5)
 
 
+def test_without_an_address_the_settings_say_where(tmp_path):
+    """The command's default was above the file: `[broker] port` meant nothing."""
+    file = tmp_path / "mainstem.toml"
+    file.write_text("[broker]\nhost = '127.0.0.3'\nport = 1\ncertificate_file = 'log.pem'\n")
+    broker, _ = log_settings(None, file, {})
+    assert (broker.host, broker.port) == ("127.0.0.3", 1)
+    assert broker.certificate_file == str(tmp_path / "log.pem")
+    assert log_settings(None, None, {})[0].port == 9092
+
+
 def test_a_wrong_setting_names_where_it_stands(tmp_path):
     file = tmp_path / "mainstem.toml"
     file.write_text("[log]\nread_treads = 4\n")

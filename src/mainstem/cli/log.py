@@ -39,10 +39,8 @@ def log() -> None:
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory of the log.")
 @click.option(
     "--listen",
-    default="127.0.0.1:9092",
-    show_default=True,
     metavar="HOST:PORT",
-    help="Where clients connect; port 0 is any.",
+    help="Where clients connect, instead of [broker] host and port; port 0 is any. [default: 127.0.0.1:9092]",
 )
 @click.option(
     "--config",
@@ -51,7 +49,7 @@ def log() -> None:
     help="A mainstem.toml; its tables [broker] and [log] are read.",
 )
 @log_level_option("info")
-def start(data: Path, listen: str, config_file: Path | None, log_level: str) -> None:
+def start(data: Path, listen: str | None, config_file: Path | None, log_level: str) -> None:
     """Serve the log in directory DATA until SIGTERM or Ctrl-C.
 
     Where the disk fails it ends, with exit code 2: what was acknowledged is safe.

@@ -41,7 +41,7 @@ def log_directory(data: Path) -> Path:
 
 
 def log_settings(
-    listen: str, config_file: Path | None, environment: Mapping[str, str]
+    listen: str | None, config_file: Path | None, environment: Mapping[str, str]
 ) -> "tuple[BrokerConfig, LogConfig]":
     """`[broker]` and `[log]` of a file, if there is one, under what the environment says; `listen` is above both.
 
@@ -52,7 +52,9 @@ def log_settings(
     from mainstem.broker.config import BrokerConfig
     from mainstem.log import LogConfig
 
-    host, port = parse_address(listen, "--listen")
+    address: dict[str, str | int] = {}
+    if listen is not None:
+        address["host"], address["port"] = parse_address(listen, "--listen")
     file, where = {}, str(config_file or "environment")
     if config_file is not None:
         file = read_toml(config_file, hint="give --config a mainstem.toml, or leave it out")
@@ -62,7 +64,7 @@ def log_settings(
         check_tables(tree, file, environment, where=where)
         broker = tree.get("broker", {})
         if isinstance(broker, Mapping):
-            broker = {**broker, "host": host, "port": port}
+            broker = {**broker, **address}
         directory = Path() if config_file is None else config_file.parent
         return (
             convert(broker, BrokerConfig, where=f"{where}: [broker]").below(directory.resolve()),
@@ -72,7 +74,7 @@ def log_settings(
     return settings_from(environment, load, where=where)
 
 
-def run_log(data: Path, listen: str, config_file: Path | None, *, on_ready: Callable[[str], None]) -> None:
+def run_log(data: Path, listen: str | None, config_file: Path | None, *, on_ready: Callable[[str], None]) -> None:
     """Serve the log in `data` until SIGTERM or SIGINT. `on_ready` is called with the address.
 
     Raises:
