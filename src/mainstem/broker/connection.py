@@ -23,8 +23,6 @@ import msgspec
 
 from mainstem.broker.answers import Later
 from mainstem.broker.errors import TooManyConnections
-from mainstem.broker.security.sasl import MOST_REQUESTS_BEFORE, Authentication
-from mainstem.broker.security.tls import distinguished_name
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
@@ -32,6 +30,7 @@ from mainstem.wire.frames import SIZE
 
 if TYPE_CHECKING:
     from mainstem.broker.listeners import Listener
+    from mainstem.broker.security.sasl import Authentication
     from mainstem.broker.server import Broker
 
 SCRATCH_BYTES = 65_536
@@ -106,9 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._most_requests = config.queued_max_requests
         self._muted: asyncio.TimerHandle | None = None
         if listener.mechanisms:
-            self.authentication = Authentication(self)
-            self._most_bytes = min(config.sasl_server_max_receive_size, self._most_bytes)
-            self._most_requests = min(MOST_REQUESTS_BEFORE, self._most_requests)
+            self._ask_who()
 
     def mute(self, seconds: float) -> None:
         """Take no further request for so long (KIP-219); those that were started are answered."""
@@ -128,6 +125,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self._closing:
             self._go_on()
 
+    def _ask_who(self) -> None:
+        from mainstem.broker.security.sasl import MOST_REQUESTS_BEFORE, Authentication
+
+        self.authentication = Authentication(self)
+        self._most_bytes = min(self.broker.config.sasl_server_max_receive_size, self._most_bytes)
+        self._most_requests = min(MOST_REQUESTS_BEFORE, self._most_requests)
+
     def known(self, *, for_good: bool) -> None:
         """The client has said who it is; `for_good`: and need not do so again."""
         self._most_bytes = self.broker.config.socket_request_max_bytes
@@ -143,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = f"/{peer[0]}" if peer else "/"
         secure = transport.get_extra_info("ssl_object")
         if secure is not None and (certificate := secure.getpeercert(binary_form=True)):
+            from mainstem.broker.security.tls import distinguished_name
+
             self.principal = f"User:{distinguished_name(certificate)}"
         limit = self.broker.most_connections
         if len(self.broker.connections) >= limit:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from mainstem.broker.config import FIRST_LISTENER, ListenerConfig
 from mainstem.broker.connection import Connection
 from mainstem.broker.errors import AddressInUse
-from mainstem.broker.security.tls import RenewedContext
 from mainstem.core.address import format_address
 from mainstem.core.logging import get_logger
 
 if TYPE_CHECKING:
+    from mainstem.broker.security.tls import RenewedContext
     from mainstem.broker.server import Broker
 
 # Of ::1 where there is no IPv6; asyncio of newer Pythons gives no number. A port in use there is a conflict: clients
@@ -77,6 +77,8 @@ class Listener:
         self.host = config.advertised_host or (socket.gethostname() if anywhere else hosts[0])
         self.port = config.advertised_port or port
         if config.tls:
+            from mainstem.broker.security.tls import RenewedContext
+
             self._tls = RenewedContext(
                 f"listener {self.name}",
                 config.certificate_file,

@@ -9,7 +9,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.answer_memory import AnswerMemory
 from mainstem.broker.config import BrokerConfig
@@ -22,9 +23,7 @@ from mainstem.broker.handlers import load_handlers
 from mainstem.broker.listeners import Listener
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.security.acls import Authorizer
-from mainstem.broker.security.credentials import Credentials, read_users
 from mainstem.broker.security.quotas import Quotas
-from mainstem.broker.security.sasl import Exchange, mechanisms
 from mainstem.broker.topics import Topics
 from mainstem.broker.transactions import TransactionCoordinator
 from mainstem.core import Clock, SystemClock, TopicPartition
@@ -32,6 +31,10 @@ from mainstem.core.address import format_address
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog
 from mainstem.log.limits import connections_limit
+
+if TYPE_CHECKING:
+    from mainstem.broker.security.credentials import Credentials
+    from mainstem.broker.security.sasl import Exchange
 
 _IDLE_CHECK_SECONDS = 10.0
 
@@ -54,9 +57,7 @@ class Broker:
 
     topics: Topics
     dynamic: DynamicSettings
-    credentials: Credentials
     quotas: Quotas
-    mechanisms: Mapping[str, Callable[[], Exchange]]
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     loop: asyncio.AbstractEventLoop
@@ -108,13 +109,13 @@ class Broker:
         self.answer_memory = AnswerMemory(self.config.queued_max_request_bytes, self.clock)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
-            self._users = self.config.users | (read_users(self.config.users_file) if self.config.users_file else {})
+            self._users = self._read_users()
             for listener in self.listeners:
                 await listener.bind()
             self.topics = await Topics.load(self.log, self.config, self.clock)
             self.dynamic = DynamicSettings(self.topics, self.config.node_id)
-            self.credentials = Credentials(self.topics.facts, self._users)
-            self.mechanisms = mechanisms(self.credentials, self.config, self.clock)
+            if any(listener.mechanisms for listener in self.listeners):
+                _ = self.mechanisms  # what is wrong with the settings of one is told here
             self.quotas = Quotas(self.topics.facts, self.clock, self._quotas_changed)
             if self.config.authorizer_enable:
                 everyone = self.config.allow_everyone_if_no_acl_found
@@ -174,6 +175,29 @@ class Broker:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
+
+    def _read_users(self) -> dict[str, str]:
+        if not self.config.users_file:
+            return self.config.users
+        from mainstem.broker.security.credentials import read_users
+
+        return self.config.users | read_users(self.config.users_file)
+
+    # What most logs never need is imported when it is: a start takes milliseconds less.
+
+    @cached_property
+    def credentials(self) -> "Credentials":
+        """Of users who say by SASL who they are."""
+        from mainstem.broker.security.credentials import Credentials
+
+        return Credentials(self.topics.facts, self._users)
+
+    @cached_property
+    def mechanisms(self) -> "Mapping[str, Callable[[], Exchange]]":
+        """What makes an exchange of SASL, by the mechanism's name."""
+        from mainstem.broker.security.sasl import mechanisms
+
+        return mechanisms(self.credentials, self.config, self.clock)
 
     def _quotas_changed(self, quotas: Quotas) -> None:
         self.metering = quotas if quotas.of_clients else None
