@@ -11,7 +11,8 @@ from mainstem.core import ManualClock
 from mainstem.log import StorageError, TopicConfig, compaction, housekeeping
 from mainstem.log.compaction import cleanable, dirty_ratio
 from mainstem.log.threads import FileThreads
-from mainstem.records import decode_records, iter_headers
+from mainstem.records import Record, decode_header, decode_records, iter_headers
+from mainstem.records.record import assemble_batch, encode_record
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run
 
@@ -637,5 +638,57 @@ def test_the_part_that_was_not_cleaned_yet(tmp_path):
             await topic.log.checkpoint()
             assert [s.base_offset for s in cleanable(segments, 10, topic.config, 0)] == [0, 5]
             assert [s.base_offset for s in cleanable(segments, 7, topic.config, 0)] == [0]
+
+    run(test())
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_of_a_batch_with_many_records_those_stay_that_are_the_last_of_their_key(tmp_path, compression):
+    """In batches of which all, some and no records stay, with and without tombstones."""
+    rounds = [range(200), range(0, 200, 7), range(190, 200), [3], [3]]
+
+    async def test():
+        expected = {}
+        async with Topic(tmp_path) as topic:
+            offset = 0
+            for number, keys in enumerate(rounds):
+                values = [None if number == 2 and key % 2 else b"%d" % number for key in keys]
+                names = [b"key-%d" % key for key in keys]
+                now = topic.clock.now_ms()
+                await topic.partition.append(batch(*values, keys=names, timestamp=now, compression=compression))
+                expected |= {
+                    name: (offset + n, name, value) for n, (name, value) in enumerate(zip(names, values, strict=True))
+                }
+                offset += len(names)
+            await topic.compact()
+            assert await topic.records() == sorted(expected.values())
+            topic.clock.advance_ms(10_001)
+            for _ in range(2):
+                await topic.put(b"other", b"v")
+                await topic.compact()
+            kept = [record for record in await topic.records() if record[1] != b"other"]
+            assert kept == sorted(record for record in expected.values() if record[2] is not None)
+
+    run(test())
+
+
+@pytest.mark.parametrize("what", ["cut short", "a time that is none"])
+def test_a_batch_that_holds_something_else_stays_and_replaces_nothing(tmp_path, what):
+    """It was appended before the topic was compacted: nobody looked inside."""
+    header = decode_header(batch(b"1", b"2", keys=[b"a", b"b"]))
+    first = encode_record(Record(0, 0, b"a", b"new"), 2**62 if what == "a time that is none" else 0, 0)
+    second = encode_record(Record(0, 0, b"b", b"new"), 0, 1)
+    strange = assemble_batch(header, first + (second if what == "a time that is none" else second[:-3]))
+
+    async def test():
+        async with Topic(tmp_path, cleanup_policy="delete") as topic:
+            await topic.put(b"b", b"old")
+            await topic.partition.append(strange)
+            await topic.put(b"b", b"newest")
+            topic.partition.config = TopicConfig(**COMPACT)
+            await topic.compact()
+            assert topic.partition.error is None
+            found = [(each.base_offset, each.count) for each in await topic.headers()]
+            assert found == [(1, 2), (3, 1)]
 
     run(test())

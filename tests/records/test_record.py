@@ -1,10 +1,21 @@
+import contextlib
+
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given
 
 from mainstem.core import CorruptData
 from mainstem.records import CorruptRecords, Record, build_batch, decode_header, decode_records
-from mainstem.records.record import assemble_batch, encode_record, read_varint, varint
+from mainstem.records.record import (
+    assemble_batch,
+    encode_record,
+    iter_keys,
+    iter_record_spans,
+    read_varint,
+    record_bytes,
+    varint,
+)
 
 content = st.none() | st.binary(max_size=60)
 headers = st.lists(st.tuples(st.text(max_size=8), content), max_size=3).map(tuple)
@@ -22,6 +33,30 @@ def test_decode_gives_what_build_was_given(given_records, base_offset, compressi
     header = decode_header(data)
     assert header.max_timestamp == max(r.timestamp for r in given_records)
     assert header.count == len(given_records)
+
+
+@given(records, st.integers(0, 2**40), codecs, st.sampled_from([0, 100, 9_000]))
+def test_keys_are_those_of_the_records(given_records, base_offset, compression, longer):
+    """Also where lengths take three bytes."""
+    given_records = [*given_records, Record(0, 0, b"k" * longer, b"v" * longer), Record(0, 2**44, None, None)]
+    data = build_batch(given_records, base_offset=base_offset, compression=compression)
+    header = decode_header(data)
+    unpacked = record_bytes(header, data)
+    found = list(iter_keys(header, unpacked))
+    assert [each[:2] for each in found] == list(iter_record_spans(header, unpacked))
+    expected = [(base_offset + n, r.key, r.value is not None) for n, r in enumerate(given_records)]
+    assert [each[2:] for each in found] == expected
+
+
+@given(st.binary(max_size=80), st.integers(0, 4), st.integers(0, 3))
+def test_keys_of_anything_raise_only_corrupt_data(payload, count, last_delta):
+    header = decode_header(build_batch([Record(0, 1, b"k", b"v")]))
+    changed = msgspec.structs.replace(header, count=count, last_offset=last_delta)
+    with contextlib.suppress(CorruptRecords):
+        for start, end, offset, key, _ in iter_keys(changed, payload):
+            assert 0 <= start < end <= len(payload)
+            assert 0 <= offset <= last_delta
+            assert key is None or key in payload[start:end]
 
 
 def test_one_timestamp_for_all():

@@ -1,7 +1,7 @@
 """Compaction: of every key the last record stays. Blocking, for a thread of its own; the log goes on meanwhile.
 
 1. `plan`: which sealed segments may be cleaned, up to which offset (on the event loop).
-2. `last_offsets`: the last offset of each key in the part that was not cleaned yet.
+2. `last_of_keys`: the last record of each key in the part that was not cleaned yet.
 3. `rewrite`: groups of segments are copied to one ``.cleaned`` file each, without the records
    that a later one replaces.
 4. The partition makes the exchange durable in the journal, renames the file and forgets the old segments.
@@ -16,7 +16,7 @@ Of the last batch at least the header stays, a marker whole: without it no reade
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -33,6 +33,7 @@ from mainstem.records.batch import COMPRESSION_MASK, HAS_DELETE_HORIZON, PREFIX,
 from mainstem.records.record import (
     assemble_batch,
     check_deltas,
+    iter_keys,
     iter_record_spans,
     read_varint,
     record_bytes,
@@ -132,9 +133,9 @@ def run(plan: Plan, files: OpenFiles, stop: threading.Event) -> Result | None:
     """
     results: list[Cleaned] = []
     try:
-        latest, end_offset = last_offsets(plan, stop)
-        pass_ = _Pass(plan, latest, end_offset, files, stop, results)
-        for group in _groups(plan, end_offset):
+        latest = last_of_keys(plan, stop)
+        pass_ = _Pass(plan, latest, files, stop, results)
+        for group in _groups(plan, latest.end_offset):
             pass_.rewrite(group)
         # Their names too: the journal is going to speak of them.
         files.disk.sync_directory(plan.segments[0].directory)
@@ -144,7 +145,7 @@ def run(plan: Plan, files: OpenFiles, stop: threading.Event) -> Result | None:
     except BaseException:
         discard(results, files.disk)
         raise
-    return Result(results, end_offset, pass_.horizon_ms)
+    return Result(results, latest.end_offset, pass_.horizon_ms)
 
 
 def discard(cleaned: list[Cleaned], disk: Disk) -> None:
@@ -153,12 +154,34 @@ def discard(cleaned: list[Cleaned], disk: Disk) -> None:
         disk.unlink(each.path)
 
 
-def last_offsets(plan: Plan, stop: threading.Event) -> tuple[dict[bytes, int], int]:
-    """The last offset of each key from `dirty_offset` on, and the offset where this stopped.
+class Latest(msgspec.Struct, frozen=True):
+    """The last record of each key from the plan's `dirty_offset` on, below `end_offset`."""
 
-    It stops at `end_offset`, or at a batch boundary when `most_keys` keys are known, or keys of `MOST_KEY_BYTES`.
+    offsets: dict[bytes, int]
+    tombstones: set[int]
+    """Offsets of records without a value, and of some that have a later one of their key."""
+    unread: set[int]
+    """Base offsets of batches that hold something else than records."""
+    end_offset: int
+
+    def kept_of(self, header: BatchHeader, survivors: set[int]) -> list[int] | None:
+        """The offsets of a batch's records that stay, where these tell; None: it has to be looked into."""
+        dense = header.count == header.last_offset_delta + 1
+        if header.has_delete_horizon or not dense or header.base_offset in self.unread:
+            return None
+        kept = [offset for offset in range(header.base_offset, header.next_offset) if offset in survivors]
+        return None if kept and not self.tombstones.isdisjoint(kept) else kept
+
+
+def last_of_keys(plan: Plan, stop: threading.Event) -> Latest:
+    """Read the part that was not cleaned yet.
+
+    It stops at the plan's `end_offset`, or at a batch boundary when `most_keys` keys are known, or keys of
+    `MOST_KEY_BYTES`.
     """
-    latest: dict[bytes, int] = {}
+    offsets: dict[bytes, int] = {}
+    tombstones: set[int] = set()
+    unread: set[int] = set()
     size = 0
     transactions = _Transactions(plan.aborted)
     for segment in plan.segments:
@@ -167,14 +190,25 @@ def last_offsets(plan: Plan, stop: threading.Event) -> tuple[dict[bytes, int], i
         for _, header, batch in segment.scan():
             if header.last_offset < plan.dirty_offset or header.is_control or transactions.is_aborted(header):
                 continue
-            if len(latest) >= plan.most_keys or size >= MOST_KEY_BYTES:
-                return latest, header.base_offset
-            for record in _records_of(header, batch)[1]:
-                if record.key is not None:
-                    size += 0 if record.key in latest else len(record.key)
-                    latest[record.key] = record.offset
+            if len(offsets) >= plan.most_keys or size >= MOST_KEY_BYTES:
+                return Latest(offsets, tombstones, unread, header.base_offset)
+            known = len(offsets)
+            try:
+                records = list(iter_keys(header, record_bytes(header, batch)))
+            except (CorruptRecords, UnknownCompression) as error:
+                log.warning("batch_without_records", offset=header.base_offset, error=str(error))
+                unread.add(header.base_offset)
+                continue
+            for _, _, offset, key, has_value in records:
+                if key is None:
+                    continue
+                offsets[key] = offset
+                if not has_value:
+                    tombstones.add(offset)
+                if len(offsets) > known:
+                    size, known = size + len(key), known + 1
             _breathe(stop)
-    return latest, plan.end_offset
+    return Latest(offsets, tombstones, unread, plan.end_offset)
 
 
 def _breathe(stop: threading.Event) -> None:
@@ -207,15 +241,15 @@ class _Pass:
     def __init__(
         self,
         plan: Plan,
-        latest: Mapping[bytes, int],
-        end_offset: int,
+        latest: Latest,
         files: OpenFiles,
         stop: threading.Event,
         results: list[Cleaned],
     ) -> None:
         self.plan = plan
         self.latest = latest
-        self.end_offset = end_offset
+        self.survivors = set(latest.offsets.values())
+        self.end_offset = latest.end_offset
         self.files = files
         self.transactions = _Transactions(plan.aborted)
         self.stop = stop
@@ -275,6 +309,14 @@ class _Pass:
         header_stays = last_of_producer or self.is_last(header)
         if self.transactions.is_aborted(header):
             return _bare(header, batch) if header_stays else None
+        if header.base_offset >= self.plan.dirty_offset:
+            offsets = self.latest.kept_of(header, self.survivors)
+            if offsets is not None:
+                if len(offsets) == header.count:
+                    return batch
+                if offsets:
+                    return _pick(header, batch, offsets)
+                return _bare(header, batch) if header_stays else None
         data, records = _records_of(header, batch)
         if not records and header.count:
             return batch  # who wrote it may know what it is
@@ -293,7 +335,7 @@ class _Pass:
     def stays(self, record: "_Raw", *, expired: bool) -> bool:
         if record.key is None:  # from before the topic was compacted
             return False
-        return self.latest.get(record.key, -1) <= record.offset and (record.has_value or not expired)
+        return self.latest.offsets.get(record.key, -1) <= record.offset and (record.has_value or not expired)
 
     def clean_marker(self, header: BatchHeader, batch: memoryview, *, expired: bool) -> bytes | memoryview | None:
         if not self.transactions.may_drop_marker(header, batch):
@@ -362,20 +404,32 @@ def _records_of(header: BatchHeader, batch: memoryview) -> tuple[bytes, list[_Ra
 
 
 def _raw_records(header: BatchHeader, data: bytes) -> Iterator[_Raw]:
-    for start, end in iter_record_spans(header, data):
-        _, position = read_varint(data, start)
-        timestamp_delta, after_timestamp = read_varint(data, position + 1)
-        offset_delta, position = read_varint(data, after_timestamp)
-        check_deltas(header, timestamp_delta, offset_delta)
-        key_length, position = read_varint(data, position)
-        key = None
-        if key_length >= 0:
-            key = data[position : position + key_length]
-            position += key_length
-        value_length, _ = read_varint(data, position)
-        yield _Raw(
-            start, end, header.base_offset + offset_delta, timestamp_delta, after_timestamp, key, value_length >= 0
-        )
+    for start, end, offset, key, has_value in iter_keys(header, data):
+        timestamp_delta, after_timestamp = _timestamp_delta(header, data, start)
+        yield _Raw(start, end, offset, timestamp_delta, after_timestamp, key, has_value)
+
+
+def _timestamp_delta(header: BatchHeader, data: bytes, start: int) -> tuple[int, int]:
+    """Of the record that begins there, and the position behind it."""
+    timestamp_delta, position = read_varint(data, read_varint(data, start)[1] + 1)
+    check_deltas(header, timestamp_delta, 0)
+    return timestamp_delta, position
+
+
+def _pick(header: BatchHeader, batch: memoryview, offsets: list[int]) -> bytes | memoryview:
+    """The batch with the records at these offsets; it has one at each of its own. All of it where a time is none."""
+    data = record_bytes(header, batch)
+    spans = list(iter_record_spans(header, data))
+    kept = [spans[offset - header.base_offset] for offset in offsets]
+    latest = header.max_timestamp
+    if not header.has_append_time:
+        try:
+            latest = header.base_timestamp + max(_timestamp_delta(header, data, start)[0] for start, _ in kept)
+        except CorruptRecords as error:
+            log.warning("batch_without_times", offset=header.base_offset, error=str(error))
+            return batch
+    changed = msgspec.structs.replace(header, max_timestamp=latest, count=len(kept))
+    return assemble_batch(changed, b"".join(data[start:end] for start, end in kept))
 
 
 def _rebuild(header: BatchHeader, data: bytes, kept: list[_Raw], horizon: int) -> bytes:

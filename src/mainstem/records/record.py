@@ -74,6 +74,60 @@ def iter_record_spans(header: BatchHeader, data: bytes) -> Iterator[tuple[int, i
         )
 
 
+def iter_keys(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int, int, bytes | None, bool]]:
+    """What compaction asks of each record: (first byte of its length, byte after its end, its offset, its key, whether
+    it has a value). Its timestamp is not looked at.
+
+    Numbers of one or two bytes, which nearly all are, are read here: a call for each took half of a compaction's time.
+
+    Raises:
+        CorruptRecords: the section is not what its header says.
+    """
+    position, size, base, last_delta = 0, len(data), header.base_offset, header.last_offset_delta
+    try:
+        for _ in range(header.count):
+            start = position
+            if (byte := data[position]) < 0x80:
+                position, number = position + 1, byte
+            elif (second := data[position + 1]) < 0x80:
+                position, number = position + 2, (byte & 0x7F) | second << 7
+            else:
+                number, position = _read_zigzag(data, position)
+            end = position + (number >> 1)
+            if number & 1 or end > size:
+                raise CorruptRecords(f"offset {base}: a record at {start} of {size} bytes is cut short")
+            position += 1  # its attributes
+            while data[position] >= 0x80:  # its timestamp
+                position += 1
+            position += 1
+            if (byte := data[position]) < 0x80:
+                position, number = position + 1, byte
+            elif (second := data[position + 1]) < 0x80:
+                position, number = position + 2, (byte & 0x7F) | second << 7
+            else:
+                number, position = _read_zigzag(data, position)
+            offset_delta = number >> 1
+            if number & 1 or offset_delta > last_delta:
+                raise CorruptRecords(f"offset {base}: a record beyond the batch, the last one is {last_delta} behind")
+            if (byte := data[position]) < 0x80:
+                position, number = position + 1, byte
+            else:
+                number, position = _read_zigzag(data, position)
+            key = None
+            if not number & 1:
+                after_key = position + (number >> 1)
+                if after_key > end:
+                    raise CorruptRecords(f"offset {base}: a key of {number >> 1} bytes, the record ends at {end}")
+                key, position = data[position:after_key], after_key
+            # A value has a length of 0 or more, whose lowest bit is 0; that of a tombstone is -1.
+            yield start, end, base + offset_delta, key, not data[position] & 1
+            position = end
+    except IndexError:
+        raise CorruptRecords(f"offset {base}: a record is cut short") from None
+    if position != size:
+        raise CorruptRecords(f"offset {base}: {size - position} bytes follow the last of {header.count} records")
+
+
 def decode_record(header: BatchHeader, data: bytes, start: int, end: int) -> Record:
     """The record at `data[start:end]`, as `iter_record_spans` gave it."""
     _, position = read_varint(data, start)
@@ -221,18 +275,25 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         byte = data[position]
         if byte < 0x80:
             return (byte >> 1) ^ -(byte & 1), position + 1
-        value, shift = byte & 0x7F, 7
-        while True:
-            position += 1
+    except IndexError:
+        raise CorruptRecords(f"byte {position}: a varint is cut short") from None
+    value, position = _read_zigzag(data, position)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _read_zigzag(data: bytes, position: int) -> tuple[int, int]:
+    """`read_varint` of the number as it is written: its lowest bit is its sign."""
+    value = shift = 0
+    try:
+        while shift <= 63:
             byte = data[position]
+            position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 if value >> 64:
                     break
-                return (value >> 1) ^ -(value & 1), position + 1
+                return value, position
             shift += 7
-            if shift > 63:
-                break
     except IndexError:
         raise CorruptRecords(f"byte {position}: a varint is cut short") from None
     raise CorruptRecords(f"byte {position}: a varint has at most 64 bits")
