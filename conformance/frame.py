@@ -39,13 +39,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from mainstem.core.errors import UserError
 from mainstem.core.prepared import prepared
 from tests.support import processes
+from tests.support.certificates import Authority
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.ports import free_port, free_ports
 
 READY_SECONDS = 60.0
 
 USER, PASSWORD = "conformance", "conformance-secret"
-"""Of SASL, on the second listener of every broker."""
+"""Of SASL, on a listener of every broker."""
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -85,6 +86,16 @@ class Server(Protocol):
         ...
 
     @property
+    def with_tls(self) -> str:
+        """HOST:PORT of a listener with TLS."""
+        ...
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that vouches for it."""
+        ...
+
+    @property
     def said(self) -> Path:
         """The file with what it writes about itself, over all its starts."""
         ...
@@ -113,12 +124,20 @@ class LogServer:
     def __init__(self, directory: Path, settings: str = "", advertised: int | None = None) -> None:
         self.port = free_port()
         self.bootstrap = f"127.0.0.1:{advertised or self.port}"
-        scram_port = free_port()
-        self.with_scram = f"127.0.0.1:{scram_port}"
+        scram_port, tls_port = free_ports(2)
+        self.with_scram, self.with_tls = f"127.0.0.1:{scram_port}", f"127.0.0.1:{tls_port}"
+        signer = Authority(directory)
+        self.authority = signer.file
+        certificate, key = signer.issue("log")
         self.said = directory / "broker.log"
         self._settings = directory / "mainstem.toml"
-        listener = f'[broker.listeners.scram]\nport = {scram_port}\nprotocol = "SASL_PLAINTEXT"\n'
-        self._settings.write_text(f'{settings}\n{listener}[broker.users]\n{USER} = "{PASSWORD}"\n')
+        listeners = [
+            f'[broker.listeners.scram]\nport = {scram_port}\nprotocol = "SASL_PLAINTEXT"',
+            f'[broker.listeners.tls]\nport = {tls_port}\nprotocol = "SSL"',
+            f'certificate_file = "{certificate}"\nkey_file = "{key}"',
+            f'[broker.users]\n{USER} = "{PASSWORD}"',
+        ]
+        self._settings.write_text("\n".join([settings, *listeners, ""]))
         self._data = directory / "data"
         self._environment = {"MAINSTEM_BROKER__ADVERTISED_PORT": str(advertised)} if advertised else {}
         self._process: subprocess.Popen[Any] | None = None
@@ -152,21 +171,28 @@ class KafkaServer:
     """One broker of Apache Kafka 4.3.0; `advertised` as for the log."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str], advertised: int | None = None) -> None:
-        scram_port, controller_port = free_ports(2)
-        self.with_scram = f"127.0.0.1:{scram_port}"
+        scram_port, tls_port, controller_port = free_ports(3)
+        self.with_scram, self.with_tls = f"127.0.0.1:{scram_port}", f"127.0.0.1:{tls_port}"
+        signer = Authority(directory)
+        self.authority = signer.file
+        key_store = directory / "both.pem"
+        certificate, key = signer.issue("kafka")
+        key_store.write_text(key.read_text() + certificate.read_text())
         self._cluster = KafkaCluster(1, directory, heap_mb=1024, overrides=settings)
         self.port = self._cluster.ports[1]
         self.bootstrap = f"127.0.0.1:{advertised or self.port}"
         self.said = self._cluster.log(1)
+        further = f"SCRAM://{self.with_scram},TLS://{self.with_tls}"
         self._cluster.overrides |= {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},SCRAM://{self.with_scram},"
-            f"CONTROLLER://127.0.0.1:{controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},{further},CONTROLLER://127.0.0.1:{controller_port}",
             "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},SCRAM://{self.with_scram}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SCRAM:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},{further}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SCRAM:SASL_PLAINTEXT,TLS:SSL,CONTROLLER:PLAINTEXT",
             "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-256",
             "listener.name.scram.scram-sha-256.sasl.jaas.config": "org.apache.kafka.common.security.scram."
             "ScramLoginModule required;",
+            "listener.name.tls.ssl.keystore.type": "PEM",
+            "listener.name.tls.ssl.keystore.location": str(key_store),
         }
 
     def start(self) -> None:

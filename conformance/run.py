@@ -31,10 +31,15 @@ from conformance.frame import (
     read_expected,
     write_expected,
 )
-from conformance.kgo import Kgo, KgoChaos, KgoRestarts
+from conformance.kgo import Kgo, KgoChaos, KgoRestarts, KgoTls
 from mainstem.core.errors import MainstemError
 
-SUITES: Mapping[str, Suite] = {"kgo": Kgo(), "kgo-chaos": KgoChaos(), "kgo-restarts": KgoRestarts()}
+SUITES: Mapping[str, Suite] = {
+    "kgo": Kgo(),
+    "kgo-tls": KgoTls(),
+    "kgo-chaos": KgoChaos(),
+    "kgo-restarts": KgoRestarts(),
+}
 KEPT = Path(__file__).parents[1] / ".conformance"
 CAME_BACK = "(the broker came back each time)"
 TOLD_SECONDS = 1.0  # a test that took longer, or did not pass, is told when it ends
