@@ -217,21 +217,26 @@ class KafkaServer:
 class Restarts:
     """While the context lasts, `server` is ended after every few seconds that it ran, and started again.
 
-    Two times of three it is killed, otherwise told to stop.
+    Two times of three it is killed, otherwise told to stop. After three times it is left alone for longer than a
+    session lasts: a member whose last word was lost holds its group up until then, and a start begins that anew.
 
     `count`: how often it was; `failure`: what kept it from starting, with the end of what it wrote.
     """
 
-    def __init__(self, server: Server, *, seconds: tuple[float, float] = (4.0, 12.0)) -> None:
+    def __init__(
+        self, server: Server, *, seconds: tuple[float, float] = (1.5, 5.0), times: int = 3, calm: float = 25.0
+    ) -> None:
         self.count = 0
         self.failure: str | None = None
         self._server = server
         self._seconds = seconds
+        self._times = times
+        self._calm = calm
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="restarts", daemon=True)
 
     def _run(self) -> None:
-        while not self._stop.wait(random.uniform(*self._seconds)):
+        while not self._stop.wait(self._pause()):
             if random.random() < 2 / 3:
                 self._server.kill()
             else:
@@ -242,6 +247,11 @@ class Restarts:
                 self.failure = str(error)
                 return
             self.count += 1
+
+    def _pause(self) -> float:
+        if self.count and self.count % self._times == 0:
+            return self._calm
+        return random.uniform(*self._seconds)
 
     def __enter__(self) -> "Restarts":
         self._thread.start()

@@ -207,11 +207,23 @@ class KgoRestarts(Kgo):
     """The tests that move many records, while the broker is ended and started again on its data every few seconds.
 
     They see each record once and in order through chains of consumer groups, or fail: what a broker acknowledged and
-    forgot, or forgot to forget, is found.
+    forgot, or forgot to forget, is found. Sessions are shorter than the calm between.
     """
 
     title = f"{Kgo.title}: the broker is killed or stopped"
     expected = LOCK.with_name("kgo-restarts.toml")
+    log_settings = """
+[broker]
+group_consumer_session_timeout_ms = 15000
+group_consumer_heartbeat_interval_ms = 1000
+"""
+    kafka_settings: ClassVar[Mapping[str, str]] = {
+        **Kgo.kafka_settings,
+        "group.consumer.min.session.timeout.ms": "15000",
+        "group.consumer.session.timeout.ms": "15000",
+        "group.consumer.min.heartbeat.interval.ms": "1000",
+        "group.consumer.heartbeat.interval.ms": "1000",
+    }
     restarts = True
 
     def run(self, server: Server, work: Path, only: str | None) -> Iterator[Result]:
