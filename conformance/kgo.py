@@ -2,7 +2,7 @@
 
 The module comes through the Go proxy and is checked against kgo.lock; the program of its tests is built once and kept
 in the user's cache directory. What the tests read from the environment can be set as always (KGO_TEST_RECORDS=10000
-makes the long ones short); tests of what a broker does not advertise (KIP-848, share groups) leave themselves out.
+makes the long ones short); tests of what a broker does not advertise (share groups) leave themselves out.
 """
 
 import os

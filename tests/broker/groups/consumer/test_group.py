@@ -369,6 +369,8 @@ def test_who_may_commit():
     commits(desk, "a", 2, 0)
     with pytest.raises(StaleMemberEpoch):
         commits(desk, "a", 3, 0)
+    with pytest.raises(IllegalGeneration):
+        commits(desk, "a", 3, 0, transactional=True)
     with pytest.raises(UnknownMember):
         commits(desk, "b", 2, 0)
     with pytest.raises(GroupError) as refused:
@@ -711,7 +713,3 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)
-
-
-def test_illegal_generation_is_for_members_of_the_classic_protocol():
-    assert IllegalGeneration("g", "x").code is Code.illegal_generation

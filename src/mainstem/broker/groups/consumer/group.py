@@ -440,15 +440,21 @@ class ConsumerGroup(Group):
             raise GroupError(
                 Code.unsupported_version, self.group_id, "members of the consumer protocol commit by version 9 or later"
             )
+        wrong = IllegalGeneration if commit.transactional else _wrong_epoch(member)  # TxnOffsetCommit knows no other
         if commit.generation > member.epoch:
-            raise self._wrong_epoch(member, f"is in epoch {member.epoch}, found {commit.generation}")
+            raise wrong(
+                self.group_id, f"member {member.member_id} is in epoch {member.epoch}, found {commit.generation}"
+            )
         if commit.generation == member.epoch:
             return
         for partition in commit.partitions:
             topic = self.topics.get(partition.topic)
             since = None if topic is None else _since(member, topic.topic_id, partition.partition)
             if since is None or commit.generation < since:
-                raise self._wrong_epoch(member, f"has not had {partition} since epoch {commit.generation}")
+                raise wrong(
+                    self.group_id,
+                    f"member {member.member_id} has not had {partition} since epoch {commit.generation}",
+                )
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """May this member be told the group's offsets? Whoever names no member and no epoch may.
@@ -460,11 +466,8 @@ class ConsumerGroup(Group):
             return
         member = self.member(member_id or "")
         if epoch != member.epoch:
-            raise self._wrong_epoch(member, f"is in epoch {member.epoch}, found {epoch}")
-
-    def _wrong_epoch(self, member: Member, message: str) -> GroupError:
-        kind = StaleMemberEpoch if member.classic is None else IllegalGeneration
-        return kind(self.group_id, f"member {member.member_id} {message}")
+            wrong = _wrong_epoch(member)
+            raise wrong(self.group_id, f"member {member.member_id} is in epoch {member.epoch}, found {epoch}")
 
     def expires_offsets_from(self, topic: str, committed_ms: int) -> int | None:
         """From when on (wall clock) the retention of an offset of `topic` counts; None: it does not expire."""
@@ -641,6 +644,11 @@ class ConsumerGroup(Group):
 
 
 _NOTHING: Final = CurrentValue(0, 0, MemberState.STABLE, {}, {})
+
+
+def _wrong_epoch(member: Member) -> type[StaleMemberEpoch] | type[IllegalGeneration]:
+    """What a member is told whose epoch is not the one that it names: what its protocol knows."""
+    return StaleMemberEpoch if member.classic is None else IllegalGeneration
 
 
 def _since(member: Member, topic_id: UUID, partition: int) -> int | None:
