@@ -6,6 +6,8 @@ import threading
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 import mainstem
 from mainstem.broker.config import BrokerConfig
@@ -62,3 +64,14 @@ def test_an_error_of_the_program_passes_through_and_the_log_stops():
     host, _, port = log.bootstrap.rpartition(":")
     with pytest.raises(OSError):
         socket.create_connection((host, int(port)), timeout=5)
+
+
+def test_a_topic_is_made_with_its_settings():
+    with mainstem.embedded() as log:
+        log.create_topic("orders", partitions=3, config={"cleanup.policy": "compact"})
+        admin = AdminClient({"bootstrap.servers": log.bootstrap})
+        assert len(admin.list_topics("orders", timeout=30).topics["orders"].partitions) == 3
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "orders")
+        assert admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == "compact"
+        with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+            log.create_topic("orders")

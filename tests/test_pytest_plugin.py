@@ -1,9 +1,18 @@
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from mainstem.embedded_log import EmbeddedLog
+from tests.support.raw import RawClient
 
 
 def test_a_users_test_gets_a_log_by_naming_the_fixture(mainstem_log: EmbeddedLog) -> None:
     """The installed package registers the fixture; nothing is imported for it."""
     admin = AdminClient({"bootstrap.servers": mainstem_log.bootstrap})
     assert len(admin.list_topics(timeout=30).brokers) == 1
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_each_test_gets_a_topic_of_its_own(mainstem_log: EmbeddedLog, mainstem_topic: str, number: int) -> None:
+    with RawClient(mainstem_log.bootstrap) as raw:
+        assert raw.produce(mainstem_topic, b"first") == 0
+    assert mainstem_topic.startswith(f"test_each_test_gets_a_topic_of_its_own-{number}")

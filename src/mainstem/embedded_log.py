@@ -1,23 +1,30 @@
-"""A log inside this process: `with mainstem.embedded() as log:` and any Kafka client connects to `log.bootstrap`.
+"""A log of a program's own: `with mainstem.embedded() as log:` and any Kafka client connects to `log.bootstrap`.
 
-It is the whole broker with its files, on an event loop in a thread of its own; nothing is mocked and nothing is
-installed. A second one in the same process has its own directory and port.
+It is the whole broker with its files, on an event loop in a thread of its own, or (`child=True`) in a process of its
+own, which a test may kill and start again; nothing is mocked and nothing is installed. A second one has its own
+directory and port.
 """
 
 import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.node import serving
 from mainstem.core.address import format_address
 from mainstem.core.logging import configure
 from mainstem.log import LogConfig
+
+if TYPE_CHECKING:
+    from mainstem.embedded_child import Child
+
+_ADMIN_SECONDS = 30
 
 
 class EmbeddedLog:
@@ -28,40 +35,126 @@ class EmbeddedLog:
         """`host:port`, for any client's bootstrap servers."""
         self.data = data
 
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Make a topic; `config` has Kafka's names, as in `{"cleanup.policy": "compact"}`.
+
+        Topics that a client writes to come into being by themselves, with one partition.
+
+        Raises:
+            KafkaException: there is one, or a setting is refused.
+        """
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        admin.create_topics([topic])[name].result(_ADMIN_SECONDS)
+
+
+class ChildLog(EmbeddedLog):
+    """A log in a process of its own: `kill` it in the middle of anything, `start` it again at the same address."""
+
+    def __init__(self, bootstrap: str, data: Path, child: "Child") -> None:
+        super().__init__(bootstrap, data)
+        self._child = child
+
+    @property
+    def process_id(self) -> int:
+        """0 while none is running."""
+        return self._child.process_id
+
+    def kill(self) -> None:
+        """As `kill -9`: all that was acknowledged is there when it is started again."""
+        self._child.kill()
+
+    def stop(self) -> None:
+        """As an administrator stops it."""
+        self._child.stop()
+
+    def start(self) -> None:
+        """Start it again after `kill` or `stop`; it serves on return.
+
+        Raises:
+            NotStarted: it runs already, or cannot.
+        """
+        self._child.start()
+
+
+@overload
+def embedded(
+    data: Path | None = None,
+    *,
+    child: Literal[False] = False,
+    broker: BrokerConfig | None = None,
+    log: LogConfig | None = None,
+) -> AbstractContextManager[EmbeddedLog]: ...
+
+
+@overload
+def embedded(
+    data: Path | None = None,
+    *,
+    child: Literal[True],
+    broker: BrokerConfig | None = None,
+    log: LogConfig | None = None,
+) -> AbstractContextManager[ChildLog]: ...
+
 
 @contextmanager
 def embedded(
-    data: Path | None = None, *, broker: BrokerConfig | None = None, log: LogConfig | None = None
-) -> Iterator[EmbeddedLog]:
+    data: Path | None = None,
+    *,
+    child: bool = False,
+    broker: BrokerConfig | None = None,
+    log: LogConfig | None = None,
+) -> Iterator[Any]:
     """Run a log for as long as the context lasts.
 
     Args:
         data: its directory, kept afterwards; None makes a temporary one that is removed.
+        child: in a process of its own, which takes nothing from this one's interpreter and can be killed.
         broker: settings; the default listens on 127.0.0.1 on a free port.
         log: settings of the log directory.
 
     Raises:
-        LogDirectoryInUse: `data` belongs to another process.
-        AddressInUse: the port that was asked for is taken.
+        LogDirectoryInUse: `data` belongs to another process (`child`: NotStarted, with what it says).
+        AddressInUse: the port that was asked for is taken (`child`: NotStarted).
     """
     broker = broker if broker is not None else BrokerConfig(port=0)
     log = log if log is not None else LogConfig()
     directory = Path(tempfile.mkdtemp(prefix="mainstem-log-")) if data is None else data
+    run = _child if child else _thread
+    try:
+        with run(directory, broker, log) as running:
+            yield running
+    finally:
+        if data is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _child(directory: Path, broker: BrokerConfig, log: LogConfig) -> Iterator[EmbeddedLog]:
+    from mainstem.embedded_child import Child
+
+    process = Child(directory, broker, log)
+    try:
+        yield ChildLog(process.start(), directory, process)
+    finally:
+        process.stop()
+
+
+@contextmanager
+def _thread(directory: Path, broker: BrokerConfig, log: LogConfig) -> Iterator[EmbeddedLog]:
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]] = Future()
     thread = threading.Thread(
         target=_run, args=(directory, broker, log, started), name="mainstem-embedded-log", daemon=True
     )
+    thread.start()
+    loop, stop, address = started.result()
     try:
-        thread.start()
-        loop, stop, address = started.result()
-        try:
-            yield EmbeddedLog(address, directory)
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-            thread.join()
+        yield EmbeddedLog(address, directory)
     finally:
-        if data is None:
-            shutil.rmtree(directory, ignore_errors=True)
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
 
 
 def _run(

@@ -1,0 +1,76 @@
+"""`mainstem.embedded(child=True)`: a log in a process of its own, killed and started again."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mainstem
+from mainstem.broker.config import BrokerConfig
+from mainstem.embedded_child import NotStarted
+from tests.support.processes import alive
+from tests.support.raw import RawClient
+from tests.support.waiting import wait_until
+
+
+def ended(process_id: int) -> bool:
+    """It does nothing any more; whoever is its parent now may not have collected it."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_what_was_acknowledged_is_there_after_its_end_at_the_same_address(end):
+    with mainstem.embedded(child=True) as log:
+        bootstrap, process_id = log.bootstrap, log.process_id
+        assert process_id != os.getpid()
+        with RawClient(bootstrap) as raw:
+            raw.create_topic("kept")
+            assert raw.produce("kept", b"x") == 0
+            getattr(log, end)()
+        assert log.process_id == 0
+        assert not alive(process_id)
+        log.start()
+        assert log.bootstrap == bootstrap
+        with RawClient(bootstrap) as raw:
+            assert raw.produce("kept", b"y") == 0
+            asked = [{"name": "kept", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+            assert raw.call(2, 5, replica_id=-1, topics=asked).topics[0].partitions[0].offset == 2
+        process_id = log.process_id
+    assert not alive(process_id)
+    assert not log.data.exists()
+
+
+def test_what_prevents_the_start_is_told_here(tmp_path):
+    with mainstem.embedded(tmp_path), pytest.raises(NotStarted, match=str(tmp_path)):
+        mainstem.embedded(tmp_path, child=True).__enter__()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        broker = BrokerConfig(port=taken.getsockname()[1])
+        with pytest.raises(NotStarted, match="in use"), mainstem.embedded(child=True, broker=broker):
+            pass
+
+
+def test_one_that_runs_is_not_started_twice():
+    with mainstem.embedded(child=True) as log, pytest.raises(NotStarted, match=f"process {log.process_id} serves"):
+        log.start()
+
+
+def test_it_ends_with_the_program_however_that_ends(tmp_path):
+    program = (
+        "import mainstem, pathlib, time\n"
+        f"log = mainstem.embedded(pathlib.Path({str(tmp_path)!r}), child=True).__enter__()\n"
+        "print(log.process_id, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        process_id = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    wait_until(lambda: ended(process_id), "the log's process has ended")
