@@ -6,7 +6,7 @@
 #   make check       format, lint, types, import rule, the repository's own checks
 #   make test-long   the tests that take minutes, and every property with more examples: docs/long-runs.md
 #   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
-#   make crash       the crash tests alone
+#   make crash       the crash tests alone; N=1000 kills the log so many times under clients
 #   make conformance franz-go's own tests against the log: docs/conformance.md; SUITE=kgo runs one, KAFKA=1 on Kafka
 #   make bench       side by side with Apache Kafka; raw figures go to bench/results/, to be committed or deleted
 #   make browser     the Chromium of the dashboard's tests: `make test` fetches it
@@ -110,7 +110,7 @@ test-kafka: setup
 	@$(PYTEST) --kafka -m "not kafka" $(ON_KAFKA)
 
 crash: setup
-	@$(PYTEST) --long tests/crash
+	@$(if $(N),MAINSTEM_KILLS=$(N)) $(PYTEST) --long $(if $(N),-s) $(if $(N),tests/crash/test_clients.py,tests/crash)
 
 pictures: browser
 	@MAINSTEM_PICTURES=docs/pictures $(PYTEST) --quiet tests/dash/test_flights.py
