@@ -19,6 +19,7 @@ from tests.support.observed import Observed, Place, Seen
 
 PLAIN, IN_TRANSACTIONS = "plain", "in-transactions"
 PARTITIONS = 2
+MOST_ON_THEIR_WAY = 5_000
 SOON = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0}
 """A killed log is back within a second, and is found then."""
 LATER = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
@@ -74,6 +75,8 @@ class Clients:
                 self.put(producer, "sender", PLAIN, f"p{number}", number % PARTITIONS)
                 number += 1
             producer.poll(0.005)
+            while len(producer) > MOST_ON_THEIR_WAY and not self.stop.is_set():
+                producer.poll(0.05)
         assert producer.flush(120) == 0
 
     def send_in_transactions(self) -> None:
