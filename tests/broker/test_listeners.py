@@ -204,6 +204,18 @@ def test_silent_clients_keep_nobody_out_and_are_bounded(authority, tmp_path, mon
     asyncio.run(check())
 
 
+def test_a_log_that_stops_does_not_wait_for_clients_that_do_not_end_tls(authority):
+    """The loop was closed under their transports; with warnings as errors, for ever."""
+    context = ssl.create_default_context(cafile=str(authority.file))
+    with mainstem.embedded(broker=BrokerConfig(**tls(authority))) as log:
+        host, _, port = log.bootstrap.rpartition(":")
+        plain = socket.create_connection((host, int(port)), timeout=30)
+        secure = context.wrap_socket(plain, server_hostname="localhost")
+        secure.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")
+        assert secure.recv(4)
+    secure.close()
+
+
 def test_a_port_of_a_listener_in_use_names_its_setting(tmp_path):
     async def check() -> None:
         with socket.socket() as taken:

@@ -1,16 +1,19 @@
 import time
+from contextlib import contextmanager
 
 import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from cryptography.hazmat.primitives.serialization import Encoding
 
+import mainstem
+from mainstem.broker.config import BrokerConfig
 from mainstem.client import BrokerUnavailable, Connection, Security
 from mainstem.client.compacted import read_compacted
 from mainstem.client.connection import records_are_gone
 from mainstem.client.topics import ensure_topic
 from mainstem.client.transaction import SharedTransaction
 from mainstem.core import TopicPartition, UserError
-from tests.support.certificates import self_signed
+from tests.support.certificates import Authority, self_signed
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.ports import free_port
 
@@ -64,9 +67,33 @@ def test_half_of_a_security_setting_is_refused(settings):
         Security(**settings)
 
 
-@pytest.fixture(scope="module")
-def secure_kafka(tmp_path_factory):
-    """A broker with a second listener that takes TLS and SASL only; its address and the file of its authority."""
+@pytest.fixture(scope="module", params=["mainstem", pytest.param("kafka", marks=pytest.mark.kafka)])
+def secure_log(request, tmp_path_factory):
+    """The address of a log that takes TLS and SASL only, and the file of its authority."""
+    with (_kafka if request.param == "kafka" else _ours)(tmp_path_factory) as found:
+        yield found
+
+
+@contextmanager
+def _ours(tmp_path_factory):
+    authority = Authority(tmp_path_factory.mktemp("secure"))
+    certificate, key = authority.issue("log")
+    config = BrokerConfig(
+        port=0,
+        protocol="SASL_SSL",
+        certificate_file=str(certificate),
+        key_file=str(key),
+        sasl_enabled_mechanisms=("PLAIN", "SCRAM-SHA-256"),
+        users={"ada": "secret"},
+        connection_failed_authentication_delay_ms=10,
+    )
+    with mainstem.embedded(broker=config) as log:
+        yield log.bootstrap, authority.file
+
+
+@contextmanager
+def _kafka(tmp_path_factory):
+    """A broker with a second listener."""
     directory, port = tmp_path_factory.mktemp("secure"), free_port()
     made, key = self_signed()
     certificate, both = directory / "server.crt", directory / "server.pem"
@@ -96,15 +123,14 @@ def secure_kafka(tmp_path_factory):
         yield f"127.0.0.1:{port}", certificate
 
 
-def secured(secure_kafka, mechanism, password="secret"):
-    address, certificate = secure_kafka
+def secured(secure_log, mechanism, password="secret"):
+    address, certificate = secure_log
     return Connection(address, Security("SASL_SSL", mechanism, "ada", password, str(certificate)))
 
 
-@pytest.mark.kafka
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_transaction_and_its_reader_go_over_tls_and_sasl(secure_kafka, mechanism):
-    connection = secured(secure_kafka, mechanism)
+def test_a_transaction_and_its_reader_go_over_tls_and_sasl(secure_log, mechanism):
+    connection = secured(secure_log, mechanism)
     topic = f"secure-{mechanism.lower()}"
     ensure_topic(connection, topic, 1)
     transaction = SharedTransaction(connection, topic)
@@ -117,16 +143,14 @@ def test_a_transaction_and_its_reader_go_over_tls_and_sasl(secure_kafka, mechani
     assert read_compacted(connection, topic) == {b"k": b"v"}
 
 
-@pytest.mark.kafka
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_wrong_password_is_one_line(secure_kafka, mechanism):
+def test_a_wrong_password_is_one_line(secure_log, mechanism):
     with pytest.raises(BrokerUnavailable, match=r"(?i)authentication"):
-        SharedTransaction(secured(secure_kafka, mechanism, "wrong"), "t")
+        SharedTransaction(secured(secure_log, mechanism, "wrong"), "t")
 
 
-@pytest.mark.kafka
-def test_a_certificate_that_nobody_vouches_for_is_refused(secure_kafka):
-    address, _ = secure_kafka
+def test_a_certificate_that_nobody_vouches_for_is_refused(secure_log):
+    address, _ = secure_log
     with pytest.raises(BrokerUnavailable, match=r"(?i)certificate"):
         SharedTransaction(Connection(address, Security("SASL_SSL", "PLAIN", "ada", "secret")), "t")
 

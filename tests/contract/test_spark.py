@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+import mainstem
+from mainstem.broker.config import BrokerConfig
+from mainstem.client.connection import Connection, Security
 from tests.contract.clients import Log, Sent, consume, produce
+from tests.support.certificates import Authority
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,3 +96,19 @@ def test_sparks_own_sink_writes(spark: "SparkSession", log: Log, topic: str) -> 
     frame.write.format("kafka").option("kafka.bootstrap.servers", log.bootstrap).option("topic", topic).save()
     got = consume("confluent", log, topic, 500)
     assert {(one.key, one.value) for one in got} == {(str(number), str(number * 2)) for number in range(500)}
+
+
+def test_a_log_with_tls_and_users_is_written_and_read(spark: "SparkSession", tmp_path: Path) -> None:
+    """With what a project's `[security]` makes of it for Spark."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("log")
+    config = BrokerConfig(
+        port=0, protocol="SASL_SSL", certificate_file=str(certificate), key_file=str(key), users={"ada": "secret"}
+    )
+    with mainstem.embedded(broker=config) as log:
+        security = Security("SASL_SSL", "SCRAM-SHA-512", "ada", "secret", str(authority.file))
+        options = Connection(log.bootstrap, security).spark()
+        frame = spark.createDataFrame([("k", "v")], "key string, value string")
+        frame.write.format("kafka").options(**options).option("topic", "t").save()
+        [row] = spark.read.format("kafka").options(**options).option("subscribe", "t").load().collect()
+        assert (bytes(row.key), bytes(row.value)) == (b"k", b"v")

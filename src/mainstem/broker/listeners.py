@@ -11,6 +11,7 @@ import ipaddress
 import os
 import socket
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mainstem.broker.config import FIRST_LISTENER, ListenerConfig
@@ -49,6 +50,7 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._tls: RenewedContext | None = None
+        self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
 
     async def bind(self) -> None:
@@ -99,14 +101,19 @@ class Listener:
                 self._servers.append(server)
             else:
                 each.listen(_BACKLOG)
-                self._broker.spawn(self._accept_tls(each, self._tls), name=f"listener {self.name}")
+                task = self._broker.spawn(self._accept_tls(each, self._tls), name=f"listener {self.name}")
+                task.add_done_callback(partial(_close, each))  # not before: the loop still waits for it
+                self._accepting.append(task)
 
     def close(self) -> None:
         """Accept nobody any more; those that are connected stay."""
         for server in self._servers:
             server.close()
-        for each in self._sockets:
-            each.close()
+        for task in self._accepting:
+            task.cancel()
+        if not self._accepting:
+            for each in self._sockets:
+                each.close()
         for handshake in list(self._handshakes):
             handshake.cancel()
 
@@ -153,6 +160,10 @@ class Listener:
             )
         except (OSError, TimeoutError) as error:  # a port that is scanned, a client without the authority
             log.debug("handshake_failed", listener=self.name, error=str(error))
+
+
+def _close(listening: socket.socket, _: "asyncio.Task[None]") -> None:
+    listening.close()
 
 
 def _bound(family: int, address: tuple[object, ...]) -> socket.socket:

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.answer_memory import AnswerMemory
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mainstem.broker.security.credentials import Credentials
     from mainstem.broker.security.sasl import Exchange
 
+_GOOD_BYE_SECONDS = 1.0
 _IDLE_CHECK_SECONDS = 10.0
 
 log = get_logger()
@@ -155,12 +156,26 @@ class Broker:
                     await connection.drained()
         for connection in list(self.connections):
             connection.close()
-        await asyncio.sleep(0)
+        await self._are_gone()
         for task in list(self._running):
             task.cancel()
         await self._stack.aclose()
         if self._started:
             log.info("broker_stopped")
+
+    async def _are_gone(self) -> None:
+        """Wait for the last word of TLS and of answers, but not for clients that take none."""
+        await asyncio.sleep(0)
+        waits = []
+        for connection in self.connections:
+            gone = self.loop.create_future()
+            connection.on_close.add(partial(gone.set_result, None))
+            waits.append(gone)
+        if waits:
+            await asyncio.wait(waits, timeout=_GOOD_BYE_SECONDS)
+        for connection in list(self.connections):
+            connection.abort()
+        await asyncio.sleep(0)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> "asyncio.Task[None]":
         """Run `coroutine` in the broker's task group; it is cancelled when the broker stops, and an error is logged."""

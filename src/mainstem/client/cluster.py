@@ -12,7 +12,7 @@ from functools import cache
 from struct import pack
 from typing import Any, NamedTuple
 
-from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaError
 
 from mainstem.client.connection import Connection
@@ -194,11 +194,14 @@ class Cluster:
                 return connection
             host, port = address
             security = self._connection.aiokafka()
+            opened = AIOKafkaConnection(
+                host, port, client_id=CLIENT_ID, request_timeout_ms=REQUEST_TIMEOUT_MS, **security
+            )
             try:
-                opened = await create_conn(
-                    host, port, client_id=CLIENT_ID, request_timeout_ms=REQUEST_TIMEOUT_MS, **security
-                )
+                await opened.connect()
             except (KafkaError, OSError, TimeoutError) as error:
+                if opened._protocol is not None:  # a refused password: the loop may be closed soon, the socket first
+                    await asyncio.wait([opened._closed_fut], timeout=_GOOD_BYE_SECONDS)
                 raise BrokerUnavailable(f"{host}:{port}: {error!r}") from error
             self._connections[address] = opened
             return opened
