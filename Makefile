@@ -8,7 +8,8 @@
 #   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
 #   make crash       the crash tests alone; N=1000 kills the log so many times under clients
 #   make conformance franz-go's own tests against the log: docs/conformance.md; SUITE=kgo runs one, KAFKA=1 on Kafka
-#   make bench       side by side with Apache Kafka; raw figures go to bench/results/, to be committed or deleted
+#   make bench       side by side with Apache Kafka, an hour and a half; raw figures go to bench/results/, to be
+#                    committed or deleted; BENCH="latency replay" runs some of its programs
 #   make browser     the Chromium of the dashboard's tests: `make test` fetches it
 #   make pictures    the dashboard's pages as pictures: docs/pictures/
 #   make wheel       dist/mainstem-*.whl
@@ -35,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup tools browser pictures archive check test test-long test-kafka crash conformance demo bench wheel lock clean
 
 help:
-	@sed -n '3,16s/^#   //p' Makefile
+	@sed -n '3,17s/^#   //p' Makefile
 
 setup: tools archive
 
@@ -121,12 +122,14 @@ demo: setup
 conformance: setup
 	@$(PY) -m conformance.run $(SUITE) $(if $(KAFKA),--kafka) $(ARGS)
 
+# The log's own first, on a machine that nothing has warmed; docs/long-runs.md says what each is and how long it takes.
+BENCH ?= log_vs_kafka latency scale compaction slow_disk replay sink_vs_spark sink_vs_spark_on_kafka collector second_up
+
 bench: setup
-	@$(PY) -m bench.log_vs_kafka
-	@$(PY) -m bench.sink_vs_spark
-	@$(PY) -m bench.sink_vs_spark --kafka
-	@$(PY) -m bench.collector
-	@$(PY) -m bench.second_up
+	@for each in $(BENCH); do case $$each in \
+	        sink_vs_spark_on_kafka) $(PY) -m bench.sink_vs_spark --kafka ;; \
+	        *) $(PY) -m bench.$$each ;; \
+	    esac; done
 
 wheel: $(VENV)/installed
 	@rm -rf dist && $(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -9,37 +9,13 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
+from bench.slow_log import SlowDisk
 from mainstem.core import SystemClock, TopicPartition
 from mainstem.log import LogConfig, LogDirectory, PartitionLog, SystemDisk, TopicConfig
 from mainstem.records import Record, build_batch, iter_spans
-
-
-class SlowDisk(SystemDisk):
-    """Every sync takes 3 ms more."""
-
-    def open(self, path: Path, *, create: bool = False) -> Any:
-        file = super().open(path, create=create)
-        if path.name.startswith("journal"):
-            sync = file.sync
-            return _Slow(file, sync)
-        return file
-
-
-class _Slow:
-    def __init__(self, file: Any, sync: Callable[[], None]) -> None:
-        self._file, self._sync = file, sync
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def sync(self) -> None:
-        time.sleep(0.003)
-        self._sync()
 
 
 def batch(size: int) -> bytes:

@@ -34,3 +34,8 @@ class Report:
         print(line, flush=True)
         with self.path.open("a") as out:
             out.write(line + "\n")
+
+    def keep(self, title: str, text: str) -> None:
+        """What a program that was run printed: into the file only."""
+        with self.path.open("a") as out:
+            out.write(f"== {title}\n{text.rstrip()}\n\n")

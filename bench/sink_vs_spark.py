@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from bench.log_vs_kafka import KAFKA_DEFAULTS
 from bench.report import RESULTS, Report
+from bench.servers import KAFKA_DEFAULTS
 from mainstem.client import Connection
 from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.transaction import SharedTransaction

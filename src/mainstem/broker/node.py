@@ -7,21 +7,28 @@ from pathlib import Path
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.server import Broker
 from mainstem.core import Clock, SystemClock
-from mainstem.log import LogConfig, LogDirectory
+from mainstem.log import Disk, LogConfig, LogDirectory
 
 
 @asynccontextmanager
 async def serving(
-    data: Path, broker_config: BrokerConfig, log_config: LogConfig, *, clock: Clock | None = None
+    data: Path,
+    broker_config: BrokerConfig,
+    log_config: LogConfig,
+    *,
+    clock: Clock | None = None,
+    disk: Disk | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker that serves the log in `data` until the context is left; then both are stopped cleanly.
+
+    `disk` is the operating system's files, where none is given.
 
     Raises:
         LogDirectoryInUse: another process has the directory.
         AddressInUse: the listen address is taken, or none of this machine's.
     """
     clock = clock if clock is not None else SystemClock()
-    directory = await LogDirectory.open(data, log_config, clock=clock)
+    directory = await LogDirectory.open(data, log_config, clock=clock, disk=disk)
     try:
         broker = Broker(broker_config, directory, clock)
         await broker.start()
