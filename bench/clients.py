@@ -6,15 +6,17 @@ us each) or taken, and free in librdkafka's own threads, which build, send and r
 limit of its own, about 2 million records/s; it is the same for both logs, and both are measured in turn.
 """
 
+import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from bench.servers import end_offsets
+from bench.servers import Connection, end_offsets, framed
 
 _AT_ONCE = 1000
 
@@ -129,6 +131,38 @@ def consume_all(
     for handle in opened:
         handle.close()
     return sum(read), sum(sizes), took
+
+
+def fetch_all(bootstrap: str, topic: str, size: int, *, at_once: int) -> tuple[int, float]:
+    """Bytes of the batches of partition 0, and the seconds, by Fetch requests of `at_once` bytes that nothing decodes.
+
+    A client that costs next to nothing: of each answer only where its batches end is looked at. `size` bytes
+    are there at least.
+
+    Raises:
+        AssertionError: an error code in an answer, or the end before `size` bytes.
+    """
+    offset, total, began = 0, 0, time.perf_counter()
+    with closing(Connection(bootstrap)) as connection:
+        while total < size:
+            # Version 4: no replica, wait 500 ms, 1 byte at least; https://kafka.apache.org/protocol.html, Fetch
+            body = struct.pack(">iiiibi", -1, 500, 1, at_once, 0, 1) + struct.pack(">h", len(topic)) + topic.encode()
+            connection.send(framed(1, 4, body + struct.pack(">iiqi", 1, 0, offset, at_once)))
+            answer = memoryview(connection.receive())
+            at = 4 + 4 + 4 + 2 + len(topic) + 4 + 4  # up to the error code: correlation id, throttle, topic, partition
+            code, high_watermark, _, aborted = struct.unpack_from(">hqqi", answer, at)
+            assert code == 0, f"{topic}: error code {code}"
+            at += 2 + 8 + 8 + 4 + 16 * max(aborted, 0)
+            length = struct.unpack_from(">i", answer, at)[0]
+            at, end = at + 4, at + 4 + length
+            while at + 27 <= end:
+                base, batch = struct.unpack_from(">qi", answer, at)
+                if at + 12 + batch > end:
+                    break  # cut short: the next answer begins with it
+                offset = base + struct.unpack_from(">i", answer, at + 23)[0] + 1
+                at, total = at + 12 + batch, total + 12 + batch
+            assert offset < high_watermark or total >= size, f"{topic}: {total} of {size} bytes"
+    return total, time.perf_counter() - began
 
 
 def _check(message: Message) -> None:

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,12 @@ def keyed(keys: int, size: int) -> Callable[[int, int], list[dict[str, Any]]]:
 def partition_files(server: Server, topic: str) -> dict[Path, tuple[int, int]]:
     """Of its partition: size and time of change of each segment, and of what a compaction has begun."""
     found = {}
-    for path in server.data.rglob("*"):
-        if not (path.parent.name == f"{topic}-0" and ".log" in path.name and not path.name.endswith(".deleted")):
+    for path in (server.data / f"{topic}-0").iterdir():
+        if ".log" not in path.name or path.name.endswith(".deleted"):
             continue
-        try:
+        with suppress(FileNotFoundError):
             about = path.stat()
-        except FileNotFoundError:
-            continue
-        found[path] = (about.st_size, about.st_mtime_ns)
+            found[path] = (about.st_size, about.st_mtime_ns)
     return found
 
 

@@ -9,9 +9,13 @@ and never touch). That one does not count the page cache, so before each reading
 from it (posix_fadvise DONTNEED; each is read once, so none is of use again), and the share that stayed is told.
 
 In each round: the disk's own rate, the same files read one after the other with 1 MB per call; the producer alone;
-the producer while a librdkafka consumer reads the topic.
+the producer while the topic is read by plain Fetch requests of 10 MB, whose answers nothing decodes: what the log can;
+then while a librdkafka consumer with its defaults reads it, which asks for 1 MB at a time and makes objects of the
+records: what a client sees. Last, that consumer from the page cache: what is its own limit.
+Readers are a process of their own: the producer must not wait for Python's lock.
 """
 
+import multiprocessing
 import os
 import resource
 import shutil
@@ -19,9 +23,11 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from bench.clients import consume_all, produce_all, produce_at_rate
+from bench.clients import consume_all, fetch_all, produce_all, produce_at_rate
 from bench.report import Report
 from bench.servers import create_topic, mainstem_command, mainstem_server, options_of, table
 from bench.waits import Waits
@@ -75,6 +81,18 @@ def read_rate(paths: list[Path]) -> float:
     return total / (time.perf_counter() - began)
 
 
+def fetched(bootstrap: str, size: int) -> tuple[int, float]:
+    """Bytes and seconds, by Fetch requests alone."""
+    return fetch_all(bootstrap, "cold", size, at_once=10 * 2**20)
+
+
+def consumed(bootstrap: str, count: int) -> tuple[int, float]:
+    """Bytes and seconds of all records, by librdkafka."""
+    records, size, seconds = consume_all(bootstrap, "cold")
+    assert records == count, f"{records} of {count} records were read"
+    return size, seconds
+
+
 def main() -> None:
     parser = options_of(__doc__, kafka=False)
     parser.add_argument("--memory-mb", type=int, default=512, help="what the log may use")
@@ -102,7 +120,11 @@ def main() -> None:
         def command(data: Path, port: int) -> list[str]:
             return [*limited(scope, options.memory_mb), *mainstem_command(data, port)]
 
-        with mainstem_server(directory, command=command) as (server, _):
+        with (
+            mainstem_server(directory, command=command) as (server, _),
+            ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart,
+        ):
+            apart.submit(os.getpid).result()  # its start is over before anything is measured
             if scope is None:
                 allowed = resource.prlimit(server.process_id, resource.RLIMIT_DATA)[0]
                 assert allowed == options.memory_mb * 2**20, f"the limit is {allowed}"
@@ -113,23 +135,31 @@ def main() -> None:
                 )
                 server.add_all(Waits.of(waits).figures(f"produce at {options.rate:,}/s, {what}"))
 
+            readers: dict[str, Callable[[], tuple[int, float]]] = {
+                "Fetch": lambda: apart.submit(fetched, server.bootstrap, count * options.size).result(),
+                "librdkafka": lambda: apart.submit(consumed, server.bootstrap, count).result(),
+            }
             for number in range(1, options.rounds + 1):
                 drop_pages(paths)
                 disk = read_rate(paths)
                 server.add("the disk, read in sequence (MB/s)", disk / 1e6)
                 alone_or_not("alone", None, options.alone_seconds)
-                drop_pages(paths)
-                stayed, over = cached_share(paths), threading.Event()
-                thread = threading.Thread(target=alone_or_not, args=("with the replay", over, 3600))
-                thread.start()
-                records, size, seconds = consume_all(server.bootstrap, "cold")
-                over.set()
-                thread.join()
-                assert records == count, f"{records} of {count} records were read"
-                server.add("replay (MB/s)", size / seconds / 1e6)
-                server.add("replay, of the disk's rate", size / seconds / disk)
-                server.add("in the page cache before (%)", stayed * 100)
-                report.say(f"round {number}: disk {disk / 1e6:,.0f} MB/s, replay {size / seconds / 1e6:,.0f} MB/s")
+                for who, read in readers.items():
+                    drop_pages(paths)
+                    stayed, over = cached_share(paths), threading.Event()
+                    thread = threading.Thread(target=alone_or_not, args=(f"{who}'s replay", over, 3600))
+                    thread.start()
+                    try:
+                        size, seconds = read()
+                    finally:
+                        over.set()
+                        thread.join()
+                    server.add(f"{who}: replay (MB/s)", size / seconds / 1e6)
+                    server.add(f"{who}: replay, of the disk's rate", size / seconds / disk)
+                    server.add(f"{who}: in the page cache before (%)", stayed * 100)
+                    report.say(f"round {number}: disk {disk / 1e6:,.0f} MB/s, {who} {size / seconds / 1e6:,.0f} MB/s")
+                size, seconds = readers["librdkafka"]()
+                server.add("librdkafka: from the page cache (MB/s)", size / seconds / 1e6)
             server.add("memory, highest (MB)", server.memory_mb()[1])
         report.say(f"\n{table([server])}\n")
     report.say(f"raw output: {report.path}")

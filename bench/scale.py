@@ -13,7 +13,6 @@ partitions and with much data, each after a clean end and after SIGKILL while th
 
 import os
 import signal
-import socket
 import struct
 import tempfile
 import threading
@@ -23,7 +22,7 @@ from typing import Any
 
 from bench.clients import produce_all
 from bench.report import Report
-from bench.servers import METADATA, Server, both, create_topic, framed, mainstem_server, options_of, table
+from bench.servers import METADATA, Connection, Server, both, create_topic, framed, mainstem_server, options_of, table
 
 _OFFSET_COMMIT, _FIND_COORDINATOR = 8, 10
 _LOADING = (14, 15, 16)  # the coordinator is not there yet: COORDINATOR_LOAD_IN_PROGRESS and its neighbours
@@ -37,27 +36,6 @@ def commit_request(group: str, topic: str, offset: int) -> bytes:
     """OffsetCommit version 2 of partition 0, by no member, kept as long as the server says."""
     body = _text(group) + struct.pack(">i", -1) + _text("") + struct.pack(">qi", -1, 1)
     return framed(_OFFSET_COMMIT, 2, body + _text(topic) + struct.pack(">iiq", 1, 0, offset) + _text(""))
-
-
-class Connection:
-    """A socket that speaks the protocol's frames."""
-
-    def __init__(self, bootstrap: str) -> None:
-        host, port = bootstrap.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=120)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._answers = self._socket.makefile("rb")
-
-    def send(self, requests: bytes) -> None:
-        self._socket.sendall(requests)
-
-    def receive(self) -> bytes:
-        size = struct.unpack(">i", self._answers.read(4))[0]
-        return self._answers.read(size)
-
-    def close(self) -> None:
-        self._answers.close()
-        self._socket.close()
 
 
 def measure_partitions(server: Server, options: Any, number: int) -> None:

@@ -55,7 +55,7 @@ class Server(msgspec.Struct):
     bootstrap: str
     process_id: int
     data: Path = Path()
-    """Its directory: of partitions for Kafka; ours has them below."""
+    """Its directory, in which each partition has one."""
     said: Path | None = None
     """What it wrote about itself."""
     measured: dict[str, list[float]] = {}
@@ -82,6 +82,27 @@ def framed(api_key: int, version: int, body: bytes) -> bytes:
 
 METADATA = framed(3, 1, struct.pack(">i", 0))
 """Version 1, of no topics: the smallest question about the brokers."""
+
+
+class Connection:
+    """A socket that speaks the protocol's frames."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, port = bootstrap.rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), timeout=120)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._answers = self._socket.makefile("rb")
+
+    def send(self, requests: bytes) -> None:
+        self._socket.sendall(requests)
+
+    def receive(self) -> bytes:
+        size = struct.unpack(">i", self._answers.read(4))[0]
+        return self._answers.read(size)
+
+    def close(self) -> None:
+        self._answers.close()
+        self._socket.close()
 
 
 def wait_for_metadata(port: int, process: "subprocess.Popen[bytes]", *, seconds: float = 60) -> None:

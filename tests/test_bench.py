@@ -146,7 +146,7 @@ SMALL = {
 }  # fmt: skip
 FOUND = {
     "compaction": "compaction (records/s)",
-    "replay": "replay, of the disk's rate",
+    "replay": "Fetch: replay, of the disk's rate",
     "scale": "20 partitions: start after SIGKILL (s)",
     "slow_disk": "20 partitions, compaction: produce (records/s)",
 }
@@ -158,3 +158,33 @@ def test_the_log_is_measured_on_a_little(program, tmp_path):
     said = run(f"bench.{program}", *SMALL[program], "--keep", str(tmp_path))
     assert FOUND[program] in said
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_plain_fetches_read_every_byte_of_a_partition():
+    """Also where an answer ends amid a batch: the next one begins with it."""
+    import mainstem
+    from bench.clients import consume_all, fetch_all, produce_all
+    from bench.servers import Server, create_topic
+
+    with mainstem.embedded() as log:
+        create_topic(Server("mainstem", log.bootstrap, 0), "fetched")
+        produce_all(log.bootstrap, "fetched", 3_000, 1_000)
+        read, seconds = fetch_all(log.bootstrap, "fetched", 3_000_000, at_once=70_000)
+        assert 3_000_000 <= read < 3_200_000
+        assert seconds > 0
+        assert consume_all(log.bootstrap, "fetched")[:2] == (3_000, 3_000_000)
+        with pytest.raises(AssertionError, match="of 9000000 bytes"):
+            fetch_all(log.bootstrap, "fetched", 9_000_000, at_once=70_000)
+
+
+def test_producers_share_the_partitions_or_each_has_all():
+    import mainstem
+    from bench.clients import produce_all
+    from bench.servers import Server, create_topic, end_offsets
+
+    with mainstem.embedded() as log:
+        create_topic(Server("mainstem", log.bootstrap, 0), "shared", 8)
+        produce_all(log.bootstrap, "shared", 8_001, 100, handles=4, partitions=8)
+        assert end_offsets(log.bootstrap, "shared", 8) == 8_001
+        produce_all(log.bootstrap, "shared", 8_000, 100, handles=2, partitions=8, everywhere=True)
+        assert end_offsets(log.bootstrap, "shared", 8) == 16_001
