@@ -3,7 +3,7 @@
 A JVM for each of eight producers would be eight heaps and compilers on a machine of two cores: they would measure each
 other. Here eight handles share one process. Python's lock is held while records are handed over (produce_batch: 0.35
 us each) or taken, and free in librdkafka's own threads, which build, send and read the batches. So the client has a
-limit of its own, about 2 million records/s; it is the same for both logs, and both are measured in turn.
+limit of its own, below 3 million records/s; it is the same for both logs, and both are measured in turn.
 """
 
 import struct
