@@ -22,7 +22,18 @@ from typing import Any
 
 from bench.clients import produce_all
 from bench.report import Report
-from bench.servers import METADATA, Connection, Server, both, create_topic, framed, mainstem_server, options_of, table
+from bench.servers import (
+    METADATA,
+    Connection,
+    Server,
+    both,
+    create_topic,
+    delete_topic,
+    framed,
+    mainstem_server,
+    options_of,
+    table,
+)
 
 _OFFSET_COMMIT, _FIND_COORDINATOR = 8, 10
 _LOADING = (14, 15, 16)  # the coordinator is not there yet: COORDINATOR_LOAD_IN_PROGRESS and its neighbours
@@ -54,6 +65,7 @@ def measure_partitions(server: Server, options: Any, number: int) -> None:
     )
     server.add(f"{what} x {options.producers} producers (records/s)", rate)
     server.add(f"{what}: memory more (MB)", server.memory_mb()[0] - before)
+    delete_topic(server, f"wide-{number}")  # the next round is to find none of it
 
 
 def measure_connections(server: Server, count: int) -> None:
