@@ -7,7 +7,7 @@
 #   make test-long   the tests that take minutes, and every property with more examples: docs/long-runs.md
 #   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
 #   make crash       the crash tests alone; N=1000 kills the log so many times under clients
-#   make conformance franz-go's own tests against the log: docs/conformance.md; SUITE=kgo runs one, KAFKA=1 on Kafka
+#   make conformance other people's suites against the log: docs/conformance.md; SUITE=kgo runs one, KAFKA=1 on Kafka
 #   make bench       side by side with Apache Kafka, an hour and a half; raw figures go to bench/results/, to be
 #                    committed or deleted; BENCH="latency replay" runs some of its programs
 #   make browser     the Chromium of the dashboard's tests: `make test` fetches it

@@ -31,7 +31,9 @@ from conformance.frame import (
     read_expected,
     write_expected,
 )
+from conformance.kcat import Kcat
 from conformance.kgo import Kgo, KgoChaos, KgoRestarts, KgoTls
+from conformance.librdkafka import Librdkafka
 from mainstem.core.errors import MainstemError
 
 SUITES: Mapping[str, Suite] = {
@@ -39,6 +41,10 @@ SUITES: Mapping[str, Suite] = {
     "kgo-tls": KgoTls(),
     "kgo-chaos": KgoChaos(),
     "kgo-restarts": KgoRestarts(),
+    "librdkafka": Librdkafka("librdkafka"),
+    "librdkafka-noautocreate": Librdkafka("librdkafka-noautocreate", "noautocreate", auto_create=False),
+    "librdkafka-sasl": Librdkafka("librdkafka-sasl", sasl=True, numbers=("0135", "0142")),
+    "kcat": Kcat(),
 }
 KEPT = Path(__file__).parents[1] / ".conformance"
 CAME_BACK = "(the broker came back each time)"
