@@ -19,6 +19,7 @@ from mainstem.log.journal import (
     decode_frames,
     encode_frame,
     encode_frames,
+    is_of_before,
     read_frames,
 )
 from tests.log.simulated_disk import SimulatedDisk
@@ -156,3 +157,11 @@ def test_without_a_checkpoint_the_last_rounds_are_found_whatever_becomes_of_the_
     journal.take_back()
     frames = read_frames([disk.read_file(path / name) for name in NAMES], generation=1, sequence=None)
     assert not frames or frames[-1].sequence == last
+
+
+@pytest.mark.parametrize(("page", "before"), [
+    (b"", True), (frame(1, 10, generation=3), True), (frame(1, 10, generation=4), False),
+    (frame(1, 10, generation=5), False), (bytes(PAGE), False), (b"MSJ1", False),
+])  # fmt: skip
+def test_the_first_page_tells_whether_a_file_is_of_before(page, before):
+    assert is_of_before(page[:PAGE], 4) == before

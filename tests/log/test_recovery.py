@@ -17,6 +17,7 @@ from mainstem.core import MainstemError, ManualClock, TopicPartition
 from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, SystemDisk, TopicConfig, housekeeping
 from mainstem.log.checkpoint import decode_partition, load
 from mainstem.log.disk import SystemFile
+from mainstem.log.journal import NAMES
 from tests.log.simulated_disk import FileNode, SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, sequenced, values
 
@@ -801,3 +802,25 @@ def test_a_start_reads_what_the_journal_holds_and_no_more(tmp_path):
     run(fill())
     journal = sum((tmp_path / name).stat().st_size for name in ("journal-0", "journal-1"))
     assert run(check()) <= 2 * journal + 100_000 < 20_000_000  # the journal, and the same bytes in the segment
+
+
+def test_a_start_after_a_clean_end_reads_nothing_of_the_journal_but_its_first_page(tmp_path, monkeypatch):
+    """It read both files whole: a quarter of a gigabyte after heavy writing."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        for _ in range(3):
+            await partition.append(batch(b"v" * 10_000))
+            await log.checkpoint()
+        await log.close()
+        assert sum(disk.file_size(tmp_path / name) for name in NAMES) > 2 * 10_000
+        read, read_file = [], disk.read_file
+        monkeypatch.setattr(disk, "read_file", lambda path: read.append(path.name) or read_file(path))
+        log = await open_log(tmp_path, disk=disk)
+        assert not {*read} & {*NAMES}
+        assert (log.recovered_cleanly, log.partitions[TP].log_end_offset) == (True, 3)
+        await log.close()
+
+    run(test())

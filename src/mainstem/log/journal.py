@@ -178,6 +178,14 @@ def decode_frame(data: memoryview, position: int) -> Frame | None:
     return Frame(generation, sequence, entries, length + (-length % PAGE))
 
 
+def is_of_before(page: bytes, generation: int) -> bool:
+    """Whether a file that begins with `page` was last used before that generation, or never."""
+    if len(page) < _HEADER.size:
+        return not page
+    magic, _, _, _, found, _ = _HEADER.unpack_from(page)
+    return bool(magic == _MAGIC and found < generation)
+
+
 def read_frames(contents: Sequence[bytes], *, generation: int, sequence: int | None) -> list[Frame]:
     """The rounds from `sequence` on, in order, found in the journal files of `generation` or later.
 

@@ -21,7 +21,7 @@ from mainstem.log import checkpoint as checkpoints
 from mainstem.log.checkpoint import Checkpoint, PartitionState
 from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptFile, StorageError
-from mainstem.log.journal import NAMES, Frame, read_frames
+from mainstem.log.journal import NAMES, PAGE, Frame, is_of_before, read_frames
 from mainstem.log.metadata import DELETED, create_files, doomed_name, list_files, read_topic_id
 from mainstem.log.partition import PartitionLog
 from mainstem.log.partition_recovery import PartitionRecovery
@@ -95,7 +95,15 @@ def _read_journal(path: Path, disk: Disk, saved: Checkpoint | None) -> list[Fram
     contents = []
     for name in NAMES:
         try:
-            contents.append(disk.read_file(path / name))
+            # After a clean end nothing of it counts, as its first page tells; the whole may be a quarter of a gigabyte.
+            if (
+                saved is not None
+                and saved.clean
+                and is_of_before(disk.open(path / name).read(PAGE, 0), saved.generation)
+            ):
+                contents.append(b"")
+            else:
+                contents.append(disk.read_file(path / name))
         except FileNotFoundError:
             contents.append(b"")
     if saved is None:
