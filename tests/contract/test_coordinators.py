@@ -637,7 +637,8 @@ def test_list_and_delete_groups(raw, name, topic):
         return {(g.group_id, g.group_state, g.protocol_type) for g in groups if g.group_id.startswith(name)}
 
     everything = {(name, "Empty", "consumer"), (name + "-simple", "Empty", "")}
-    types = {each.group_type.lower() for answer in raw.everywhere(16, 5) for each in answer.groups}
+    answers = raw.everywhere(16, 5)
+    types = {g.group_type.lower() for answer in answers for g in answer.groups if g.group_id.startswith(name)}
     assert types == {"classic"}
     assert listed() == everything
     assert listed(states_filter=["EMPTY"], types_filter=["Classic"]) == everything
