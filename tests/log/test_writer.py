@@ -30,6 +30,28 @@ def test_appends_that_are_queued_together_share_one_sync(tmp_path):
     run(with_partition(tmp_path, test, disk=disk))
 
 
+def test_clients_that_send_again_when_they_are_answered_share_their_syncs(tmp_path):
+    """The first goes alone; those that came meanwhile would go without it, and so on: twice as many syncs."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def client(partition, name, count):
+        for number in range(count):
+            await partition.append(batch(b"%d %d" % (name, number)))
+
+    async def test(partition):
+        before = journal_syncs(disk)
+        alone = asyncio.create_task(client(partition, 0, 20))
+        await asyncio.sleep(0)  # it has appended,
+        await asyncio.sleep(0)  # and its round has begun
+        await asyncio.gather(alone, *(client(partition, name, 20) for name in range(1, 5)))
+        assert journal_syncs(disk) - before <= 30
+        # Those that do not come again are waited for once.
+        await asyncio.gather(*(client(partition, name, 20 if name < 2 else 1) for name in range(5)))
+        assert partition.high_watermark == 5 * 20 + 2 * 20 + 3
+
+    run(with_partition(tmp_path, test, disk=disk))
+
+
 def test_one_sync_for_all_partitions(tmp_path):
     disk = SimulatedDisk(tmp_path)
 

@@ -339,6 +339,7 @@ class PartitionLog:
         prefix = PREFIX.pack(base_offset, header.size - BEFORE_LENGTH_COUNTS, self.leader_epoch)
         self._queue.append(Write(segment, position, [prefix, batch[PREFIX.size :]], header.size))
         self.changed = True
+        self.shared.writer.count_batch()
         self._schedule()
 
     def roll(self) -> Segment:

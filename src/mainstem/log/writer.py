@@ -11,6 +11,11 @@ A round, for everything that was queued when it began:
    frame holds may lie behind bytes that are in no journal, and part of the frame may reach the disk before its sync;
 5. everybody else answers.
 
+A round that follows another waits until as many batches are queued as were queued or in flight when that one ended:
+clients that had an answer are about to send their next request, and one sync for all of them costs little more than one
+for the first. Where they do not come, it goes without them after a millisecond. docs/decisions/log-speed.md has what it
+brings.
+
 A note is short, and often what makes room (records or a topic are deleted): those of a round that was taken back go
 once more, without batches.
 
@@ -39,6 +44,7 @@ from mainstem.log.threads import WriterThread
 
 log = get_logger()
 
+_LONGEST_GATHERING = 0.001  # seconds
 _LONGEST_JOURNAL = 4  # times the limit, while a checkpoint is slow: it bounds recovery too
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # opening fails for now; no sync gives these
@@ -148,6 +154,10 @@ class Writer:
         self._notes: list[Note] = []
         self._notes_alone = False
         self._busy = False
+        self._queued = 0  # batches, for the next round
+        self._in_round = 0  # batches, of the last round that began
+        self._awaited = 0  # batches that end the gathering
+        self._gathering: asyncio.TimerHandle | None = None
         self._checkpoint_wanted = False
         self._stopped: StorageError | None = None
         self._idle = asyncio.Event()
@@ -166,6 +176,12 @@ class Writer:
         """The partition has queued its first write since its last round."""
         self._dirty.append(sink)
         self._wake()
+
+    def count_batch(self) -> None:
+        """A partition has queued a batch."""
+        self._queued += 1
+        if self._gathering is not None and self._queued >= self._awaited:
+            self._stop_gathering()
 
     def note(self, entry: Entry, apply: Callable[[], None]) -> "asyncio.Future[None]":
         """Make a change durable in the journal, then apply it."""
@@ -205,6 +221,20 @@ class Writer:
             # Not at once: what else arrives in this turn of the loop shares the sync.
             self._loop.call_soon(self._start_round)
 
+    def _gather(self) -> None:
+        """Begin the next round once as many batches are there as were on their way, or time is up."""
+        self._awaited = self._in_round + self._queued
+        if self._queued >= self._awaited:
+            self._start_round()
+        else:
+            self._gathering = self._loop.call_later(_LONGEST_GATHERING, self._stop_gathering)
+
+    def _stop_gathering(self) -> None:
+        assert self._gathering is not None
+        self._gathering.cancel()
+        self._gathering = None
+        self._loop.call_soon(self._start_round)  # not at once: `_wake` says why
+
     def _start_round(self) -> None:
         if self._journal.size >= _LONGEST_JOURNAL * self._limit and self._checkpoints.running:
             self._busy = False  # the disk does not keep up: `checkpoint_done` goes on
@@ -213,6 +243,7 @@ class Writer:
         dirty: list[Sink] = []
         if not alone:
             dirty, self._dirty = self._dirty, dirty
+            self._in_round, self._queued = self._queued, 0
         batches = [sink.take_writes() for sink in dirty]
         full = self._journal.size + self.unjournaled_bytes >= self._limit
         # It covers all that was appended, so all of that is in its round.
@@ -290,7 +321,10 @@ class Writer:
                 self._checkpoints.start()
         wanted = self._checkpoint_wanted and not self._checkpoints.running
         if (self._dirty or self._notes or wanted) and self._stopped is None:
-            self._start_round()
+            if self._dirty and error is None:
+                self._gather()
+            else:
+                self._start_round()
         else:
             self._busy = False
             self._idle.set()
