@@ -1,0 +1,109 @@
+"""What is kept of a share partition: where it starts, and what has become of single records above that.
+
+A record that nothing is said of, is available and was never delivered. Who has acquired a record, and until when, is
+not kept: after a start it is available again.
+
+Updates are laid over what was there; `laid_over` is the only place that knows how.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+
+class RecordState(enum.IntEnum):
+    """What has become of a record; the numbers are stored. ACQUIRED never is."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+    """It is not to be delivered any more: rejected, delivered too often, aborted, or not in the log at all."""
+
+
+FINAL: Final = frozenset((RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))
+"""What a record never leaves again."""
+
+
+class StateBatch(msgspec.Struct, frozen=True):
+    """Neighbouring records of which the same is true."""
+
+    first: int
+    last: int  # inclusive
+    state: RecordState
+    delivery_count: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What an update says."""
+
+    start_offset: int
+    complete: int
+    """Records from `start_offset` on that are in a final state (KIP-1226)."""
+    batches: tuple[StateBatch, ...] = ()
+
+
+class ShareState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is kept of a share partition."""
+
+    start_offset: int
+    """-1: not known yet; it is found when the partition is first read."""
+    state_epoch: int = 0
+    """It grows whenever somebody sets the offset anew: what was delivered of before is then no longer of account."""
+    leader_epoch: int = 0
+    complete: int = 0
+    batches: tuple[StateBatch, ...] = ()
+
+    def updated(self, change: Change) -> "ShareState":
+        """The state with `change` laid over it."""
+        start = max(self.start_offset, change.start_offset)
+        return msgspec.structs.replace(
+            self,
+            start_offset=start,
+            complete=change.complete,
+            batches=laid_over(self.batches, change.batches, start),
+        )
+
+
+def laid_over(batches: Iterable[StateBatch], updates: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
+    """What is true of the records from `start` on: `updates` where they say something, else `batches`.
+
+    Both are ordered by offset and do not overlap in themselves; so is the result, in as few batches as can be.
+    """
+    found: list[StateBatch] = []
+    above = list(updates)
+    for batch in batches:
+        found += _without(batch, above)
+    found = sorted(found + above, key=lambda each: each.first)
+    merged: list[StateBatch] = []
+    for each in found:
+        if each.last < start:
+            continue
+        first = max(each.first, start)
+        before = merged[-1] if merged else None
+        if (
+            before is not None
+            and before.last + 1 == first
+            and (before.state, before.delivery_count) == (each.state, each.delivery_count)
+        ):
+            merged[-1] = StateBatch(before.first, each.last, each.state, each.delivery_count)
+        else:
+            merged.append(StateBatch(first, each.last, each.state, each.delivery_count))
+    return tuple(merged)
+
+
+def _without(batch: StateBatch, covered: Sequence[StateBatch]) -> list[StateBatch]:
+    """What of `batch` is left where these are taken away."""
+    left: list[StateBatch] = []
+    first = batch.first
+    for each in covered:
+        if each.last < first or each.first > batch.last:
+            continue
+        if each.first > first:
+            left.append(StateBatch(first, each.first - 1, batch.state, batch.delivery_count))
+        first = each.last + 1
+    if first <= batch.last:
+        left.append(StateBatch(first, batch.last, batch.state, batch.delivery_count))
+    return left

@@ -1,0 +1,41 @@
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.broker.groups.share.state import Change, RecordState, ShareState, StateBatch, laid_over
+
+KEPT = st.sampled_from((RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))
+
+
+@st.composite
+def ordered(draw):
+    found, offset = [], 0
+    for gap, size, state, count in draw(
+        st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), KEPT, st.integers(0, 3)), max_size=8)
+    ):
+        found.append(StateBatch(offset + gap, offset + gap + size - 1, state, count))
+        offset += gap + size
+    return found
+
+
+def single(batches):
+    return {n: (each.state, each.delivery_count) for each in batches for n in range(each.first, each.last + 1)}
+
+
+@given(ordered(), ordered(), st.integers(0, 30))
+def test_updates_are_laid_over_what_was_there(batches, updates, start):
+    found = laid_over(batches, updates, start)
+    expected = {n: what for n, what in (single(batches) | single(updates)).items() if n >= start}
+    assert single(found) == expected
+    for one, other in pairwise(found):
+        assert one.last < other.first
+        alike = (one.state, one.delivery_count) == (other.state, other.delivery_count)
+        assert not (alike and one.last + 1 == other.first)
+
+
+def test_a_change_moves_the_start_and_never_back():
+    state = ShareState(start_offset=5, batches=(StateBatch(7, 9, RecordState.ARCHIVED, 1),))
+    state = state.updated(Change(8, 2))
+    assert (state.start_offset, state.complete, state.batches) == (8, 2, (StateBatch(8, 9, RecordState.ARCHIVED, 1),))
+    assert state.updated(Change(-1, 0)).start_offset == 8
