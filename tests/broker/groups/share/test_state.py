@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.groups.share.state import Change, RecordState, ShareState, StateBatch, laid_over
+from mainstem.broker.groups.share.state import Change, RecordState, ShareState, StateBatch, laid_over, one_change
 
 KEPT = st.sampled_from((RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))
 
@@ -39,3 +39,11 @@ def test_a_change_moves_the_start_and_never_back():
     state = state.updated(Change(8, 2))
     assert (state.start_offset, state.complete, state.batches) == (8, 2, (StateBatch(8, 9, RecordState.ARCHIVED, 1),))
     assert state.updated(Change(-1, 0)).start_offset == 8
+
+
+@given(ordered(), st.lists(st.builds(Change, st.integers(0, 30), st.integers(0, 9), ordered().map(tuple)), min_size=1))
+def test_changes_are_one_change(batches, changes):
+    state = one_after_other = ShareState(start_offset=0, batches=tuple(batches))
+    for change in changes:
+        one_after_other = one_after_other.updated(change)
+    assert state.updated(one_change(changes)) == one_after_other

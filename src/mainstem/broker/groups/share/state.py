@@ -45,6 +45,15 @@ class Change(msgspec.Struct, frozen=True):
     batches: tuple[StateBatch, ...] = ()
 
 
+def one_change(changes: Sequence[Change]) -> Change:
+    """What these say one after the other (there is one at least)."""
+    start = max(change.start_offset for change in changes)
+    batches: tuple[StateBatch, ...] = ()
+    for change in changes:
+        batches = laid_over(batches, change.batches, start)
+    return Change(start, changes[-1].complete, batches)
+
+
 class ShareState(msgspec.Struct, frozen=True, kw_only=True):
     """All that is kept of a share partition."""
 
