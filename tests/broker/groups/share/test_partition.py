@@ -242,9 +242,13 @@ MEMBERS = st.sampled_from(("a", "b", "c"))
 class Machine(RuleBasedStateMachine):
     """Members come, acknowledge, are slow and go; now and then the program is killed."""
 
-    @initialize(sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6), st.booleans()), min_size=4, max_size=20))
-    def log(self, sizes):
+    @initialize(
+        deliveries=st.sampled_from((2, 3, 5)),
+        sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6), st.booleans()), min_size=4, max_size=20),
+    )
+    def log(self, deliveries, sizes):
         """Record batches with gaps between them, some of aborted transactions."""
+        self.limits = Limits(delivery_count=deliveries, record_locks=20, lock_s=30.0)
         self.log, offset = [], 0
         for gap, size, deliverable in sizes:
             self.log.append(Fetched(offset + gap, offset + gap + size - 1, deliverable or size > 3))
@@ -263,13 +267,14 @@ class Machine(RuleBasedStateMachine):
     @rule(member=MEMBERS, most=st.integers(1, 8), strict=st.booleans(), count=st.integers(1, 5))
     def acquire(self, member, most, strict, count):
         offset = self.partition.fetch_offset()
-        may = self.partition.may_acquire(LIMITS)
+        may = self.partition.may_acquire(self.limits)
         fetched = [batch for batch in self.log if batch.last >= max(offset, self.log_start)][:count]
         found, change = self.partition.acquire(
-            member, fetched, LIMITS, self.now, fetch_offset=offset, most=most, strict=strict
+            member, fetched, self.limits, self.now, fetch_offset=offset, most=most, strict=strict
         )
         given = [n for each in found for n in range(each.first, each.last + 1)]
         assert given == sorted(given)
+        assert self.partition.fetch_offset() > offset or not (may and fetched)  # a gap is not read again and again
         assert not given or may
         assert len(given) <= most or not strict
         for each in found:
@@ -278,8 +283,8 @@ class Machine(RuleBasedStateMachine):
                 assert self.real[n]  # neither a gap nor aborted
                 assert record.state is AVAILABLE, (n, record)
                 assert n not in self.accepted
-                self.model[n] = Record(ACQUIRED, record.count + 1, member, self.now + LIMITS.lock_s)
-                assert self.model[n].count == each.delivery_count <= LIMITS.delivery_count
+                self.model[n] = Record(ACQUIRED, record.count + 1, member, self.now + self.limits.lock_s)
+                assert self.model[n].count == each.delivery_count <= self.limits.delivery_count
         if given and not strict:  # whole batches: nothing that was to be had before the last one is left out
             assert all(self.model[n].state is not AVAILABLE for n in range(offset, given[-1]) if self.real.get(n))
         for n in range(offset, self.partition.end_offset):  # what is not in the log, or aborted, may be done now
@@ -288,12 +293,14 @@ class Machine(RuleBasedStateMachine):
                 self.model[n].state = ARCHIVED
         self.kept(change)
 
-    @rule(member=MEMBERS, data=st.data())
-    def acknowledge(self, member, data):
-        mine = [n for n, record in self.model.items() if record.state is ACQUIRED and record.member == member]
-        if not mine:
+    @rule(data=st.data(), honest=st.booleans(), other=MEMBERS)
+    def acknowledge(self, data, honest, other):
+        acquired = [n for n, record in self.model.items() if record.state is ACQUIRED]
+        if not acquired:
             return
-        first = data.draw(st.sampled_from(mine))
+        first = data.draw(st.sampled_from(acquired))
+        member = self.model[first].member if honest else other
+        mine = [n for n in acquired if self.model[n].member == member]
         last = data.draw(st.integers(first, min(first + 6, self.partition.end_offset - 1)))
         kinds = data.draw(
             st.lists(st.sampled_from(AckType), min_size=1, max_size=1)
@@ -302,7 +309,7 @@ class Machine(RuleBasedStateMachine):
         said = [Acknowledged(first, last, kinds)]
         allowed = all(n in mine or n < self.partition.start_offset for n in range(first, last + 1))
         try:
-            self.kept(self.partition.acknowledge(member, said, LIMITS, self.now))
+            self.kept(self.partition.acknowledge(member, said, self.limits, self.now))
         except RequestError:
             assert not allowed
             return
@@ -322,11 +329,11 @@ class Machine(RuleBasedStateMachine):
             case AckType.RELEASE:
                 self.give_back(n)
             case AckType.RENEW:
-                record.deadline = self.now + LIMITS.lock_s
+                record.deadline = self.now + self.limits.lock_s
 
     def give_back(self, n):
         count = self.model[n].count
-        self.model[n] = Record(AVAILABLE if count < LIMITS.delivery_count else ARCHIVED, count)
+        self.model[n] = Record(AVAILABLE if count < self.limits.delivery_count else ARCHIVED, count)
 
     @rule(member=MEMBERS)
     def leave(self, member):
@@ -338,10 +345,17 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((1.0, 10.0, 31.0)))
     def wait(self, seconds):
         self.now += seconds
-        self.kept(self.partition.expire(LIMITS, self.now))
+        self.kept(self.partition.expire(self.limits, self.now))
         for n, record in self.model.items():
             if record.deadline <= self.now:
                 self.give_back(n)
+
+    @rule(member=MEMBERS, times=st.integers(1, 5))
+    def nobody_gets_it_done(self, member, times):
+        """The same records are delivered again and again, until they are given up."""
+        for _ in range(times):
+            self.acquire(member, 8, strict=False, count=2)
+            self.wait(31.0)
 
     @rule(more=st.integers(1, 5))
     def records_are_deleted(self, more):

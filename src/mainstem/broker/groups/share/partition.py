@@ -392,11 +392,7 @@ class SharePartition:
         """What is to be kept of `changed` once the start offset has followed."""
         self._settle()
         start = self.start_offset
-        batches = (
-            StateBatch(max(each.first, start), each.last, each.state, each.delivery_count)
-            for each in sorted(changed, key=lambda each: each.first)
-            if each.last >= start
-        )
+        batches = sorted((each for each in changed if each.first >= start), key=lambda each: each.first)
         return Change(start, self.complete, tuple(batches))
 
     def _settle(self) -> None:
