@@ -1,0 +1,346 @@
+"""One share group: who is in it and who reads which partitions. A state machine without I/O; the clock is passed in.
+
+It is as a group of the consumer protocol (`consumer.group`), but a partition may have many members: nobody has to give
+up anything before another gets it, and so a member takes its part of the target assignment at its next heartbeat.
+
+The state is exactly what is stored: every change is a record (`records`), put by `_put`, and a start puts the same
+records again. A call that raises leaves nothing behind; so does one whose records cannot be stored, by
+`Change.take_back`. Deadlines are not stored; members get a whole session after a start.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, Generic, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from mainstem.broker.groups.errors import FencedMemberEpoch, GroupFull, GroupNotEmpty, UnknownMember
+from mainstem.broker.groups.modern.assignors import Subscriber
+from mainstem.broker.groups.modern.deadlines import Deadlines
+from mainstem.broker.groups.modern.partitions import Assignment
+from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
+from mainstem.broker.groups.share.assignor import assign_simple
+from mainstem.broker.groups.share.records import (
+    CurrentKey,
+    CurrentValue,
+    Key,
+    MemberKey,
+    MemberValue,
+    ShareGroupKey,
+    ShareGroupValue,
+    StatePartitionsKey,
+    StatePartitionsValue,
+    TargetKey,
+    TargetMemberKey,
+    TargetMemberValue,
+    TargetValue,
+    Value,
+)
+from mainstem.core import Clock
+
+T = TypeVar("T")
+Entry: TypeAlias = tuple[Key, Value | None]
+
+JOIN: Final = 0
+LEAVE: Final = -1
+
+
+class ShareGroupConfig(msgspec.Struct, frozen=True):
+    """A group's settings, as they are at the call."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 200
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A heartbeat. What has not changed since the last one may be left out: None."""
+
+    member_id: str
+    epoch: int
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] | None = None
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True):
+    """What a member is told."""
+
+    member_id: str
+    epoch: int
+    assignment: Assignment | None = None
+    """All that it reads now; None: as it was told before."""
+
+
+class Change(msgspec.Struct, Generic[T]):
+    """What a call has changed, for the caller to store, and the answer for when that is durable."""
+
+    entries: list[Entry]
+    answer: T
+    take_back: Callable[[], None]
+    """The records cannot be stored: the group is as it was."""
+
+
+_NEW: Final = ShareGroupValue(0)
+_NOTHING: Final = CurrentValue(0, 0, {})
+
+
+class ShareGroup:
+    """A group and its members."""
+
+    kind = "share"
+
+    def __init__(self, group_id: str, clock: Clock, topics: TopicsView, config: Callable[[], ShareGroupConfig]) -> None:
+        """A group without members. `config` gives its settings, as they are at that moment."""
+        self.group_id = group_id
+        self.topics = topics
+        self._clock = clock
+        self._config = config
+        self._values: dict[Key, Value] = {}
+        self._members: dict[str, MemberValue] = {}
+        self._topics_seen = -1
+        self._deadlines: Deadlines[str] = Deadlines()
+        self._open: list[tuple[Key, Value | None]] | None = None
+
+    # --- as clients see it --------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """It grows with every change of members, subscriptions and topics."""
+        return self._group().epoch
+
+    @property
+    def target_epoch(self) -> int:
+        """The group's epoch when the target assignment was made."""
+        value = self._values.get(TargetKey(self.group_id))
+        return value.epoch if isinstance(value, TargetValue) else 0
+
+    @property
+    def members(self) -> dict[str, MemberValue]:
+        """By member id; not to be changed."""
+        return self._members
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it has no members."""
+        return not self._members
+
+    @property
+    def state_name(self) -> str:
+        """As clients are shown it."""
+        return "Stable" if self._members else "Empty"
+
+    @property
+    def subscribed_topics(self) -> frozenset[str]:
+        """Topics that a member is subscribed to; they need not be there."""
+        return frozenset(name for member in self._members.values() for name in member.topics)
+
+    def current(self, member_id: str) -> CurrentValue:
+        """The member's epochs and what it reads."""
+        value = self._values.get(CurrentKey(self.group_id, member_id))
+        return value if isinstance(value, CurrentValue) else _NOTHING
+
+    # --- ShareGroupHeartbeat ------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: Heartbeat) -> Change[HeartbeatAnswer]:
+        """A member joins, or lives; what it is told is durable when the change is.
+
+        Raises:
+            UnknownMember, FencedMemberEpoch, GroupFull: it is refused.
+        """
+        with self._changing() as entries:
+            member_id = request.member_id
+            before = self._find(request)
+            wanted = MemberValue(
+                rack_id=before.rack_id if request.rack_id is None else request.rack_id,
+                client_id=request.client_id,
+                client_host=request.client_host,
+                topics=before.topics if request.topics is None else tuple(sorted(set(request.topics))),
+            )
+            is_new = member_id not in self._members
+            if is_new or wanted != before:
+                self._put(MemberKey(self.group_id, member_id), wanted)
+            self._follow_topics(changed=is_new or wanted.topics != before.topics)
+            self._assign()
+            current = self.current(member_id)
+            after = current
+            if current.epoch != self.target_epoch:
+                after = CurrentValue(self.target_epoch, current.epoch, self._target(member_id))
+                self._put(CurrentKey(self.group_id, member_id), after)
+            told = request.epoch == JOIN or request.topics is not None or after.assigned != current.assigned
+            self._deadlines.set(member_id, self._clock.monotonic() + self._config().session_timeout_ms / 1000)
+            return self._change(entries, HeartbeatAnswer(member_id, after.epoch, after.assigned if told else None))
+
+    def _find(self, request: Heartbeat) -> MemberValue:
+        """The member as it is, or a new one."""
+        present = self._members.get(request.member_id)
+        if request.epoch == JOIN:
+            limit = self._config().max_size
+            if present is None and len(self._members) >= limit:
+                raise GroupFull(self.group_id, f"it has {limit} members, which is its limit")
+            return MemberValue() if present is None else present
+        if present is None:
+            raise UnknownMember(self.group_id, f"no member {request.member_id!r}")
+        current = self.current(request.member_id)
+        # The answer that raised its epoch may be lost.
+        if request.epoch not in (current.epoch, current.previous_epoch):
+            raise FencedMemberEpoch(
+                self.group_id,
+                f"member {request.member_id} is in epoch {current.epoch}, found {request.epoch}: it is to join anew",
+            )
+        return present
+
+    def remove(self, member_ids: Iterable[str]) -> Change[None]:
+        """Members are gone: they left, or were not heard of in time.
+
+        Raises:
+            UnknownMember: one of them is not there.
+        """
+        with self._changing() as entries:
+            for member_id in member_ids:
+                if member_id not in self._members:
+                    raise UnknownMember(self.group_id, f"no member {member_id!r}")
+                self._put(CurrentKey(self.group_id, member_id), None)
+                self._put(TargetMemberKey(self.group_id, member_id), None)
+                self._put(MemberKey(self.group_id, member_id), None)
+            self._follow_topics(changed=True)
+            return self._change(entries, None)
+
+    def _follow_topics(self, *, changed: bool) -> None:
+        """Raise the group's epoch if anything that the target assignment is made of has changed."""
+        if not changed and self._topics_seen == self.topics.version:
+            return
+        self._topics_seen = self.topics.version
+        found = topics_hash(self.subscribed_topics, self.topics)
+        if changed or found != self._group().topics_hash:
+            self._put(ShareGroupKey(self.group_id), ShareGroupValue(self.epoch + 1, found))
+
+    def _assign(self) -> None:
+        """Make the target assignment anew, unless it is of this epoch."""
+        if self.target_epoch >= self.epoch:
+            return
+        there = {topic.topic_id: topic for name in self.subscribed_topics if (topic := self.topics.get(name))}
+        ids: dict[str, UUID] = {topic.name: topic_id for topic_id, topic in there.items()}
+        subscribers = {
+            member_id: Subscriber(
+                frozenset(ids[name] for name in member.topics if name in ids), target=self._target(member_id)
+            )
+            for member_id, member in self._members.items()
+        }
+        made = assign_simple(subscribers, {topic_id: len(topic.logs) for topic_id, topic in there.items()})
+        for member_id, target in made.items():
+            key = TargetMemberKey(self.group_id, member_id)
+            if key not in self._values or self._target(member_id) != target:
+                self._put(key, TargetMemberValue(target))
+        self._put(TargetKey(self.group_id), TargetValue(self.epoch, self._clock.now_ms()))
+
+    def _target(self, member_id: str) -> Assignment:
+        value = self._values.get(TargetMemberKey(self.group_id, member_id))
+        return value.partitions if isinstance(value, TargetMemberValue) else {}
+
+    def _group(self) -> ShareGroupValue:
+        value = self._values.get(ShareGroupKey(self.group_id))
+        return value if isinstance(value, ShareGroupValue) else _NEW
+
+    # --- the clock ----------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `overdue` has something to tell; monotonic seconds."""
+        return self._deadlines.next()
+
+    def overdue(self) -> list[str]:
+        """Members that were not heard of in time: they are to be removed. Each is told once."""
+        found = []
+        while (member_id := self._deadlines.take_due(self._clock.monotonic())) is not None:
+            if member_id in self._members:
+                found.append(member_id)
+        return found
+
+    def start_sessions(self, *, only_missing: bool = False) -> None:
+        """After a start: everybody has a session's time to be heard of."""
+        for member_id in self._members:
+            if not (only_missing and member_id in self._deadlines):
+                self._deadlines.set(member_id, self._clock.monotonic() + self._config().session_timeout_ms / 1000)
+
+    # --- partitions with state ----------------------------------------------------------------------------------------
+
+    @property
+    def state_partitions(self) -> StatePartitionsValue:
+        """For which partitions there is state."""
+        value = self._values.get(StatePartitionsKey(self.group_id))
+        return value if isinstance(value, StatePartitionsValue) else StatePartitionsValue()
+
+    def set_state_partitions(self, value: StatePartitionsValue) -> Change[None]:
+        """For which partitions there is state from now on."""
+        with self._changing() as entries:
+            self._put(StatePartitionsKey(self.group_id), None if value == StatePartitionsValue() else value)
+            return self._change(entries, None)
+
+    def delete(self) -> None:
+        """The group is gone.
+
+        Raises:
+            GroupNotEmpty: it has members.
+        """
+        if self._members:
+            raise GroupNotEmpty(self.group_id, f"it is {self.state_name} with {len(self._members)} members")
+
+    # --- as it is stored ----------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """The whole state; what others are about comes first."""
+        return sorted(self._values.items(), key=lambda entry: _ORDER.index(type(entry[0])))
+
+    def keys(self) -> list[Key]:
+        """Of every record of the group; what others are about comes last, so that they are never without it."""
+        return [key for key, _ in reversed(self.entries())]
+
+    def put(self, key: Key, value: Value | None) -> None:
+        """Take over one record, as a start reads it."""
+        if value is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = value
+        if isinstance(key, MemberKey):
+            if isinstance(value, MemberValue):
+                self._members[key.member_id] = value
+            else:
+                self._members.pop(key.member_id, None)
+                self._deadlines.discard(key.member_id)
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[Entry]]:
+        assert self._open is None, f"group {self.group_id}: one change at a time"
+        done = self._open = []
+        try:
+            yield []
+        except BaseException:
+            self._undo(done)
+            raise
+        finally:
+            self._open = None
+
+    def _change(self, entries: list[Entry], answer: T) -> Change[T]:
+        done = self._open or []
+        entries[:] = [(key, self._values.get(key)) for key in dict.fromkeys(key for key, _ in done)]
+        return Change(entries, answer, lambda: self._undo(done))
+
+    def _undo(self, done: list[tuple[Key, Value | None]]) -> None:
+        for key, before in reversed(done):
+            self.put(key, before)
+        self._topics_seen = -1
+        self.start_sessions(only_missing=True)
+
+    def _put(self, key: Key, value: Value | None) -> None:
+        """Change the state by one record, and remember to store it."""
+        assert self._open is not None
+        before = self._values.get(key)
+        if before is None and value is None:
+            return
+        self._open.append((key, before))
+        self.put(key, value)
+
+
+_ORDER: Final = (ShareGroupKey, MemberKey, TargetKey, TargetMemberKey, CurrentKey, StatePartitionsKey)
