@@ -157,6 +157,25 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         group_consumer_max_size: members of one group of the consumer protocol.
         group_consumer_migration_policy: which way groups with members may change their protocol: bidirectional, upgrade
             (from classic to consumer), downgrade, disabled.
+        group_share_session_timeout_ms: a member of a share group that sends no heartbeat for so long is removed.
+        group_share_min_session_timeout_ms: the shortest that can be set for a group.
+        group_share_max_session_timeout_ms: the longest.
+        group_share_heartbeat_interval_ms: how often such a member sends one: it is told with each answer.
+        group_share_min_heartbeat_interval_ms: the shortest that can be set for a group.
+        group_share_max_heartbeat_interval_ms: the longest.
+        group_share_assignment_interval_ms: at least so long between two assignments of one share group; Kafka's is 1 s.
+        group_share_min_assignment_interval_ms: the shortest that can be set for a group.
+        group_share_max_assignment_interval_ms: the longest.
+        group_share_record_lock_duration_ms: how long a member of a share group has for a record that it was given.
+        group_share_min_record_lock_duration_ms: the shortest that can be set for a group.
+        group_share_max_record_lock_duration_ms: the longest.
+        group_share_delivery_count_limit: how often a record is given to members before it is given up.
+        group_share_min_delivery_count_limit: the least that can be set for a group.
+        group_share_max_delivery_count_limit: the most.
+        group_share_partition_max_record_locks: how many records of one partition a share group may have in work.
+        group_share_min_partition_max_record_locks: the least that can be set for a group.
+        group_share_max_partition_max_record_locks: the most.
+        group_share_max_size: members of one share group.
         transaction_state_log_num_partitions: of `__transaction_state`.
         transaction_max_timeout_ms: the longest `transaction.timeout.ms` that a producer may ask for.
         transactional_id_expiration_ms: a transactional id without a transaction is forgotten after this long.
@@ -215,6 +234,27 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     group_consumer_max_assignment_interval_ms: Amount = 15_000
     group_consumer_max_size: Count = 2_147_483_647
     group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = "bidirectional"
+
+    # share groups
+    group_share_session_timeout_ms: Count = 45_000
+    group_share_min_session_timeout_ms: Count = 45_000
+    group_share_max_session_timeout_ms: Count = 60_000
+    group_share_heartbeat_interval_ms: Count = 5_000
+    group_share_min_heartbeat_interval_ms: Count = 5_000
+    group_share_max_heartbeat_interval_ms: Count = 15_000
+    group_share_assignment_interval_ms: Amount = 0
+    group_share_min_assignment_interval_ms: Amount = 0
+    group_share_max_assignment_interval_ms: Amount = 15_000
+    group_share_record_lock_duration_ms: Count = 30_000
+    group_share_min_record_lock_duration_ms: Count = 15_000
+    group_share_max_record_lock_duration_ms: Count = 60_000
+    group_share_delivery_count_limit: Count = 5
+    group_share_min_delivery_count_limit: Count = 2
+    group_share_max_delivery_count_limit: Count = 10
+    group_share_partition_max_record_locks: Count = 2_000
+    group_share_min_partition_max_record_locks: Count = 100
+    group_share_max_partition_max_record_locks: Count = 4_000
+    group_share_max_size: Count = 200
 
     # transactions
     transaction_state_log_num_partitions: Count = 4

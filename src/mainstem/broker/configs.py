@@ -137,12 +137,14 @@ def _lay_between(entry: dict[str, Any], synonyms: list[dict[str, Any]]) -> None:
 
 
 def describe_group_configs(defaults: Mapping[str, str], overrides: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Every setting of a group; the defaults are the broker's settings of those names below `group.`."""
+    """Every setting of a group; most have the broker's settings of those names below `group.` for defaults."""
     entries = []
     for name, default in sorted(defaults.items()):
         value = overrides.get(name)
         above = f"group.{name}"
-        source = FROM_DEFAULT if default == _broker_defaults()[above] else FROM_BROKER
+        if above not in _broker_defaults():
+            above = name
+        source = FROM_DEFAULT if default == _broker_defaults().get(above, default) else FROM_BROKER
         synonyms = [{"name": above, "value": default, "source": source}]
         if value is not None:
             source = FROM_GROUP
@@ -155,7 +157,7 @@ def describe_group_configs(defaults: Mapping[str, str], overrides: Mapping[str, 
                 "config_source": source,
                 "is_sensitive": False,
                 "synonyms": synonyms,
-                "config_type": INT,
+                "config_type": _type_of(name, default) if above == name else INT,
             }
         )
     return entries

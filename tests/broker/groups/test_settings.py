@@ -3,10 +3,11 @@ import asyncio
 import msgspec
 import pytest
 
-from mainstem.broker.groups.settings import SETTINGS
+from mainstem.broker.groups.config import ConsumerGroupConfig, ShareGroupConfig
+from mainstem.broker.groups.settings import SETTINGS, Number, read_offset_reset
 from mainstem.core import ManualClock
 from mainstem.wire.errors import Code, RequestError
-from tests.support.broker import CONFIG, crashed, start, stop
+from tests.support.broker import CONFIG, crashed, running, start, stop
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
@@ -76,5 +77,77 @@ def test_what_a_group_may_not_have(tmp_path):
 
 def test_every_setting_has_its_default_and_bounds_in_the_broker():
     for name, setting in SETTINGS.items():
-        assert f"group.{name}" == setting.default.replace("_", ".")
-        assert all(hasattr(CONFIG, each) for each in (setting.default, setting.least, setting.most))
+        if isinstance(setting, Number):
+            assert f"group.{name}" == setting.above.replace("_", ".")
+            assert all(hasattr(CONFIG, each) for each in (setting.above, setting.least, setting.most))
+
+
+def test_groups_without_settings_have_the_defaults(tmp_path):
+    async def story():
+        async with running(tmp_path, ManualClock()) as broker:
+            assert broker.groups.settings.share("g") == ShareGroupConfig()
+            assert broker.groups.settings.consumer("g") == ConsumerGroupConfig()
+
+    told(story)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("latest", "latest"),
+        ("earliest", "earliest"),
+        ("by_duration:PT0S", 0),
+        ("by_duration:PT1H", 3_600_000),
+        ("by_duration:pt1.5s", 1_500),
+        ("by_duration:P1DT2H3M4S", 93_784_000),
+        ("by_duration:P1D", 86_400_000),
+    ],
+)
+def test_where_a_share_group_begins(text, value):
+    assert read_offset_reset(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "LATEST", "none", "by_duration:", "by_duration:x", "by_duration:P", "by_duration:PT", "by_duration:P1DT"),
+        *("by_duration:-PT1H", "by_duration:PT-1H", "by_duration:P1M", "BY_DURATION:PT1H", "xby_duration:PT1H"),
+    ],
+)
+def test_where_no_share_group_begins(text):
+    """As Apache Kafka 4.3.0 has it, but that a duration may not have negative parts."""
+    with pytest.raises(ValueError):
+        read_offset_reset(text)
+
+
+def test_settings_of_a_share_group(tmp_path):
+    async def story():
+        async with running(tmp_path, ManualClock()) as broker:
+            settings = broker.groups.settings
+            values = {
+                "share.auto.offset.reset": "by_duration:PT1M",
+                "share.isolation.level": "read_committed",
+                "share.renew.acknowledge.enable": "FALSE",
+                "share.record.lock.duration.ms": "15000",
+                "share.delivery.count.limit": "10",
+                "share.partition.max.record.locks": "100",
+            }
+            await settings.change("g", lambda _: values)
+            found = settings.share("g")
+            assert (found.auto_offset_reset, found.isolation_level) == (60_000, "read_committed")
+            assert (found.renew_acknowledge_enable, found.record_lock_duration_ms) == (False, 15_000)
+            assert (found.delivery_count_limit, found.partition_max_record_locks) == (10, 100)
+            assert settings.consumer("g") == ConsumerGroupConfig()
+            for name, text in (
+                ("share.auto.offset.reset", "none"),
+                ("share.isolation.level", "READ_COMMITTED"),
+                ("share.renew.acknowledge.enable", "x"),
+                ("share.delivery.count.limit", "11"),
+                ("share.record.lock.duration.ms", "60001"),
+                ("share.session.timeout.ms", "44999"),
+            ):
+                with pytest.raises(RequestError) as refused:
+                    settings.check({name: text})
+                assert refused.value.code is Code.invalid_config
+
+    told(story)

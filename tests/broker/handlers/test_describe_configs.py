@@ -54,7 +54,7 @@ def test_the_brokers_settings_are_read_only_but_for_those_that_can_be_changed(ra
 
 
 def test_other_resources(raw):
-    assert {each.name.partition(".")[0] for each in describe(raw, GROUP, "g").configs} == {"consumer"}
+    assert {each.name.partition(".")[0] for each in describe(raw, GROUP, "g").configs} == {"consumer", "share"}
     assert describe(raw, METRICS, "m").configs == ()
     assert describe(raw, LOGGER, "1").error_code is Code.invalid_request
     assert describe(raw, BROKER, "77").error_code is Code.invalid_request
@@ -70,3 +70,16 @@ def test_what_is_asked_for_many_times_is_told_once(raw, topic):
     asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}
     (found,) = raw.call(32, 4, resources=[asked] * 3).results
     assert [each.name for each in found.configs] == ["retention.ms"]
+
+
+def test_settings_of_groups_have_those_of_the_broker_above_them(raw):
+    """Some have none, and are above themselves, as in Apache Kafka."""
+    found = {each.name: each for each in describe(raw, GROUP, "g", include_synonyms=True).configs}
+    above = {
+        name: (each.value, each.config_type, [synonym.name for synonym in each.synonyms])
+        for name, each in found.items()
+    }
+    assert above["share.record.lock.duration.ms"] == ("30000", 3, ["group.share.record.lock.duration.ms"])
+    assert above["share.auto.offset.reset"] == ("latest", 2, ["share.auto.offset.reset"])
+    assert above["share.renew.acknowledge.enable"] == ("true", 1, ["share.renew.acknowledge.enable"])
+    assert {each.config_source for each in found.values()} == {5}

@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 
+from mainstem.broker.groups.settings import SETTINGS
 from mainstem.wire.errors import Code
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -72,10 +73,7 @@ def test_settings_of_a_group(raw, name):
     """A group need not be there: its settings wait for it."""
     session = "consumer.session.timeout.ms"
     code, before = group_settings(raw, name)
-    assert (code, sorted(before)) == (
-        Code.none,
-        ["consumer.assignment.interval.ms", "consumer.heartbeat.interval.ms", session],
-    )
+    assert (code, sorted(before)) == (Code.none, sorted(SETTINGS))
     assert (before[session].value, before[session].config_source) == ("45000", 5)
     assert alter(raw, name, (session, SET, "50000"), kind=32).error_code is Code.none
     found = group_settings(raw, name)[1][session]

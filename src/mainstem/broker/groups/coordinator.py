@@ -1,8 +1,8 @@
 """The group coordinator: keeps groups and offsets in `__consumer_offsets`, and gives members their answers.
 
-The rules are in `classic`, `consumer` and `offsets`, which do no I/O. This service stores what they return before it
-answers, hands them the clock's deadlines, and rebuilds them by reading `__consumer_offsets` from the start. What groups
-of the consumer protocol are asked goes through `consumer.service`.
+The rules are in `classic`, `consumer`, `share` and `offsets`, which do no I/O. This service stores what they return
+before it answers, hands them the clock's deadlines, and rebuilds them by reading `__consumer_offsets` from the start.
+What groups of the consumer protocol are asked goes through `consumer.service`, share groups have `share.service`.
 
 A commit inside a transaction is a transactional batch of the producer in `__consumer_offsets`. The marker that ends
 the transaction there makes it visible or drops it, like any record.
@@ -35,6 +35,9 @@ from mainstem.broker.groups.records import (
     encode_value,
 )
 from mainstem.broker.groups.settings import GroupSettings
+from mainstem.broker.groups.share import records as share
+from mainstem.broker.groups.share.group import ShareGroup
+from mainstem.broker.groups.share.service import ShareGroups
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.core import CorruptData, MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
@@ -91,6 +94,7 @@ class GroupCoordinator:
         self._clock = broker.clock
         self.settings = GroupSettings(broker.topics.facts, config)
         self.consumer = ConsumerGroups(self, broker)
+        self.share = ShareGroups(self, broker)
         self._loop = asyncio.get_running_loop()
         self._logs = list(logs)
         self._deadlines: list[tuple[float, str]] = []
@@ -305,6 +309,8 @@ class GroupCoordinator:
                 self._take(group, group.expire())
             elif isinstance(group, ConsumerGroup):
                 self.consumer.expire(group)
+            elif isinstance(group, ShareGroup):
+                self.share.expire(group)
         except MainstemError as error:  # this group's record is not taken; the others' are
             log.warning("group_not_stored", group=group.group_id, reason=str(error))
             if isinstance(group, ClassicGroup):
@@ -337,7 +343,7 @@ class GroupCoordinator:
     async def _expire_offsets_of(self, group: Group) -> None:
         group_id = group.group_id
         expired = [partition for partition, _ in self._expired(group)]
-        if group.is_empty and len(expired) == len(self.offsets.of_group(group_id)):
+        if group.is_empty and group.expires and len(expired) == len(self.offsets.of_group(group_id)):
             if not self.offsets.is_open(group_id) and not group.is_expected:
                 await self._remove(group, expired)
         elif expired:
@@ -593,19 +599,27 @@ class GroupCoordinator:
             for producer_id, entries in pending.items():
                 self._restore_pending(number, producer_id, entries, latest)
         members: list[tuple[consumer.Key, consumer.Value]] = []
+        shared: list[tuple[share.Key, share.Value]] = []
         for key, stored in latest.items():
             try:
-                self._restore(key, stored, members)
+                self._restore(key, stored, members, shared)
             except CorruptData as error:
                 _leave_out(stored, error)
         self.consumer.restore(members)
+        self.share.restore(shared)
         for group_id in self.offsets.groups():
             self._group(group_id)
         for group in self.groups.values():
             self.schedule(group)
         log.info("groups_recovered", groups=len(self.groups))
 
-    def _restore(self, data: bytes, stored: _Stored, members: list[tuple[consumer.Key, consumer.Value]]) -> None:
+    def _restore(
+        self,
+        data: bytes,
+        stored: _Stored,
+        members: list[tuple[consumer.Key, consumer.Value]],
+        shared: list[tuple[share.Key, share.Value]],
+    ) -> None:
         value, at, _ = stored
         if value is None:
             return
@@ -616,6 +630,8 @@ class GroupCoordinator:
             )
         elif isinstance(key, OffsetKey):
             self.offsets.put(key.group, TopicPartition(key.topic, key.partition), decode_offset(value), at)
+        elif isinstance(key, share.Key):
+            shared.append((key, share.decode_value(key, value)))
         elif key is not None:
             members.append((key, consumer.decode_value(key, value)))
 

@@ -32,6 +32,9 @@ class Group(ABC):
     kind: ClassVar[str]
     """As ListGroups names it."""
 
+    expires: ClassVar[bool] = True
+    """Whether it is forgotten when it has neither members nor offsets; if not, somebody has to delete it."""
+
     group_id: str
     protocol_type: str | None
     """None: nobody has ever joined; somebody only commits offsets."""

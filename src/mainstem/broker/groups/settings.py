@@ -6,36 +6,121 @@ has counts as the nearest one within them.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.facts import Facts
-from mainstem.broker.groups.config import ConsumerGroupConfig
+from mainstem.broker.groups.config import ConsumerGroupConfig, OffsetReset, ShareGroupConfig
 from mainstem.wire.errors import Code, RequestError
 
+Kind: TypeAlias = Literal["consumer", "share"]
 
-class GroupSetting(msgspec.Struct, frozen=True):
-    """One setting of groups: whole milliseconds, within bounds that the broker has."""
 
+class Number(msgspec.Struct, frozen=True):
+    """A setting that is a whole number, within bounds that the broker has."""
+
+    kind: Kind
+    """The groups that it is of; for others it can be set too, and does nothing."""
     field: str
-    """Of `ConsumerGroupConfig`."""
-    default: str
+    """Of the groups' config."""
+    above: str
     """The broker's setting that counts where nothing is set for the group."""
     least: str
     most: str
     """The broker's settings that bound it."""
 
 
-def _setting(name: str) -> GroupSetting:
-    return GroupSetting(name, f"group_consumer_{name}", f"group_consumer_min_{name}", f"group_consumer_max_{name}")
+class Choice(msgspec.Struct, frozen=True):
+    """A setting that is one of a few texts, and has no setting of the broker above it."""
 
+    kind: Kind
+    field: str
+    default: str
+    expected: str
+    """What `read` takes, in words."""
+    read: Callable[[str], Any]
+    """Its value for the groups' config; raises ValueError for what it is not."""
+
+
+GroupSetting: TypeAlias = Number | Choice
+
+
+def _number(kind: Kind, name: str) -> Number:
+    return Number(kind, name, f"group_{kind}_{name}", f"group_{kind}_min_{name}", f"group_{kind}_max_{name}")
+
+
+_DURATION: Final = re.compile(
+    r"\+?P(?=[T\d+])(?:\+?(?P<days>\d+)D)?"
+    r"(?:T(?=[\d+])(?:\+?(?P<hours>\d+)H)?(?:\+?(?P<minutes>\d+)M)?(?:\+?(?P<seconds>\d+(?:[.,]\d{0,9})?)S)?)?",
+    re.IGNORECASE,
+)
+
+
+def read_offset_reset(text: str) -> OffsetReset:
+    """`latest`, `earliest`, or the milliseconds of `by_duration:` and a duration of ISO 8601 in days and shorter units.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if text == "latest":
+        return "latest"
+    if text == "earliest":
+        return "earliest"
+    before, _, duration = text.partition("by_duration:")
+    found = None if before else _DURATION.fullmatch(duration)
+    if found is None:
+        raise ValueError(text)
+    days, hours, minutes = (int(found[name] or 0) for name in ("days", "hours", "minutes"))
+    seconds = float((found["seconds"] or "0").replace(",", "."))
+    return ((days * 24 + hours) * 60 + minutes) * 60_000 + int(seconds * 1000)
+
+
+def _one_of(*texts: str) -> Callable[[str], str]:
+    return lambda text: texts[texts.index(text)]
+
+
+_CHOICES: Final = {
+    "share.auto.offset.reset": Choice(
+        "share",
+        "auto_offset_reset",
+        "latest",
+        "latest, earliest or by_duration: and a duration as PT1H30M",
+        read_offset_reset,
+    ),
+    "share.isolation.level": Choice(
+        "share",
+        "isolation_level",
+        "read_uncommitted",
+        "read_uncommitted or read_committed",
+        _one_of("read_uncommitted", "read_committed"),
+    ),
+    "share.renew.acknowledge.enable": Choice(
+        "share",
+        "renew_acknowledge_enable",
+        "true",
+        "true or false",
+        lambda text: bool(("false", "true").index(text.lower())),
+    ),
+}
+_NUMBERS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "consumer": ("assignment_interval_ms", "heartbeat_interval_ms", "session_timeout_ms"),
+    "share": (
+        "assignment_interval_ms",
+        "delivery_count_limit",
+        "heartbeat_interval_ms",
+        "partition_max_record_locks",
+        "record_lock_duration_ms",
+        "session_timeout_ms",
+    ),
+}
 
 SETTINGS: Final[Mapping[str, GroupSetting]] = {
-    f"consumer.{name.replace('_', '.')}": _setting(name)
-    for name in ("assignment_interval_ms", "heartbeat_interval_ms", "session_timeout_ms")
+    **{f"{kind}.{name.replace('_', '.')}": _number(kind, name) for kind, names in _NUMBERS.items() for name in names},
+    **_CHOICES,
 }
 """By Kafka's names."""
 
@@ -48,8 +133,8 @@ class GroupSettings:
         self._config = config
         self._changing = asyncio.Lock()
         self._set: dict[str, dict[str, str]] = {group_id: dict(fact) for group_id, fact in facts.below("group:")}
-        self._made: dict[str, ConsumerGroupConfig] = {}
-        self._defaults = self._make({})
+        self._consumer: dict[str, ConsumerGroupConfig] = {}
+        self._share: dict[str, ShareGroupConfig] = {}
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """What is set for the group."""
@@ -57,22 +142,41 @@ class GroupSettings:
 
     def default(self, name: str) -> str:
         """The value of a setting that is not set for a group."""
-        return str(getattr(self._config, SETTINGS[name].default))
+        setting = SETTINGS[name]
+        return setting.default if isinstance(setting, Choice) else str(getattr(self._config, setting.above))
 
     def consumer(self, group_id: str) -> ConsumerGroupConfig:
         """All settings of a group of the consumer protocol, as they are now."""
-        if group_id not in self._set:
-            return self._defaults
-        if group_id not in self._made:
-            self._made[group_id] = self._make(self._set[group_id])
-        return self._made[group_id]
+        name = group_id if group_id in self._set else ""  # all groups without settings of their own have the same
+        if name not in self._consumer:
+            self._consumer[name] = self._make_consumer(self.overrides(name))
+        return self._consumer[name]
 
-    def _make(self, values: Mapping[str, str]) -> ConsumerGroupConfig:
-        found = {"max_size": self._config.group_consumer_max_size}
+    def share(self, group_id: str) -> ShareGroupConfig:
+        """All settings of a share group, as they are now."""
+        name = group_id if group_id in self._set else ""
+        if name not in self._share:
+            self._share[name] = self._make_share(self.overrides(name))
+        return self._share[name]
+
+    def _make_consumer(self, values: Mapping[str, str]) -> ConsumerGroupConfig:
+        return ConsumerGroupConfig(**self._values("consumer", values), max_size=self._config.group_consumer_max_size)
+
+    def _make_share(self, values: Mapping[str, str]) -> ShareGroupConfig:
+        return ShareGroupConfig(**self._values("share", values), max_size=self._config.group_share_max_size)
+
+    def _values(self, kind: Kind, values: Mapping[str, str]) -> dict[str, Any]:
+        """The settings of such groups, by the fields of their config."""
+        found: dict[str, Any] = {}
         for name, setting in SETTINGS.items():
-            value = int(values.get(name, self.default(name)))
-            found[setting.field] = min(max(value, self._bound(setting.least)), self._bound(setting.most))
-        return ConsumerGroupConfig(**found)
+            if setting.kind != kind:
+                continue
+            text = values.get(name, self.default(name))
+            if isinstance(setting, Choice):
+                found[setting.field] = setting.read(text)
+            else:
+                found[setting.field] = min(max(int(text), self._bound(setting.least)), self._bound(setting.most))
+        return found
 
     def _bound(self, name: str) -> int:
         return int(getattr(self._config, name))
@@ -85,22 +189,36 @@ class GroupSettings:
                 raise RequestError(
                     Code.invalid_config, f"groups have no setting {name!r}: they have {', '.join(SETTINGS)}"
                 )
-            try:
-                value = int(text)
-            except ValueError:
-                raise RequestError(Code.invalid_config, f"{name}: expected a whole number, found {text!r}") from None
-            least, most = self._bound(setting.least), self._bound(setting.most)
-            if not least <= value <= most:
-                bounds = f"{setting.least.replace('_', '.')} and {setting.most.replace('_', '.')}"
+            if isinstance(setting, Choice):
+                self._check_choice(name, setting, text)
+            else:
+                self._check_number(name, setting, text)
+        for kind, made in (("consumer", self._make_consumer(values)), ("share", self._make_share(values))):
+            is_asked = any(name.startswith(f"{kind}.") for name in values)
+            if is_asked and made.session_timeout_ms <= made.heartbeat_interval_ms:
                 raise RequestError(
-                    Code.invalid_config, f"{name}: expected {least} to {most}, found {value}; the bounds are {bounds}"
+                    Code.invalid_config,
+                    f"{kind}.session.timeout.ms: expected more than the heartbeat interval of "
+                    f"{made.heartbeat_interval_ms}, found {made.session_timeout_ms}",
                 )
-        made = self._make(values)
-        if made.session_timeout_ms <= made.heartbeat_interval_ms:
+
+    @staticmethod
+    def _check_choice(name: str, setting: Choice, text: str) -> None:
+        try:
+            setting.read(text)
+        except ValueError:
+            raise RequestError(Code.invalid_config, f"{name}: expected {setting.expected}, found {text!r}") from None
+
+    def _check_number(self, name: str, setting: Number, text: str) -> None:
+        try:
+            value = int(text)
+        except ValueError:
+            raise RequestError(Code.invalid_config, f"{name}: expected a whole number, found {text!r}") from None
+        least, most = self._bound(setting.least), self._bound(setting.most)
+        if not least <= value <= most:
+            bounds = f"{setting.least.replace('_', '.')} and {setting.most.replace('_', '.')}"
             raise RequestError(
-                Code.invalid_config,
-                f"consumer.session.timeout.ms: expected more than the heartbeat interval of "
-                f"{made.heartbeat_interval_ms}, found {made.session_timeout_ms}",
+                Code.invalid_config, f"{name}: expected {least} to {most}, found {value}; the bounds are {bounds}"
             )
 
     async def change(
@@ -120,7 +238,8 @@ class GroupSettings:
             if validate_only:
                 return
             await self._facts.put({f"group:{group_id}": after or None})
-            self._made.pop(group_id, None)
+            self._consumer.pop(group_id, None)
+            self._share.pop(group_id, None)
             if after:
                 self._set[group_id] = after
             else:

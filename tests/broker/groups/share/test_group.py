@@ -2,8 +2,10 @@ from uuid import UUID
 
 import pytest
 
-from mainstem.broker.groups.errors import FencedMemberEpoch, GroupFull, GroupNotEmpty, UnknownMember
-from mainstem.broker.groups.share.group import JOIN, Heartbeat, ShareGroup, ShareGroupConfig
+from mainstem.broker.groups.config import ShareGroupConfig
+from mainstem.broker.groups.errors import FencedMemberEpoch, GroupFull, GroupNotEmpty, UnknownGroup, UnknownMember
+from mainstem.broker.groups.membership import Commit
+from mainstem.broker.groups.share.group import JOIN, Heartbeat, ShareGroup
 from mainstem.broker.groups.share.records import ShareGroupKey, StatePartitionsValue, TopicPartitions
 from mainstem.core import ManualClock
 from tests.support.topics import FakeTopics
@@ -39,8 +41,8 @@ class Desk:
 def test_a_member_joins_and_reads_everything():
     desk = Desk()
     answer = desk.beat("a")
-    assert (answer.member_id, answer.epoch, desk.numbers(answer)) == ("a", 1, [0, 1, 2, 3])
-    assert desk.beat("a", 1).assignment is None
+    assert (answer.member_id, answer.epoch, desk.numbers(answer)) == ("a", 2, [0, 1, 2, 3])
+    assert desk.beat("a", 2).assignment is None
     assert desk.group.state_name == "Stable"
 
 
@@ -49,25 +51,27 @@ def test_who_comes_gets_partitions_at_once():
     desk = Desk()
     desk.beat("a")
     answer = desk.beat("b")
-    assert (answer.epoch, desk.numbers(answer)) == (2, [2, 3])
-    answer = desk.beat("a", 1)
-    assert (answer.epoch, desk.numbers(answer)) == (2, [0, 1])
+    assert (answer.epoch, desk.numbers(answer)) == (3, [2, 3])
+    answer = desk.beat("a", 2)
+    assert (answer.epoch, desk.numbers(answer)) == (3, [0, 1])
 
 
 def test_an_answer_may_be_lost():
     desk = Desk()
     desk.beat("a")
     desk.beat("b")
-    desk.beat("a", 1)
-    assert desk.beat("a", 1).epoch == 2
+    desk.beat("a", 2)
+    answer = desk.beat("a", 2)
+    assert (answer.epoch, desk.numbers(answer)) == (3, [0, 1])
+    assert desk.beat("a", 3).assignment is None
     with pytest.raises(FencedMemberEpoch):
-        desk.beat("a", 3)
+        desk.beat("a", 4)
 
 
 def test_members_that_are_not_there():
     desk = Desk()
     with pytest.raises(UnknownMember):
-        desk.beat("a", 1)
+        desk.beat("a", 2)
     with pytest.raises(UnknownMember):
         desk.remove("a")
     assert desk.log == []
@@ -78,7 +82,7 @@ def test_a_group_has_a_limit():
     desk.beat("a")
     with pytest.raises(GroupFull):
         desk.beat("b")
-    assert desk.beat("a").epoch == 1
+    assert desk.beat("a").epoch == 2
 
 
 def test_a_member_leaves():
@@ -88,8 +92,8 @@ def test_a_member_leaves():
     with pytest.raises(GroupNotEmpty):
         desk.group.delete()
     desk.remove("b")
-    answer = desk.beat("a", 1)
-    assert (answer.epoch, answer.assignment) == (3, None)  # it has what it had before "b" came
+    answer = desk.beat("a", 2)
+    assert (answer.epoch, answer.assignment) == (4, None)  # it has what it had before "b" came
     desk.remove("a")
     assert desk.group.state_name == "Empty"
     desk.group.delete()
@@ -104,14 +108,14 @@ def test_a_member_is_not_heard_of():
     assert desk.group.overdue() == ["a"]
     assert desk.group.overdue() == []
     desk.remove("a")
-    assert desk.numbers(desk.beat("b", 2)) == [0, 1, 2, 3]
+    assert desk.numbers(desk.beat("b", 3)) == [0, 1, 2, 3]
 
 
 def test_it_comes_back_from_its_records():
     desk = Desk()
     desk.beat("a")
     desk.beat("b")
-    desk.beat("a", 1)
+    desk.beat("a", 2)
     topic = TopicPartitions(UUID(int=1), "t", (0, 1))
     desk.log += desk.group.set_state_partitions(StatePartitionsValue((), (topic,))).entries
     desk.remove("b")
@@ -134,10 +138,30 @@ def test_what_cannot_be_stored_is_taken_back():
     desk.beat("a")
     before = desk.group.entries()
     change = desk.group.heartbeat(Heartbeat(member_id="b", epoch=JOIN, topics=("t",)))
-    assert dict(change.entries)[ShareGroupKey("g")].epoch == 2
+    assert dict(change.entries)[ShareGroupKey("g")].epoch == 3
     change.take_back()
     assert desk.group.entries() == before
     assert list(desk.group.members) == ["a"]
+
+
+def test_members_that_come_together_are_assigned_together():
+    desk = Desk(assignment_interval_ms=1_000)
+    desk.beat("a")
+    assert desk.numbers(desk.beat("b")) == []
+    assert desk.beat("a", 2).epoch == 2
+    desk.clock.advance_ms(1_000)
+    answer = desk.beat("b", 2)
+    assert (answer.epoch, desk.numbers(answer)) == (3, [2, 3])
+
+
+def test_nobody_commits_offsets():
+    desk = Desk()
+    desk.beat("a")
+    for refused in (lambda: desk.group.check_commit(Commit()), desk.group.check_may_delete_offsets):
+        with pytest.raises(UnknownGroup):
+            refused()
+    assert desk.group.expires_offsets_from("t", 0) is None
+    assert (desk.group.is_subscribed_to("t"), desk.group.is_subscribed_to("u")) == (True, False)
 
 
 def test_a_topic_that_nobody_has_made_yet():
@@ -151,10 +175,10 @@ def test_topics_come_grow_and_go():
     desk = Desk()
     desk.beat("a")
     desk.topics.grow("t")
-    answer = desk.beat("a", 1)
-    assert (answer.epoch, desk.numbers(answer)) == (2, [0, 1, 2, 3, 4])
-    desk.topics.create("other", 1)
-    assert desk.beat("a", 2).epoch == 2
-    desk.topics.delete("t")
     answer = desk.beat("a", 2)
-    assert (answer.epoch, answer.assignment) == (3, {})
+    assert (answer.epoch, desk.numbers(answer)) == (3, [0, 1, 2, 3, 4])
+    desk.topics.create("other", 1)
+    assert desk.beat("a", 3).epoch == 3
+    desk.topics.delete("t")
+    answer = desk.beat("a", 3)
+    assert (answer.epoch, answer.assignment) == (4, {})

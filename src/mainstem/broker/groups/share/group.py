@@ -10,12 +10,14 @@ records again. A call that raises leaves nothing behind; so does one whose recor
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from mainstem.broker.groups.errors import FencedMemberEpoch, GroupFull, GroupNotEmpty, UnknownMember
+from mainstem.broker.groups.config import ShareGroupConfig
+from mainstem.broker.groups.errors import FencedMemberEpoch, GroupFull, GroupNotEmpty, UnknownGroup, UnknownMember
+from mainstem.broker.groups.membership import Commit, Entry, Group
 from mainstem.broker.groups.modern.assignors import Subscriber
 from mainstem.broker.groups.modern.deadlines import Deadlines
 from mainstem.broker.groups.modern.partitions import Assignment
@@ -40,18 +42,9 @@ from mainstem.broker.groups.share.records import (
 from mainstem.core import Clock
 
 T = TypeVar("T")
-Entry: TypeAlias = tuple[Key, Value | None]
 
 JOIN: Final = 0
 LEAVE: Final = -1
-
-
-class ShareGroupConfig(msgspec.Struct, frozen=True):
-    """A group's settings, as they are at the call."""
-
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
-    max_size: int = 200
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,18 +76,22 @@ class Change(msgspec.Struct, Generic[T]):
     """The records cannot be stored: the group is as it was."""
 
 
-_NEW: Final = ShareGroupValue(0)
+_NEW: Final = ShareGroupValue(1)
+"""A group that nobody has joined."""
+
 _NOTHING: Final = CurrentValue(0, 0, {})
 
 
-class ShareGroup:
-    """A group and its members."""
+class ShareGroup(Group):
+    """A group and its members. It has no committed offsets: what it has read is the state of its partitions."""
 
     kind = "share"
+    expires = False
 
     def __init__(self, group_id: str, clock: Clock, topics: TopicsView, config: Callable[[], ShareGroupConfig]) -> None:
         """A group without members. `config` gives its settings, as they are at that moment."""
         self.group_id = group_id
+        self.protocol_type = "share"
         self.topics = topics
         self._clock = clock
         self._config = config
@@ -114,8 +111,7 @@ class ShareGroup:
     @property
     def target_epoch(self) -> int:
         """The group's epoch when the target assignment was made."""
-        value = self._values.get(TargetKey(self.group_id))
-        return value.epoch if isinstance(value, TargetValue) else 0
+        return self._target_of_all().epoch
 
     @property
     def members(self) -> dict[str, MemberValue]:
@@ -169,7 +165,8 @@ class ShareGroup:
             if current.epoch != self.target_epoch:
                 after = CurrentValue(self.target_epoch, current.epoch, self._target(member_id))
                 self._put(CurrentKey(self.group_id, member_id), after)
-            told = request.epoch == JOIN or request.topics is not None or after.assigned != current.assigned
+            # One that comes with its epoch before has not been told.
+            told = request.topics is not None or request.epoch != current.epoch or after.assigned != current.assigned
             self._deadlines.set(member_id, self._clock.monotonic() + self._config().session_timeout_ms / 1000)
             return self._change(entries, HeartbeatAnswer(member_id, after.epoch, after.assigned if told else None))
 
@@ -218,8 +215,9 @@ class ShareGroup:
             self._put(ShareGroupKey(self.group_id), ShareGroupValue(self.epoch + 1, found))
 
     def _assign(self) -> None:
-        """Make the target assignment anew, unless it is of this epoch."""
-        if self.target_epoch >= self.epoch:
+        """Make the target assignment anew, unless it is of this epoch or was made just now."""
+        last, now = self._target_of_all(), self._clock.now_ms()
+        if last.epoch >= self.epoch or (last.made_ms and now < last.made_ms + self._config().assignment_interval_ms):
             return
         there = {topic.topic_id: topic for name in self.subscribed_topics if (topic := self.topics.get(name))}
         ids: dict[str, UUID] = {topic.name: topic_id for topic_id, topic in there.items()}
@@ -234,7 +232,11 @@ class ShareGroup:
             key = TargetMemberKey(self.group_id, member_id)
             if key not in self._values or self._target(member_id) != target:
                 self._put(key, TargetMemberValue(target))
-        self._put(TargetKey(self.group_id), TargetValue(self.epoch, self._clock.now_ms()))
+        self._put(TargetKey(self.group_id), TargetValue(self.epoch, now))
+
+    def _target_of_all(self) -> TargetValue:
+        value = self._values.get(TargetKey(self.group_id))
+        return value if isinstance(value, TargetValue) else TargetValue(0)
 
     def _target(self, member_id: str) -> Assignment:
         value = self._values.get(TargetMemberKey(self.group_id, member_id))
@@ -278,6 +280,31 @@ class ShareGroup:
             self._put(StatePartitionsKey(self.group_id), None if value == StatePartitionsValue() else value)
             return self._change(entries, None)
 
+    # --- offsets, which it has none of --------------------------------------------------------------------------------
+
+    def check_commit(self, commit: Commit) -> None:
+        """Nobody may commit offsets.
+
+        Raises:
+            UnknownGroup: always.
+        """
+        self._refuse()
+
+    def check_may_delete_offsets(self) -> None:
+        """Raise UnknownGroup."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise UnknownGroup(self.group_id, "it is a share group: such have no committed offsets")
+
+    def expires_offsets_from(self, topic: str, committed_ms: int) -> int | None:
+        """None: what it has never expires."""
+        return None
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member reads the topic."""
+        return topic in self.subscribed_topics
+
     def delete(self) -> None:
         """The group is gone.
 
@@ -289,7 +316,7 @@ class ShareGroup:
 
     # --- as it is stored ----------------------------------------------------------------------------------------------
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[tuple[Key, Value | None]]:
         """The whole state; what others are about comes first."""
         return sorted(self._values.items(), key=lambda entry: _ORDER.index(type(entry[0])))
 

@@ -88,6 +88,9 @@ class StatePartitionsKey(msgspec.Struct, frozen=True):
 
 Key: TypeAlias = MemberKey | ShareGroupKey | TargetKey | TargetMemberKey | CurrentKey | StatePartitionsKey
 
+VERSIONS: Final = range(MemberKey.VERSION, StatePartitionsKey.VERSION + 1)
+"""Of the keys of groups."""
+
 # --- values of groups -------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,174 @@
+"""Share groups at work: what they change is stored before anybody is told.
+
+The rules are in `group`, which does no I/O. Memory changes when the records are queued; an answer waits until they are
+durable, and one that needs no record for those that were queued before it: a member never hears of an epoch that a
+crash could take back.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from mainstem.broker.answers import then
+from mainstem.broker.groups.config import ShareGroupConfig
+from mainstem.broker.groups.errors import GroupError, UnknownGroup
+from mainstem.broker.groups.membership import Entry
+from mainstem.broker.groups.share.group import JOIN, LEAVE, Change, Heartbeat, HeartbeatAnswer, ShareGroup
+from mainstem.broker.groups.share.records import Key, ShareGroupKey, ShareGroupValue, StatePartitionsValue, Value
+from mainstem.core.logging import get_logger
+from mainstem.wire.errors import Code
+
+if TYPE_CHECKING:
+    from mainstem.broker.groups.coordinator import GroupCoordinator
+    from mainstem.broker.server import Broker
+
+T = TypeVar("T")
+
+log = get_logger()
+
+
+class ShareGroups:
+    """All share groups; they are among the coordinator's groups."""
+
+    def __init__(self, coordinator: "GroupCoordinator", broker: "Broker") -> None:
+        self._coordinator = coordinator
+        self._broker = broker
+        self._clock = broker.clock
+        self._stored: dict[str, asyncio.Future[int]] = {}  # group: its last records, until they are durable
+
+    def settings(self, group_id: str) -> ShareGroupConfig:
+        """The settings of a group, as they are now."""
+        return self._coordinator.settings.share(group_id)
+
+    def get(self, group_id: str) -> ShareGroup | None:
+        """The group, if it is there and a share group."""
+        group = self._coordinator.groups.get(group_id)
+        return group if isinstance(group, ShareGroup) else None
+
+    def known(self, group_id: str) -> ShareGroup:
+        """The group.
+
+        Raises:
+            UnknownGroup: it is not there, or no share group.
+        """
+        group = self._coordinator.groups.get(group_id)
+        if group is None:
+            raise UnknownGroup(group_id, "no such share group")
+        if not isinstance(group, ShareGroup):
+            raise UnknownGroup(group_id, f"it is a {group.kind} group, not a share group")
+        return group
+
+    async def settled(self, group_id: str) -> None:
+        """Return when all that the group has in memory is durable.
+
+        Raises:
+            CoordinatorUnavailable: it never will be.
+        """
+        stored = self._stored.get(group_id)
+        if stored is not None:
+            await asyncio.shield(stored)
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, group_id: str, request: Heartbeat) -> "asyncio.Future[HeartbeatAnswer]":
+        """A member joins, lives or leaves.
+
+        Raises:
+            GroupError: it is refused; some errors come with the future.
+        """
+        self._check_open(group_id)
+        if request.epoch == LEAVE:
+            group = self.known(group_id)
+            change = group.remove([request.member_id])
+            return then(self._take(group, change), lambda _: HeartbeatAnswer(request.member_id, LEAVE))
+        group = self._joined(group_id) if request.epoch == JOIN else self.known(group_id)
+        return self._take(group, group.heartbeat(request))
+
+    def _joined(self, group_id: str) -> ShareGroup:
+        """The group, or a new one, which is not among the coordinator's yet."""
+        return self.known(group_id) if group_id in self._coordinator.groups else self._new(group_id)
+
+    def _new(self, group_id: str) -> ShareGroup:
+        return ShareGroup(group_id, self._clock, self._broker.topics, lambda: self.settings(group_id))
+
+    def expire(self, group: ShareGroup) -> None:
+        """Remove members that were not heard of in time."""
+        overdue = group.overdue()
+        if overdue:
+            log.info("members_expired", group=group.group_id, members=overdue)
+            self._take(group, group.remove(overdue))
+        self._coordinator.schedule(group)
+
+    # --- partitions with state ----------------------------------------------------------------------------------------
+
+    def set_state_partitions(self, group_id: str, value: StatePartitionsValue) -> "asyncio.Future[None]":
+        """For which partitions the group has state; a group that is not there is made. Done when it is durable.
+
+        Raises:
+            UnknownGroup: it is no share group.
+        """
+        self._check_open(group_id)
+        group = self._joined(group_id)
+        return self._take(group, group.set_state_partitions(value))
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def restore(self, records: Sequence[tuple[Key, Value]]) -> None:
+        """The groups as they were stored, each key once. Members have a session's time to be heard of."""
+        groups: dict[str, ShareGroup] = {}
+        for key, value in sorted(records, key=lambda record: record[0].VERSION):
+            if key.group not in groups:
+                groups[key.group] = self._new(key.group)
+            groups[key.group].put(key, value)
+        for group_id, group in groups.items():
+            epochs = [group.target_epoch, *(group.current(member_id).epoch for member_id in group.members)]
+            if group.epoch < max(epochs):  # its own record could not be read: no epoch may come twice
+                group.put(ShareGroupKey(group_id), ShareGroupValue(max(epochs)))
+            group.start_sessions()
+            self._coordinator.groups[group_id] = group
+
+    def _take(self, group: ShareGroup, change: Change[T]) -> "asyncio.Future[T]":
+        """Store a change of the group, which may be a new one; done when it is durable."""
+        stored = self._store(group.group_id, change.entries)
+        if _refused(stored):
+            change.take_back()
+            return then(stored, lambda _: change.answer)
+        if change.entries:
+            self._coordinator.groups[group.group_id] = group
+        self._coordinator.schedule(group)
+        if not stored.done():
+            return then(stored, lambda _: change.answer)
+        answered: asyncio.Future[T] = self._broker.loop.create_future()
+        answered.set_result(change.answer)
+        return answered
+
+    def _store(self, group_id: str, entries: list[Entry]) -> "asyncio.Future[int]":
+        last = self._stored.get(group_id)
+        if not entries:
+            if last is not None:
+                return last
+            nothing: asyncio.Future[int] = self._broker.loop.create_future()
+            nothing.set_result(-1)
+            return nothing
+        stored = self._coordinator.store(group_id, entries)
+        if _refused(stored):
+            return stored
+        self._stored[group_id] = stored
+
+        def durable(finished: "asyncio.Future[int]") -> None:
+            # After a failure the directory is offline: what the group has in memory is never promised.
+            failed = finished.cancelled() or finished.exception() is not None
+            if not failed and self._stored.get(group_id) is finished:
+                del self._stored[group_id]
+
+        stored.add_done_callback(durable)
+        return stored
+
+    def _check_open(self, group_id: str) -> None:
+        if self._coordinator.is_closed:
+            raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
+
+
+def _refused(stored: "asyncio.Future[int]") -> bool:
+    """True if nothing was queued at all."""
+    return stored.done() and (stored.cancelled() or stored.exception() is not None)

@@ -1,0 +1,241 @@
+import asyncio
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from mainstem.broker.groups.classic.messages import JoinRequest, Protocol
+from mainstem.broker.groups.errors import FencedMemberEpoch, GroupError, GroupNotEmpty, UnknownGroup, UnknownMember
+from mainstem.broker.groups.membership import Commit
+from mainstem.broker.groups.records import OffsetValue
+from mainstem.broker.groups.share.group import JOIN, LEAVE, Heartbeat
+from mainstem.broker.groups.share.records import StatePartitionsValue, TopicPartitions
+from mainstem.core import ManualClock, TopicPartition
+from mainstem.log.errors import StorageError
+from mainstem.wire.errors import Code
+from tests.support.broker import CONFIG, crashed, running, start, stop, until
+
+TOPIC = "facts"
+STATE = StatePartitionsValue(initialized=(TopicPartitions(UUID(int=1), TOPIC, (0, 1)),))
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+def told(story):
+    asyncio.run(story())
+
+
+def a_beat(member_id, epoch=JOIN):
+    return Heartbeat(
+        member_id=member_id, epoch=epoch, topics=(TOPIC,) if epoch == JOIN else None, client_id="c", client_host="/h"
+    )
+
+
+def a_classic_join():
+    return JoinRequest(
+        member_id="",
+        instance_id=None,
+        client_id="c",
+        client_host="/h",
+        protocol_type="consumer",
+        protocols=(Protocol("range", b""),),
+        rebalance_timeout_ms=30_000,
+        session_timeout_ms=10_000,
+        member_id_required=False,
+    )
+
+
+async def with_topic(broker, partitions=4):
+    await broker.topics.create(TOPIC, partitions, {})
+    return broker.groups, broker.groups.share
+
+
+def numbers(answer):
+    return sorted(number for partitions in answer.assignment.values() for number in partitions)
+
+
+def test_members_join_and_leave(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, share = await with_topic(broker)
+            answer = await share.heartbeat("g", a_beat("a"))
+            assert (answer.epoch, numbers(answer)) == (2, [0, 1, 2, 3])
+            assert numbers(await share.heartbeat("g", a_beat("b"))) == [2, 3]
+            assert numbers(await share.heartbeat("g", a_beat("a", 2))) == [0, 1]
+            with pytest.raises(FencedMemberEpoch):
+                await share.heartbeat("g", a_beat("a", 5))
+            assert (await share.heartbeat("g", a_beat("b", LEAVE))).epoch == LEAVE
+            with pytest.raises(UnknownMember):
+                await share.heartbeat("g", a_beat("b", LEAVE))
+            assert list(share.get("g").members) == ["a"]
+
+    told(story)
+
+
+def test_only_who_joins_makes_a_group(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, share = await with_topic(broker)
+            for epoch in (1, LEAVE):
+                with pytest.raises(UnknownGroup):
+                    await share.heartbeat("g", a_beat("a", epoch))
+            assert share.get("g") is None
+            assert "g" not in groups.groups
+
+    told(story)
+
+
+def test_groups_of_other_protocols_are_none(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, share = await with_topic(broker)
+            await groups.commit("g", Commit(), {TopicPartition(TOPIC, 0): OffsetValue(1)})
+            for epoch in (JOIN, 1, LEAVE):
+                with pytest.raises(UnknownGroup):
+                    await share.heartbeat("g", a_beat("a", epoch))
+            with pytest.raises(UnknownGroup):
+                await share.set_state_partitions("g", STATE)
+
+    told(story)
+
+
+def test_a_share_group_is_no_group_of_another_protocol(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, share = await with_topic(broker)
+            await share.heartbeat("g", a_beat("a"))
+            await share.heartbeat("g", a_beat("a", LEAVE))
+            assert (await groups.join("g", a_classic_join())).error is Code.inconsistent_group_protocol
+            with pytest.raises(UnknownGroup):
+                await groups.commit("g", Commit(), {TopicPartition(TOPIC, 0): OffsetValue(1)})
+            with pytest.raises(UnknownGroup):
+                await groups.delete_offsets("g", [TopicPartition(TOPIC, 0)])
+            with pytest.raises(UnknownMember):
+                groups.heartbeat("g", "a", None, 1)
+            assert share.get("g").is_empty
+
+    told(story)
+
+
+def test_groups_come_back_after_a_crash(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        _, share = await with_topic(broker)
+        await share.heartbeat("g", a_beat("a"))
+        await share.heartbeat("g", a_beat("b"))
+        await share.set_state_partitions("g", STATE)
+        before = share.get("g").entries()
+        broker = await crashed(broker, tmp_path / "b", clock)
+        group = broker.groups.share.get("g")
+        assert group.entries() == before
+        assert group.state_partitions == STATE
+        assert numbers(await broker.groups.share.heartbeat("g", a_beat("a", 2))) == [0, 1]
+        clock.advance_ms(44_000)
+        await broker.groups.share.heartbeat("g", a_beat("b", 3))
+        clock.advance_ms(1_000)
+        broker.groups.expire()
+        assert list(group.members) == ["b"]
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_group_without_members_stays_until_it_is_deleted(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        groups, share = await with_topic(broker)
+        await share.heartbeat("g", a_beat("a"))
+        with pytest.raises(GroupNotEmpty):
+            await groups.delete_group("g")
+        await share.heartbeat("g", a_beat("a", LEAVE))
+        clock.advance_ms(365 * 86_400_000)
+        await groups.expire_offsets()
+        assert share.get("g").is_empty
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert broker.groups.share.get("g").epoch == 3
+        await broker.groups.delete_group("g")
+        broker = await crashed(broker, tmp_path / "c", clock)
+        assert broker.groups.share.get("g") is None
+        await stop(broker)
+
+    told(story)
+
+
+def test_state_makes_a_group_too(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await broker.groups.share.set_state_partitions("g", STATE)
+        broker = await crashed(broker, tmp_path / "b", clock)
+        group = broker.groups.share.get("g")
+        assert (group.state_name, group.state_partitions) == ("Empty", STATE)
+        await stop(broker)
+
+    told(story)
+
+
+def test_an_answer_waits_for_what_came_before(tmp_path, clock):
+    """A member never hears of an epoch that a crash could take back."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, share = await with_topic(broker)
+            joined = share.heartbeat("g", a_beat("a"))
+            beat = share.heartbeat("g", a_beat("a", 2))
+            assert not beat.done()
+            await share.settled("g")
+            assert joined.done()
+            assert (await beat).assignment is None
+
+    told(story)
+
+
+def test_what_cannot_be_stored_is_taken_back(tmp_path, clock, monkeypatch):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, share = await with_topic(broker)
+            await share.heartbeat("g", a_beat("a"))
+            before = share.get("g").entries()
+            number = groups.partition_for("g").partition
+
+            def refuse(batch):
+                raise StorageError("the disk is gone")
+
+            monkeypatch.setattr(groups._logs[number], "append", refuse)
+            with pytest.raises(GroupError) as refused:
+                await share.heartbeat("g", a_beat("b"))
+            assert refused.value.code is Code.coordinator_not_available
+            assert share.get("g").entries() == before
+
+    told(story)
+
+
+def test_who_is_not_heard_of_is_removed(tmp_path, clock):
+    async def story():
+        config = msgspec.structs.replace(
+            CONFIG,
+            group_share_min_session_timeout_ms=1,
+            group_share_session_timeout_ms=20,
+            group_share_heartbeat_interval_ms=10,
+        )
+        async with running(tmp_path, clock, config) as broker:
+            _, share = await with_topic(broker)
+            await share.heartbeat("g", a_beat("a"))
+            clock.advance_ms(20)
+            await until(lambda: share.get("g").is_empty, "the member is removed")
+
+    told(story)
+
+
+def test_nothing_is_promised_while_the_broker_stops(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path, clock)
+        share = broker.groups.share
+        await stop(broker)
+        with pytest.raises(GroupError) as refused:
+            share.heartbeat("g", a_beat("a"))
+        assert refused.value.code is Code.coordinator_not_available
+
+    told(story)
