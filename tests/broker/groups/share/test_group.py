@@ -1,6 +1,9 @@
 from uuid import UUID
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mainstem.broker.groups.config import ShareGroupConfig
 from mainstem.broker.groups.errors import FencedMemberEpoch, GroupFull, GroupNotEmpty, UnknownGroup, UnknownMember
@@ -8,6 +11,7 @@ from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.share.group import JOIN, Heartbeat, ShareGroup
 from mainstem.broker.groups.share.records import ShareGroupKey, StatePartitionsValue, TopicPartitions
 from mainstem.core import ManualClock
+from tests.support.properties import examples
 from tests.support.topics import FakeTopics
 
 
@@ -33,6 +37,14 @@ class Desk:
 
     def remove(self, *member_ids):
         self.log += self.group.remove(member_ids).entries
+
+    def restored(self):
+        """The group as a start would build it from what was stored."""
+        group = self.new()
+        for key, value in self.log:
+            group.put(key, value)
+        group.start_sessions()
+        return group
 
     def numbers(self, answer):
         return sorted(answer.assignment.get(self.topics.get("t").topic_id, ()))
@@ -182,3 +194,154 @@ def test_topics_come_grow_and_go():
     desk.topics.delete("t")
     answer = desk.beat("a", 3)
     assert (answer.epoch, answer.assignment) == (4, {})
+
+
+def test_two_answers_are_lost_one_after_the_other():
+    desk = Desk()
+    desk.beat("a")
+    desk.beat("b")
+    assert desk.beat("a", 2).epoch == 3
+    desk.beat("c")
+    assert desk.beat("a", 2).epoch == 4
+    answer = desk.beat("a", 2)
+    assert (answer.epoch, answer.assignment) == (4, desk.group.current("a").assigned)
+
+
+class Client:
+    """A member as clients are: it knows what it was last told."""
+
+    def __init__(self, topics):
+        self.topics = topics
+        self.epoch = 0
+        self.reads = {}
+        self.told_topics = None
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Members come, lose answers, subscribe anew, go and die; topics change; the process ends and starts again.
+
+    A change is durable from when an answer that knows it is given; a crash loses any of the changes after that.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.desk = Desk()
+        self.desk.topics = FakeTopics(t=3, u=2)
+        self.desk.group = self.desk.new()
+        self.clients = {}
+        self.number = 0
+        self.durable = 0
+
+    def forget_the_removed(self):
+        for name, client in self.clients.items():
+            if name not in self.desk.group.members:
+                client.epoch, client.reads, client.told_topics = 0, {}, None
+
+    def beats(self, name, *, lost=False):
+        client = self.clients[name]
+        subscribes = client.topics != client.told_topics
+        request = Heartbeat(member_id=name, epoch=client.epoch, topics=client.topics if subscribes else None)
+        change = self.desk.group.heartbeat(request)  # nobody who is in the group is ever refused
+        self.desk.log += change.entries
+        if lost:
+            return
+        self.durable = len(self.desk.log)
+        client.epoch, client.told_topics = change.answer.epoch, client.topics
+        if change.answer.assignment is not None:
+            client.reads = change.answer.assignment
+        assert client.reads == self.desk.group.current(name).assigned
+
+    @precondition(lambda self: len(self.clients) < 6)
+    @rule(topics=st.sampled_from((("t",), ("t", "u"), ("u",))), lost=st.booleans())
+    def comes(self, topics, lost):
+        self.number += 1
+        name = f"m{self.number}"
+        self.clients[name] = Client(topics)
+        self.beats(name, lost=lost)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), lost=st.booleans())
+    def somebody_beats(self, data, lost):
+        self.beats(data.draw(st.sampled_from(sorted(self.clients))), lost=lost)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def subscribes_anew(self, data):
+        client = self.clients[data.draw(st.sampled_from(sorted(self.clients)))]
+        client.topics = data.draw(st.sampled_from((("t",), ("u",), ("t", "u"))))
+
+    @precondition(lambda self: len(self.clients) > 2)
+    @rule(data=st.data(), says_so=st.booleans())
+    def goes(self, data, says_so):
+        name = data.draw(st.sampled_from(sorted(self.clients)))
+        del self.clients[name]
+        if says_so and name in self.desk.group.members:
+            self.desk.remove(name)
+
+    @rule(milliseconds=st.sampled_from((100, 5_000, 5_000, 20_000, 50_000)))
+    def time_passes(self, milliseconds):
+        self.desk.clock.advance_ms(milliseconds)
+        self.desk.remove(*self.desk.group.overdue())
+        self.forget_the_removed()
+
+    @rule(what=st.sampled_from(("grow", "delete", "create")), name=st.sampled_from(("t", "u")))
+    def topics_change(self, what, name):
+        topics = self.desk.topics
+        if what == "create" and topics.get(name) is None:
+            topics.create(name, 2)
+        elif what == "delete" and topics.get(name) is not None:
+            topics.delete(name)
+        elif what == "grow" and topics.get(name) is not None and len(topics.get(name).logs) < 8:
+            topics.grow(name)
+
+    @rule(milliseconds=st.sampled_from((0, 0, 3_000)))
+    def the_interval_is_set(self, milliseconds):
+        self.desk.config = ShareGroupConfig(assignment_interval_ms=milliseconds)
+
+    @rule(data=st.data())
+    def the_process_ends_and_starts_again(self, data):
+        self.durable = data.draw(st.integers(self.durable, len(self.desk.log)))
+        del self.desk.log[self.durable :]
+        self.desk.group = self.desk.restored()
+        self.forget_the_removed()
+
+    @rule()
+    def what_cannot_be_stored_is_taken_back(self):
+        group = self.desk.group
+        before, members = group.entries(), dict(group.members)
+        group.heartbeat(Heartbeat(member_id="other", epoch=JOIN, topics=("t", "u"))).take_back()
+        assert (group.entries(), dict(group.members)) == (before, members)
+
+    @invariant()
+    def the_state_is_what_is_stored(self):
+        group = self.desk.group
+        assert self.desk.restored().entries() == group.entries()
+        assert all(group.current(name).epoch <= group.target_epoch <= group.epoch for name in group.members)
+
+    @invariant()
+    def nobody_stays_for_ever(self):
+        assert self.desk.group.is_empty or self.desk.group.next_deadline() is not None
+
+    def teardown(self):
+        """Every partition that somebody is subscribed to is read, and whoever subscribes reads something."""
+        self.desk.config = ShareGroupConfig()
+        self.time_passes(50_000)
+        for _ in range(2):
+            for name in sorted(self.clients):
+                self.beats(name)
+        group, topics = self.desk.group, self.desk.topics
+        assert set(group.members) == set(self.clients)
+        there = {name: topics.get(name) for client in self.clients.values() for name in client.topics}
+        for topic in filter(None, there.values()):
+            readers = [each for each in self.clients.values() if topic.name in each.topics]
+            shares = [each.reads.get(topic.topic_id, frozenset()) for each in readers]
+            assert all(shares)
+            counts = [sum(number in each for each in shares) for number in range(len(topic.logs))]
+            assert max(counts) - min(counts) <= 0, "each partition has as many members"
+        ids = {topic.topic_id: topic.name for topic in filter(None, there.values())}
+        for each in self.clients.values():
+            assert {ids[topic_id] for topic_id in each.reads} <= set(each.topics)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)

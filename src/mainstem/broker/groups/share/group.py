@@ -163,7 +163,9 @@ class ShareGroup(Group):
             current = self.current(member_id)
             after = current
             if current.epoch != self.target_epoch:
-                after = CurrentValue(self.target_epoch, current.epoch, self._target(member_id))
+                # Kafka keeps the epoch that it had: a member that loses two answers, one after the other, is fenced.
+                known = request.epoch if request.epoch != JOIN else current.epoch
+                after = CurrentValue(self.target_epoch, known, self._target(member_id))
                 self._put(CurrentKey(self.group_id, member_id), after)
             # One that comes with its epoch before has not been told.
             told = request.topics is not None or request.epoch != current.epoch or after.assigned != current.assigned
