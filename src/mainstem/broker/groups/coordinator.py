@@ -482,13 +482,17 @@ class GroupCoordinator:
 
     async def forget_topic(self, topic: str) -> None:
         """The topic is deleted: so are all offsets in it, durably on return. A new topic of that name starts without.
+        So is what share groups keep of it.
 
         All tombstones are written in one turn of the loop: a new topic of that name has offsets of its own soon.
         """
         doomed: dict[str, list[TopicPartition]] = {}
         for group_id, partition in self.offsets.of_topic(topic):
             doomed.setdefault(group_id, []).append(partition)
-        await asyncio.gather(*[self._remove_offsets(group_id, partitions) for group_id, partitions in doomed.items()])
+        await asyncio.gather(
+            self.share.forget_missing_topics(),
+            *[self._remove_offsets(group_id, partitions) for group_id, partitions in doomed.items()],
+        )
 
     async def _forget_missing_topics(self) -> None:
         """What a crash between the deletion of a topic and that of its offsets has left."""
@@ -496,6 +500,7 @@ class GroupCoordinator:
         for topic in named:
             if self._broker.topics.get(topic) is None:
                 await self.forget_topic(topic)
+        await self.share.forget_missing_topics()
 
     async def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
         group.delete()

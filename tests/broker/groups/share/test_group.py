@@ -196,6 +196,43 @@ def test_topics_come_grow_and_go():
     assert (answer.epoch, answer.assignment) == (4, {})
 
 
+def test_what_is_assigned_has_state_until_its_topic_is_gone():
+    desk = Desk()
+    desk.topics = FakeTopics(t=2, u=1)
+    desk.group = desk.new()
+    desk.beat("a", topics=("t",))
+
+    def tracked():
+        return {each.topic: each.partitions for each in desk.group.state_partitions.initialized}
+
+    assert tracked() == {"t": (0, 1)}
+    desk.beat("a", topics=("u",))
+    desk.topics.grow("t")
+    desk.beat("a", desk.group.epoch)
+    assert tracked() == {"t": (0, 1), "u": (0,)}, "nobody reads the new partition"
+    desk.beat("a", topics=("t",))
+    assert tracked() == {"t": (0, 1, 2), "u": (0,)}
+    desk.topics.delete("t")
+    desk.topics.create("t", 1)
+    desk.log += desk.group.forget_missing_topics().entries
+    assert tracked() == {"u": (0,)}
+    assert desk.group.forget_missing_topics().entries == []
+    desk.beat("a", desk.group.epoch)
+    assert tracked() == {"t": (0,), "u": (0,)}
+    assert desk.group.state_partitions.initialized[1].topic_id == desk.topics.id_of("t")
+    assert desk.restored().entries() == desk.group.entries()
+
+
+def test_what_was_to_be_initialized_by_another_program_is():
+    desk = Desk()
+    topic = desk.topics.get("t")
+    waiting = TopicPartitions(topic.topic_id, "t", (0, 1))
+    desk.group.set_state_partitions(StatePartitionsValue(initializing=(waiting,)))
+    desk.beat("a")
+    found = desk.group.state_partitions
+    assert (found.initializing, found.initialized[0].partitions) == ((), (0, 1, 2, 3))
+
+
 def test_two_answers_are_lost_one_after_the_other():
     desk = Desk()
     desk.beat("a")
@@ -291,6 +328,7 @@ class AnyOrder(RuleBasedStateMachine):
             topics.create(name, 2)
         elif what == "delete" and topics.get(name) is not None:
             topics.delete(name)
+            self.desk.log += self.desk.group.forget_missing_topics().entries
         elif what == "grow" and topics.get(name) is not None and len(topics.get(name).logs) < 8:
             topics.grow(name)
 
@@ -317,6 +355,14 @@ class AnyOrder(RuleBasedStateMachine):
         group = self.desk.group
         assert self.desk.restored().entries() == group.entries()
         assert all(group.current(name).epoch <= group.target_epoch <= group.epoch for name in group.members)
+
+    @invariant()
+    def what_is_assigned_has_state(self):
+        group = self.desk.group
+        tracked = {each.topic_id: set(each.partitions) for each in group.state_partitions.initialized}
+        for name in group.members:
+            for topic_id, numbers in group.current(name).assigned.items():
+                assert self.desk.topics.get_by_id(topic_id) is None or numbers <= tracked[topic_id]
 
     @invariant()
     def nobody_stays_for_ever(self):

@@ -1,5 +1,4 @@
 import asyncio
-from uuid import UUID
 
 import msgspec
 import pytest
@@ -16,7 +15,11 @@ from mainstem.wire.errors import Code
 from tests.support.broker import CONFIG, crashed, running, start, stop, until
 
 TOPIC = "facts"
-STATE = StatePartitionsValue(initialized=(TopicPartitions(UUID(int=1), TOPIC, (0, 1)),))
+
+
+def a_state(broker):
+    topic_id = broker.topics.by_name(TOPIC).topic_id
+    return StatePartitionsValue(initialized=(TopicPartitions(topic_id, TOPIC, (0, 1)),))
 
 
 @pytest.fixture
@@ -97,7 +100,7 @@ def test_groups_of_other_protocols_are_none(tmp_path, clock):
                 with pytest.raises(UnknownGroup):
                     await share.heartbeat("g", a_beat("a", epoch))
             with pytest.raises(UnknownGroup):
-                await share.set_state_partitions("g", STATE)
+                await share.set_state_partitions("g", a_state(broker))
 
     told(story)
 
@@ -126,12 +129,10 @@ def test_groups_come_back_after_a_crash(tmp_path, clock):
         _, share = await with_topic(broker)
         await share.heartbeat("g", a_beat("a"))
         await share.heartbeat("g", a_beat("b"))
-        await share.set_state_partitions("g", STATE)
         before = share.get("g").entries()
         broker = await crashed(broker, tmp_path / "b", clock)
         group = broker.groups.share.get("g")
         assert group.entries() == before
-        assert group.state_partitions == STATE
         assert numbers(await broker.groups.share.heartbeat("g", a_beat("a", 2))) == [0, 1]
         clock.advance_ms(44_000)
         await broker.groups.share.heartbeat("g", a_beat("b", 3))
@@ -167,11 +168,40 @@ def test_a_group_without_members_stays_until_it_is_deleted(tmp_path, clock):
 def test_state_makes_a_group_too(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)
-        await broker.groups.share.set_state_partitions("g", STATE)
+        _, share = await with_topic(broker)
+        state = a_state(broker)
+        await share.set_state_partitions("g", state)
         broker = await crashed(broker, tmp_path / "b", clock)
         group = broker.groups.share.get("g")
-        assert (group.state_name, group.state_partitions) == ("Empty", STATE)
+        assert (group.state_name, group.state_partitions) == ("Empty", state)
         await stop(broker)
+
+    told(story)
+
+
+def test_what_groups_keep_of_a_topic_goes_with_it(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        _, share = await with_topic(broker)
+        await share.heartbeat("g", a_beat("a"))
+        (found,) = share.get("g").state_partitions.initialized
+        assert (found.topic, found.partitions) == (TOPIC, (0, 1, 2, 3))
+        await broker.topics.delete(broker.topics.by_name(TOPIC))
+        broker = await crashed(broker, tmp_path / "b", clock)  # before it was forgotten
+        assert broker.groups.share.get("g").state_partitions == StatePartitionsValue()
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_topic_is_forgotten_at_once(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, share = await with_topic(broker)
+            await share.heartbeat("g", a_beat("a"))
+            await broker.topics.delete(broker.topics.by_name(TOPIC))
+            await groups.forget_topic(TOPIC)
+            assert share.get("g").state_partitions == StatePartitionsValue()
 
     told(story)
 

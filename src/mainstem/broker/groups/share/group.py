@@ -8,7 +8,7 @@ records again. A call that raises leaves nothing behind; so does one whose recor
 `Change.take_back`. Deadlines are not stored; members get a whole session after a start.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Generic, NoReturn, TypeVar
 from uuid import UUID
@@ -21,7 +21,7 @@ from mainstem.broker.groups.membership import Commit, Entry, Group
 from mainstem.broker.groups.modern.assignors import Subscriber
 from mainstem.broker.groups.modern.deadlines import Deadlines
 from mainstem.broker.groups.modern.partitions import Assignment
-from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
+from mainstem.broker.groups.modern.subscriptions import TopicFacts, TopicsView, topics_hash
 from mainstem.broker.groups.share.assignor import assign_simple
 from mainstem.broker.groups.share.records import (
     CurrentKey,
@@ -37,6 +37,7 @@ from mainstem.broker.groups.share.records import (
     TargetMemberKey,
     TargetMemberValue,
     TargetValue,
+    TopicPartitions,
     Value,
 )
 from mainstem.core import Clock
@@ -235,6 +236,26 @@ class ShareGroup(Group):
             if key not in self._values or self._target(member_id) != target:
                 self._put(key, TargetMemberValue(target))
         self._put(TargetKey(self.group_id), TargetValue(self.epoch, now))
+        self._track(there.values())
+
+    def _track(self, topics: Collection[TopicFacts]) -> None:
+        """From when a partition is assigned on it has state: none has been read yet.
+
+        It keeps that when nobody is subscribed to it any more. Kafka writes a first state for each, and assigns those
+        only for which that is done; here the first fetch does. What is not written begins where the group's settings say.
+        """
+        value = self.state_partitions
+        wanted = {topic.topic_id: set(range(len(topic.logs))) for topic in topics}
+        initialized = {each.topic_id: each for each in value.initialized}
+        for topic in topics:
+            had = initialized.get(topic.topic_id)
+            numbers = wanted[topic.topic_id].union(() if had is None else had.partitions)
+            initialized[topic.topic_id] = TopicPartitions(topic.topic_id, topic.name, tuple(sorted(numbers)))
+        initializing = tuple(each for each in value.initializing if each.topic_id not in wanted)
+        self._put(
+            StatePartitionsKey(self.group_id),
+            StatePartitionsValue(initializing, tuple(initialized.values()), value.deleting),
+        )
 
     def _target_of_all(self) -> TargetValue:
         value = self._values.get(TargetKey(self.group_id))
@@ -281,6 +302,18 @@ class ShareGroup(Group):
         with self._changing() as entries:
             self._put(StatePartitionsKey(self.group_id), None if value == StatePartitionsValue() else value)
             return self._change(entries, None)
+
+    def forget_missing_topics(self) -> Change[None]:
+        """Topics that are no more have no state."""
+        value = self.state_partitions
+
+        def there(found: tuple[TopicPartitions, ...]) -> tuple[TopicPartitions, ...]:
+            return tuple(each for each in found if self.topics.get_by_id(each.topic_id) is not None)
+
+        deleting = tuple(each for each in value.deleting if self.topics.get_by_id(each[0]) is not None)
+        return self.set_state_partitions(
+            StatePartitionsValue(there(value.initializing), there(value.initialized), deleting)
+        )
 
     # --- offsets, which it has none of --------------------------------------------------------------------------------
 
@@ -366,7 +399,7 @@ class ShareGroup(Group):
         """Change the state by one record, and remember to store it."""
         assert self._open is not None
         before = self._values.get(key)
-        if before is None and value is None:
+        if before == value:
             return
         self._open.append((key, before))
         self.put(key, value)

@@ -111,6 +111,13 @@ class ShareGroups:
         group = self._joined(group_id)
         return self._take(group, group.set_state_partitions(value))
 
+    async def forget_missing_topics(self) -> None:
+        """Topics are deleted: so is what groups say of them, durably on return."""
+        await asyncio.gather(*(self._take(group, group.forget_missing_topics()) for group in self._all()))
+
+    def _all(self) -> list[ShareGroup]:
+        return [group for group in self._coordinator.groups.values() if isinstance(group, ShareGroup)]
+
     # --- the log ------------------------------------------------------------------------------------------------------
 
     def restore(self, records: Sequence[tuple[Key, Value]]) -> None:
