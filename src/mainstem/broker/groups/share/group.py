@@ -242,7 +242,8 @@ class ShareGroup(Group):
         """From when a partition is assigned on it has state: none has been read yet.
 
         It keeps that when nobody is subscribed to it any more. Kafka writes a first state for each, and assigns those
-        only for which that is done; here the first fetch does. What is not written begins where the group's settings say.
+        only for which that is done; here the first fetch does, and until then a partition begins where the group's
+        settings say.
         """
         value = self.state_partitions
         wanted = {topic.topic_id: set(range(len(topic.logs))) for topic in topics}
