@@ -5,6 +5,7 @@ so many that each subscriber has one partition at least. Who has a partition kee
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
 from uuid import UUID
 
 from mainstem.broker.groups.modern.assignors import Subscriber
@@ -41,12 +42,22 @@ def _topic(member_ids: Sequence[str], partitions: int, before: Mapping[str, Iter
             if each < partitions and len(owned[member_id]) < quotas[member_id] and count[each] < sharing:
                 owned[member_id].add(each)
                 count[each] += 1
+    # By how many members they have, the lowest number first. The partitions that fewest have are given first: the last
+    # members find as many free ones as the first.
+    free = [[each for each in range(partitions) if count[each] == level] for level in range(sharing)]
     for member_id in member_ids:
-        # The partitions that fewest have come first: the last members find as many free ones as the first.
-        for each in sorted(range(partitions), key=lambda each: (count[each], each)):
-            if len(owned[member_id]) >= quotas[member_id]:
-                break
-            if count[each] < sharing and each not in owned[member_id]:
-                owned[member_id].add(each)
-                count[each] += 1
+        _fill(owned[member_id], quotas[member_id], free)
     return owned
+
+
+def _fill(own: set[int], quota: int, free: list[list[int]]) -> None:
+    """Give a member what it lacks of its quota, out of `free`: a heap of partitions for each count of members."""
+    put_back: list[tuple[int, int]] = []
+    for level, heap in enumerate(free):
+        while heap and len(own) < quota:
+            each = heappop(heap)
+            put_back.append((level if each in own else level + 1, each))
+            own.add(each)
+    for level, each in put_back:
+        if level < len(free):
+            heappush(free[level], each)
