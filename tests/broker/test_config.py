@@ -29,3 +29,21 @@ def test_g10_groups_do_not_wait_for_their_first_rebalance():
 def test_a_setting_that_is_unknown_or_out_of_range_is_named(wrong):
     with pytest.raises(BadSetting, match=next(iter(wrong))):
         convert(wrong, BrokerConfig, where="mainstem.toml")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"group_share_delivery_count_limit": 11},
+        {"group_share_max_record_lock_duration_ms": 1_000},
+        {"group_share_record_lock_duration_ms": 60_001},
+        {"group_share_assignment_interval_ms": 15_001},
+        {"group_share_session_timeout_ms": 44_999},
+        {"group_share_session_timeout_ms": 9, "group_share_min_session_timeout_ms": 1},
+        {"group_share_max_size": 1_001},
+    ],
+    ids=str,
+)
+def test_share_groups_have_kafkas_bounds(wrong):
+    with pytest.raises(BadSetting, match=next(iter(wrong))):
+        convert(wrong, BrokerConfig, where="mainstem.toml")

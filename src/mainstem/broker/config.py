@@ -66,6 +66,17 @@ class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
 
+_BOUNDED = (
+    "session_timeout_ms",
+    "heartbeat_interval_ms",
+    "assignment_interval_ms",
+    "record_lock_duration_ms",
+    "delivery_count_limit",
+    "partition_max_record_locks",
+)
+"""Settings of share groups for which the broker has bounds."""
+
+
 def check_listener(name: str, listener: ListenerConfig) -> None:
     """Refuse settings that do not fit together.
 
@@ -245,16 +256,16 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     group_share_assignment_interval_ms: Amount = 0
     group_share_min_assignment_interval_ms: Amount = 0
     group_share_max_assignment_interval_ms: Amount = 15_000
-    group_share_record_lock_duration_ms: Count = 30_000
-    group_share_min_record_lock_duration_ms: Count = 15_000
-    group_share_max_record_lock_duration_ms: Count = 60_000
-    group_share_delivery_count_limit: Count = 5
-    group_share_min_delivery_count_limit: Count = 2
-    group_share_max_delivery_count_limit: Count = 10
-    group_share_partition_max_record_locks: Count = 2_000
-    group_share_min_partition_max_record_locks: Count = 100
-    group_share_max_partition_max_record_locks: Count = 4_000
-    group_share_max_size: Count = 200
+    group_share_record_lock_duration_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 30_000
+    group_share_min_record_lock_duration_ms: Annotated[int, Meta(ge=1_000, le=30_000)] = 15_000
+    group_share_max_record_lock_duration_ms: Annotated[int, Meta(ge=30_000, le=3_600_000)] = 60_000
+    group_share_delivery_count_limit: Annotated[int, Meta(ge=2, le=10)] = 5
+    group_share_min_delivery_count_limit: Annotated[int, Meta(ge=2, le=5)] = 2
+    group_share_max_delivery_count_limit: Annotated[int, Meta(ge=5, le=25)] = 10
+    group_share_partition_max_record_locks: Annotated[int, Meta(ge=100, le=10_000)] = 2_000
+    group_share_min_partition_max_record_locks: Annotated[int, Meta(ge=100, le=2_000)] = 100
+    group_share_max_partition_max_record_locks: Annotated[int, Meta(ge=2_000, le=10_000)] = 4_000
+    group_share_max_size: Annotated[int, Meta(ge=1, le=1_000)] = 200
 
     # transactions
     transaction_state_log_num_partitions: Count = 4
@@ -275,6 +286,19 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         for user in self.super_users:
             if ":" not in user:
                 raise ValueError(f"super_users: expected User:NAME, found {user!r}")
+        self._check_share_groups()
+
+    def _check_share_groups(self) -> None:
+        for name in _BOUNDED:
+            value, least, most = (getattr(self, f"group_share_{each}{name}") for each in ("", "min_", "max_"))
+            if not least <= value <= most:
+                bounds = f"group_share_min_{name} and group_share_max_{name}"
+                raise ValueError(f"group_share_{name}: expected {least} to {most} ({bounds}), found {value}")
+        if self.group_share_session_timeout_ms <= self.group_share_heartbeat_interval_ms:
+            raise ValueError(
+                f"group_share_session_timeout_ms: expected more than group_share_heartbeat_interval_ms, which is "
+                f"{self.group_share_heartbeat_interval_ms}, found {self.group_share_session_timeout_ms}"
+            )
 
     def all_listeners(self) -> dict[str, ListenerConfig]:
         """The listeners by name, each with what it takes from `[broker]`; the first is that of `[broker]`: "broker"."""

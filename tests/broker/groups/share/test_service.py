@@ -247,6 +247,7 @@ def test_who_is_not_heard_of_is_removed(tmp_path, clock):
         config = msgspec.structs.replace(
             CONFIG,
             group_share_min_session_timeout_ms=1,
+            group_share_min_heartbeat_interval_ms=1,
             group_share_session_timeout_ms=20,
             group_share_heartbeat_interval_ms=10,
         )
