@@ -57,12 +57,23 @@ class Shared(msgspec.Struct, frozen=True):
 class ReadResult(msgspec.Struct, frozen=True):
     """Whole batches, the first of which holds the offset asked for (or the next one there is)."""
 
-    records: bytes
+    pieces: list[bytes]
+    """Of whole batches each, none of them empty. A large read is not put together: that copy held everybody up."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
     """For a read of committed records: aborted transactions that touch what was read."""
+
+    @property
+    def records(self) -> bytes:
+        """All of them, one after the other."""
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(map(len, self.pieces))
 
 
 class PartitionLog:
@@ -474,10 +485,10 @@ class PartitionLog:
             )
         high_watermark, last_stable_offset = self.high_watermark, self.last_stable_offset  # they may move meanwhile
         limit = last_stable_offset if committed_only else high_watermark
-        records, aborted = await self._reader.read(
+        pieces, aborted = await self._reader.read(
             offset, limit, max_bytes, at_least_one=at_least_one, with_aborted=committed_only
         )
-        return ReadResult(records, high_watermark, last_stable_offset, self.log_start_offset, aborted)
+        return ReadResult(pieces, high_watermark, last_stable_offset, self.log_start_offset, aborted)
 
     async def offset_for_timestamp(self, timestamp: int) -> OffsetAndTimestamp | None:
         """The first record below the high watermark whose timestamp (ms) is at least `timestamp`; None without one.

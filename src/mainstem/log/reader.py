@@ -80,8 +80,9 @@ class Reader:
 
     async def read(
         self, offset: int, limit: int, max_bytes: int, *, at_least_one: bool, with_aborted: bool
-    ) -> tuple[bytes, tuple[AbortedTransaction, ...]]:
+    ) -> tuple[list[bytes], tuple[AbortedTransaction, ...]]:
         """Whole batches from the one that holds `offset` on, none that begins at `limit`; and what was aborted of them.
+        They come in the pieces in which they were read, each of whole batches.
 
         At most `max_bytes` of them, with `at_least_one` the first one whatever its size.
 
@@ -111,11 +112,11 @@ class Reader:
                     f"{self._owner.topic_partition}: offset {offset}, expected {self._owner.log_start_offset} or later:"
                     " it was deleted while it was read"
                 )
-        return b"", ()
+        return [], ()
 
     async def _read_segment(
         self, segment: Segment, offset: int, limit: int, max_bytes: int, *, at_least_one: bool
-    ) -> tuple[bytes, int]:
+    ) -> tuple[list[bytes], int]:
         """Batches of one segment, in steps between which others have their turn; and the offset behind them."""
         parts: list[bytes] = []
         left, most = max_bytes, _READ_MOST
@@ -150,7 +151,7 @@ class Reader:
                     indexed_offset = -1
         except (OSError, CorruptData) as error:
             raise self._reason(segment, error) from error
-        return parts[0] if len(parts) == 1 else b"".join(parts), offset
+        return parts, offset
 
     async def _read_bytes(self, segment: Segment, position: int, size: int) -> memoryview:
         """From the page cache on the loop if it is all there, else in a thread."""

@@ -6,7 +6,7 @@
                   | records | 12: tags: 0 diverging epoch, 1 current leader] | 12: tags] | 12: tags
 
 From version 12 on lengths are compact and structs end in tags. Records are never copied here: the body is a list of
-chunks, and each partition's records are a chunk of their own, on their way from the file to the socket.
+chunks, and each partition's records are chunks of their own, on their way from the file to the socket.
 """
 
 from collections.abc import Sequence
@@ -42,9 +42,15 @@ class FetchedPartition(msgspec.Struct):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     aborted: Sequence[tuple[int, int]] | None = None
-    records: bytes | memoryview = b""
+    records: Sequence[bytes | memoryview] = ()
+    """In pieces, which are sent one after the other."""
     diverging_epoch: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its records."""
+        return sum(map(len, self.records))
 
 
 class FetchedTopic(msgspec.Struct):
@@ -76,7 +82,7 @@ def encode(version: int, topics: Sequence[FetchedTopic], *, code: int = 0, sessi
             _partition_head(buffer, version, flexible, partition)
             if partition.records:
                 chunks.append(buffer)
-                chunks.append(partition.records)
+                chunks += partition.records
                 buffer = bytearray()
             if flexible:
                 _partition_tags(buffer, partition)
@@ -112,9 +118,9 @@ def _partition_head(buffer: bytearray, version: int, flexible: bool, partition: 
     if version >= 11:
         buffer += b"\xff\xff\xff\xff"  # preferred read replica: none
     if flexible:
-        write_varint(buffer, len(partition.records) + 1)
+        write_varint(buffer, partition.size + 1)
     else:
-        buffer += INT32.pack(len(partition.records))
+        buffer += INT32.pack(partition.size)
 
 
 def _partition_tags(buffer: bytearray, partition: FetchedPartition) -> None:

@@ -43,7 +43,7 @@ async def fetch(request: Any, ctx: RequestContext) -> list[Any]:
     wanted = list(session.partitions.values()) if session is not None else _partitions(request, ctx.version)
     incremental = session is not None and request.session_epoch > INITIAL_EPOCH
     fetched = await _Fetch(request, ctx, wanted).run()
-    if ctx.meter is not None and not ctx.meter.may_use(CONSUMER, sum(len(each.records) for each in fetched)):
+    if ctx.meter is not None and not ctx.meter.may_use(CONSUMER, sum(each.size for each in fetched)):
         # Asked again, when the time has come that the answer names.
         return wire.encode(ctx.version, [], session_id=NO_SESSION if session is None else session.session_id)
     topics: dict[str | UUID | None, FetchedTopic] = {}
@@ -141,7 +141,7 @@ class _Fetch:
         loop = self._ctx.broker.loop
         while True:
             fetched = await self._read()
-            size = sum(len(each.records) for each in fetched)
+            size = sum(each.size for each in fetched)
             done = size >= self._min_bytes or not fetched or self._ctx.broker.stopping.done()
             failed = any(each.code != Code.none or each.diverging_epoch is not None for each in fetched)
             if done or failed or self._ctx.connection.closed or loop.time() >= self._deadline:
@@ -157,7 +157,7 @@ class _Fetch:
         for wanted in self._wanted:
             found = await self._read_partition(wanted, left, at_least_one=nothing_yet)
             fetched.append(found)
-            left -= len(found.records)
+            left -= found.size
             nothing_yet = nothing_yet and not found.records
         return fetched
 
@@ -181,8 +181,8 @@ class _Fetch:
                 )
             finally:
                 self._memory.give(room)
-            self._memory.take(len(found.records))
-            self._held += len(found.records)
+            self._memory.take(found.size)
+            self._held += found.size
         except MainstemError as error:
             code = self._code_of(error, wanted)
             leader = None
@@ -197,7 +197,7 @@ class _Fetch:
             found.last_stable_offset,
             found.log_start_offset,
             aborted,
-            found.records,
+            found.pieces,
         )
 
     def _code_of(self, error: MainstemError, wanted: FetchPartition) -> Code:
