@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 
 from mainstem.log import SystemDisk
+from mainstem.log.disk import File
 from mainstem.log.errors import CorruptFile
 from mainstem.log.journal import (
     DATA,
@@ -40,20 +41,32 @@ entries = st.lists(
 sizes = st.lists(st.integers(0, 9_000), min_size=1, max_size=6)
 
 
+def files_of(*contents: bytes) -> list[File]:
+    disk = SimulatedDisk(Path("/log"))
+    files = [disk.open(Path(f"/log/{number}"), create=True) for number in range(len(contents))]
+    for file, content in zip(files, contents, strict=True):
+        file.write([content], 0)
+    return files
+
+
+def file_of(content: bytes) -> File:
+    return files_of(content)[0]
+
+
 def frame(sequence: int, size: int, generation: int = 1) -> bytes:
     entry = Entry(DATA, UUID(int=1), 0, payload=(bytes([sequence % 251]) * size,))
     return b"".join(encode_frame(generation, sequence, [entry]))
 
 
 def plain(entry: Entry) -> tuple:
-    return (entry.kind, entry.topic_id, entry.partition, entry.number, entry.position, b"".join(entry.payload))
+    return (entry.kind, entry.topic_id, entry.partition, entry.number, entry.position, entry.data)
 
 
 @given(st.integers(1, 2**40), st.integers(1, 2**40), entries)
 def test_decode_gives_what_encode_was_given(generation, sequence, given_entries):
     data = b"".join(encode_frame(generation, sequence, given_entries))
     assert len(data) % PAGE == 0
-    found = decode_frame(memoryview(b"x" * PAGE + data), PAGE)
+    found = decode_frame(file_of(b"x" * PAGE + data), PAGE, PAGE + len(data))
     assert (found.generation, found.sequence, found.size) == (generation, sequence, len(data))
     assert [plain(e) for e in found.entries] == [plain(e) for e in given_entries]
 
@@ -61,13 +74,13 @@ def test_decode_gives_what_encode_was_given(generation, sequence, given_entries)
 @given(sizes, st.data())
 def test_rounds_that_are_held_in_a_file_are_all_there_or_it_is_damaged(given_sizes, data):
     content = b"".join(frame(10 + number, size) for number, size in enumerate(given_sizes))
-    found = decode_frames(content, Path("held"))
+    found = decode_frames(file_of(content))
     assert [each.sequence for each in found] == list(range(10, 10 + len(given_sizes)))
     assert encode_frames(found) == content
     place = data.draw(st.integers(0, len(given_sizes) - 1), label="damaged round")
     start = sum(each.size for each in found[:place])
     with pytest.raises(CorruptFile, match=f"byte {start}: no round of a journal"):
-        decode_frames(content[:start] + b"?" + content[start + 1 :], Path("held"))
+        decode_frames(file_of(content[:start] + b"?" + content[start + 1 :]))
 
 
 @given(sizes, st.data())
@@ -77,7 +90,7 @@ def test_any_cut_leaves_the_whole_frames_before_it(given_sizes, data):
         content += frame(10 + number, size)
         ends.append(len(content))
     cut = data.draw(st.integers(0, len(content)))
-    frames = read_frames([content[:cut], b""], generation=1, sequence=10)
+    frames = read_frames(files_of(content[:cut], b""), generation=1, sequence=10)
     # Padding at the end of the last page does not matter.
     assert len(frames) in (sum(end <= cut for end in ends) - 1, sum(end <= cut for end in ends))
     assert [f.sequence for f in frames] == list(range(10, 10 + len(frames)))
@@ -90,22 +103,22 @@ def test_damage_before_the_last_frame_is_found(given_sizes, data):
     byte = data.draw(st.integers(0, 77 + given_sizes[damaged] - 1), label="up to the padding")
     frames[damaged][byte] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptFile, match=f"round {damaged + 1} is missing or damaged"):
-        read_frames([b"".join(frames)], generation=1, sequence=1)
+        read_frames(files_of(b"".join(frames)), generation=1, sequence=1)
 
 
 def test_the_last_frame_may_be_torn():
     torn = bytearray(frame(2, 5_000))
     torn[4_500:4_600] = bytes(100)
-    assert [f.sequence for f in read_frames([frame(1, 10) + torn], generation=1, sequence=1)] == [1]
+    assert [f.sequence for f in read_frames(files_of(frame(1, 10) + torn), generation=1, sequence=1)] == [1]
 
 
 def test_two_generations_follow_each_other_and_older_ones_are_over():
     old = frame(5, 100, generation=1) + frame(6, 100, generation=1)
     first = frame(8, 10, generation=3) + old[PAGE:]
     second = frame(7, 10, generation=2)
-    assert [f.sequence for f in read_frames([first, second], generation=2, sequence=7)] == [7, 8]
+    assert [f.sequence for f in read_frames(files_of(first, second), generation=2, sequence=7)] == [7, 8]
     with pytest.raises(CorruptFile, match="round 7 is missing"):
-        read_frames([first, b""], generation=2, sequence=7)
+        read_frames(files_of(first, b""), generation=2, sequence=7)
 
 
 def test_frames_are_appended_to_two_files_in_turn(tmp_path):
@@ -118,14 +131,14 @@ def test_frames_are_appended_to_two_files_in_turn(tmp_path):
     assert journal.sequence == 23
     contents = [(tmp_path / name).read_bytes() for name in NAMES]
     assert [len(content) for content in contents] == [2 * PAGE, PAGE]
-    frames = read_frames(contents, generation=4, sequence=20)
+    frames = read_frames(files_of(*contents), generation=4, sequence=20)
     assert [(f.generation, f.entries[0].number) for f in frames] == [(4, 0), (4, 1), (5, 2)]
 
 
 @given(st.binary(max_size=300))
 def test_random_bytes_are_no_frame(data):
-    assert read_frames([data], generation=0, sequence=0) == []
-    assert decode_frame(memoryview(b"MSJ1" + data), 0) is None
+    assert read_frames([file_of(data)], generation=0, sequence=0) == []
+    assert decode_frame(file_of(b"MSJ1" + data), 0, 4 + len(data)) is None
 
 
 def test_rounds_of_earlier_runs_are_forgotten(tmp_path):
@@ -155,7 +168,7 @@ def test_without_a_checkpoint_the_last_rounds_are_found_whatever_becomes_of_the_
     journal.size -= 2 * PAGE
     journal.sequence -= 1
     journal.take_back()
-    frames = read_frames([disk.read_file(path / name) for name in NAMES], generation=1, sequence=None)
+    frames = read_frames([disk.open(path / name) for name in NAMES], generation=1, sequence=None)
     assert not frames or frames[-1].sequence == last
 
 

@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import threading
+import tracemalloc
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -17,8 +18,8 @@ from mainstem.core import MainstemError, ManualClock, TopicPartition
 from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, SystemDisk, TopicConfig, housekeeping
 from mainstem.log.checkpoint import decode_partition, load
 from mainstem.log.disk import SystemFile
-from mainstem.log.journal import NAMES
-from tests.log.simulated_disk import FileNode, SimulatedDisk, adversary
+from mainstem.log.journal import NAMES, PAGE
+from tests.log.simulated_disk import FileNode, SimulatedDisk, SimulatedFile, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, sequenced, values
 
 TOPIC = TopicConfig(segment_bytes=4_000, index_interval_bytes=500)
@@ -804,6 +805,39 @@ def test_a_start_reads_what_the_journal_holds_and_no_more(tmp_path):
     assert run(check()) <= 2 * journal + 100_000 < 20_000_000  # the journal, and the same bytes in the segment
 
 
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_start_needs_less_memory_than_the_journal_has_bytes(tmp_path, checkpoint):
+    """It read the whole of it: with 256 MB of memory a log that had been killed while it wrote much did not start."""
+    config = LogConfig(read_threads=1, journal_bytes=2**30)
+    most, rounds = 8_000_000, 40
+
+    async def fill():
+        log = await open_log(tmp_path, config=config)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await log.checkpoint()
+        content = batch(b"v" * 1_000_000)
+        for _ in range(rounds):
+            await partition.append(content)
+        abandon(log)
+
+    async def check():
+        tracemalloc.start()
+        try:
+            log = await open_log(tmp_path, config=config)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert log.partitions[TP].log_end_offset == rounds
+        await log.close()
+        return peak
+
+    run(fill())
+    assert sum((tmp_path / name).stat().st_size for name in NAMES) > 5 * most
+    if not checkpoint:
+        (tmp_path / "checkpoint").unlink()
+    assert run(check()) < most
+
+
 def test_a_start_after_a_clean_end_reads_nothing_of_the_journal_but_its_first_page(tmp_path, monkeypatch):
     """It read both files whole: a quarter of a gigabyte after heavy writing."""
     disk = SimulatedDisk(tmp_path)
@@ -816,10 +850,16 @@ def test_a_start_after_a_clean_end_reads_nothing_of_the_journal_but_its_first_pa
             await log.checkpoint()
         await log.close()
         assert sum(disk.file_size(tmp_path / name) for name in NAMES) > 2 * 10_000
-        read, read_file = [], disk.read_file
-        monkeypatch.setattr(disk, "read_file", lambda path: read.append(path.name) or read_file(path))
+        sizes, read = [], SimulatedFile.read
+
+        def counted(file, size, position):
+            data = read(file, size, position)
+            sizes.extend([len(data)] if file.path.name in NAMES else [])
+            return data
+
+        monkeypatch.setattr(SimulatedFile, "read", counted)
         log = await open_log(tmp_path, disk=disk)
-        assert not {*read} & {*NAMES}
+        assert sizes == [PAGE, PAGE]
         assert (log.recovered_cleanly, log.partitions[TP].log_end_offset) == (True, 3)
         await log.close()
 

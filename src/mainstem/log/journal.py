@@ -38,6 +38,15 @@ _MAGIC = b"MSJ1"
 _HEADER = Struct(">4sIIIqq")
 _ENTRY = Struct(">B16siqqq")
 _CRC_FROM = 8
+_READ_BYTES = 2**20
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What an entry carries, where it was found."""
+
+    file: File
+    position: int
+    size: int
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -49,6 +58,16 @@ class Entry(msgspec.Struct, frozen=True):
     number: int = 0
     position: int = 0
     payload: Sequence[Buffer] = ()
+    """To be written."""
+    stored: Stored | None = None
+    """Found: it stays in its file until it is asked for, as a start has to get by with less memory than a journal."""
+
+    @property
+    def data(self) -> bytes:
+        """What it carries (blocking)."""
+        if self.stored is not None:
+            return self.stored.file.read(self.stored.size, self.stored.position)
+        return b"".join(self.payload)
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -138,44 +157,58 @@ def encode_frame(generation: int, sequence: int, entries: list[Entry]) -> list[B
 def encode_frames(frames: Iterable[Frame]) -> bytes:
     """Rounds one after the other, as in a journal file."""
     return b"".join(
-        piece for frame in frames for piece in encode_frame(frame.generation, frame.sequence, frame.entries)
+        piece
+        for frame in frames
+        for piece in encode_frame(
+            frame.generation,
+            frame.sequence,
+            [msgspec.structs.replace(entry, payload=(entry.data,), stored=None) for entry in frame.entries],
+        )
     )
 
 
-def decode_frames(data: bytes, path: Path) -> list[Frame]:
-    """What `encode_frames` was given.
+def decode_frames(file: File) -> list[Frame]:
+    """What `encode_frames` was given (blocking).
 
     Raises:
         CorruptFile: one of them does not check out.
     """
     frames: list[Frame] = []
-    position = 0
-    while position < len(data):
-        frame = decode_frame(memoryview(data), position)
+    position, size = 0, file.size()
+    while position < size:
+        frame = decode_frame(file, position, size)
         if frame is None:
-            raise CorruptFile(f"{path}: byte {position}: no round of a journal with a matching CRC")
+            raise CorruptFile(f"{file.path}: byte {position}: no round of a journal with a matching CRC")
         frames.append(frame)
         position += frame.size
     return frames
 
 
-def decode_frame(data: memoryview, position: int) -> Frame | None:
-    """The frame that starts at `position`; None where there is no whole frame with a matching CRC."""
-    if len(data) - position < _HEADER.size:
+def decode_frame(file: File, position: int, size: int, *, generation: int = 0) -> Frame | None:
+    """The frame that starts at `position` of a file of `size` bytes (blocking).
+
+    None where there is no whole frame of `generation` or later with a matching CRC.
+    """
+    page = file.read(PAGE, position)
+    if len(page) < _HEADER.size:
         return None
-    magic, crc, length, count, generation, sequence = _HEADER.unpack_from(data, position)
-    table_end = position + _HEADER.size + count * _ENTRY.size
+    magic, crc, length, count, its_generation, sequence = _HEADER.unpack_from(page)
+    table_end = _HEADER.size + count * _ENTRY.size
     end = position + length
-    if magic != _MAGIC or not table_end <= end <= len(data):
+    if magic != _MAGIC or its_generation < generation or not (table_end <= length and end <= size):
         return None
-    if crc32c(data[position + _CRC_FROM : end]) != crc:
+    found = crc32c(memoryview(page)[_CRC_FROM:length])
+    for start in range(position + PAGE, end, _READ_BYTES):
+        found = crc32c(file.read(min(_READ_BYTES, end - start), start), found)
+    if found != crc:
         return None
-    entries, at = [], table_end
-    for place in range(position + _HEADER.size, table_end, _ENTRY.size):
-        kind, topic_id, partition, number, target, size = _ENTRY.unpack_from(data, place)
-        entries.append(Entry(kind, UUID(bytes=topic_id), partition, number, target, (data[at : at + size],)))
-        at += size
-    return Frame(generation, sequence, entries, length + (-length % PAGE))
+    table = page if table_end <= len(page) else file.read(table_end, position)
+    entries, at = [], position + table_end
+    for place in range(_HEADER.size, table_end, _ENTRY.size):
+        kind, topic_id, partition, number, target, carried = _ENTRY.unpack_from(table, place)
+        entries.append(Entry(kind, UUID(bytes=topic_id), partition, number, target, stored=Stored(file, at, carried)))
+        at += carried
+    return Frame(its_generation, sequence, entries, length + (-length % PAGE))
 
 
 def is_of_before(page: bytes, generation: int) -> bool:
@@ -186,8 +219,8 @@ def is_of_before(page: bytes, generation: int) -> bool:
     return bool(magic == _MAGIC and found < generation)
 
 
-def read_frames(contents: Sequence[bytes], *, generation: int, sequence: int | None) -> list[Frame]:
-    """The rounds from `sequence` on, in order, found in the journal files of `generation` or later.
+def read_frames(files: Iterable[File], *, generation: int, sequence: int | None) -> list[Frame]:
+    """The rounds from `sequence` on, in order, found in the journal files of `generation` or later (blocking).
 
     Without a sequence (the checkpoint is gone) the longest row of rounds that ends with the last one.
 
@@ -195,8 +228,8 @@ def read_frames(contents: Sequence[bytes], *, generation: int, sequence: int | N
         CorruptFile: a round is missing or damaged that a later one proves to have been durable.
     """
     frames: list[Frame] = []
-    for content in contents:
-        frames += _frames_of(memoryview(content), generation)
+    for file in files:
+        frames += _frames_of(file, generation)
     frames.sort(key=lambda frame: frame.sequence)
     if sequence is None:
         return _last_row(frames)
@@ -217,12 +250,12 @@ def _last_row(frames: list[Frame]) -> list[Frame]:
     return frames[start:]
 
 
-def _frames_of(data: memoryview, generation: int) -> list[Frame]:
+def _frames_of(file: File, generation: int) -> list[Frame]:
     """Every valid frame of `generation` or later, also behind an invalid one."""
-    frames, position = [], 0
-    while position < len(data):
-        frame = decode_frame(data, position)
-        if frame is None or frame.generation < generation:
+    frames, position, size = [], 0, file.size()
+    while position < size:
+        frame = decode_frame(file, position, size, generation=generation)
+        if frame is None:
             position += PAGE
         else:
             frames.append(frame)

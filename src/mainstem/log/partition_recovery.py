@@ -68,7 +68,7 @@ class PartitionRecovery:
             replay.restore(partition, self.words)
             partition.changed = bool(self.changes.rounds) or self.changes.topic is not None
         if self._held_in is not None:
-            held = decode_frames(self._disk.read_file(self._held_in), self._held_in)
+            held = decode_frames(self._disk.open(self._held_in))
             self.changes = Changes([*held, *self.changes.rounds])
             partition.changed = True
         # First of all: a repair of what turns out to be damaged has to know what is deleted.

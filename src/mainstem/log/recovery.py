@@ -92,23 +92,16 @@ def _sync(path: Path, disk: Disk) -> None:
 
 
 def _read_journal(path: Path, disk: Disk, saved: Checkpoint | None) -> list[Frame]:
-    contents = []
+    files = []
     for name in NAMES:
-        try:
+        with suppress(FileNotFoundError):
+            file = disk.open(path / name)
             # After a clean end nothing of it counts, as its first page tells; the whole may be a quarter of a gigabyte.
-            if (
-                saved is not None
-                and saved.clean
-                and is_of_before(disk.open(path / name).read(PAGE, 0), saved.generation)
-            ):
-                contents.append(b"")
-            else:
-                contents.append(disk.read_file(path / name))
-        except FileNotFoundError:
-            contents.append(b"")
+            if saved is None or not saved.clean or not is_of_before(file.read(PAGE, 0), saved.generation):
+                files.append(file)
     if saved is None:
-        return read_frames(contents, generation=1, sequence=None)
-    return read_frames(contents, generation=saved.generation, sequence=saved.sequence)
+        return read_frames(files, generation=1, sequence=None)
+    return read_frames(files, generation=saved.generation, sequence=saved.sequence)
 
 
 class _Recovery:

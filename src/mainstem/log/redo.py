@@ -53,7 +53,7 @@ class Changes:
 
     def _add(self, frame: Frame, entry: Entry) -> None:
         if entry.kind == CREATE:
-            self.topic, self.deleted = bytes(entry.payload[0]).decode(), False
+            self.topic, self.deleted = entry.data.decode(), False
             return
         if entry.kind == DELETE:
             self.topics_deleted.update([self.topic] if self.topic is not None else [])
@@ -79,13 +79,13 @@ class Changes:
 
     def end_of(self, base_offset: int) -> int:
         """Where what the journal has of a segment ends."""
-        return max(header.next_offset for header in iter_headers(memoryview(self.batches[base_offset][-1].payload[0])))
+        return max(header.next_offset for header in iter_headers(memoryview(self.batches[base_offset][-1].data)))
 
     def batches_before(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Header and bytes of those that end there at the latest, in order."""
         for base_offset in sorted(base for base in self.batches.keys() - self.replaced if base < offset):
             for entry in self.batches[base_offset]:
-                data, position = memoryview(entry.payload[0]), 0
+                data, position = memoryview(entry.data), 0
                 for header in iter_headers(data):
                     if header.next_offset <= offset:
                         yield header, data[position : position + header.size]
@@ -142,7 +142,7 @@ def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int, 
             continue
         file = disk.open(path, create=True)
         for entry in changes.batches[base_offset]:
-            file.write([entry.payload[0]], entry.position)
+            file.write([entry.data], entry.position)
         if sync:
             file.sync()
 
@@ -165,6 +165,6 @@ def _is_whole(cleaned: Path, replacement: Replacement, files: OpenFiles) -> bool
 
 def _replacement(entry: Entry) -> Replacement:
     try:
-        return msgspec.msgpack.decode(entry.payload[0], type=prepared(Replacement))
+        return msgspec.msgpack.decode(entry.data, type=prepared(Replacement))
     except msgspec.DecodeError as error:
         raise CorruptFile(f"journal: what replaces segments of {entry.topic_id}-{entry.partition}: {error}") from None
