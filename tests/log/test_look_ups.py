@@ -224,3 +224,26 @@ def test_segments_that_have_left_are_not_remembered(tmp_path):
         await log.close()
 
     run(test())
+
+
+def test_a_segment_too_short_for_look_ups_has_no_files_of_them(tmp_path):
+    """A clean end made two empty files for each of thousands of partitions."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await fill(log, start=0, count=10)
+        await log.close()
+        assert not [*(tmp_path / "orders-0").glob("*index")]
+        log = await open_log(tmp_path)
+        await check(log.partitions[TP], range(10))
+        await fill(log, start=10, count=40)
+        await log.close()
+        assert len([*(tmp_path / "orders-0").glob("*index")]) == 2
+        with structlog.testing.capture_logs() as logs:
+            log = await open_log(tmp_path)
+            await check(log.partitions[TP], range(50))
+        assert not logs
+        await log.close()
+
+    run(test())
