@@ -12,16 +12,17 @@ from mainstem.broker.groups.consumer.group import ConsumerGroup
 from mainstem.broker.groups.consumer.member import Member
 from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.modern.partitions import Assignment, without_epochs
+from mainstem.broker.groups.modern.subscriptions import TopicsView
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.metadata import NOT_ASKED
 from mainstem.broker.security.acls import DESCRIBE, GROUP, TOPIC
 from mainstem.wire.errors import Code
 
 _CLASSIC, _CONSUMER = 0, 1
-_HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
+HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
 
 
-@handler(69, 0, 1, failure=lambda request, code: {"groups": [_missing(each, code, "") for each in request.group_ids]})
+@handler(69, 0, 1, failure=lambda request, code: {"groups": [missing(each, code, "") for each in request.group_ids]})
 async def consumer_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked = request.include_authorized_operations
     return {"groups": [await _described(each, ctx, asked=asked) for each in dict.fromkeys(request.group_ids)]}
@@ -30,20 +31,20 @@ async def consumer_group_describe(request: Any, ctx: RequestContext) -> dict[str
 async def _described(group_id: str, ctx: RequestContext, *, asked: bool) -> dict[str, Any]:
     groups = ctx.broker.groups
     if not ctx.may(DESCRIBE, GROUP, group_id):
-        return _missing(group_id, Code.group_authorization_failed, None)
+        return missing(group_id, Code.group_authorization_failed, None)
     if not group_id:
-        return _missing(group_id, Code.invalid_group_id, None)
+        return missing(group_id, Code.invalid_group_id, None)
     try:
         await groups.consumer.settled(group_id)
     except GroupError as error:
-        return _missing(group_id, error.code, str(error))
+        return missing(group_id, error.code, str(error))
     group = groups.consumer.get(group_id)
     if group is None:
-        missing = "not found" if group_id not in groups.groups else "is not a consumer group"
-        message = f"Group {group_id} {missing}."
-        return _missing(group_id, Code.group_id_not_found, message)
+        reason = "not found" if group_id not in groups.groups else "is not a consumer group"
+        message = f"Group {group_id} {reason}."
+        return missing(group_id, Code.group_id_not_found, message)
     if not all(ctx.may(DESCRIBE, TOPIC, name) for name in group.subscribed_topics):
-        return _missing(group_id, Code.topic_authorization_failed, _HIDDEN)
+        return missing(group_id, Code.topic_authorization_failed, HIDDEN)
     return {
         "error_code": Code.none,
         "group_id": group_id,
@@ -56,7 +57,8 @@ async def _described(group_id: str, ctx: RequestContext, *, asked: bool) -> dict
     }
 
 
-def _missing(group_id: str, code: int, message: str | None) -> dict[str, Any]:
+def missing(group_id: str, code: int, message: str | None) -> dict[str, Any]:
+    """A group of which nothing is told but why."""
     return {
         "group_id": group_id,
         "error_code": code,
@@ -82,17 +84,17 @@ def _member(member: Member, group: ConsumerGroup) -> dict[str, Any]:
         "client_host": member.client_host,
         "subscribed_topic_names": sorted(member.topics),
         "subscribed_topic_regex": member.regex,
-        "assignment": _assignment({topic_id: frozenset(found) for topic_id, found in has.items()}, group),
-        "target_assignment": _assignment(group.targets.get(member.member_id, {}), group),
+        "assignment": assignment({topic_id: frozenset(found) for topic_id, found in has.items()}, group.topics),
+        "target_assignment": assignment(group.targets.get(member.member_id, {}), group.topics),
         "member_type": _CONSUMER if member.classic is None else _CLASSIC,
     }
 
 
-def _assignment(assignment: Assignment, group: ConsumerGroup) -> dict[str, Any]:
-    """Of topics that are gone nothing is told: there is no name for them."""
+def assignment(partitions: Assignment, topics: TopicsView) -> dict[str, Any]:
+    """What a member has, with names; of topics that are gone nothing is told: there is no name for them."""
     found = [
-        {"topic_id": topic_id, "topic_name": topic.name, "partitions": sorted(partitions)}
-        for topic_id, partitions in assignment.items()
-        if (topic := group.topics.get_by_id(topic_id)) is not None
+        {"topic_id": topic_id, "topic_name": topic.name, "partitions": sorted(numbers)}
+        for topic_id, numbers in partitions.items()
+        if (topic := topics.get_by_id(topic_id)) is not None
     ]
     return {"topic_partitions": found}
