@@ -48,6 +48,7 @@ tools: $(VENV)/installed
 	    $(PY) -m mainstem.process.java; }
 	@$(PY) -m mainstem.process.jars
 	@$(PY) -m mainstem.process.jars tests/support/kafka.lock
+	@$(PY) -m mainstem.process.jars conformance/streams.lock
 
 # What has no browser leaves out the tests of the dashboard in one, and says so.
 browser: tools

@@ -34,6 +34,7 @@ from conformance.frame import (
 from conformance.kcat import Kcat
 from conformance.kgo import Kgo, KgoChaos, KgoRestarts, KgoTls
 from conformance.librdkafka import Librdkafka
+from conformance.streams import Streams
 from mainstem.core.errors import MainstemError
 
 SUITES: Mapping[str, Suite] = {
@@ -45,6 +46,7 @@ SUITES: Mapping[str, Suite] = {
     "librdkafka-noautocreate": Librdkafka("librdkafka-noautocreate", "noautocreate", auto_create=False),
     "librdkafka-sasl": Librdkafka("librdkafka-sasl", sasl=True, numbers=("0135", "0142")),
     "kcat": Kcat(),
+    "streams": Streams(),
 }
 KEPT = Path(__file__).parents[1] / ".conformance"
 CAME_BACK = "(the broker came back each time)"

@@ -1,6 +1,7 @@
 """Make the lock files of jars anew: `python -m tests.support.lock_jars`, called by `make lock`.
 
-Spark's jars are the lines of their lock, whose versions a person edits; Kafka's are what Maven resolves from its roots.
+Spark's jars are the lines of their lock, whose versions a person edits; Kafka's and those of Kafka Streams are what
+Maven resolves from their roots.
 Comments stay where they are above a line.
 """
 
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from conformance.streams import LOCK as STREAMS_LOCK
 from mainstem.process import jars
 from mainstem.process.java import find_java
 from tests.support.kafka_tools import LOCK as KAFKA_LOCK
@@ -20,6 +22,10 @@ KAFKA_ROOTS = (
     ("org.apache.kafka", "kafka_2.13", KAFKA, True),
     ("org.apache.kafka", "kafka-tools", KAFKA, True),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4", False),  # Kafka's release adds it: logs are written
+)
+STREAMS_ROOTS = (
+    ("org.apache.kafka", "kafka-streams", KAFKA, True),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4", True),
 )
 Root = tuple[str, str, str, bool]
 """Group, name, version, and whether its dependencies come too."""
@@ -52,8 +58,9 @@ def resolve(roots: Sequence[Root]) -> list[str]:
 
 
 def main() -> None:
-    comments = [line for line in KAFKA_LOCK.read_text().splitlines() if line.startswith("#")]
-    KAFKA_LOCK.write_text("\n".join([*comments, *resolve(KAFKA_ROOTS)]) + "\n")
+    for lock, roots in ((KAFKA_LOCK, KAFKA_ROOTS), (STREAMS_LOCK, STREAMS_ROOTS)):
+        comments = [line for line in lock.read_text().splitlines() if line.startswith("#")]
+        lock.write_text("\n".join([*comments, *resolve(roots)]) + "\n")
 
     locked = jars.read_lock(jars.SPARK_LOCK)
     found = {line.split()[0]: line for line in resolve([(jar.group, jar.name, jar.version, False) for jar in locked])}
