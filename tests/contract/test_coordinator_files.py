@@ -6,6 +6,7 @@ from pathlib import Path
 import mainstem
 from tests.support import kafka_tools
 from tests.support.raw import RawClient, producer_of
+from tests.support.unfinished import serving_all
 
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\5facts\xff\xff\xff\xff"
 ASSIGNMENT = b"\0\0\0\0\0\1\0\5facts\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
@@ -86,6 +87,27 @@ def test_kafka_dump_log_decodes_groups_of_the_consumer_protocol(tmp_path: Path) 
     assert re.search(r'"memberEpoch":2,"previousMemberEpoch":0,"state":0,"assignedPartitions":\[{"topicId"', said)
     assert '"partitions":[0,1],"assignmentEpochs":[2,2]' in said
     assert re.search(r'"regularExpression":"fa\.\*".*"topics":\["facts"\]', said)
+    assert re.search(r'"memberId":"b"}} payload: <DELETE>', said)
+    assert "Error" not in said
+    assert "isvalid: false" not in said
+
+
+def test_kafka_dump_log_decodes_share_groups(tmp_path: Path) -> None:
+    with serving_all(data=tmp_path) as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("facts", 2)
+        full = {"group_id": "g", "member_epoch": 0, "subscribed_topic_names": ["facts"]}
+        raw.call(76, 1, **full, member_id="a", rack_id="r")
+        raw.call(76, 1, **full, member_id="b")
+        raw.call(76, 1, group_id="g", member_id="b", member_epoch=-1)
+    said = dump(tmp_path, "__consumer_offsets", "--offsets-decoder")
+    for key in range(10, 16):
+        assert re.search(rf'key: {{"type":"?{key}"?,"data":{{"groupId":"g"', said), key
+    assert re.search(r'"epoch":2,"metadataHash":-?\d+', said)
+    assert '"rackId":"r","clientId":"raw"' in said
+    assert '"subscribedTopicNames":["facts"]' in said
+    assert re.search(r'"assignmentEpoch":2,"assignmentTimestamp":\d+', said)
+    assert re.search(r'"memberEpoch":2,"previousMemberEpoch":0,"state":0,"assignedPartitions":\[{"topicId"', said)
+    assert re.search(r'"initializedTopics":\[{"topicId":"[^"]+","topicName":"facts","partitions":\[0,1\]}\]', said)
     assert re.search(r'"memberId":"b"}} payload: <DELETE>', said)
     assert "Error" not in said
     assert "isvalid: false" not in said

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-import mainstem
 from mainstem.broker.config import BrokerConfig, ListenerConfig
 from mainstem.broker.handlers import load_handlers
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.ports import free_port
 from tests.support.raw import RawClient, codes_of
 from tests.support.rights import REQUESTS, WITHOUT_RIGHTS, Secrets, make_secrets, state
+from tests.support.unfinished import serving_all
 
 
 class Secured(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ def _ours() -> Iterator[Secured]:
         authorizer_enable=True,
         super_users=("User:ANONYMOUS",),
     )
-    with mainstem.embedded(broker=config) as log:
+    with serving_all(broker=config) as log:
         yield Secured("mainstem", log.bootstrap, f"127.0.0.1:{port}")
 
 
@@ -111,7 +111,7 @@ TOLD = {
 }
 TOLD_BY_API = (
     dict.fromkeys((0, 1, 2, 3, 19, 20, 21, 23, 32, 33, 37, 44, 61, 75), TOPIC)
-    | dict.fromkeys((8, 9, 10, 11, 12, 13, 14, 15, 42, 47, 68, 69), GROUP)
+    | dict.fromkeys((8, 9, 10, 11, 12, 13, 14, 15, 42, 47, 68, 69, 76, 77), GROUP)
     | dict.fromkeys((22, 27, 29, 30, 31, 34, 35, 43, 45, 46, 48, 49, 50, 51, 55, 57, 64, 74), CLUSTER)
     | dict.fromkeys((38, 39, 40, 41), NO_TOKENS)
     | dict.fromkeys((24, 25, 26, 28, 65), TRANSACTION)

@@ -349,6 +349,13 @@ REQUESTS: list[tuple[int, int, str, Callable[[Secrets], dict[str, Any]]]] = [
     ),
     (69, 0, "", lambda s: {"group_ids": [s.group], "include_authorized_operations": True}),
     (74, 1, "", lambda s: {"resource_types": []}),
+    (
+        76,
+        1,
+        "",
+        lambda s: {"group_id": s.group, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": [s.topic]},
+    ),
+    (77, 1, "", lambda s: {"group_ids": [s.group], "include_authorized_operations": True}),
     (75, 0, "all", lambda s: {"topics": [], "response_partition_limit": 100}),
     (75, 0, "named", lambda s: {"topics": [{"name": s.topic}], "response_partition_limit": 100}),
 ]

@@ -25,6 +25,11 @@ _COORDINATED = {  # API key: the kind of its coordinator, and the field that nam
     65: (_TRANSACTION, "transactional_ids"),
     68: (_GROUP, "group_id"),
     69: (_GROUP, "group_ids"),
+    76: (_GROUP, "group_id"),
+    77: (_GROUP, "group_ids"),
+    90: (_GROUP, "groups"),
+    91: (_GROUP, "group_id"),
+    92: (_GROUP, "group_id"),
 }
 
 

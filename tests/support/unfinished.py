@@ -4,25 +4,31 @@ The fixture `mainstem_log` of a module that imports it, in the place of the sess
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
 import mainstem
 from mainstem.broker import handlers
+from mainstem.broker.config import BrokerConfig
 from mainstem.embedded_log import EmbeddedLog
 
 
 @contextmanager
-def all_served() -> Iterator[None]:
-    """Brokers that are started meanwhile serve every handler."""
-    before = set(handlers.unfinished)
-    handlers.unfinished.clear()
-    yield
-    handlers.unfinished |= before
+def serving_all(data: Path | None = None, broker: BrokerConfig | None = None) -> Iterator[EmbeddedLog]:
+    """An embedded log that serves every handler there is."""
+    with ExitStack() as stack:
+        before = set(handlers.unfinished)
+        handlers.unfinished.clear()
+        try:
+            log = stack.enter_context(mainstem.embedded(data, broker=broker))
+        finally:
+            handlers.unfinished |= before
+        yield log
 
 
 @pytest.fixture(scope="module")
 def mainstem_log() -> Iterator[EmbeddedLog]:
-    with all_served(), mainstem.embedded() as log:
+    with serving_all() as log:
         yield log

@@ -1,18 +1,23 @@
 """FindCoordinator, API 10, versions 0-6.
 
-Behaviour: there is one node, so it coordinates every group and every transaction; the internal topics are there since
-the broker's start. An unknown kind of key is INVALID_REQUEST, a share group too: there are none.
+Behaviour: there is one node, so it coordinates every group, transaction and share partition; the internal topics are
+there since the broker's start. An unknown kind of key is INVALID_REQUEST.
 
-1: kinds of keys (0 group, 1 transactional id). 4: several keys in one request (KIP-699). 6: share groups (KIP-932).
+1: kinds of keys (0 group, 1 transactional id). 4: several keys in one request (KIP-699). 6: share partitions, whose
+keys are `group:topic id:partition` (KIP-932); brokers ask for them, clients find a share group as any other.
 """
 
+import base64
+import re
 from typing import Any, Final
 
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.security.acls import DESCRIBE, GROUP, TRANSACTIONAL_ID
+from mainstem.broker.security.acls import CLUSTER, CLUSTER_ACTION, DESCRIBE, GROUP, THE_CLUSTER, TRANSACTIONAL_ID
 from mainstem.wire.errors import Code, RequestError
 
 _KINDS: Final = {0: GROUP, 1: TRANSACTIONAL_ID}
+_SHARE: Final = 2
+_PARTITION: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 
 
 @handler(10, 0, 6)
@@ -24,9 +29,25 @@ def find_coordinator(request: Any, ctx: RequestContext) -> dict[str, Any]:
 
 
 def _check(ctx: RequestContext, kind: int, key: str) -> None:
+    if kind == _SHARE and ctx.version >= 6:
+        ctx.check(CLUSTER_ACTION, CLUSTER, THE_CLUSTER)
+        if not _is_share_partition(key):
+            raise RequestError(Code.invalid_request, "key: expected group:topic id:partition")
+        return
     if kind not in _KINDS:
-        raise RequestError(Code.invalid_request, "key type: expected 0 (group) or 1 (transactional id)")
+        raise RequestError(Code.invalid_request, "key type: expected 0 (group), 1 (transactional id) or 2 (share)")
     ctx.check(DESCRIBE, _KINDS[kind], key)
+
+
+def _is_share_partition(key: str) -> bool:
+    """A topic id is 16 bytes as URL-safe base64, which need not end with `==`. A group's id may have colons."""
+    group, topic_id, partition = ["", "", *key.rsplit(":", 2)][-3:]
+    if not group.strip() or not _PARTITION.fullmatch(partition) or not -(2**31) <= int(partition) < 2**31:
+        return False
+    try:
+        return len(base64.b64decode(topic_id.rstrip("=") + "==", altchars="-_", validate=True)) == 16
+    except ValueError:
+        return False
 
 
 def _coordinator(ctx: RequestContext, kind: int, key: str) -> dict[str, Any]:
