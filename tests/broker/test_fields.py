@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.fields import CorruptCoordinatorRecord, Reader, Writer, java_hash
+from mainstem.broker.fields import CorruptCoordinatorRecord, Reader, Writer, java_hash, java_hash_without_sign
 
 
 @given(
@@ -53,10 +53,19 @@ def test_a_required_string_is_not_null():
 
 @pytest.mark.parametrize(
     ("text", "hash_code"),
-    [("", 0), ("a", 97), ("ab", 3105), ("hello", 99162322), ("polygenelubricants", -(2**31)), ("😀", 1772899)],
+    [
+        ("", 0),
+        ("a", 97),
+        ("ab", 3105),
+        ("hello", 99162322),
+        ("share-group", -1035553007),
+        ("polygenelubricants", -(2**31)),
+        ("😀", 1772899),
+    ],
 )
 def test_java_hash_is_javas_without_its_sign(text, hash_code):
     assert java_hash(text) == hash_code % 2**31
+    assert java_hash_without_sign(text) == abs(hash_code) % 2**31
 
 
 @given(st.text())

@@ -1,10 +1,16 @@
 """Kafka's own decoder reads what our coordinators store."""
 
+import asyncio
 import re
 from pathlib import Path
 
 import mainstem
+from mainstem.broker.groups.share.persister import STATE_TOPIC
+from mainstem.broker.groups.share.records import PartitionKey
+from mainstem.broker.groups.share.state import Change, RecordState, ShareState, StateBatch
+from mainstem.core import ManualClock
 from tests.support import kafka_tools
+from tests.support.broker import running
 from tests.support.raw import RawClient, producer_of
 from tests.support.unfinished import serving_all
 
@@ -110,4 +116,24 @@ def test_kafka_dump_log_decodes_share_groups(tmp_path: Path) -> None:
     assert re.search(r'"initializedTopics":\[{"topicId":"[^"]+","topicName":"facts","partitions":\[0,1\]}\]', said)
     assert re.search(r'"memberId":"b"}} payload: <DELETE>', said)
     assert "Error" not in said
+    assert "isvalid: false" not in said
+
+
+def test_kafka_dump_log_decodes_states_of_share_partitions(tmp_path: Path) -> None:
+    async def story() -> str:
+        async with running(tmp_path, ManualClock()) as broker:
+            topic = await broker.topics.create("facts", 1, {})
+            key, persister = PartitionKey("g", topic.topic_id, 0), broker.groups.share.persister
+            await persister.set(key, ShareState(start_offset=5, state_epoch=2))
+            change = Change(7, 3, (StateBatch(9, 11, RecordState.ACKNOWLEDGED, 1),))
+            await persister.update(key, change, state_epoch=2, leader_epoch=4)
+            await persister.delete([key])
+        return dump(tmp_path, STATE_TOPIC, "--share-group-state-decoder")
+
+    said = asyncio.run(story())
+    assert re.search(r'"type":"?0"?,"data":{"groupId":"g","topicId":"[\w-]+","partition":0}', said)
+    assert '"snapshotEpoch":0,"stateEpoch":2,"leaderEpoch":0,"startOffset":5,"deliveryCompleteCount":0,"createT' in said
+    assert '"snapshotEpoch":0,"leaderEpoch":4,"startOffset":7,"deliveryCompleteCount":3' in said
+    assert '"firstOffset":9,"lastOffset":11,"deliveryState":2,"deliveryCount":1' in said
+    assert re.search(r'"type":"?0"?,.* payload: <DELETE>', said)
     assert "isvalid: false" not in said

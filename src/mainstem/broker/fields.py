@@ -1,4 +1,5 @@
-"""Kafka's primitive fields, as the coordinators' own records have them (`__consumer_offsets`, `__transaction_state`).
+"""Kafka's primitive fields, as the coordinators' own records have them (`__consumer_offsets`, `__transaction_state`,
+`__share_group_state`).
 
 These messages are internal to Kafka's brokers, so kio does not have them; their keys and values start with an int16
 version, and from some version on they are *flexible*: compact lengths, and tagged fields at the end of every struct.
@@ -190,9 +191,21 @@ class Reader:
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`, non-negative, as Kafka places group and transactional ids on partitions."""
+    """Java's `String.hashCode` without its sign bit: where group and transactional ids are placed."""
+    return _hash_code(text) & 0x7FFFFFFF
+
+
+def java_hash_without_sign(text: str) -> int:
+    """The absolute value of Java's `String.hashCode`, as Kafka places what its coordinators keep on partitions."""
+    value = _hash_code(text)
+    if value == 0x80000000:  # it has no positive counterpart in Java
+        return 0
+    return value if value < 0x80000000 else 0x100000000 - value
+
+
+def _hash_code(text: str) -> int:
     value = 0
     data = text.encode("utf-16-be")
     for i in range(0, len(data), 2):
         value = (31 * value + (data[i] << 8 | data[i + 1])) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    return value

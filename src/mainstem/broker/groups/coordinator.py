@@ -108,6 +108,7 @@ class GroupCoordinator:
         count = broker.config.offsets_topic_num_partitions
         coordinator = cls(broker, await broker.ensure_internal_topic(OFFSETS_TOPIC, count, _OFFSETS_CONFIG))
         await coordinator._recover()
+        await coordinator.share.open()
         await coordinator._forget_missing_topics()
         broker.stopping.add_done_callback(lambda _: coordinator._give_up())
         coordinator._expire_offsets_later()
@@ -511,8 +512,11 @@ class GroupCoordinator:
         entries += group.tombstones()
         if self.groups.get(group_id) is group:
             del self.groups[group_id]
+        states = self.share.forget_group(group_id) if isinstance(group, ShareGroup) else None
         if entries:
             self._forget(group_id, partitions, await self.store(group_id, entries))
+        if states is not None:
+            await states
 
     def _remove_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> "asyncio.Future[None]":
         """Write the tombstones at once; done when they are durable."""

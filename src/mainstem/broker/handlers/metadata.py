@@ -19,7 +19,7 @@ from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, code_of
 
-COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state")
+COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
 @handler(3, 0, 13, failure=lambda _request, _code: {"topics": [], "brokers": []})

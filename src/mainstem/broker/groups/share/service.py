@@ -14,7 +14,15 @@ from mainstem.broker.groups.config import ShareGroupConfig
 from mainstem.broker.groups.errors import GroupError, UnknownGroup
 from mainstem.broker.groups.membership import Entry
 from mainstem.broker.groups.share.group import JOIN, LEAVE, Change, Heartbeat, HeartbeatAnswer, ShareGroup
-from mainstem.broker.groups.share.records import Key, ShareGroupKey, ShareGroupValue, StatePartitionsValue, Value
+from mainstem.broker.groups.share.persister import SharePersister
+from mainstem.broker.groups.share.records import (
+    Key,
+    PartitionKey,
+    ShareGroupKey,
+    ShareGroupValue,
+    StatePartitionsValue,
+    Value,
+)
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import Code
 
@@ -35,6 +43,19 @@ class ShareGroups:
         self._broker = broker
         self._clock = broker.clock
         self._stored: dict[str, asyncio.Future[int]] = {}  # group: its last records, until they are durable
+        self.persister: SharePersister
+        """What is kept of share partitions; it is there from `open` on."""
+
+    async def open(self) -> None:
+        """Read what is kept of share partitions, when the groups are known; it is deleted where there is none of them.
+
+        A crash may leave that of a group, or of a topic, that was just being deleted.
+        """
+        self.persister = await SharePersister.open(self._broker)
+        await self.persister.forget(self._is_there)
+
+    def _is_there(self, key: PartitionKey) -> bool:
+        return self.get(key.group) is not None and self._broker.topics.get_by_id(key.topic_id) is not None
 
     def settings(self, group_id: str) -> ShareGroupConfig:
         """The settings of a group, as they are now."""
@@ -112,8 +133,15 @@ class ShareGroups:
         return self._take(group, group.set_state_partitions(value))
 
     async def forget_missing_topics(self) -> None:
-        """Topics are deleted: so is what groups say of them, durably on return."""
-        await asyncio.gather(*(self._take(group, group.forget_missing_topics()) for group in self._all()))
+        """Topics are deleted: so is what is kept of their partitions, durably on return."""
+        await asyncio.gather(
+            self.persister.forget(self._is_there),
+            *(self._take(group, group.forget_missing_topics()) for group in self._all()),
+        )
+
+    def forget_group(self, group_id: str) -> "asyncio.Future[None]":
+        """The group is deleted: so is what is kept of its share partitions; done when it is durable."""
+        return self.persister.forget(lambda key: key.group != group_id)
 
     def _all(self) -> list[ShareGroup]:
         return [group for group in self._coordinator.groups.values() if isinstance(group, ShareGroup)]

@@ -7,6 +7,7 @@ many of them the next snapshot, with the next epoch. Records below the last snap
 partition there is one record on its way at a time; what happens meanwhile becomes one change (`state.one_change`).
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -42,9 +43,12 @@ class ShareStates:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def __iter__(self) -> Iterator[PartitionKey]:
+        return iter(list(self._kept))
+
     def get(self, key: PartitionKey) -> ShareState | None:
         """What is kept of a share partition; None: nothing."""
-        kept = self._kept.get(_plain(key))
+        kept = self._kept.get(plain(key))
         return None if kept is None else kept.state
 
     def of_group(self, group: str) -> dict[PartitionKey, ShareState]:
@@ -57,7 +61,7 @@ class ShareStates:
         Raises:
             KeyError: nothing is kept of the share partition: a bug in the caller, who writes a snapshot first.
         """
-        kept = self._kept[_plain(key)]
+        kept = self._kept[plain(key)]
         if kept.updates >= self._updates_per_snapshot:
             state = msgspec.structs.replace(kept.state.updated(change), leader_epoch=leader_epoch)
             return self.snapshot(key, state, now_ms)
@@ -71,7 +75,7 @@ class ShareStates:
 
     def snapshot(self, key: PartitionKey, state: ShareState, now_ms: int) -> tuple[StateKey, StateValue]:
         """The record that says all anew: the first one, one after many updates, or because the offset was set."""
-        kept = self._kept.get(_plain(key))
+        kept = self._kept.get(plain(key))
         return SnapshotKey(key.group, key.topic_id, key.partition), SnapshotValue(
             snapshot_epoch=0 if kept is None else kept.snapshot_epoch + 1,
             state_epoch=state.state_epoch,
@@ -88,10 +92,10 @@ class ShareStates:
 
         An update of another snapshot than the last is passed over.
         """
-        plain = _plain(key)
+        whose = plain(key)
         if value is None:
             if isinstance(key, SnapshotKey):
-                self._kept.pop(plain, None)
+                self._kept.pop(whose, None)
             return
         if isinstance(value, SnapshotValue):
             state = ShareState(
@@ -101,9 +105,9 @@ class ShareStates:
                 complete=max(value.complete, 0),
                 batches=value.batches,
             )
-            self._kept[plain] = _Kept(state, value.snapshot_epoch, value.created_ms)
+            self._kept[whose] = _Kept(state, value.snapshot_epoch, value.created_ms)
             return
-        kept = self._kept.get(plain)
+        kept = self._kept.get(whose)
         if kept is None or kept.snapshot_epoch != value.snapshot_epoch:
             return
         change = Change(value.start_offset, max(value.complete, 0), value.batches)
@@ -111,6 +115,6 @@ class ShareStates:
         kept.updates += 1
 
 
-def _plain(key: PartitionKey) -> PartitionKey:
-    """Structs of different types are never equal."""
+def plain(key: PartitionKey) -> PartitionKey:
+    """The share partition that a record is of, whatever kind of record: structs of different types are never equal."""
     return key if type(key) is PartitionKey else PartitionKey(key.group, key.topic_id, key.partition)
