@@ -158,6 +158,8 @@ class SimulatedDisk:
         """From this change on the power is off."""
         self.refusals: list[tuple[str, int, str]] = []
         """(call, error number, part of the path): each refuses one call."""
+        self.hints: list[tuple[Path, int, int]] = []
+        """What `begin_writeback` was told: file, position and size."""
         self.syncs: list[Path] = []
 
     # -- what a test does
@@ -332,6 +334,10 @@ class SimulatedFile:
                 raise
             self.disk.syncs.append(self.path)
             self.node.sync()
+
+    def begin_writeback(self, position: int, size: int) -> None:
+        """What is not synced may be lost, or not, all the same."""
+        self.disk.hints.append((self.path, position, size))
 
     def truncate(self, size: int) -> None:
         with self.disk.lock:

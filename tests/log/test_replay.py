@@ -19,7 +19,7 @@ def replayed(tmp_path, steps):
     async def story():
         loop, threads = asyncio.get_running_loop(), FileThreads(1)
         files = OpenFiles(SystemDisk(), 10)
-        shared = Shared(ManualClock(), files, threads, Writer(loop, None, None), loop)
+        shared = Shared(ManualClock(), files, threads, Writer(loop, None, None, None), loop)
         partition = PartitionLog(TP, TOPIC_ID, tmp_path, shared)
         steps(partition)
         threads.close()

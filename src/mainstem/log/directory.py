@@ -31,6 +31,7 @@ from mainstem.log.partition import PartitionLog, Shared
 from mainstem.log.recovery import recover
 from mainstem.log.segment import LOG, OpenFiles
 from mainstem.log.threads import FileThreads, WriterThread
+from mainstem.log.writeback import Writeback
 from mainstem.log.writer import Writer
 
 log = get_logger()
@@ -59,11 +60,12 @@ class LogDirectory:
         self._keys: set[tuple[UUID, int]] = set()
         self._writer_thread = WriterThread("log-writer")
         self._threads = FileThreads(config.read_threads)
+        self._writeback = Writeback()
         self._cleaner = FileThreads(1)
         self._housekeeping: asyncio.Task[None] | None = None
         self._housekeeping_timer: asyncio.TimerHandle | None = None
         self._files = OpenFiles(disk, open_files_limit(config.open_files))
-        self._writer = Writer(self._loop, self._writer_thread, self.fail)
+        self._writer = Writer(self._loop, self._writer_thread, self._writeback.written, self.fail)
         self._shared = Shared(clock, self._files, self._threads, self._writer, self._loop)
         self._checkpoints = Checkpointer(path, self._partitions, self._shared, self, sync_threads=config.sync_threads)
 
@@ -214,6 +216,7 @@ class LogDirectory:
 
     def _let_go(self) -> None:
         self._writer_thread.close()
+        self._writeback.close()
         self._cleaner.close()
         self._threads.close()
         self._checkpoints.close()

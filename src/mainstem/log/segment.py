@@ -133,6 +133,8 @@ class Segment:
         """After compaction, which leaves gaps: CRC-32C of all batches' offsets, lengths and epochs. Else 0."""
         self.restored_size = self.size
         """Bytes that were there at the start: this process has not checked them."""
+        self.writeback_position = self.size
+        """`writeback` has begun to bring what is below to the disk."""
         self._stored_size = self.size  # bytes that the index files cover
         self._indexed = state is None
 
@@ -245,6 +247,7 @@ class Segment:
     def cut(self, position: int, next_offset: int, latest: tuple[int, int]) -> None:
         """Forget what was appended at `position` and after it; `latest` is what it was before that."""
         self.size = position
+        self.writeback_position = min(self.writeback_position, position)
         self.next_offset = next_offset
         self.max_timestamp, self.max_timestamp_offset = latest if position else (-1, self.base_offset)
         self.offset_index.truncate(position)

@@ -142,10 +142,19 @@ class Checkpoints(Protocol):
 class Writer:
     """The one writer of a log directory."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread: WriterThread, fail: Callable[[OSError], None]) -> None:
-        """`fail` is told, on the loop, when the disk fails: nothing is appended any more."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        thread: WriterThread,
+        written: Callable[[list[Batch]], None],
+        fail: Callable[[OSError], None],
+    ) -> None:
+        """All on the loop: `written` hears of what a round has brought to its files, `fail` that the disk failed:
+        nothing is appended any more.
+        """
         self._loop = loop
         self._thread = thread
+        self._written = written
         self._disk_failed = fail
         self._journal: Journal
         self._checkpoints: Checkpoints
@@ -314,6 +323,7 @@ class Writer:
                 if not batch.journaled:
                     self.unjournaled_bytes += sum(write.size for write in batch.writes)
                 batch.sink.synced(batch)
+            self._written(batches)
             self._apply(notes)
             if checkpoint:
                 self._journal.switch()
