@@ -4,6 +4,7 @@ Every API that the log serves is asked about things of somebody else's; an API w
 """
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from mainstem.broker.config import BrokerConfig, ListenerConfig
 from mainstem.broker.handlers import load_handlers
+from mainstem.wire.errors import Code
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.ports import free_port
 from tests.support.raw import RawClient, codes_of
@@ -90,6 +92,7 @@ def secrets(secured: Secured) -> Secrets:
 NOTHING: frozenset[str] = frozenset()
 TOPIC = frozenset({"topic_authorization_failed"})
 GROUP = frozenset({"group_authorization_failed"})
+GROUP_CODES = frozenset({Code.group_authorization_failed})
 CLUSTER = frozenset({"cluster_authorization_failed"})
 NO_TOKENS = frozenset({"delegation_token_auth_disabled"})
 TRANSACTION = frozenset({"transactional_id_authorization_failed"})
@@ -111,7 +114,7 @@ TOLD = {
 }
 TOLD_BY_API = (
     dict.fromkeys((0, 1, 2, 3, 19, 20, 21, 23, 32, 33, 37, 44, 61, 75), TOPIC)
-    | dict.fromkeys((8, 9, 10, 11, 12, 13, 14, 15, 42, 47, 68, 69, 76, 77), GROUP)
+    | dict.fromkeys((8, 9, 10, 11, 12, 13, 14, 15, 42, 47, 68, 69, 76, 77, 90, 91, 92), GROUP)
     | dict.fromkeys((22, 27, 29, 30, 31, 34, 35, 43, 45, 46, 48, 49, 50, 51, 55, 57, 64, 74), CLUSTER)
     | dict.fromkeys((38, 39, 40, 41), NO_TOKENS)
     | dict.fromkeys((24, 25, 26, 28, 65), TRANSACTION)
@@ -168,6 +171,40 @@ def _without_own(answer: str) -> str:
     answer = re.sub("(aborted_transactions|entries)=None", r"\1=()", answer)
     answer = re.sub(r"error_message=(None|'[^']*'|\"[^\"]*\")", "error_message", answer)
     return re.sub(r"(port|cluster_id|node_id|broker_id|controller_id)=[^,)]*", r"\1", answer)
+
+
+def test_a_share_group_is_hidden_with_its_topics(secured: Secured, secrets: Secrets) -> None:
+    """One who may do everything to a group, and nothing to the topics that it reads."""
+    group, topic = f"{secrets.group}-shared", secrets.topic
+    join = {"group_id": group, "member_epoch": 0, "subscribed_topic_names": [topic]}
+    partitions = [{"partition_index": 0, "start_offset": 1}]
+    set_offsets = {"group_id": group, "topics": [{"topic_name": topic, "partitions": partitions}]}
+    acl = {"principal": "User:alice", "host": "*", "operation": 2, "permission_type": 3}
+    resource = {"resource_type": 3, "resource_name": group, "resource_pattern_type": 3}
+    with RawClient(secured.admin) as admin, secured.as_user("alice") as alice:
+        admin.call(30, 2, creations=[resource | acl])
+        admin.find_coordinators(group)
+        asked = {"group_ids": [group]}
+        until = time.monotonic() + 30
+        while codes_of(alice.call(77, 1, **asked)) & GROUP_CODES and time.monotonic() < until:
+            time.sleep(0.05)  # until Kafka has heard of the right
+        assert names(codes_of(alice.settled(76, 1, **join, member_id="a"))) == TOPIC
+        answer = alice.call(91, 0, **set_offsets)
+        assert (names(codes_of(answer)), answer.error_code, answer.responses[0].topic_id) == (TOPIC, 0, None)
+        assert codes_of(admin.settled(91, 0, **set_offsets)) == set()
+        (found,) = alice.call(90, 1, groups=[{"group_id": group, "topics": None}]).groups
+        assert (found.error_code, found.topics) == (0, ())
+        named = [{"topic_name": topic, "partitions": [0]}]
+        (found,) = alice.call(90, 1, groups=[{"group_id": group, "topics": named}]).groups
+        assert names(codes_of(found)) == TOPIC
+        (partition,) = found.topics[0].partitions
+        assert (found.error_code, found.topics[0].topic_id, partition.start_offset) == (0, None, 0)
+        answer = alice.call(92, 0, group_id=group, topics=[{"topic_name": topic}])
+        assert (names(codes_of(answer)), answer.error_code, answer.responses[0].topic_id) == (TOPIC, 0, None)
+        admin.settled(76, 1, **join, member_id="a")
+        (found,) = alice.call(77, 1, **asked).groups
+        assert (names({found.error_code}), found.members) == (TOPIC, ())
+        assert topic not in str(found)
 
 
 def test_every_api_that_is_served_is_asked() -> None:

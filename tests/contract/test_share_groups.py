@@ -70,6 +70,33 @@ class Group:
         (found,) = self.raw.call(77, 1, group_ids=[self.name], **fields).groups
         return found
 
+    def offsets(self, topics=None, *, version=1):
+        """By topic: (partition, offset, lag) of each partition that the group has state of, or of those asked for."""
+        asked = None if topics is None else [{"topic_name": name, "partitions": found} for name, found in topics]
+        (found,) = self.raw.settled(90, version, groups=[{"group_id": self.name, "topics": asked}]).groups
+        assert (found.group_id, found.error_code) == (self.name, OK)
+        return {
+            topic.topic_name: sorted(
+                (each.partition_index, each.start_offset, getattr(each, "lag", None)) for each in topic.partitions
+            )
+            for topic in found.topics
+        }
+
+    def set_offsets(self, *topics):
+        asked = [
+            {"topic_name": name, "partitions": [{"partition_index": one, "start_offset": at} for one, at in offsets]}
+            for name, offsets in topics
+        ]
+        answer = self.raw.call(91, 0, group_id=self.name, topics=asked)
+        return Code(answer.error_code), {
+            each.topic_name: sorted((one.partition_index, Code(one.error_code)) for one in each.partitions)
+            for each in answer.responses
+        }
+
+    def delete_offsets(self, *topics):
+        answer = self.raw.call(92, 0, group_id=self.name, topics=[{"topic_name": name} for name in topics])
+        return Code(answer.error_code), {each.topic_name: Code(each.error_code) for each in answer.responses}
+
     def delete(self):
         return Code(self.raw.call(42, 2, groups_names=[self.name]).results[0].error_code)
 
@@ -299,3 +326,93 @@ def test_a_group_is_deleted_when_it_is_empty(group):
     assert group.describe().error_code == Code.group_id_not_found
     assert group.delete() == Code.group_id_not_found
     assert told(group.beat("a")) == (OK, 2)
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+UNKNOWN = Code.unknown_topic_or_partition
+
+
+def test_offsets_of_a_group_that_is_none(raw, group):
+    assert group.offsets() == {}
+    assert group.offsets([]) == {}
+    expected = {group.topic: [(0, -1, -1), (7, -1, -1)], "nothing": [(0, -1, -1)]}
+    assert group.offsets([(group.topic, [0, 7]), ("nothing", [0])]) == expected
+    commit = {"member_id": "", "generation_id_or_member_epoch": -1}
+    partitions = [{"partition_index": 0, "committed_offset": 1}]
+    raw.settled(8, 8, group_id=group.name, **commit, topics=[{"name": group.topic, "partitions": partitions}])
+    assert group.offsets() == {}
+    assert group.offsets([(group.topic, [0, 7]), ("nothing", [0])]) == expected
+    assert group.set_offsets((group.topic, [(0, 1)])) == (Code.group_id_not_found, {})
+    assert group.delete_offsets(group.topic) == (Code.group_id_not_found, {})
+
+
+def test_offsets_are_set_for_a_group_that_was_not_there(raw, group):
+    for value in (b"a", b"b", b"c"):
+        raw.produce(group.topic, value)
+    assert group.set_offsets((group.topic, [(0, 1), (1, 0), (7, 1)])) == (
+        OK,
+        {group.topic: [(0, OK), (1, OK), (7, UNKNOWN)]},
+    )
+    assert group.offsets() == {group.topic: [(0, 1, 2), (1, 0, 0)]}
+    assert group.offsets(version=0) == {group.topic: [(0, 1, None), (1, 0, None)]}
+    assert group.offsets([(group.topic, [1, 2])]) == {group.topic: [(1, 0, 0), (2, -1, -1)]}
+    found = group.describe()
+    assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Empty", 1, 1)
+    assert group.beat("a").member_epoch == 2
+
+
+def test_any_offset_may_be_set(raw, group):
+    raw.produce(group.topic, b"a")
+    for offset, lag in ((7, -6), (-1, -1), (0, 1)):
+        assert group.set_offsets((group.topic, [(0, offset)])) == (OK, {group.topic: [(0, OK)]})
+        assert group.offsets() == {group.topic: [(0, offset, lag)]}
+    assert group.set_offsets((group.topic, [(0, 7), (0, 1)]))[1] == {group.topic: [(0, OK), (0, OK)]}
+    assert group.offsets() == {group.topic: [(0, 1, 0)]}
+
+
+def test_topics_that_are_none_make_no_group(raw, group):
+    assert group.set_offsets() == (OK, {})
+    assert group.set_offsets(("nothing", [(0, 1)])) == (OK, {"nothing": [(0, UNKNOWN)]})
+    assert group.describe().error_code == Code.group_id_not_found
+    assert raw.call(91, 0, group_id="", topics=[]).error_code == Code.invalid_group_id
+    assert raw.call(92, 0, group_id="", topics=[]).error_code == Code.invalid_group_id
+
+
+def test_offsets_of_a_group_with_members_stay_as_they_are(group):
+    group.set_offsets((group.topic, [(0, 3)]))
+    group.joined("a", 4)
+    assert group.set_offsets((group.topic, [(0, 1)])) == (Code.non_empty_group, {})
+    assert group.set_offsets(("nothing", [(0, 1)])) == (Code.non_empty_group, {})
+    assert group.delete_offsets(group.topic) == (Code.non_empty_group, {})
+    assert group.delete_offsets("nothing") == (Code.non_empty_group, {})
+    assert group.offsets() == {group.topic: [(0, 3, -3), (1, -1, -1), (2, -1, -1), (3, -1, -1)]}
+    group.beat("a", -1)
+    assert group.set_offsets((group.topic, [(0, 1)]))[0] == OK
+    assert group.offsets()[group.topic][0] == (0, 1, -1)
+
+
+def test_offsets_are_deleted(group):
+    group.set_offsets((group.topic, [(0, 3)]))
+    assert group.delete_offsets(group.topic, "nothing", group.topic) == (OK, {group.topic: OK, "nothing": UNKNOWN})
+    assert group.offsets() == {}
+    assert group.offsets([(group.topic, [0])]) == {group.topic: [(0, -1, -1)]}
+    assert group.delete_offsets(group.topic) == (OK, {group.topic: UNKNOWN})
+    assert group.delete_offsets() == (OK, {})
+    assert group.describe().group_state == "Empty"
+    assert group.set_offsets((group.topic, [(0, 2)]))[0] == OK
+    assert group.delete() == OK
+    assert group.offsets([(group.topic, [0])]) == {group.topic: [(0, -1, -1)]}
+    assert group.delete_offsets(group.topic) == (Code.group_id_not_found, {})
+
+
+def test_offsets_go_with_their_topic(raw, group):
+    group.set_offsets((group.topic, [(0, 3)]))
+    raw.call(20, 5, topic_names=[group.topic], timeout=30_000)
+    until = time.monotonic() + 30
+    while group.offsets() and time.monotonic() < until:  # Kafka's brokers hear of it later
+        time.sleep(0.05)
+    assert group.offsets() == {}
+    assert group.delete_offsets(group.topic) == (OK, {group.topic: UNKNOWN})
+    assert group.set_offsets((group.topic, [(0, 3)])) == (OK, {group.topic: [(0, UNKNOWN)]})
+    assert group.describe().group_state == "Empty"

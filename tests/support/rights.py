@@ -85,6 +85,10 @@ def _alter(kind: int, name: str) -> dict[str, Any]:
     }
 
 
+def _share_offsets(secrets: Secrets, partition: Any = 0) -> list[dict[str, Any]]:
+    return [{"topic_name": secrets.topic, "partitions": [partition]}]
+
+
 # (API key, version, what it is about, its fields)
 REQUESTS: list[tuple[int, int, str, Callable[[Secrets], dict[str, Any]]]] = [
     (0, 9, "by name", lambda s: _produce({"name": s.topic})),
@@ -356,6 +360,15 @@ REQUESTS: list[tuple[int, int, str, Callable[[Secrets], dict[str, Any]]]] = [
         lambda s: {"group_id": s.group, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": [s.topic]},
     ),
     (77, 1, "", lambda s: {"group_ids": [s.group], "include_authorized_operations": True}),
+    (90, 1, "all", lambda s: {"groups": [{"group_id": s.group, "topics": None}]}),
+    (90, 1, "named", lambda s: {"groups": [{"group_id": s.group, "topics": _share_offsets(s)}]}),
+    (
+        91,
+        0,
+        "",
+        lambda s: {"group_id": s.group, "topics": _share_offsets(s, {"partition_index": 0, "start_offset": 1})},
+    ),
+    (92, 0, "", lambda s: {"group_id": s.group, "topics": [{"topic_name": s.topic}]}),
     (75, 0, "all", lambda s: {"topics": [], "response_partition_limit": 100}),
     (75, 0, "named", lambda s: {"topics": [{"name": s.topic}], "response_partition_limit": 100}),
 ]

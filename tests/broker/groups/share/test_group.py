@@ -9,7 +9,12 @@ from mainstem.broker.groups.config import ShareGroupConfig
 from mainstem.broker.groups.errors import FencedMemberEpoch, GroupFull, GroupNotEmpty, UnknownGroup, UnknownMember
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.share.group import JOIN, Heartbeat, ShareGroup
-from mainstem.broker.groups.share.records import ShareGroupKey, StatePartitionsValue, TopicPartitions
+from mainstem.broker.groups.share.records import (
+    ShareGroupKey,
+    StatePartitionsKey,
+    StatePartitionsValue,
+    TopicPartitions,
+)
 from mainstem.core import ManualClock
 from tests.support.properties import examples
 from tests.support.topics import FakeTopics
@@ -128,15 +133,13 @@ def test_it_comes_back_from_its_records():
     desk.beat("a")
     desk.beat("b")
     desk.beat("a", 2)
-    topic = TopicPartitions(UUID(int=1), "t", (0, 1))
-    desk.log += desk.group.set_state_partitions(StatePartitionsValue((), (topic,))).entries
     desk.remove("b")
     again = desk.new()
     for key, value in desk.log:
         again.put(key, value)
     assert again.entries() == desk.group.entries()
     assert again.members == desk.group.members
-    assert again.state_partitions.initialized == (topic,)
+    assert [each.partitions for each in again.state_partitions.initialized] == [(0, 1, 2, 3)]
     assert again.next_deadline() is None
     again.start_sessions()
     assert again.next_deadline() == desk.clock.monotonic() + 45
@@ -227,10 +230,51 @@ def test_what_was_to_be_initialized_by_another_program_is():
     desk = Desk()
     topic = desk.topics.get("t")
     waiting = TopicPartitions(topic.topic_id, "t", (0, 1))
-    desk.group.set_state_partitions(StatePartitionsValue(initializing=(waiting,)))
+    desk.group.put(StatePartitionsKey("g"), StatePartitionsValue(initializing=(waiting,)))
     desk.beat("a")
     found = desk.group.state_partitions
     assert (found.initializing, found.initialized[0].partitions) == ((), (0, 1, 2, 3))
+
+
+def test_offsets_are_set_and_deleted():
+    desk = Desk()
+    topic_id, other = desk.topics.get("t").topic_id, UUID(int=7)
+    for numbers in ((1,), (0, 1)):
+        desk.log += desk.group.set_offsets([TopicPartitions(topic_id, "t", numbers)]).entries
+    desk.log += desk.group.set_offsets([TopicPartitions(other, "o", (0,))]).entries
+    assert (desk.group.epoch, desk.group.target_epoch, desk.group.state_name) == (1, 1, "Empty")
+    assert [each.partitions for each in desk.group.state_partitions.initialized] == [(0, 1), (0,)]
+    desk.log += desk.group.delete_offsets([topic_id]).entries
+    assert desk.group.state_partitions.deleting == ((topic_id, "t"),)
+    assert [desk.group.has_state_of(each) for each in (topic_id, other)] == [False, True]
+    desk.log += desk.group.offsets_deleted([topic_id]).entries
+    assert desk.group.state_partitions.deleting == ()
+    desk.log += desk.group.delete_offsets([other]).entries
+    desk.log += desk.group.offsets_deleted([other]).entries
+    again = desk.restored()
+    assert again.entries() == desk.group.entries() == [(StatePartitionsKey("g"), StatePartitionsValue())]
+
+
+def test_offsets_of_a_group_with_members_stay_as_they_are():
+    desk = Desk()
+    desk.beat("a")
+    topic_id = desk.topics.get("t").topic_id
+    with pytest.raises(GroupNotEmpty):
+        desk.group.set_offsets([TopicPartitions(topic_id, "t", (0,))])
+    with pytest.raises(GroupNotEmpty):
+        desk.group.delete_offsets([topic_id])
+    assert desk.restored().entries() == desk.group.entries()
+
+
+def test_what_is_read_again_is_not_being_deleted_any_more():
+    desk = Desk()
+    topic_id = desk.topics.get("t").topic_id
+    desk.group.set_offsets([TopicPartitions(topic_id, "t", (0,))])
+    desk.group.delete_offsets([topic_id])
+    desk.beat("a")
+    found = desk.group.state_partitions
+    assert (found.initialized[0].partitions, found.deleting) == ((0, 1, 2, 3), ())
+    assert desk.group.offsets_deleted([topic_id]).entries == []
 
 
 def test_two_answers_are_lost_one_after_the_other():

@@ -8,7 +8,7 @@ from mainstem.broker.groups.errors import FencedMemberEpoch, GroupError, GroupNo
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.groups.share.group import JOIN, LEAVE, Heartbeat
-from mainstem.broker.groups.share.records import StatePartitionsValue, TopicPartitions
+from mainstem.broker.groups.share.records import PartitionKey, StatePartitionsValue
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
@@ -17,9 +17,8 @@ from tests.support.broker import CONFIG, crashed, running, start, stop, until
 TOPIC = "facts"
 
 
-def a_state(broker):
-    topic_id = broker.topics.by_name(TOPIC).topic_id
-    return StatePartitionsValue(initialized=(TopicPartitions(topic_id, TOPIC, (0, 1)),))
+def a_key(broker, partition=0):
+    return PartitionKey("g", broker.topics.by_name(TOPIC).topic_id, partition)
 
 
 @pytest.fixture
@@ -100,7 +99,9 @@ def test_groups_of_other_protocols_are_none(tmp_path, clock):
                 with pytest.raises(UnknownGroup):
                     await share.heartbeat("g", a_beat("a", epoch))
             with pytest.raises(UnknownGroup):
-                await share.set_state_partitions("g", a_state(broker))
+                await share.set_offsets("g", {a_key(broker): 1})
+            with pytest.raises(UnknownGroup):
+                await share.delete_offsets("g", [a_key(broker).topic_id])
 
     told(story)
 
@@ -165,15 +166,91 @@ def test_a_group_without_members_stays_until_it_is_deleted(tmp_path, clock):
     told(story)
 
 
-def test_state_makes_a_group_too(tmp_path, clock):
+def test_offsets_make_a_group_too(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)
         _, share = await with_topic(broker)
-        state = a_state(broker)
-        await share.set_state_partitions("g", state)
+        offsets = {a_key(broker): 3, a_key(broker, 2): -2}
+        assert await share.set_offsets("g", offsets) == dict.fromkeys(offsets)
         broker = await crashed(broker, tmp_path / "b", clock)
-        group = broker.groups.share.get("g")
-        assert (group.state_name, group.state_partitions) == ("Empty", state)
+        share = broker.groups.share
+        group = share.get("g")
+        assert (group.state_name, group.epoch) == ("Empty", 1)
+        assert [each.partitions for each in group.state_partitions.initialized] == [(0, 2)]
+        assert [share.persister.get(key).start_offset for key in offsets] == [3, -1]
+        await stop(broker)
+
+    told(story)
+
+
+def test_offsets_that_are_set_have_an_epoch_that_no_reader_knows(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, share = await with_topic(broker)
+            epochs = [0]
+            for offset in (1, 2):
+                await share.heartbeat("g", a_beat("a"))
+                await share.heartbeat("g", a_beat("a", LEAVE))
+                await share.set_offsets("g", {a_key(broker): offset})
+                epochs.append(share.persister.get(a_key(broker)).state_epoch)
+            assert epochs == sorted(set(epochs))
+
+    told(story)
+
+
+def test_offsets_are_not_set_while_somebody_reads(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, share = await with_topic(broker)
+            await share.set_offsets("g", {a_key(broker): 1})
+            asked = asyncio.gather(
+                share.set_offsets("g", {a_key(broker): 2}),
+                share.delete_offsets("g", [a_key(broker).topic_id]),
+                share.heartbeat("g", a_beat("a")),
+                return_exceptions=True,
+            )
+            kinds = [type(each) for each in await asked]
+            assert kinds[:2] == [GroupNotEmpty] * 2
+            assert share.persister.get(a_key(broker)).start_offset == 1
+            assert share.get("g").state_partitions.initialized[0].partitions == (0, 1, 2, 3)
+            new = PartitionKey("h", a_key(broker).topic_id, 0)
+            setting = asyncio.ensure_future(share.set_offsets("h", {new: 2}))
+            await asyncio.sleep(0)
+            await broker.groups.delete_group("h")
+            with pytest.raises(UnknownGroup):
+                await setting
+            assert share.persister.get(new) is None
+
+    told(story)
+
+
+def test_offsets_are_deleted_for_good(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        _, share = await with_topic(broker)
+        await share.set_offsets("g", {a_key(broker): 1})
+        await share.delete_offsets("g", [a_key(broker).topic_id])
+        assert share.persister.get(a_key(broker)) is None
+        broker = await crashed(broker, tmp_path / "b", clock)
+        share = broker.groups.share
+        assert share.persister.get(a_key(broker)) is None
+        assert share.get("g").state_partitions == StatePartitionsValue()
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_start_goes_on_with_what_was_being_deleted(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        _, share = await with_topic(broker)
+        await share.set_offsets("g", {a_key(broker): 1})
+        group = share.get("g")
+        await share._take(group, group.delete_offsets([a_key(broker).topic_id]))
+        broker = await crashed(broker, tmp_path / "b", clock)
+        share = broker.groups.share
+        assert share.persister.get(a_key(broker)) is None
+        assert share.get("g").state_partitions.deleting == ()
         await stop(broker)
 
     told(story)

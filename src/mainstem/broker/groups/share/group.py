@@ -8,7 +8,7 @@ records again. A call that raises leaves nothing behind; so does one whose recor
 `Change.take_back`. Deadlines are not stored; members get a whole session after a start.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Generic, NoReturn, TypeVar
 from uuid import UUID
@@ -21,7 +21,7 @@ from mainstem.broker.groups.membership import Commit, Entry, Group
 from mainstem.broker.groups.modern.assignors import Subscriber
 from mainstem.broker.groups.modern.deadlines import Deadlines
 from mainstem.broker.groups.modern.partitions import Assignment
-from mainstem.broker.groups.modern.subscriptions import TopicFacts, TopicsView, topics_hash
+from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
 from mainstem.broker.groups.share.assignor import assign_simple
 from mainstem.broker.groups.share.records import (
     CurrentKey,
@@ -79,6 +79,9 @@ class Change(msgspec.Struct, Generic[T]):
 
 _NEW: Final = ShareGroupValue(1)
 """A group that nobody has joined."""
+
+_NO_TARGET: Final = TargetValue(1)
+"""As Kafka tells it of such a group."""
 
 _NOTHING: Final = CurrentValue(0, 0, {})
 
@@ -236,31 +239,16 @@ class ShareGroup(Group):
             if key not in self._values or self._target(member_id) != target:
                 self._put(key, TargetMemberValue(target))
         self._put(TargetKey(self.group_id), TargetValue(self.epoch, now))
-        self._track(there.values())
-
-    def _track(self, topics: Collection[TopicFacts]) -> None:
-        """From when a partition is assigned on it has state: none has been read yet.
-
-        It keeps that when nobody is subscribed to it any more. Kafka writes a first state for each, and assigns those
-        only for which that is done; here the first fetch does, and until then a partition begins where the group's
-        settings say.
-        """
-        value = self.state_partitions
-        wanted = {topic.topic_id: set(range(len(topic.logs))) for topic in topics}
-        initialized = {each.topic_id: each for each in value.initialized}
-        for topic in topics:
-            had = initialized.get(topic.topic_id)
-            numbers = wanted[topic.topic_id].union(() if had is None else had.partitions)
-            initialized[topic.topic_id] = TopicPartitions(topic.topic_id, topic.name, tuple(sorted(numbers)))
-        initializing = tuple(each for each in value.initializing if each.topic_id not in wanted)
-        self._put(
-            StatePartitionsKey(self.group_id),
-            StatePartitionsValue(initializing, tuple(initialized.values()), value.deleting),
+        # From when a partition is assigned on it has state: none of it is read yet. Kafka writes a first state for each
+        # and assigns those only for which that is done; here the first fetch does, and until then a partition begins
+        # where the group's settings say.
+        self._add_state(
+            TopicPartitions(topic_id, topic.name, tuple(range(len(topic.logs)))) for topic_id, topic in there.items()
         )
 
     def _target_of_all(self) -> TargetValue:
         value = self._values.get(TargetKey(self.group_id))
-        return value if isinstance(value, TargetValue) else TargetValue(0)
+        return value if isinstance(value, TargetValue) else _NO_TARGET
 
     def _target(self, member_id: str) -> Assignment:
         value = self._values.get(TargetMemberKey(self.group_id, member_id))
@@ -298,23 +286,76 @@ class ShareGroup(Group):
         value = self._values.get(StatePartitionsKey(self.group_id))
         return value if isinstance(value, StatePartitionsValue) else StatePartitionsValue()
 
-    def set_state_partitions(self, value: StatePartitionsValue) -> Change[None]:
-        """For which partitions there is state from now on."""
+    def has_state_of(self, topic_id: UUID) -> bool:
+        """Whether there is state of any of the topic's partitions."""
+        value = self.state_partitions
+        return any(each.topic_id == topic_id for each in (*value.initializing, *value.initialized))
+
+    def set_offsets(self, partitions: Iterable[TopicPartitions]) -> Change[None]:
+        """Somebody says where the group reads on: there is state of these partitions.
+
+        Raises:
+            GroupNotEmpty: it reads them.
+        """
+        self.check_empty()
         with self._changing() as entries:
-            self._put(StatePartitionsKey(self.group_id), None if value == StatePartitionsValue() else value)
+            self._add_state(partitions)
             return self._change(entries, None)
+
+    def delete_offsets(self, topic_ids: Collection[UUID]) -> Change[None]:
+        """The group is to forget what it has read of these topics: their state is being deleted.
+
+        Raises:
+            GroupNotEmpty: it reads them.
+        """
+        self.check_empty()
+        value = self.state_partitions
+        doomed = [each for each in (*value.initializing, *value.initialized) if each.topic_id in topic_ids]
+        deleting = dict(value.deleting) | {each.topic_id: each.topic for each in doomed}
+        return self._keep_state(lambda topic_id: topic_id not in topic_ids, deleting)
+
+    def offsets_deleted(self, topic_ids: Collection[UUID]) -> Change[None]:
+        """The state of these topics is deleted, unless there is a new one by now."""
+        deleting = {topic_id: name for topic_id, name in self.state_partitions.deleting if topic_id not in topic_ids}
+        return self._keep_state(lambda _: True, deleting)
 
     def forget_missing_topics(self) -> Change[None]:
         """Topics that are no more have no state."""
+
+        def is_there(topic_id: UUID) -> bool:
+            return self.topics.get_by_id(topic_id) is not None
+
+        deleting = {topic_id: name for topic_id, name in self.state_partitions.deleting if is_there(topic_id)}
+        return self._keep_state(is_there, deleting)
+
+    def _keep_state(self, keep: Callable[[UUID], bool], deleting: Mapping[UUID, str]) -> Change[None]:
         value = self.state_partitions
-
-        def there(found: tuple[TopicPartitions, ...]) -> tuple[TopicPartitions, ...]:
-            return tuple(each for each in found if self.topics.get_by_id(each.topic_id) is not None)
-
-        deleting = tuple(each for each in value.deleting if self.topics.get_by_id(each[0]) is not None)
-        return self.set_state_partitions(
-            StatePartitionsValue(there(value.initializing), there(value.initialized), deleting)
+        initializing, initialized = (
+            tuple(each for each in found if keep(each.topic_id)) for found in (value.initializing, value.initialized)
         )
+        with self._changing() as entries:
+            self._put_state(StatePartitionsValue(initializing, initialized, tuple(deleting.items())))
+            return self._change(entries, None)
+
+    def _add_state(self, partitions: Iterable[TopicPartitions]) -> None:
+        """It stays when nobody is subscribed to them any more."""
+        value = self.state_partitions
+        initialized = {each.topic_id: each for each in value.initialized}
+        new = {each.topic_id: each for each in partitions}
+        for topic_id, each in new.items():
+            had = initialized.get(topic_id)
+            numbers = {*each.partitions, *(() if had is None else had.partitions)}
+            initialized[topic_id] = TopicPartitions(topic_id, each.topic, tuple(sorted(numbers)))
+        initializing = tuple(each for each in value.initializing if each.topic_id not in new)
+        deleting = tuple(each for each in value.deleting if each[0] not in new)
+        self._put_state(StatePartitionsValue(initializing, tuple(initialized.values()), deleting))
+
+    def _put_state(self, value: StatePartitionsValue) -> None:
+        if value == self.state_partitions:
+            return
+        # Of a group that nobody has ever joined it is the only record: that stays, though it says nothing any more.
+        needless = value == StatePartitionsValue() and ShareGroupKey(self.group_id) in self._values
+        self._put(StatePartitionsKey(self.group_id), None if needless else value)
 
     # --- offsets, which it has none of --------------------------------------------------------------------------------
 
@@ -347,6 +388,10 @@ class ShareGroup(Group):
         Raises:
             GroupNotEmpty: it has members.
         """
+        self.check_empty()
+
+    def check_empty(self) -> None:
+        """Raise GroupNotEmpty if it has members."""
         if self._members:
             raise GroupNotEmpty(self.group_id, f"it is {self.state_name} with {len(self._members)} members")
 

@@ -6,8 +6,9 @@ crash could take back.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
 
 from mainstem.broker.answers import then
 from mainstem.broker.groups.config import ShareGroupConfig
@@ -20,9 +21,11 @@ from mainstem.broker.groups.share.records import (
     PartitionKey,
     ShareGroupKey,
     ShareGroupValue,
-    StatePartitionsValue,
+    TopicPartitions,
     Value,
 )
+from mainstem.broker.groups.share.state import UNKNOWN, ShareState
+from mainstem.core import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import Code
 
@@ -49,10 +52,13 @@ class ShareGroups:
     async def open(self) -> None:
         """Read what is kept of share partitions, when the groups are known; it is deleted where there is none of them.
 
-        A crash may leave that of a group, or of a topic, that was just being deleted.
+        A crash may leave that of a group, of a topic, or of a group's topic, that was just being deleted.
         """
         self.persister = await SharePersister.open(self._broker)
         await self.persister.forget(self._is_there)
+        for group in self._all():
+            if group.state_partitions.deleting:
+                await self._finish_deletion(group, {topic_id for topic_id, _ in group.state_partitions.deleting})
 
     def _is_there(self, key: PartitionKey) -> bool:
         return self.get(key.group) is not None and self._broker.topics.get_by_id(key.topic_id) is not None
@@ -122,15 +128,65 @@ class ShareGroups:
 
     # --- partitions with state ----------------------------------------------------------------------------------------
 
-    def set_state_partitions(self, group_id: str, value: StatePartitionsValue) -> "asyncio.Future[None]":
-        """For which partitions the group has state; a group that is not there is made. Done when it is durable.
+    async def set_offsets(
+        self, group_id: str, offsets: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, MainstemError | None]:
+        """Where a group without members reads on, of topics that are there; a group that is not there is made.
+
+        1. The group says of which partitions there is state. 2. The states are set, which is durable on return; for
+        each that could not be, the error.
 
         Raises:
             UnknownGroup: it is no share group.
+            GroupNotEmpty: it has members, or one has joined meanwhile.
         """
         self._check_open(group_id)
         group = self._joined(group_id)
-        return self._take(group, group.set_state_partitions(value))
+        group.check_empty()
+        if not offsets:
+            return {}
+        await self._take(group, group.set_offsets(self._by_topic(offsets)))
+        self._check_unread(group)
+        asked = [
+            # Of a new state epoch: whoever has joined since the last one has left, too.
+            self.persister.set(key, ShareState(start_offset=max(offset, UNKNOWN), state_epoch=group.epoch))
+            for key, offset in offsets.items()
+        ]
+        failed = await asyncio.gather(*asked, return_exceptions=True)
+        return {key: _expected(error) for key, error in zip(offsets, failed, strict=True)}
+
+    def _by_topic(self, keys: Iterable[PartitionKey]) -> list[TopicPartitions]:
+        numbers: dict[UUID, list[int]] = {}
+        for key in keys:
+            numbers.setdefault(key.topic_id, []).append(key.partition)
+        topics = self._broker.topics
+        return [TopicPartitions(each, topics.by_id(each).name, tuple(found)) for each, found in numbers.items()]
+
+    async def delete_offsets(self, group_id: str, topic_ids: Collection[UUID]) -> None:
+        """A group without members forgets what it has read of these topics; durable on return.
+
+        1. The group says that their state is being deleted: if the broker ends then, the next start goes on. 2. The
+        states are deleted. 3. The group says that they are.
+
+        Raises:
+            UnknownGroup: it is no share group.
+            GroupNotEmpty: it has members, or one has joined meanwhile.
+        """
+        self._check_open(group_id)
+        group = self.known(group_id)
+        await self._take(group, group.delete_offsets(topic_ids))
+        self._check_unread(group)
+        await self._finish_deletion(group, topic_ids)
+
+    async def _finish_deletion(self, group: ShareGroup, topic_ids: Collection[UUID]) -> None:
+        await self.persister.forget(lambda key: key.group != group.group_id or key.topic_id not in topic_ids)
+        await self._take(group, group.offsets_deleted(topic_ids))
+
+    def _check_unread(self, group: ShareGroup) -> None:
+        """Raise UnknownGroup, GroupNotEmpty unless it is still there and without members."""
+        if self._coordinator.groups.get(group.group_id) is not group:
+            raise UnknownGroup(group.group_id, "it was deleted meanwhile")
+        group.check_empty()
 
     async def forget_missing_topics(self) -> None:
         """Topics are deleted: so is what is kept of their partitions, durably on return."""
@@ -202,6 +258,12 @@ class ShareGroups:
     def _check_open(self, group_id: str) -> None:
         if self._coordinator.is_closed:
             raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
+
+
+def _expected(error: BaseException | None) -> MainstemError | None:
+    if error is None or isinstance(error, MainstemError):
+        return error
+    raise error
 
 
 def _refused(stored: "asyncio.Future[int]") -> bool:

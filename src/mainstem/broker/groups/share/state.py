@@ -26,6 +26,9 @@ class RecordState(enum.IntEnum):
 FINAL: Final = frozenset((RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))
 """What a record never leaves again."""
 
+UNKNOWN: Final = -1
+"""A start offset that is found when the partition is first read."""
+
 
 class StateBatch(msgspec.Struct, frozen=True):
     """Neighbouring records of which the same is true."""
@@ -58,9 +61,10 @@ class ShareState(msgspec.Struct, frozen=True, kw_only=True):
     """All that is kept of a share partition."""
 
     start_offset: int
-    """-1: not known yet; it is found when the partition is first read."""
+    """Or UNKNOWN."""
     state_epoch: int = 0
-    """It grows whenever somebody sets the offset anew: what was delivered of before is then no longer of account."""
+    """It grows whenever somebody sets the offset anew after the partition was read: what was delivered of before is
+    then no longer of account."""
     leader_epoch: int = 0
     complete: int = 0
     batches: tuple[StateBatch, ...] = ()
