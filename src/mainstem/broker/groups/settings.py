@@ -7,7 +7,7 @@ has counts as the nearest one within them.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -135,6 +135,10 @@ class GroupSettings:
         self._set: dict[str, dict[str, str]] = {group_id: dict(fact) for group_id, fact in facts.below("group:")}
         self._consumer: dict[str, ConsumerGroupConfig] = {}
         self._share: dict[str, ShareGroupConfig] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        """The groups for which something is set."""
+        return iter(self._set)
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """What is set for the group."""

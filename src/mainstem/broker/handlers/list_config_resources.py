@@ -1,7 +1,8 @@
 """ListConfigResources, API 74, versions 0-1 (KIP-714, KIP-1142).
 
-Behaviour: what has settings: topics, and the broker. Client metrics, of which version 0 asks alone, and groups have
-none that were set. A kind that does not exist is UNSUPPORTED_VERSION, as in Kafka.
+Behaviour: what has settings: topics, the broker, and groups for which any are set, whether they are there or not.
+Client metrics, of which version 0 asks alone, have none. A kind that does not exist is UNSUPPORTED_VERSION, as Kafka
+has it.
 """
 
 from typing import Any, Final
@@ -25,6 +26,8 @@ def list_config_resources(request: Any, ctx: RequestContext) -> dict[str, Any]:
     found = [(node, kind) for kind in (configs.BROKER_LOGGER, configs.BROKER) if kind in asked]
     if configs.TOPIC in asked:
         found += [(topic.name, configs.TOPIC) for topic in ctx.broker.topics]
+    if configs.GROUP in asked:
+        found += [(group_id, configs.GROUP) for group_id in ctx.broker.groups.settings]
     return {
         "error_code": Code.none,
         "config_resources": [{"resource_name": name, "resource_type": kind} for name, kind in found],
