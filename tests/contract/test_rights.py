@@ -190,7 +190,9 @@ def test_a_share_group_is_hidden_with_its_topics(secured: Secured, secrets: Secr
             time.sleep(0.05)  # until Kafka has heard of the right
         assert names(codes_of(alice.settled(76, 1, **join, member_id="a"))) == TOPIC
         answer = alice.call(91, 0, **set_offsets)
-        assert (names(codes_of(answer)), answer.error_code, answer.responses[0].topic_id) == (TOPIC, 0, None)
+        assert (names(codes_of(answer)), answer.error_code) == (TOPIC, 0)
+        if secured.name == "mainstem":  # Kafka tells the topic's id
+            assert answer.responses[0].topic_id is None
         assert codes_of(admin.settled(91, 0, **set_offsets)) == set()
         (found,) = alice.call(90, 1, groups=[{"group_id": group, "topics": None}]).groups
         assert (found.error_code, found.topics) == (0, ())
@@ -198,7 +200,7 @@ def test_a_share_group_is_hidden_with_its_topics(secured: Secured, secrets: Secr
         (found,) = alice.call(90, 1, groups=[{"group_id": group, "topics": named}]).groups
         assert names(codes_of(found)) == TOPIC
         (partition,) = found.topics[0].partitions
-        assert (found.error_code, found.topics[0].topic_id, partition.start_offset) == (0, None, 0)
+        assert (found.error_code, found.topics[0].topic_id, partition.start_offset) == (0, None, -1)
         answer = alice.call(92, 0, group_id=group, topics=[{"topic_name": topic}])
         assert (names(codes_of(answer)), answer.error_code, answer.responses[0].topic_id) == (TOPIC, 0, None)
         admin.settled(76, 1, **join, member_id="a")

@@ -345,6 +345,7 @@ def test_offsets_of_a_group_that_is_none(raw, group):
     assert group.offsets([(group.topic, [0, 7]), ("nothing", [0])]) == expected
     assert group.set_offsets((group.topic, [(0, 1)])) == (Code.group_id_not_found, {})
     assert group.delete_offsets(group.topic) == (Code.group_id_not_found, {})
+    assert told(group.beat("a")) == (Code.group_id_not_found, 0)
 
 
 def test_offsets_are_set_for_a_group_that_was_not_there(raw, group):

@@ -66,12 +66,9 @@ def _named(topics: Any) -> dict[str, Iterable[int]]:
 
 def _topic(group_id: str, name: str, numbers: Iterable[int], ctx: RequestContext) -> dict[str, Any]:
     if not ctx.may(DESCRIBE, TOPIC, name):
-        code = Code.topic_authorization_failed
-        return {
-            "topic_name": name,
-            "topic_id": None,
-            "partitions": [{"partition_index": number, "error_code": code} for number in numbers],
-        }
+        hidden = {"start_offset": UNKNOWN, "lag": UNKNOWN, "error_code": Code.topic_authorization_failed}
+        partitions = [{"partition_index": number} | hidden for number in numbers]
+        return {"topic_name": name, "topic_id": None, "partitions": partitions}
     topic = ctx.broker.topics.get(name)
     return {
         "topic_name": name,

@@ -3,6 +3,7 @@ import asyncio
 import msgspec
 import pytest
 
+from mainstem.broker.errors import UnknownTopicId
 from mainstem.broker.groups.classic.messages import JoinRequest, Protocol
 from mainstem.broker.groups.errors import FencedMemberEpoch, GroupError, GroupNotEmpty, UnknownGroup, UnknownMember
 from mainstem.broker.groups.membership import Commit
@@ -220,6 +221,23 @@ def test_offsets_are_not_set_while_somebody_reads(tmp_path, clock):
             with pytest.raises(UnknownGroup):
                 await setting
             assert share.persister.get(new) is None
+
+    told(story)
+
+
+def test_a_topic_that_is_deleted_while_offsets_are_set_leaves_nothing(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, share = await with_topic(broker)
+            key, topic = a_key(broker), broker.topics.by_name(TOPIC)
+            setting = asyncio.ensure_future(share.set_offsets("g", {key: 2}))
+            await asyncio.sleep(0)
+            await asyncio.gather(broker.topics.delete(topic), groups.forget_topic(TOPIC))
+            (error,) = (await setting).values()
+            await groups.forget_topic(TOPIC)
+            assert error is None or isinstance(error, UnknownTopicId)
+            assert share.persister.get(key) is None
+            assert share.get("g").state_partitions.initialized == ()
 
     told(story)
 

@@ -54,6 +54,8 @@ def _fill(own: set[int], quota: int, free: list[list[int]]) -> None:
     """Give a member what it lacks of its quota, out of `free`: a heap of partitions for each count of members."""
     put_back: list[tuple[int, int]] = []
     for level, heap in enumerate(free):
+        if len(own) == quota:
+            break
         while heap and len(own) < quota:
             each = heappop(heap)
             put_back.append((level if each in own else level + 1, each))

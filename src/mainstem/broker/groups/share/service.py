@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from mainstem.broker.answers import then
+from mainstem.broker.errors import UnknownTopicId
 from mainstem.broker.groups.config import ShareGroupConfig
 from mainstem.broker.groups.errors import GroupError, UnknownGroup
 from mainstem.broker.groups.membership import Entry
@@ -147,13 +148,15 @@ class ShareGroups:
             return {}
         await self._take(group, group.set_offsets(self._by_topic(offsets)))
         self._check_unread(group)
-        asked = [
+        asked = {
             # Of a new state epoch: whoever has joined since the last one has left, too.
-            self.persister.set(key, ShareState(start_offset=max(offset, UNKNOWN), state_epoch=group.epoch))
+            key: self.persister.set(key, ShareState(start_offset=max(offset, UNKNOWN), state_epoch=group.epoch))
             for key, offset in offsets.items()
-        ]
-        failed = await asyncio.gather(*asked, return_exceptions=True)
-        return {key: _expected(error) for key, error in zip(offsets, failed, strict=True)}
+            if self._is_there(key)
+        }
+        failed = dict(zip(asked, await asyncio.gather(*asked.values(), return_exceptions=True), strict=True))
+        gone = UnknownTopicId("the topic was deleted meanwhile")
+        return {key: _expected(failed.get(key, gone)) for key in offsets}
 
     def _by_topic(self, keys: Iterable[PartitionKey]) -> list[TopicPartitions]:
         numbers: dict[UUID, list[int]] = {}
