@@ -56,6 +56,17 @@ def test_the_writer_calls_in_order_and_tells_the_loop_how_each_ended():
     run(test())
 
 
+def test_who_was_not_told_when_the_writer_is_closed_is_not_told_any_more():
+    async def test():
+        thread, told = WriterThread("writes"), []
+        thread.run(lambda: None, told.append)
+        thread.close()
+        await asyncio.sleep(0.01)
+        assert told == []
+
+    run(test())
+
+
 def test_the_writer_ends_where_the_loop_is_gone():
     async def test():
         started, goes_on = threading.Event(), threading.Event()

@@ -174,6 +174,8 @@ class Checkpointer:
 
     def close(self) -> None:
         """Let go of the threads."""
+        if self._later is not None:  # where the end is no clean one
+            self._later.cancel()
         self._threads.close()
         self._sync_threads.shutdown()
 

@@ -204,8 +204,9 @@ class LogDirectory:
             partition.append_error = partition.append_error or closed
         if self._housekeeping is not None:
             await asyncio.wait([self._housekeeping])
-        await self._writer.idle()
-        await self._checkpoints.idle()
+        while not self._writer.is_idle or self._checkpoints.running:  # the end of one may begin the other
+            await self._writer.idle()
+            await self._checkpoints.idle()
         self._writer.stop(closed)
         self._checkpoints.refuse(closed)
         if self.error is None:

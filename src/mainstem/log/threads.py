@@ -41,6 +41,7 @@ class WriterThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
+        self._closed = False
         self._calls: SimpleQueue[tuple[Callable[[], None], Callable[[BaseException | None], None]] | None] = (
             SimpleQueue()
         )
@@ -61,9 +62,17 @@ class WriterThread:
             except BaseException as raised:
                 error = raised
             with suppress(RuntimeError):  # the loop is gone: there is nobody to tell
-                self._loop.call_soon_threadsafe(done, error)
+                self._loop.call_soon_threadsafe(self._tell, done, error)
+
+    def _tell(self, done: Callable[[BaseException | None], None], error: BaseException | None) -> None:
+        if not self._closed:
+            done(error)
 
     def close(self) -> None:
-        """Wait for what runs, and let go of the thread; a second time is fine."""
+        """Wait for what runs, and let go of the thread; a second time is fine.
+
+        Who was not told by now is not told any more: he would go on to use what else is closed.
+        """
+        self._closed = True
         self._calls.put(None)
         self._thread.join()

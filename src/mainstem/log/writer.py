@@ -206,8 +206,15 @@ class Writer:
         self._stopped = error
         for note in self._take_notes():
             _fail(note.future, error)
+        if self._gathering is not None:
+            self._stop_gathering()
         if not self._busy:  # what waited for a checkpoint waits no longer
             self._idle.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is queued or in flight."""
+        return self._idle.is_set()
 
     async def idle(self) -> None:
         """Wait until nothing is queued or in flight."""
@@ -245,6 +252,12 @@ class Writer:
         self._loop.call_soon(self._start_round)  # not at once: `_wake` says why
 
     def _start_round(self) -> None:
+        if self._stopped is not None:
+            # Since it was planned. It must not be one that takes a checkpoint: where the last one's sync has failed,
+            # the next sync of the same file succeeds without what that one was to bring to the disk.
+            self._busy = False
+            self._idle.set()
+            return
         if self._journal.size >= _LONGEST_JOURNAL * self._limit and self._checkpoints.running:
             self._busy = False  # the disk does not keep up: `checkpoint_done` goes on
             return
