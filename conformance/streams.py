@@ -40,6 +40,13 @@ PARTS = 8
 SECONDS = 180.0
 """For the last count to come out. After a kill, a transaction or a session may have to time out first."""
 
+SESSIONS: Mapping[str, int] = {
+    f"group_streams_{each}{name}": value
+    for name, value in {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000}.items()
+    for each in ("", "min_")
+}
+"""A killed instance comes back with another member id; its tasks are those of the old one until its session ends."""
+
 Protocol = Literal["classic", "streams"]
 
 # --- the program ---
@@ -262,15 +269,17 @@ def the_log_is_killed(application: Application, part: int) -> None:
 
 
 HAPPENINGS = (nobody_is_killed, instances_are_killed, the_log_is_killed)
-PROTOCOLS: tuple[Protocol, ...] = ("classic",)
+PROTOCOLS: tuple[Protocol, ...] = ("classic", "streams")
 
 
 class Streams:
     """The tests of this module, as a suite."""
 
     title: ClassVar[str] = "word count with Kafka Streams 4.3.0, exactly once"
-    log_settings: ClassVar[str] = ""
-    kafka_settings: ClassVar[Mapping[str, str]] = {}
+    log_settings: ClassVar[str] = "\n".join(["[broker]", *(f"{name} = {value}" for name, value in SESSIONS.items())])
+    kafka_settings: ClassVar[Mapping[str, str]] = {
+        name.replace("_", "."): str(value) for name, value in SESSIONS.items()
+    }
     restarts: ClassVar[bool] = False
     expected: ClassVar[Path] = Path(__file__).with_name("streams.toml")
 

@@ -41,9 +41,13 @@ def test_a_setting_that_is_unknown_or_out_of_range_is_named(wrong):
         {"group_share_session_timeout_ms": 44_999},
         {"group_share_session_timeout_ms": 9, "group_share_min_session_timeout_ms": 1},
         {"group_share_max_size": 1_001},
+        {"group_streams_session_timeout_ms": 44_999},
+        {"group_streams_heartbeat_interval_ms": 15_001},
+        {"group_streams_num_standby_replicas": 3},
+        {"group_streams_session_timeout_ms": 9, "group_streams_min_session_timeout_ms": 1},
     ],
     ids=str,
 )
-def test_share_groups_have_kafkas_bounds(wrong):
+def test_share_groups_and_streams_groups_have_kafkas_bounds(wrong):
     with pytest.raises(BadSetting, match=next(iter(wrong))):
         convert(wrong, BrokerConfig, where="mainstem.toml")

@@ -66,15 +66,12 @@ class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
 
-_BOUNDED = (
-    "session_timeout_ms",
-    "heartbeat_interval_ms",
-    "assignment_interval_ms",
-    "record_lock_duration_ms",
-    "delivery_count_limit",
-    "partition_max_record_locks",
-)
-"""Settings of share groups for which the broker has bounds."""
+_TIMES = ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms")
+_BOUNDED = {
+    "share": (*_TIMES, "record_lock_duration_ms", "delivery_count_limit", "partition_max_record_locks"),
+    "streams": _TIMES,
+}
+"""Settings of groups for which the broker has bounds."""
 
 
 def check_listener(name: str, listener: ListenerConfig) -> None:
@@ -190,6 +187,21 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         share_coordinator_state_topic_num_partitions: of `__share_group_state`.
         share_coordinator_snapshot_update_records_per_snapshot: so many changes of a share partition are written as
             such, then all that is kept of it is written anew.
+        group_streams_session_timeout_ms: a member of a streams group that sends no heartbeat for so long is removed.
+        group_streams_min_session_timeout_ms: the shortest that can be set for a group.
+        group_streams_max_session_timeout_ms: the longest.
+        group_streams_heartbeat_interval_ms: how often such a member sends one: it is told with each answer.
+        group_streams_min_heartbeat_interval_ms: the shortest that can be set for a group.
+        group_streams_max_heartbeat_interval_ms: the longest.
+        group_streams_assignment_interval_ms: at least so long between two assignments of one streams group; Kafka's is
+            1 s.
+        group_streams_min_assignment_interval_ms: the shortest that can be set for a group.
+        group_streams_max_assignment_interval_ms: the longest.
+        group_streams_initial_rebalance_delay_ms: how long a new streams group waits for more members; Kafka's 3 s makes
+            the first one wait for its next heartbeat.
+        group_streams_num_standby_replicas: how many further members have a copy of the state of each task.
+        group_streams_max_standby_replicas: the most that can be set for a group.
+        group_streams_max_size: members of one streams group.
         transaction_state_log_num_partitions: of `__transaction_state`.
         transaction_max_timeout_ms: the longest `transaction.timeout.ms` that a producer may ask for.
         transactional_id_expiration_ms: a transactional id without a transaction is forgotten after this long.
@@ -271,6 +283,19 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     group_share_max_size: Annotated[int, Meta(ge=1, le=1_000)] = 200
     share_coordinator_state_topic_num_partitions: Count = 4
     share_coordinator_snapshot_update_records_per_snapshot: Annotated[int, Meta(ge=0, le=500)] = 500
+    group_streams_session_timeout_ms: Count = 45_000
+    group_streams_min_session_timeout_ms: Count = 45_000
+    group_streams_max_session_timeout_ms: Count = 60_000
+    group_streams_heartbeat_interval_ms: Count = 5_000
+    group_streams_min_heartbeat_interval_ms: Count = 5_000
+    group_streams_max_heartbeat_interval_ms: Count = 15_000
+    group_streams_assignment_interval_ms: Amount = 0
+    group_streams_min_assignment_interval_ms: Amount = 0
+    group_streams_max_assignment_interval_ms: Amount = 15_000
+    group_streams_initial_rebalance_delay_ms: Amount = 0
+    group_streams_num_standby_replicas: Amount = 0
+    group_streams_max_standby_replicas: Amount = 2
+    group_streams_max_size: Count = 2_147_483_647
 
     # transactions
     transaction_state_log_num_partitions: Count = 4
@@ -291,18 +316,25 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         for user in self.super_users:
             if ":" not in user:
                 raise ValueError(f"super_users: expected User:NAME, found {user!r}")
-        self._check_share_groups()
-
-    def _check_share_groups(self) -> None:
-        for name in _BOUNDED:
-            value, least, most = (getattr(self, f"group_share_{each}{name}") for each in ("", "min_", "max_"))
-            if not least <= value <= most:
-                bounds = f"group_share_min_{name} and group_share_max_{name}"
-                raise ValueError(f"group_share_{name}: expected {least} to {most} ({bounds}), found {value}")
-        if self.group_share_session_timeout_ms <= self.group_share_heartbeat_interval_ms:
+        for kind in _BOUNDED:
+            self._check_groups(kind)
+        if self.group_streams_num_standby_replicas > self.group_streams_max_standby_replicas:
             raise ValueError(
-                f"group_share_session_timeout_ms: expected more than group_share_heartbeat_interval_ms, which is "
-                f"{self.group_share_heartbeat_interval_ms}, found {self.group_share_session_timeout_ms}"
+                f"group_streams_num_standby_replicas: expected at most {self.group_streams_max_standby_replicas} "
+                f"(group_streams_max_standby_replicas), found {self.group_streams_num_standby_replicas}"
+            )
+
+    def _check_groups(self, kind: str) -> None:
+        for name in _BOUNDED[kind]:
+            value, least, most = (getattr(self, f"group_{kind}_{each}{name}") for each in ("", "min_", "max_"))
+            if not least <= value <= most:
+                bounds = f"group_{kind}_min_{name} and group_{kind}_max_{name}"
+                raise ValueError(f"group_{kind}_{name}: expected {least} to {most} ({bounds}), found {value}")
+        session, interval = (getattr(self, f"group_{kind}_{name}") for name in _TIMES[:2])
+        if session <= interval:
+            raise ValueError(
+                f"group_{kind}_session_timeout_ms: expected more than group_{kind}_heartbeat_interval_ms, which is "
+                f"{interval}, found {session}"
             )
 
     def all_listeners(self) -> dict[str, ListenerConfig]:

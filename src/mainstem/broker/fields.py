@@ -11,7 +11,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from mainstem.core import CorruptData
-from mainstem.wire.fields import INT8, INT16, INT32, INT64
+from mainstem.wire.fields import INT8, INT16, INT32, INT64, UINT16
 
 T = TypeVar("T")
 
@@ -40,6 +40,9 @@ class Writer:
 
     def int16(self, value: int) -> None:
         self._buffer += INT16.pack(value)
+
+    def uint16(self, value: int) -> None:
+        self._buffer += UINT16.pack(value)
 
     def int32(self, value: int) -> None:
         self._buffer += INT32.pack(value)
@@ -111,6 +114,9 @@ class Reader:
 
     def int16(self) -> int:
         return self._number(INT16)
+
+    def uint16(self) -> int:
+        return self._number(UINT16)
 
     def int32(self) -> int:
         return self._number(INT32)

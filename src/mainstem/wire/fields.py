@@ -8,13 +8,14 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 INT8: Final = Struct(">b")
 INT16: Final = Struct(">h")
+UINT16: Final = Struct(">H")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 
 NUMBERS: Final = {
     "int8": INT8,
     "int16": INT16,
-    "uint16": Struct(">H"),
+    "uint16": UINT16,
     "int32": INT32,
     "int64": INT64,
     "float64": Struct(">d"),

@@ -3,7 +3,7 @@ import asyncio
 import msgspec
 import pytest
 
-from mainstem.broker.groups.config import ConsumerGroupConfig, ShareGroupConfig
+from mainstem.broker.groups.config import ConsumerGroupConfig, ShareGroupConfig, StreamsGroupConfig
 from mainstem.broker.groups.settings import SETTINGS, Number, read_offset_reset
 from mainstem.core import ManualClock
 from mainstem.wire.errors import Code, RequestError
@@ -79,7 +79,8 @@ def test_every_setting_has_its_default_and_bounds_in_the_broker():
     for name, setting in SETTINGS.items():
         if isinstance(setting, Number):
             assert f"group.{name}" == setting.above.replace("_", ".")
-            assert all(hasattr(CONFIG, each) for each in (setting.above, setting.least, setting.most))
+            bounds = (each for each in (setting.least, setting.most) if isinstance(each, str))
+    assert all(hasattr(CONFIG, each) for each in (setting.above, *bounds))
 
 
 def test_groups_without_settings_have_the_defaults(tmp_path):
@@ -149,5 +150,35 @@ def test_settings_of_a_share_group(tmp_path):
                 with pytest.raises(RequestError) as refused:
                     settings.check({name: text})
                 assert refused.value.code is Code.invalid_config
+
+    told(story)
+
+
+def test_settings_of_a_streams_group(tmp_path):
+    async def story():
+        async with running(tmp_path, ManualClock()) as broker:
+            settings = broker.groups.settings
+            assert settings.streams("g") == StreamsGroupConfig()
+            values = {
+                "streams.session.timeout.ms": "50000",
+                "streams.heartbeat.interval.ms": "6000",
+                "streams.num.standby.replicas": "2",
+                "streams.initial.rebalance.delay.ms": "3000",
+                "streams.assignment.interval.ms": "15000",
+            }
+            await settings.change("g", lambda _: values)
+            assert settings.streams("g") == StreamsGroupConfig(50_000, 6_000, 15_000, 3_000, 2)
+            assert settings.streams("h") == StreamsGroupConfig()
+            for name, text in (
+                ("streams.num.standby.replicas", "3"),
+                ("streams.num.standby.replicas", "-1"),
+                ("streams.initial.rebalance.delay.ms", "-1"),
+                ("streams.assignment.interval.ms", "15001"),
+                ("streams.session.timeout.ms", "60001"),
+            ):
+                with pytest.raises(RequestError) as refused:
+                    settings.check({name: text})
+                assert refused.value.code is Code.invalid_config
+                assert f"{name}: expected " in str(refused.value)
 
     told(story)

@@ -54,7 +54,8 @@ def test_the_brokers_settings_are_read_only_but_for_those_that_can_be_changed(ra
 
 
 def test_other_resources(raw):
-    assert {each.name.partition(".")[0] for each in describe(raw, GROUP, "g").configs} == {"consumer", "share"}
+    kinds = {each.name.partition(".")[0] for each in describe(raw, GROUP, "g").configs}
+    assert kinds == {"consumer", "share", "streams"}
     assert describe(raw, METRICS, "m").configs == ()
     assert describe(raw, LOGGER, "1").error_code is Code.invalid_request
     assert describe(raw, BROKER, "77").error_code is Code.invalid_request

@@ -46,3 +46,16 @@ class ShareGroupConfig(msgspec.Struct, frozen=True):
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     renew_acknowledge_enable: bool = True
     max_size: int = 200
+
+
+class StreamsGroupConfig(msgspec.Struct, frozen=True):
+    """Streams groups; all but the last can be set for a single group."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 0
+    """As of groups of the consumer protocol."""
+    initial_rebalance_delay_ms: int = 0
+    """As of groups of the classic protocol."""
+    num_standby_replicas: int = 0
+    max_size: int = 2_147_483_647

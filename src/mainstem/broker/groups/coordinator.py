@@ -1,8 +1,9 @@
 """The group coordinator: keeps groups and offsets in `__consumer_offsets`, and gives members their answers.
 
-The rules are in `classic`, `consumer`, `share` and `offsets`, which do no I/O. This service stores what they return
-before it answers, hands them the clock's deadlines, and rebuilds them by reading `__consumer_offsets` from the start.
-What groups of the consumer protocol are asked goes through `consumer.service`, share groups have `share.service`.
+The rules are in `classic`, `consumer`, `share`, `streams` and `offsets`, which do no I/O. This service stores what they
+return before it answers, hands them the clock's deadlines, and rebuilds them by reading `__consumer_offsets` from the
+start. What groups of the consumer protocol are asked goes through `consumer.service`, share groups have
+`share.service`, streams groups `streams.service`.
 
 A commit inside a transaction is a transactional batch of the producer in `__consumer_offsets`. The marker that ends
 the transaction there makes it visible or drops it, like any record.
@@ -38,6 +39,9 @@ from mainstem.broker.groups.settings import GroupSettings
 from mainstem.broker.groups.share import records as share
 from mainstem.broker.groups.share.group import ShareGroup
 from mainstem.broker.groups.share.service import ShareGroups
+from mainstem.broker.groups.streams import records as streams
+from mainstem.broker.groups.streams.group import StreamsGroup
+from mainstem.broker.groups.streams.service import StreamsGroups
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.core import CorruptData, MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
@@ -95,6 +99,7 @@ class GroupCoordinator:
         self.settings = GroupSettings(broker.topics.facts, config)
         self.consumer = ConsumerGroups(self, broker)
         self.share = ShareGroups(self, broker)
+        self.streams = StreamsGroups(self, broker)
         self._loop = asyncio.get_running_loop()
         self._logs = list(logs)
         self._deadlines: list[tuple[float, str]] = []
@@ -227,7 +232,7 @@ class GroupCoordinator:
         group = self._group(group_id)
         if isinstance(group, ClassicGroup):
             return group
-        if not isinstance(group, ConsumerGroup):
+        if not isinstance(group, ConsumerGroup | StreamsGroup) or not group.is_empty:
             raise GroupError(Code.inconsistent_group_protocol, group_id, f"it is a group of the {group.kind} protocol")
         forgotten = self.store(group_id, group.tombstones())
         if forgotten.done() and (error := forgotten.exception()) is not None:
@@ -312,6 +317,8 @@ class GroupCoordinator:
                 self.consumer.expire(group)
             elif isinstance(group, ShareGroup):
                 self.share.expire(group)
+            elif isinstance(group, StreamsGroup):
+                self.streams.expire(group)
         except MainstemError as error:  # this group's record is not taken; the others' are
             log.warning("group_not_stored", group=group.group_id, reason=str(error))
             if isinstance(group, ClassicGroup):
@@ -609,13 +616,15 @@ class GroupCoordinator:
                 self._restore_pending(number, producer_id, entries, latest)
         members: list[tuple[consumer.Key, consumer.Value]] = []
         shared: list[tuple[share.Key, share.Value]] = []
+        applications: list[tuple[streams.Key, streams.Value]] = []
         for key, stored in latest.items():
             try:
-                self._restore(key, stored, members, shared)
+                self._restore(key, stored, members, shared, applications)
             except CorruptData as error:
                 _leave_out(stored, error)
         self.consumer.restore(members)
         self.share.restore(shared)
+        self.streams.restore(applications)
         for group_id in self.offsets.groups():
             self._group(group_id)
         for group in self.groups.values():
@@ -628,6 +637,7 @@ class GroupCoordinator:
         stored: _Stored,
         members: list[tuple[consumer.Key, consumer.Value]],
         shared: list[tuple[share.Key, share.Value]],
+        applications: list[tuple[streams.Key, streams.Value]],
     ) -> None:
         value, at, _ = stored
         if value is None:
@@ -641,6 +651,8 @@ class GroupCoordinator:
             self.offsets.put(key.group, TopicPartition(key.topic, key.partition), decode_offset(value), at)
         elif isinstance(key, share.Key):
             shared.append((key, share.decode_value(key, value)))
+        elif isinstance(key, streams.Key):
+            applications.append((key, streams.decode_value(key, value)))
         elif key is not None:
             members.append((key, consumer.decode_value(key, value)))
 

@@ -18,7 +18,7 @@ none has an assignment, the leader is to bring it. Kafka takes either for a grou
 A null value is a tombstone. Version 3 is written, or version 1 where an old client asked for a retention time, as Kafka
 does; 0 to 4 are read. From version 4 on values are flexible, and Kafka adds only tagged fields, which readers skip
 (KIP-915). Records of groups of the consumer protocol are in `consumer.records`, those of share groups in
-`share.records`; keys of other versions belong to group types that we do not serve: they are left alone.
+`share.records`, those of streams groups in `streams.records`; keys of other versions are left alone.
 
 https://github.com/apache/kafka/tree/trunk/group-coordinator/src/main/resources/common/message
 """
@@ -31,6 +31,7 @@ import msgspec
 from mainstem.broker.fields import CorruptCoordinatorRecord, LaterVersion, Reader, Writer
 from mainstem.broker.groups.consumer import records as consumer
 from mainstem.broker.groups.share import records as share
+from mainstem.broker.groups.streams import records as streams
 
 # Written by hand where every commit passes; a test holds them to the bytes of the definitions.
 _KEY = Struct(">hh")
@@ -93,14 +94,16 @@ class GroupValue(msgspec.Struct, frozen=True):
     members: tuple[MemberValue, ...] = ()
 
 
-Key: TypeAlias = OffsetKey | GroupKey | consumer.Key | share.Key
-Value: TypeAlias = OffsetValue | GroupValue | consumer.Value | share.Value
+Key: TypeAlias = OffsetKey | GroupKey | consumer.Key | share.Key | streams.Key
+Value: TypeAlias = OffsetValue | GroupValue | consumer.Value | share.Value | streams.Value
 
 
 def encode_key(key: Key) -> bytes:
     """The record's key."""
     if isinstance(key, share.Key):
         return share.encode_key(key)
+    if isinstance(key, streams.Key):
+        return streams.encode_key(key)
     if not isinstance(key, OffsetKey | GroupKey):
         return consumer.encode_key(key)
     group = key.group.encode()
@@ -116,6 +119,8 @@ def encode_value(value: Value) -> bytes:
         return encode_offset(value)
     if isinstance(value, share.Value):
         return share.encode_value(value)
+    if isinstance(value, streams.Value):
+        return streams.encode_value(value)
     return encode_group(value) if isinstance(value, GroupValue) else consumer.encode_value(value)
 
 
@@ -133,6 +138,8 @@ def decode_key(data: bytes) -> Key | None:
         return GroupKey(reader.required_string())
     if version in share.VERSIONS:
         return share.decode_key(version, reader)
+    if version in streams.VERSIONS:
+        return streams.decode_key(version, reader)
     return consumer.decode_key(version, reader)
 
 

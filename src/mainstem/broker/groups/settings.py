@@ -14,10 +14,13 @@ import msgspec
 
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.facts import Facts
-from mainstem.broker.groups.config import ConsumerGroupConfig, OffsetReset, ShareGroupConfig
+from mainstem.broker.groups.config import ConsumerGroupConfig, OffsetReset, ShareGroupConfig, StreamsGroupConfig
 from mainstem.wire.errors import Code, RequestError
 
-Kind: TypeAlias = Literal["consumer", "share"]
+Kind: TypeAlias = Literal["consumer", "share", "streams"]
+
+MOST: Final = 2**31 - 1
+"""Of a setting that Kafka does not bound."""
 
 
 class Number(msgspec.Struct, frozen=True):
@@ -29,9 +32,9 @@ class Number(msgspec.Struct, frozen=True):
     """Of the groups' config."""
     above: str
     """The broker's setting that counts where nothing is set for the group."""
-    least: str
-    most: str
-    """The broker's settings that bound it."""
+    least: str | int
+    most: str | int
+    """The broker's settings that bound it; where it has none, the number itself."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -116,11 +119,18 @@ _NUMBERS: Final[Mapping[Kind, tuple[str, ...]]] = {
         "record_lock_duration_ms",
         "session_timeout_ms",
     ),
+    "streams": ("assignment_interval_ms", "heartbeat_interval_ms", "session_timeout_ms"),
 }
 
 SETTINGS: Final[Mapping[str, GroupSetting]] = {
     **{f"{kind}.{name.replace('_', '.')}": _number(kind, name) for kind, names in _NUMBERS.items() for name in names},
     **_CHOICES,
+    "streams.initial.rebalance.delay.ms": Number(
+        "streams", "initial_rebalance_delay_ms", "group_streams_initial_rebalance_delay_ms", 0, MOST
+    ),
+    "streams.num.standby.replicas": Number(
+        "streams", "num_standby_replicas", "group_streams_num_standby_replicas", 0, "group_streams_max_standby_replicas"
+    ),
 }
 """By Kafka's names."""
 
@@ -135,6 +145,7 @@ class GroupSettings:
         self._set: dict[str, dict[str, str]] = {group_id: dict(fact) for group_id, fact in facts.below("group:")}
         self._consumer: dict[str, ConsumerGroupConfig] = {}
         self._share: dict[str, ShareGroupConfig] = {}
+        self._streams: dict[str, StreamsGroupConfig] = {}
 
     def __iter__(self) -> Iterator[str]:
         """The groups for which something is set."""
@@ -163,11 +174,21 @@ class GroupSettings:
             self._share[name] = self._make_share(self.overrides(name))
         return self._share[name]
 
+    def streams(self, group_id: str) -> StreamsGroupConfig:
+        """All settings of a streams group, as they are now."""
+        name = group_id if group_id in self._set else ""
+        if name not in self._streams:
+            self._streams[name] = self._make_streams(self.overrides(name))
+        return self._streams[name]
+
     def _make_consumer(self, values: Mapping[str, str]) -> ConsumerGroupConfig:
         return ConsumerGroupConfig(**self._values("consumer", values), max_size=self._config.group_consumer_max_size)
 
     def _make_share(self, values: Mapping[str, str]) -> ShareGroupConfig:
         return ShareGroupConfig(**self._values("share", values), max_size=self._config.group_share_max_size)
+
+    def _make_streams(self, values: Mapping[str, str]) -> StreamsGroupConfig:
+        return StreamsGroupConfig(**self._values("streams", values), max_size=self._config.group_streams_max_size)
 
     def _values(self, kind: Kind, values: Mapping[str, str]) -> dict[str, Any]:
         """The settings of such groups, by the fields of their config."""
@@ -182,8 +203,8 @@ class GroupSettings:
                 found[setting.field] = min(max(int(text), self._bound(setting.least)), self._bound(setting.most))
         return found
 
-    def _bound(self, name: str) -> int:
-        return int(getattr(self._config, name))
+    def _bound(self, bound: str | int) -> int:
+        return bound if isinstance(bound, int) else int(getattr(self._config, bound))
 
     def check(self, values: Mapping[str, str]) -> None:
         """Raise RequestError unless a group may have these settings."""
@@ -197,7 +218,11 @@ class GroupSettings:
                 self._check_choice(name, setting, text)
             else:
                 self._check_number(name, setting, text)
-        for kind, made in (("consumer", self._make_consumer(values)), ("share", self._make_share(values))):
+        for kind, made in (
+            ("consumer", self._make_consumer(values)),
+            ("share", self._make_share(values)),
+            ("streams", self._make_streams(values)),
+        ):
             is_asked = any(name.startswith(f"{kind}.") for name in values)
             if is_asked and made.session_timeout_ms <= made.heartbeat_interval_ms:
                 raise RequestError(
@@ -220,9 +245,12 @@ class GroupSettings:
             raise RequestError(Code.invalid_config, f"{name}: expected a whole number, found {text!r}") from None
         least, most = self._bound(setting.least), self._bound(setting.most)
         if not least <= value <= most:
-            bounds = f"{setting.least.replace('_', '.')} and {setting.most.replace('_', '.')}"
+            bounds = " and ".join(
+                bound.replace("_", ".") for bound in (setting.least, setting.most) if isinstance(bound, str)
+            )
             raise RequestError(
-                Code.invalid_config, f"{name}: expected {least} to {most}, found {value}; the bounds are {bounds}"
+                Code.invalid_config,
+                f"{name}: expected {least} to {most}, found {value}" + (f"; the bounds are {bounds}" if bounds else ""),
             )
 
     async def change(
@@ -244,6 +272,7 @@ class GroupSettings:
             await self._facts.put({f"group:{group_id}": after or None})
             self._consumer.pop(group_id, None)
             self._share.pop(group_id, None)
+            self._streams.pop(group_id, None)
             if after:
                 self._set[group_id] = after
             else:

@@ -19,6 +19,7 @@ _FEATURES: Final = {  # name: (lowest, highest and finalized version, API that m
     "transaction.version": (0, 2, 26),
     "group.version": (0, 1, 68),
     "share.version": (0, 1, 78),
+    "streams.version": (0, 1, 88),
 }
 
 

@@ -1,0 +1,625 @@
+"""One streams group: its topology, who is in it and who has which tasks. A state machine without I/O; the clock is
+passed in.
+
+It is as a group of the consumer protocol (`consumer.group`), with tasks in the place of partitions: the first member
+brings the topology, and the log works out from it and from the topics that there are (`configured`) which tasks there
+are, assigns them (`assignor`), and takes each member there step by step (`reconciliation`).
+
+The state is exactly what is stored: every change is a record (`records`), put by `_put`, and a start puts the same
+records again. A call that raises leaves nothing behind; so does one whose records cannot be stored, by
+`Change.take_back`. Deadlines, endpoint epochs, a wish to shut down and the delay of a first assignment are not stored;
+members get a whole session after a start.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from mainstem.broker.groups.config import StreamsGroupConfig
+from mainstem.broker.groups.errors import (
+    FencedMemberEpoch,
+    GroupError,
+    GroupFull,
+    GroupNotEmpty,
+    IllegalGeneration,
+    StaleMemberEpoch,
+    UnknownMember,
+)
+from mainstem.broker.groups.membership import Commit, Entry, Group
+from mainstem.broker.groups.modern.deadlines import Deadlines
+from mainstem.broker.groups.modern.partitions import each
+from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
+from mainstem.broker.groups.streams.assignor import TaskMember, assign_sticky
+from mainstem.broker.groups.streams.configured import Configured, InvalidTopology, Status, StatusCode, configured
+from mainstem.broker.groups.streams.messages import JOIN, Endpoint, Heartbeat, HeartbeatAnswer
+from mainstem.broker.groups.streams.reconciliation import reconciled
+from mainstem.broker.groups.streams.records import (
+    CurrentKey,
+    CurrentValue,
+    Key,
+    MemberKey,
+    MemberState,
+    MemberValue,
+    StreamsGroupKey,
+    StreamsGroupValue,
+    TargetKey,
+    TargetMemberKey,
+    TargetMemberValue,
+    TargetValue,
+    TopologyKey,
+    Value,
+)
+from mainstem.broker.groups.streams.tasks import NO_TASKS, TaskId, Tasks, TaskSet
+from mainstem.broker.groups.streams.topology import Topology
+from mainstem.core import Clock, TopicPartition
+from mainstem.wire.errors import Code
+
+T = TypeVar("T")
+
+SESSION, REBALANCE = "session", "rebalance"
+"""What a member is given time for: the next heartbeat; to give up tasks."""
+
+Due: TypeAlias = tuple[str, str]  # (member id, what for)
+
+_NEW: Final = StreamsGroupValue(1)
+"""A group that nobody has joined."""
+
+_NOTHING: Final = CurrentValue(0, 0)
+
+
+class Change(msgspec.Struct, Generic[T]):
+    """What a call has changed, for the caller to store, and the answer for when that is durable."""
+
+    entries: list[Entry]
+    answer: T
+    take_back: Callable[[], None]
+    """The records cannot be stored: the group is as it was."""
+
+
+class StreamsGroup(Group):
+    """A group and its members."""
+
+    kind = "streams"
+
+    def __init__(
+        self, group_id: str, clock: Clock, topics: TopicsView, config: Callable[[], StreamsGroupConfig]
+    ) -> None:
+        """A group without members. `config` gives its settings, as they are at that moment."""
+        self.group_id = group_id
+        self.protocol_type = "streams"
+        self.topics = topics
+        self.endpoint_epoch = 0
+        """It grows with every change of the tasks of a member that answers queries."""
+        self._clock = clock
+        self._config = config
+        self._values: dict[Key, Value] = {}
+        self._members: dict[str, MemberValue] = {}
+        self._holders: dict[TaskId, dict[str, bool]] = {}
+        """Task: the members that have it, or have not yet said that they gave it up; True: as an active one."""
+        self._configured: tuple[int, int, Configured] | None = None
+        """(version of the topics, hash of those that it needs, the topology held against them)."""
+        self._shut_down_by: str | None = None
+        self._assign_from = 0.0
+        """Not before then, in monotonic seconds."""
+        self._deadlines: Deadlines[Due] = Deadlines()
+        self._open: list[tuple[Key, Value | None]] | None = None
+
+    # --- as clients see it --------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """It grows with every change of members, topology, topics and settings."""
+        return self._group().epoch
+
+    @property
+    def target_epoch(self) -> int:
+        """The group's epoch when the target assignment was made."""
+        return self._target_of_all().epoch
+
+    @property
+    def members(self) -> dict[str, MemberValue]:
+        """By member id; not to be changed."""
+        return self._members
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it has no members."""
+        return not self._members
+
+    @property
+    def state_name(self) -> str:
+        """As clients are shown it."""
+        topology = self.topology
+        if not self._members:
+            return "Empty"
+        if topology is None or topology.epoch != self._group().validated_epoch:
+            return "NotReady"
+        if self.epoch > self.target_epoch:
+            return "Assigning"
+        settled = all(self.current(member_id).is_reconciled_to(self.target_epoch) for member_id in self._members)
+        return "Stable" if settled else "Reconciling"
+
+    @property
+    def topology(self) -> Topology | None:
+        """As the first member brought it."""
+        value = self._values.get(TopologyKey(self.group_id))
+        return value if isinstance(value, Topology) else None
+
+    def current(self, member_id: str) -> CurrentValue:
+        """The member's epochs and what it has."""
+        value = self._values.get(CurrentKey(self.group_id, member_id))
+        return value if isinstance(value, CurrentValue) else _NOTHING
+
+    def target(self, member_id: str) -> Tasks:
+        """What the member is to have in the end."""
+        value = self._values.get(TargetMemberKey(self.group_id, member_id))
+        return value.tasks if isinstance(value, TargetMemberValue) else NO_TASKS
+
+    def configured(self) -> Configured | None:
+        """The topology held against the topics that there are; None: the last heartbeat has not found all it needs."""
+        topology = self.topology
+        if topology is None or topology.epoch != self._group().validated_epoch:
+            return None
+        try:
+            return self._configure(topology)
+        except InvalidTopology:
+            return None
+
+    # --- StreamsGroupHeartbeat ----------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: Heartbeat) -> Change[HeartbeatAnswer]:
+        """A member joins, or lives; what it is told is durable when the change is.
+
+        1. The member as it says it is. 2. The topology, if it is the first to bring one, held against the topics.
+        3. The group's epoch, if anything has changed that tasks are assigned by. 4. The target assignment, if it is of
+        an older epoch. 5. The member's step towards it.
+
+        Raises:
+            UnknownMember, FencedMemberEpoch, GroupFull, InvalidTopology, GroupError: it is refused.
+        """
+        with self._changing() as entries:
+            member_id, is_new_group = request.member_id, not self._values
+            delays = self.is_empty
+            member = self._find(request)
+            wanted = _described(member, request)
+            changed = member_id not in self._members or wanted != member
+            if changed:
+                self._put(MemberKey(self.group_id, member_id), wanted)
+            topology = self._take_topology(request.topology)
+            found = self._configure(topology)
+            self._check_reported(found, request.reported)
+            self._follow(topology, found, changed=changed)
+            if delays:
+                self._delay()
+            status = [_stale(wanted, topology)] if wanted.topology_epoch < topology.epoch else []
+            status += self._assign(found)
+            before = self.current(member_id)
+            after = self._reconcile(member_id, before, request.reported)
+            told = request.epoch == JOIN or after.assigned != before.assigned
+            if told and wanted.endpoint is not None:
+                self.endpoint_epoch += 1
+            if request.shuts_down and self._shut_down_by is None:
+                self._shut_down_by = member_id
+            status += [] if found.problem is None else [found.problem]
+            answer = HeartbeatAnswer(
+                member_id,
+                after.epoch,
+                tasks=after.assigned.without_epochs() if told else None,
+                status=(*status, *self._shutdown()),
+                endpoints=self._endpoints(found) if self.endpoint_epoch != request.endpoint_epoch else None,
+                endpoint_epoch=0 if is_new_group else self.endpoint_epoch,
+                missing=found.missing,
+            )
+            if is_new_group:
+                self.endpoint_epoch = 0  # as in Kafka, where what a new group is told of endpoints counts as nothing
+            self._set_deadline(member_id, SESSION, self._config().session_timeout_ms)
+            return self._change(entries, answer)
+
+    def _find(self, request: Heartbeat) -> MemberValue:
+        """The member as it is, or a new one."""
+        present = self._members.get(request.member_id)
+        if request.epoch == JOIN:
+            limit = self._config().max_size
+            if present is None and len(self._members) >= limit:
+                raise GroupFull(self.group_id, f"it has {limit} members, which is its limit")
+            return MemberValue() if present is None else present
+        if present is None:
+            raise UnknownMember(self.group_id, f"no member {request.member_id!r}")
+        current = self.current(request.member_id)
+        if request.epoch != current.epoch:
+            # The answer that raised its epoch may be lost: then it has nothing yet that it was told in it.
+            lost_an_answer = request.epoch < current.epoch and request.epoch == current.previous_epoch
+            if not lost_an_answer or request.reported is None or not request.reported.is_within(current.assigned):
+                raise FencedMemberEpoch(
+                    self.group_id,
+                    f"member {request.member_id} is in epoch {current.epoch}, found {request.epoch}: "
+                    "it is to join anew",
+                )
+        return present
+
+    def _take_topology(self, told: Topology | None) -> Topology:
+        """The group's topology: who comes first brings it, and later ones bring the same."""
+        present = self.topology
+        if told is None and present is None:  # its record could not be read
+            raise FencedMemberEpoch(self.group_id, "its topology is not known: members are to join anew")
+        if told is None or (present is not None and present.epoch > told.epoch):
+            assert present is not None
+            return present
+        if present is not None:
+            if not present.is_as(told):
+                raise GroupError(Code.invalid_request, self.group_id, "Topology updates are not supported yet.")
+            return present
+        self._put(TopologyKey(self.group_id), told)
+        return told
+
+    def _configure(self, topology: Topology) -> Configured:
+        version = self.topics.version
+        if self._configured is None or self._configured[0] != version:
+            found = configured(topology, self._count)
+            self._configured = version, topics_hash(topology.required_topics, self.topics), found
+        return self._configured[2]
+
+    def _count(self, topic: str) -> int | None:
+        found = self.topics.get(topic)
+        return None if found is None else len(found.logs)
+
+    def _check_reported(self, found: Configured, reported: Tasks | None) -> None:
+        """Raise GroupError if the member has tasks that there are not."""
+        if reported is None or not found.is_ready:
+            return
+        for tasks in reported.kinds:
+            for name, number in each(tasks):
+                part = found.subtopologies.get(name)
+                if part is None:
+                    raise GroupError(
+                        Code.invalid_request, self.group_id, f"Subtopology {name} does not exist in the topology."
+                    )
+                if not 0 <= number < part.tasks:
+                    raise GroupError(
+                        Code.invalid_request,
+                        self.group_id,
+                        f"Task {number} for subtopology {name} is invalid. "
+                        f"Number of tasks for this subtopology: {part.tasks}",
+                    )
+
+    def _follow(self, topology: Topology, found: Configured, *, changed: bool) -> None:
+        """Raise the group's epoch if anything that the target assignment is made of has changed."""
+        assert self._configured is not None
+        value = StreamsGroupValue(
+            self.epoch,
+            self._configured[1],
+            topology.epoch if found.is_ready else -1,
+            (("num.standby.replicas", str(self._config().num_standby_replicas)),),
+        )
+        if changed or value != self._group():
+            self._put(StreamsGroupKey(self.group_id), msgspec.structs.replace(value, epoch=self.epoch + 1))
+
+    def _delay(self) -> None:
+        """The first of a group waits for others, so that they are assigned their tasks together."""
+        now = self._clock.monotonic()
+        if now >= self._assign_from:
+            self._assign_from = now + self._config().initial_rebalance_delay_ms / 1000
+
+    def _assign(self, found: Configured) -> list[Status]:
+        """Make the target assignment anew, unless it is of this epoch or not due yet: then that is told."""
+        if self._clock.monotonic() < self._assign_from:
+            return [_delayed("initial rebalance delay")]
+        last, now = self._target_of_all(), self._clock.now_ms()
+        if last.epoch >= self.epoch:
+            return []
+        if last.made_ms and now < last.made_ms + self._config().assignment_interval_ms:
+            return [_delayed("assignment interval")]
+        members = {
+            member_id: TaskMember(member.process_id, self.target(member_id))
+            for member_id, member in self._members.items()
+        }
+        made = {}
+        if found.is_ready:
+            made = assign_sticky(members, found.subtopologies, self._config().num_standby_replicas)
+        for member_id in members:
+            key, tasks = TargetMemberKey(self.group_id, member_id), made.get(member_id, NO_TASKS)
+            if key not in self._values or self.target(member_id) != tasks:
+                self._put(key, TargetMemberValue(tasks))
+        self._put(TargetKey(self.group_id), TargetValue(self.epoch, now))
+        return []
+
+    def _reconcile(self, member_id: str, current: CurrentValue, reported: Tasks | None) -> CurrentValue:
+        if current.state is MemberState.UNKNOWN and (reported is None or reported != NO_TASKS):
+            raise FencedMemberEpoch(self.group_id, f"the state of member {member_id} is not known: it is to join anew")
+        waits = self._clock.monotonic() < self._assign_from
+        after = reconciled(
+            current,
+            target_epoch=self.target_epoch,
+            target=NO_TASKS if waits else self.target(member_id),
+            is_taken=lambda task, is_active: self._is_taken(task, member_id, is_active=is_active),
+            reported=reported,
+        )
+        if after != current:
+            self._put(CurrentKey(self.group_id, member_id), after)
+            self._give_time_to_revoke(member_id)
+        return after
+
+    def _is_taken(self, task: TaskId, member_id: str, *, is_active: bool) -> bool:
+        process_id = self._members[member_id].process_id
+        for holder, as_active in self._holders.get(task, {}).items():
+            member = self._members.get(holder)
+            if member is not None and ((is_active and as_active) or member.process_id == process_id):
+                return True
+        return False
+
+    def _shutdown(self) -> list[Status]:
+        if self._shut_down_by is None:
+            return []
+        return [
+            Status(
+                StatusCode.SHUTDOWN_APPLICATION,
+                f"Streams group member {self._shut_down_by} encountered a fatal error and requested a shutdown "
+                "for the entire application.",
+            )
+        ]
+
+    def _endpoints(self, found: Configured) -> tuple[Endpoint, ...]:
+        """Of every member that has one, with the partitions that its tasks read."""
+        told = []
+        for member_id, member in self._members.items():
+            if member.endpoint is not None:
+                tasks = self.current(member_id).assigned.without_epochs()
+                active, standby = (self._partitions_of(kind, found) for kind in (tasks.active, tasks.standby))
+                told.append(Endpoint(*member.endpoint, active, standby))
+        return tuple(told)
+
+    def _partitions_of(self, tasks: TaskSet, found: Configured) -> TaskSet:
+        read: dict[str, frozenset[int]] = {}
+        for name, numbers in tasks.items():
+            part = found.subtopologies.get(name)
+            for topic in () if part is None else part.topics_read:
+                count = self._count(topic) or 0
+                read[topic] = read.get(topic, frozenset()).union(number for number in numbers if number < count)
+        return read
+
+    # --- leaving ------------------------------------------------------------------------------------------------------
+
+    def remove(self, member_ids: Iterable[str], *, shuts_down: bool = False) -> Change[None]:
+        """Members are gone: they left, or were not heard of in time.
+
+        Raises:
+            UnknownMember: one of them is not there.
+        """
+        with self._changing() as entries:
+            for member_id in member_ids:
+                if member_id not in self._members:
+                    raise UnknownMember(self.group_id, f"no member {member_id!r}")
+                if shuts_down and self._shut_down_by is None:
+                    self._shut_down_by = member_id
+                self._put(CurrentKey(self.group_id, member_id), None)
+                self._put(TargetMemberKey(self.group_id, member_id), None)
+                self._put(MemberKey(self.group_id, member_id), None)
+            value = self._group()
+            self._put(StreamsGroupKey(self.group_id), msgspec.structs.replace(value, epoch=value.epoch + 1))
+            if not self._members:
+                self._shut_down_by = None
+            return self._change(entries, None)
+
+    # --- the clock ----------------------------------------------------------------------------------------------------
+
+    def _set_deadline(self, member_id: str, what_for: str, milliseconds: int) -> None:
+        self._deadlines.set((member_id, what_for), self._clock.monotonic() + milliseconds / 1000)
+
+    def _give_time_to_revoke(self, member_id: str) -> None:
+        if self.current(member_id).state is MemberState.UNREVOKED_TASKS:
+            self._set_deadline(member_id, REBALANCE, self._members[member_id].rebalance_timeout_ms)
+        else:
+            self._deadlines.discard((member_id, REBALANCE))
+
+    def next_deadline(self) -> float | None:
+        """When `overdue` has something to tell; monotonic seconds."""
+        return self._deadlines.next()
+
+    def overdue(self) -> list[str]:
+        """Members whose time is over: they are to be removed. Each is told once."""
+        found: dict[str, None] = {}
+        while (due := self._deadlines.take_due(self._clock.monotonic())) is not None:
+            if due[0] in self._members:
+                found[due[0]] = None
+        return list(found)
+
+    def start_sessions(self, *, only_missing: bool = False) -> None:
+        """After a start: everybody has a session's time to be heard of."""
+        for member_id in self._members:
+            if not (only_missing and (member_id, SESSION) in self._deadlines):
+                self._set_deadline(member_id, SESSION, self._config().session_timeout_ms)
+                self._give_time_to_revoke(member_id)
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    def check_commit(self, commit: Commit) -> None:
+        """May these offsets be committed by this member?
+
+        An epoch that is over is good enough for what the tasks read that the member has had since then (KIP-1251).
+
+        Raises:
+            UnknownMember, StaleMemberEpoch, IllegalGeneration: no.
+        """
+        if commit.generation < 0 and not self._members:
+            return  # an admin
+        if commit.transactional and commit.generation == -1 and not commit.member_id and commit.instance_id is None:
+            return
+        epoch = self._known(commit.member_id).epoch
+        if not commit.transactional and not commit.knows_epochs:
+            raise GroupError(
+                Code.unsupported_version, self.group_id, "members of a streams group commit by version 9 or later"
+            )
+        wrong = IllegalGeneration if commit.transactional else StaleMemberEpoch  # TxnOffsetCommit knows no other
+        if commit.generation > epoch:
+            raise wrong(self.group_id, f"member {commit.member_id} is in epoch {epoch}, found {commit.generation}")
+        if commit.generation == epoch:
+            return
+        for partition in commit.partitions:
+            since = self._since(commit.member_id, partition)
+            if since is None or commit.generation < since:
+                raise wrong(
+                    self.group_id,
+                    f"member {commit.member_id} has not had {partition} since epoch {commit.generation}",
+                )
+
+    def _since(self, member_id: str, partition: TopicPartition) -> int | None:
+        """The epoch since which the member has the task that reads the partition; None: it has not."""
+        readers = {} if self.topology is None else self.topology.readers()
+        current, name = self.current(member_id), readers.get(partition.topic, "")
+        for held in (current.assigned, current.revoking):
+            since = held.active.get(name, {}).get(partition.partition)
+            if since is not None:
+                return since
+        return None
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """May this member be told the group's offsets? Whoever names no member and no epoch may.
+
+        Raises:
+            UnknownMember, StaleMemberEpoch: no.
+        """
+        if member_id is None and epoch < 0:
+            return
+        known = self._known(member_id or "").epoch
+        if epoch != known:
+            raise StaleMemberEpoch(self.group_id, f"member {member_id} is in epoch {known}, found {epoch}")
+
+    def _known(self, member_id: str) -> CurrentValue:
+        if member_id not in self._members:
+            raise UnknownMember(self.group_id, f"no member {member_id!r}")
+        return self.current(member_id)
+
+    def expires_offsets_from(self, topic: str, committed_ms: int) -> int | None:
+        """From when on (wall clock) the retention of an offset of `topic` counts; None: it does not expire."""
+        return None if self.is_subscribed_to(topic) else committed_ms
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """A topic's offsets may not be deleted while members read it."""
+        return bool(self._members) and self.topology is not None and topic in self.topology.readers()
+
+    def check_may_delete_offsets(self) -> None:
+        """Offsets of single topics may go at any time."""
+
+    def delete(self) -> None:
+        """The group is gone.
+
+        Raises:
+            GroupNotEmpty: it has members.
+        """
+        if self._members:
+            raise GroupNotEmpty(self.group_id, f"it is {self.state_name} with {len(self._members)} members")
+
+    # --- as it is stored ----------------------------------------------------------------------------------------------
+
+    def _group(self) -> StreamsGroupValue:
+        value = self._values.get(StreamsGroupKey(self.group_id))
+        return value if isinstance(value, StreamsGroupValue) else _NEW
+
+    def _target_of_all(self) -> TargetValue:
+        value = self._values.get(TargetKey(self.group_id))
+        return value if isinstance(value, TargetValue) else TargetValue(0)
+
+    def entries(self) -> list[tuple[Key, Value]]:
+        """The whole state; what others are about comes first."""
+        return sorted(self._values.items(), key=lambda entry: _ORDER.index(type(entry[0])))
+
+    def keys(self) -> list[Key]:
+        """Of every record of the group; what others are about comes last, so that they are never without it."""
+        return [key for key, _ in reversed(self.entries())]
+
+    def put(self, key: Key, value: Value | None) -> None:
+        """Take over one record, as a start reads it."""
+        before = self._values.pop(key, None)
+        if value is not None:
+            self._values[key] = value
+        match key:
+            case MemberKey():
+                if isinstance(value, MemberValue):
+                    self._members[key.member_id] = value
+                else:
+                    self._members.pop(key.member_id, None)
+                    for what_for in (SESSION, REBALANCE):
+                        self._deadlines.discard((key.member_id, what_for))
+            case CurrentKey():
+                self._hold(key.member_id, before, value)
+            case TopologyKey():
+                self._configured = None
+
+    def _hold(self, member_id: str, before: Value | None, after: Value | None) -> None:
+        for task, _ in _held(before):
+            self._holders[task].pop(member_id, None)
+            if not self._holders[task]:
+                del self._holders[task]
+        for task, is_active in _held(after):
+            self._holders.setdefault(task, {})[member_id] = is_active
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[Entry]]:
+        assert self._open is None, f"group {self.group_id}: one change at a time"
+        done = self._open = []
+        try:
+            yield []
+        except BaseException:
+            self._undo(done)
+            raise
+        finally:
+            self._open = None
+
+    def _change(self, entries: list[Entry], answer: T) -> Change[T]:
+        done = self._open or []
+        entries[:] = [(key, self._values.get(key)) for key in dict.fromkeys(key for key, _ in done)]
+        return Change(entries, answer, lambda: self._undo(done))
+
+    def _undo(self, done: list[tuple[Key, Value | None]]) -> None:
+        for key, before in reversed(done):
+            self.put(key, before)
+        self.start_sessions(only_missing=True)
+
+    def _put(self, key: Key, value: Value | None) -> None:
+        """Change the state by one record, and remember to store it."""
+        assert self._open is not None
+        before = self._values.get(key)
+        if before == value:
+            return
+        self._open.append((key, before))
+        self.put(key, value)
+
+
+_ORDER: Final = (StreamsGroupKey, TopologyKey, MemberKey, TargetKey, TargetMemberKey, CurrentKey)
+
+
+def _held(value: Value | None) -> Iterable[tuple[TaskId, bool]]:
+    """The tasks that stand in a record of what a member has."""
+    if not isinstance(value, CurrentValue):
+        return ()
+    return (*value.revoking.ids(), *value.assigned.ids())
+
+
+def _described(member: MemberValue, request: Heartbeat) -> MemberValue:
+    """The member with what is new of it in a heartbeat."""
+    return MemberValue(
+        instance_id=member.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms
+        if request.rebalance_timeout_ms == -1
+        else request.rebalance_timeout_ms,
+        topology_epoch=member.topology_epoch if request.topology is None else request.topology.epoch,
+        process_id=member.process_id if request.process_id is None else request.process_id,
+        endpoint=member.endpoint if request.endpoint is None else request.endpoint,
+        client_tags=member.client_tags if request.client_tags is None else tuple(sorted(request.client_tags)),
+    )
+
+
+def _stale(member: MemberValue, topology: Topology) -> Status:
+    return Status(
+        StatusCode.STALE_TOPOLOGY,
+        f"The member's topology epoch {member.topology_epoch} is behind the group's topology epoch {topology.epoch}.",
+    )
+
+
+def _delayed(by: str) -> Status:
+    return Status(StatusCode.ASSIGNMENT_DELAYED, f"Assignment delayed due to the configured {by}.")

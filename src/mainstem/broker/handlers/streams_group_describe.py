@@ -1,0 +1,140 @@
+"""StreamsGroupDescribe, API 89, version 0 (KIP-1071).
+
+Behaviour: epochs, topology and members of streams groups, with the tasks that each has and is to have. The topology has
+the numbers of partitions that were worked out for it, while it can run; else it is as it was brought. Groups of other
+protocols are GROUP_ID_NOT_FOUND, as groups that are not there. One that is asked for many times is told once.
+
+Offsets of tasks are not told, as in Kafka 4.3, and no member is a classic one.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from mainstem.broker.groups.errors import GroupError
+from mainstem.broker.groups.streams.configured import ConfiguredSubtopology
+from mainstem.broker.groups.streams.group import StreamsGroup
+from mainstem.broker.groups.streams.tasks import Tasks
+from mainstem.broker.groups.streams.topology import InternalTopic, Subtopology, Topology
+from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.handlers.streams_group_heartbeat import task_ids
+from mainstem.broker.metadata import NOT_ASKED
+from mainstem.broker.security.acls import DESCRIBE, GROUP, TOPIC
+from mainstem.wire.errors import Code
+
+_HIDDEN: Final = "The described group uses topics that the client is not authorized to describe."
+
+
+@handler(89, 0, 0, failure=lambda request, code: {"groups": [_missing(each, code, None) for each in request.group_ids]})
+async def streams_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    asked = request.include_authorized_operations
+    return {"groups": [await _described(each, ctx, asked=asked) for each in dict.fromkeys(request.group_ids)]}
+
+
+async def _described(group_id: str, ctx: RequestContext, *, asked: bool) -> dict[str, Any]:
+    groups = ctx.broker.groups
+    if not ctx.may(DESCRIBE, GROUP, group_id):
+        return _missing(group_id, Code.group_authorization_failed, None)
+    if not group_id:
+        return _missing(group_id, Code.invalid_group_id, None)
+    try:
+        await groups.streams.settled(group_id)
+    except GroupError as error:
+        return _missing(group_id, error.code, str(error))
+    group = groups.streams.get(group_id)
+    if group is None:
+        reason = "not found" if group_id not in groups.groups else "is not a streams group"
+        return _missing(group_id, Code.group_id_not_found, f"Group {group_id} {reason}.")
+    topology = group.topology
+    parts = () if topology is None else topology.subtopologies
+    if not all(ctx.may(DESCRIBE, TOPIC, name) for each in parts for name in each.all_topics):
+        return _missing(group_id, Code.topic_authorization_failed, _HIDDEN)
+    return {
+        "error_code": Code.none,
+        "group_id": group_id,
+        "group_state": group.state_name,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.target_epoch,
+        "topology": None if topology is None else _topology(topology, group),
+        "members": [_member(member_id, group) for member_id in group.members],
+        "authorized_operations": ctx.operations(GROUP, group_id) if asked else NOT_ASKED,
+    }
+
+
+def _missing(group_id: str, code: int, message: str | None) -> dict[str, Any]:
+    return {
+        "group_id": group_id,
+        "error_code": code,
+        "error_message": message,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "topology": None,
+        "authorized_operations": NOT_ASKED,
+    }
+
+
+def _topology(topology: Topology, group: StreamsGroup) -> dict[str, Any]:
+    found = group.configured()
+    parts: Mapping[str, ConfiguredSubtopology | Subtopology] = (
+        found.subtopologies
+        if found is not None and found.is_ready
+        else {each.subtopology_id: each for each in topology.subtopologies}
+    )
+    return {
+        "epoch": topology.epoch,
+        "subtopologies": [
+            {
+                "subtopology_id": subtopology_id,
+                "source_topics": sorted(part.source_topics),
+                "repartition_sink_topics": sorted(part.repartition_sink_topics),
+                "state_changelog_topics": _topics(part.changelog_topics),
+                "repartition_source_topics": _topics(part.repartition_source_topics),
+            }
+            for subtopology_id, part in sorted(parts.items())
+        ],
+    }
+
+
+def _topics(topics: Iterable[InternalTopic]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": topic.name,
+            "partitions": topic.partitions,
+            "replication_factor": topic.replication_factor,
+            "topic_configs": _pairs(topic.configs),
+        }
+        for topic in sorted(topics, key=lambda topic: topic.name)
+    ]
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in pairs]
+
+
+def _member(member_id: str, group: StreamsGroup) -> dict[str, Any]:
+    member, current = group.members[member_id], group.current(member_id)
+    endpoint = None if member.endpoint is None else dict(zip(("host", "port"), member.endpoint, strict=True))
+    return {
+        "member_id": member_id,
+        "member_epoch": current.epoch,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "topology_epoch": member.topology_epoch,
+        "process_id": member.process_id,
+        "user_endpoint": endpoint,
+        "client_tags": _pairs(member.client_tags),
+        "task_offsets": [],
+        "task_end_offsets": [],
+        "assignment": _assignment(current.assigned.without_epochs()),
+        "target_assignment": _assignment(group.target(member_id)),
+        "is_classic": False,
+    }
+
+
+def _assignment(tasks: Tasks) -> dict[str, Any]:
+    return {
+        f"{kind}_tasks": task_ids(found)
+        for kind, found in zip(("active", "standby", "warmup"), tasks.kinds, strict=True)
+    }
