@@ -184,6 +184,21 @@ def test_what_cannot_be_stored_is_not_promised(tmp_path, clock):
     told(story)
 
 
+def test_who_waits_for_the_topic_is_told_when_the_broker_stops(tmp_path, clock):
+    """A crash that came while the first state was set left its caller waiting for ever."""
+
+    async def story():
+        broker = await start(tmp_path, clock)
+        (key,) = await group_with_topic(broker, partitions=1)
+        asked = broker.groups.share.persister.set(key, ShareState(start_offset=1))
+        await stop(broker)
+        with pytest.raises(StateUnavailable):
+            async with asyncio.timeout(5):
+                await asked
+
+    told(story)
+
+
 def test_old_records_are_deleted(tmp_path, clock, monkeypatch):
     """A share partition that nobody has written for long does not hold those of the others."""
     monkeypatch.setattr("mainstem.broker.groups.share.persister._FEW_RECORDS", 100)

@@ -285,19 +285,20 @@ class SharePersister:
 
         async def make() -> None:
             count = self._broker.config.share_coordinator_state_topic_num_partitions
-            failure: MainstemError | None = None
+            failure: MainstemError | None = MainstemError("the broker stops")
             try:
                 logs = await self._broker.ensure_internal_topic(STATE_TOPIC, count, _STATE_CONFIG)
-                self._logs = [_StateLog(partition) for partition in logs]
+                self._logs, failure = [_StateLog(partition) for partition in logs], None
             except MainstemError as error:
                 failure = error
-            self._making = False
-            for key, line in list(self._lines.items()):
-                if failure is None:
-                    self._write(key, line)
-                else:
-                    line.under_way, line.waiting = line.waiting, []
-                    self._settle(key, line, failure)
+            finally:  # whoever waits is told, also if this is cancelled
+                self._making = False
+                for key, line in list(self._lines.items()):
+                    if failure is None:
+                        self._write(key, line)
+                    else:
+                        line.under_way, line.waiting = line.waiting, []
+                        self._settle(key, line, failure)
 
         self._broker.spawn(make(), name="make the topic of share groups")
 
