@@ -184,6 +184,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         group_share_min_partition_max_record_locks: the least that can be set for a group.
         group_share_max_partition_max_record_locks: the most.
         group_share_max_size: members of one share group.
+        group_share_max_share_sessions: connections of such members that fetch.
         share_coordinator_state_topic_num_partitions: of `__share_group_state`.
         share_coordinator_snapshot_update_records_per_snapshot: so many changes of a share partition are written as
             such, then all that is kept of it is written anew.
@@ -281,6 +282,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     group_share_min_partition_max_record_locks: Annotated[int, Meta(ge=100, le=2_000)] = 100
     group_share_max_partition_max_record_locks: Annotated[int, Meta(ge=2_000, le=10_000)] = 4_000
     group_share_max_size: Annotated[int, Meta(ge=1, le=1_000)] = 200
+    group_share_max_share_sessions: Count = 2_000
     share_coordinator_state_topic_num_partitions: Count = 4
     share_coordinator_snapshot_update_records_per_snapshot: Annotated[int, Meta(ge=0, le=500)] = 500
     group_streams_session_timeout_ms: Count = 45_000

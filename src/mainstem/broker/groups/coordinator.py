@@ -131,6 +131,7 @@ class GroupCoordinator:
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 self.answer(group.abandon())
+        self.share.partitions.stop()
 
     @property
     def is_closed(self) -> bool:

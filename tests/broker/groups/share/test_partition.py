@@ -96,13 +96,21 @@ def test_a_lock_is_renewed():
     assert partition.next_deadline() == 50.0
 
 
-def test_who_goes_has_not_been_delivered_anything():
+def test_what_somebody_had_who_goes_is_for_others():
     partition = SharePartition(0)
     acquire(partition, batches((0, 4)))
     acquire(partition, batches((5, 9)), member="n")
-    assert partition.release("m") == Change(0, 0, (StateBatch(0, 4, AVAILABLE, 0),))
-    assert partition.release("m") is None
-    assert acquire(partition, batches((0, 4)), member="n") == [(0, 4, 1)]
+    assert partition.release("m", LIMITS) == Change(0, 0, (StateBatch(0, 4, AVAILABLE, 1),))
+    assert partition.release("m", LIMITS) is None
+    assert acquire(partition, batches((0, 4)), member="n") == [(0, 4, 2)]
+
+
+def test_a_record_that_ends_whoever_gets_it_is_given_up():
+    partition = SharePartition(0)
+    for _ in range(LIMITS.delivery_count):
+        assert acquire(partition, batches((0, 0)))
+        partition.release("m", LIMITS)
+    assert (partition.start_offset, acquire(partition, batches((0, 0)))) == (1, [])
 
 
 def test_acknowledgements_are_taken_all_or_none():
@@ -211,7 +219,7 @@ def test_what_was_delivered_often_comes_in_ever_smaller_parts():
     "said",
     [
         [(3, 2, [1])],
-        [(0, 2, [1]), (2, 4, [1])],
+        [(0, 2, [1]), (1, 4, [1])],
         [(4, 5, [1]), (0, 1, [1])],
         [(0, 2, [1, 1])],
         [(0, 2, [])],
@@ -222,6 +230,12 @@ def test_acknowledgements_that_cannot_be(said):
     with pytest.raises(RequestError) as refused:
         check_acknowledged([Acknowledged(*each) for each in said])
     assert refused.value.code is Code.invalid_request
+
+
+def test_a_record_cannot_be_acknowledged_twice_at_once():
+    with pytest.raises(RequestError) as refused:
+        check_acknowledged([Acknowledged(0, 2, [AckType.ACCEPT]), Acknowledged(2, 4, [AckType.ACCEPT])])
+    assert refused.value.code is Code.invalid_record_state
 
 
 # --- against a model --------------------------------------------------------------------------------------------------
@@ -337,10 +351,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(member=MEMBERS)
     def leave(self, member):
-        self.kept(self.partition.release(member))
+        self.kept(self.partition.release(member, self.limits))
         for n, record in self.model.items():
             if record.member == member:
-                self.model[n] = Record(AVAILABLE, record.count - 1)
+                self.give_back(n)
 
     @rule(seconds=st.sampled_from((1.0, 10.0, 31.0)))
     def wait(self, seconds):

@@ -88,3 +88,27 @@ def test_an_answer_holds_what_is_new_or_has_failed():
     assert session.owes(R)
     session.answered(SessionPartition(UUID(int=9), 0), had_records=True, failed=True)
     assert session.partitions == [Q, P, R]
+
+
+def test_all_sessions_together_have_room_for_so_many_partitions(monkeypatch):
+    monkeypatch.setattr("mainstem.broker.groups.share.sessions.PARTITIONS_PER_SESSION", 1)
+    sessions = ShareSessions(3)
+    sessions.open(A, 1, [P, Q])
+    assert refused(sessions.open, B, 2, [P, Q]) is Code.share_session_limit_reached
+    sessions.open(B, 2, [P])
+    assert refused(sessions.proceed, B, 1, [R]) is Code.share_session_limit_reached
+    assert sessions.proceed(B, 1, [], [P]).partitions == []
+    assert sessions.proceed(B, 2, [R]).partitions == [R]
+    sessions.close(A)
+    sessions.open(A, 1, [P, Q])
+
+
+def test_a_group_is_there_while_a_member_has_a_session():
+    sessions = ShareSessions(10)
+    sessions.open(A, 1, [P])
+    sessions.open(A, 2, [P])
+    sessions.open(B, 1, [P])
+    sessions.finish(A)
+    assert sessions.has_group("g")
+    sessions.disconnected(1)
+    assert not sessions.has_group("g")

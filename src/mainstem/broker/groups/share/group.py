@@ -291,6 +291,12 @@ class ShareGroup(Group):
         value = self.state_partitions
         return any(each.topic_id == topic_id for each in (*value.initializing, *value.initialized))
 
+    def tracks(self, topic_id: UUID, partition: int) -> bool:
+        """Whether there is state of that partition, or may be."""
+        return any(
+            each.topic_id == topic_id and partition in each.partitions for each in self.state_partitions.initialized
+        )
+
     def set_offsets(self, partitions: Iterable[TopicPartitions]) -> Change[None]:
         """Somebody says where the group reads on: there is state of these partitions.
 

@@ -102,12 +102,15 @@ class Acknowledged(msgspec.Struct, frozen=True):
 
 
 def check_acknowledged(batches: Sequence[Acknowledged]) -> None:
-    """Raise RequestError (INVALID_REQUEST) unless these can be what a member says of one partition."""
+    """Raise RequestError unless these can be what a member says of one partition: INVALID_REQUEST, or, of the record in
+    which one batch ends and the next begins, INVALID_RECORD_STATE.
+    """
     before = -1
     for batch in batches:
         if not before < batch.first <= batch.last:
+            twice = before == batch.first <= batch.last and before >= 0
             raise RequestError(
-                Code.invalid_request,
+                Code.invalid_record_state if twice else Code.invalid_request,
                 f"expected acknowledgements in the order of offsets, found {batch.first} to {batch.last} after {before}",
             )
         if len(batch.types) not in (1, batch.last - batch.first + 1):
@@ -264,13 +267,15 @@ class SharePartition:
                         self._apply(run, kind, limits, now, changed)
         return self._change(changed) if changed else None
 
-    def release(self, member_id: str) -> Change | None:
-        """The member is gone: what it has is available, and counts as not delivered. None: it had nothing."""
+    def release(self, member_id: str, limits: Limits) -> Change | None:
+        """The member is gone: others may have what it has. None: it had nothing.
+
+        It counts as delivered, as in Kafka: a record that ends every process that gets it is given up.
+        """
         changed: list[StateBatch] = []
         for run in self._runs:
             if run.state is RecordState.ACQUIRED and run.member_id == member_id:
-                run.delivery_count -= 1
-                self._set(run, RecordState.AVAILABLE, changed)
+                self._give_back(run, limits, changed)
         return self._change(changed) if changed else None
 
     def expire(self, limits: Limits, now: float) -> Change | None:

@@ -140,6 +140,8 @@ class SharePersister:
         self._logs: list[_StateLog] = []
         self._lines: dict[PartitionKey, _Line] = {}
         self._making = False
+        self.on_replaced: Callable[[list[PartitionKey]], None] = lambda _: None
+        """Called at once with share partitions whose state is set or deleted."""
 
     @classmethod
     async def open(cls, broker: "Broker") -> "SharePersister":
@@ -179,6 +181,7 @@ class SharePersister:
 
     def set(self, key: PartitionKey, state: ShareState) -> "asyncio.Future[None]":
         """Keep this, and nothing of what was kept before; done when it is durable."""
+        self.on_replaced([key])
         return self._ask(key, state, state.leader_epoch)
 
     def delete(self, keys: Iterable[PartitionKey]) -> "asyncio.Future[None]":
@@ -186,8 +189,9 @@ class SharePersister:
 
         All that can be is queued in this turn of the loop: a new group of that name may have states of its own soon.
         """
-        asked = [self._ask(key, None, -1) for key in keys if key in self._lines or self._states.get(key) is not None]
-        return self._all(asked)
+        known = [key for key in keys if key in self._lines or self._states.get(key) is not None]
+        self.on_replaced(known)
+        return self._all([self._ask(key, None, -1) for key in known])
 
     def forget(self, is_there: Callable[[PartitionKey], bool]) -> "asyncio.Future[None]":
         """Delete what is kept of share partitions that are no more; done when that is durable."""
@@ -281,32 +285,26 @@ class SharePersister:
     def _make_topic(self) -> None:
         if self._making:
             return
-        failure: MainstemError | None = MainstemError("the broker stops")
+        self._making = True
 
         async def make() -> None:
-            nonlocal failure
             count = self._broker.config.share_coordinator_state_topic_num_partitions
+            failure: MainstemError | None = MainstemError("the broker stops")
             try:
                 logs = await self._broker.ensure_internal_topic(STATE_TOPIC, count, _STATE_CONFIG)
                 self._logs, failure = [_StateLog(partition) for partition in logs], None
             except MainstemError as error:
                 failure = error
+            finally:  # whoever waits is told, also if this is cancelled
+                self._making = False
+                for key, line in list(self._lines.items()):
+                    if failure is None:
+                        self._write(key, line)
+                    else:
+                        line.under_way, line.waiting = line.waiting, []
+                        self._settle(key, line, failure)
 
-        def made(*_: object) -> None:
-            self._making = False
-            for key, line in list(self._lines.items()):
-                if failure is None:
-                    self._write(key, line)
-                else:
-                    line.under_way, line.waiting = line.waiting, []
-                    self._settle(key, line, failure)
-
-        if self._broker.stopping.done():
-            made()
-            return
-        self._making = True
-        # A callback: whoever waits is told also if it is cancelled before it has begun.
-        self._broker.spawn(make(), name="make the topic of share groups").add_done_callback(made)
+        self._broker.spawn(make(), name="make the topic of share groups")
 
     def _all(self, asked: Sequence["asyncio.Future[None]"]) -> "asyncio.Future[None]":
         """Done when all are."""
@@ -343,7 +341,8 @@ class SharePersister:
     def _snapshot(self, key: PartitionKey) -> "asyncio.Future[None]":
         """Write again what is kept; a share partition that somebody else writes is left alone."""
         state = self._states.get(key)
-        return self._all([] if key in self._lines or state is None else [self.set(key, state)])
+        is_left = key in self._lines or state is None
+        return self._all([] if is_left or state is None else [self._ask(key, state, state.leader_epoch)])
 
     # --- the start ----------------------------------------------------------------------------------------------------
 

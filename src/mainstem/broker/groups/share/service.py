@@ -7,6 +7,7 @@ crash could take back.
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from mainstem.broker.groups.config import ShareGroupConfig
 from mainstem.broker.groups.errors import GroupError, UnknownGroup
 from mainstem.broker.groups.membership import Entry
 from mainstem.broker.groups.share.group import JOIN, LEAVE, Change, Heartbeat, HeartbeatAnswer, ShareGroup
+from mainstem.broker.groups.share.partitions import SharePartitions
 from mainstem.broker.groups.share.persister import SharePersister
 from mainstem.broker.groups.share.records import (
     Key,
@@ -25,12 +27,14 @@ from mainstem.broker.groups.share.records import (
     TopicPartitions,
     Value,
 )
+from mainstem.broker.groups.share.sessions import SessionKey, SessionPartition, ShareSession, ShareSessions
 from mainstem.broker.groups.share.state import UNKNOWN, ShareState
 from mainstem.core import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import Code
 
 if TYPE_CHECKING:
+    from mainstem.broker.connection import Connection
     from mainstem.broker.groups.coordinator import GroupCoordinator
     from mainstem.broker.server import Broker
 
@@ -49,6 +53,9 @@ class ShareGroups:
         self._stored: dict[str, asyncio.Future[int]] = {}  # group: its last records, until they are durable
         self.persister: SharePersister
         """What is kept of share partitions; it is there from `open` on."""
+        self.partitions = SharePartitions(self, broker)
+        self.sessions = ShareSessions(broker.config.group_share_max_share_sessions)
+        self._watched: set[int] = set()  # connections with sessions
 
     async def open(self) -> None:
         """Read what is kept of share partitions, when the groups are known; it is deleted where there is none of them.
@@ -56,6 +63,7 @@ class ShareGroups:
         A crash may leave that of a group, of a topic, or of a group's topic, that was just being deleted.
         """
         self.persister = await SharePersister.open(self._broker)
+        self.persister.on_replaced = self.partitions.close
         await self.persister.forget(self._is_there)
         for group in self._all():
             if group.state_partitions.deleting:
@@ -127,6 +135,46 @@ class ShareGroups:
             self._take(group, group.remove(overdue))
         self._coordinator.schedule(group)
 
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def open_session(
+        self, key: SessionKey, connection: "Connection", partitions: Iterable[SessionPartition]
+    ) -> ShareSession:
+        """A new session, which ends with its connection.
+
+        Raises:
+            RequestError: SHARE_SESSION_LIMIT_REACHED.
+        """
+        connection_id = id(connection)
+        session = self.sessions.open(key, connection_id, partitions)
+        if connection_id not in self._watched:
+            self._watched.add(connection_id)
+            connection.on_close.add(partial(self._disconnected, connection_id))
+        if connection.closed:  # it may have been before
+            self._disconnected(connection_id)
+        return session
+
+    def close_session(self, key: SessionKey) -> ShareSession:
+        """The member's last request has come: what it has is for others.
+
+        Raises:
+            RequestError: SHARE_SESSION_NOT_FOUND.
+        """
+        session = self.sessions.finish(key)
+        self._over(session)
+        return session
+
+    def _disconnected(self, connection_id: int) -> None:
+        self._watched.discard(connection_id)
+        for session in self.sessions.disconnected(connection_id):
+            self._over(session)
+
+    def _over(self, session: ShareSession) -> None:
+        group_id = session.key.group_id
+        self.partitions.release(group_id, session.key.member_id)
+        if not self.sessions.has_group(group_id):
+            self.partitions.close_group(group_id)
+
     # --- partitions with state ----------------------------------------------------------------------------------------
 
     async def set_offsets(
@@ -147,7 +195,7 @@ class ShareGroups:
         if not offsets:
             return {}
         await self._take(group, group.set_offsets(self._by_topic(offsets)))
-        await self._check_unread(group)
+        self._check_unread(group)
         asked = {
             # Of a new state epoch: whoever has joined since the last one has left, too.
             key: self.persister.set(key, ShareState(start_offset=max(offset, UNKNOWN), state_epoch=group.epoch))
@@ -178,23 +226,18 @@ class ShareGroups:
         self._check_open(group_id)
         group = self.known(group_id)
         await self._take(group, group.delete_offsets(topic_ids))
-        await self._check_unread(group)
+        self._check_unread(group)
         await self._finish_deletion(group, topic_ids)
 
     async def _finish_deletion(self, group: ShareGroup, topic_ids: Collection[UUID]) -> None:
         await self.persister.forget(lambda key: key.group != group.group_id or key.topic_id not in topic_ids)
         await self._take(group, group.offsets_deleted(topic_ids))
 
-    async def _check_unread(self, group: ShareGroup) -> None:
-        """Raise UnknownGroup, GroupNotEmpty unless it is still there and without members.
-
-        Not before it is durable that somebody has joined: a crash that took that back would do what was refused.
-        """
+    def _check_unread(self, group: ShareGroup) -> None:
+        """Raise UnknownGroup, GroupNotEmpty unless it is still there and without members."""
         if self._coordinator.groups.get(group.group_id) is not group:
             raise UnknownGroup(group.group_id, "it was deleted meanwhile")
-        if not group.is_empty:
-            await self.settled(group.group_id)
-            group.check_empty()
+        group.check_empty()
 
     async def forget_missing_topics(self) -> None:
         """Topics are deleted: so is what is kept of their partitions, durably on return."""

@@ -8,7 +8,7 @@ ShareFetch and ShareAcknowledge count together. A session has no id: it is its m
 and then all that the member has is released. Pure state; nothing is evicted: who has a connection has a place.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
@@ -19,6 +19,8 @@ from mainstem.wire.errors import Code, RequestError
 
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
+PARTITIONS_PER_SESSION: Final = 200
+"""On average. One session may have more, as long as all together do not."""
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -51,6 +53,10 @@ class ShareSession:
         """In the order in which they are to be read."""
         return list(self._owed)
 
+    def __len__(self) -> int:
+        """How many partitions it has."""
+        return len(self._owed)
+
     def update(self, added: Iterable[SessionPartition], forgotten: Iterable[SessionPartition]) -> None:
         """What the next request says of them."""
         for each in added:
@@ -75,6 +81,9 @@ class ShareSessions:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._most_partitions = most * PARTITIONS_PER_SESSION
+        self._partitions = 0  # of all sessions
+        self._of_groups: Counter[str] = Counter()
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._of_connections: dict[int, set[SessionKey]] = {}
 
@@ -84,6 +93,10 @@ class ShareSessions:
     def get(self, key: SessionKey) -> ShareSession | None:
         """The member's session."""
         return self._sessions.get(key)
+
+    def has_group(self, group_id: str) -> bool:
+        """Whether any member of the group has a session."""
+        return group_id in self._of_groups
 
     def open(self, key: SessionKey, connection_id: int, partitions: Iterable[SessionPartition]) -> ShareSession:
         """A new session, whatever the member had before.
@@ -96,7 +109,11 @@ class ShareSessions:
             raise RequestError(
                 Code.share_session_limit_reached, f"there are {self._most} share sessions: no more are allowed"
             )
-        session = self._sessions[key] = ShareSession(key, connection_id, partitions)
+        session = ShareSession(key, connection_id, partitions)
+        self._check_room(len(session))
+        self._sessions[key] = session
+        self._partitions += len(session)
+        self._of_groups[key.group_id] += 1
         self._of_connections.setdefault(connection_id, set()).add(key)
         return session
 
@@ -110,16 +127,21 @@ class ShareSessions:
         """The session, with the changes of its request number `epoch`.
 
         Raises:
-            RequestError: SHARE_SESSION_NOT_FOUND, or INVALID_SHARE_SESSION_EPOCH: not the epoch that comes next.
+            RequestError: SHARE_SESSION_NOT_FOUND, or INVALID_SHARE_SESSION_EPOCH: not the epoch that comes next; or
+                SHARE_SESSION_LIMIT_REACHED: there is no room for more partitions, the session is as it was.
         """
-        session = self._known(key)
+        session = self.known(key)
         if session.epoch != epoch:
             raise RequestError(
                 Code.invalid_share_session_epoch,
                 f"share session of {key.member_id}: expected epoch {session.epoch}, found {epoch}",
             )
+        added = list(added)
+        self._check_room(len(added))
         session.epoch = epoch % _INT32_MAX + 1
+        before = len(session)
         session.update(added, forgotten)
+        self._partitions += len(session) - before
         return session
 
     def finish(self, key: SessionKey) -> ShareSession:
@@ -128,7 +150,7 @@ class ShareSessions:
         Raises:
             RequestError: SHARE_SESSION_NOT_FOUND.
         """
-        session = self._known(key)
+        session = self.known(key)
         self.close(key)
         return session
 
@@ -137,6 +159,10 @@ class ShareSessions:
         session = self._sessions.pop(key, None)
         if session is None:
             return
+        self._partitions -= len(session)
+        self._of_groups[key.group_id] -= 1
+        if not self._of_groups[key.group_id]:
+            del self._of_groups[key.group_id]
         keys = self._of_connections[session.connection_id]
         keys.discard(key)
         if not keys:
@@ -149,7 +175,18 @@ class ShareSessions:
             self.close(session.key)
         return found
 
-    def _known(self, key: SessionKey) -> ShareSession:
+    def _check_room(self, partitions: int) -> None:
+        if self._partitions + partitions > self._most_partitions:
+            raise RequestError(
+                Code.share_session_limit_reached, f"share sessions have room for {self._most_partitions} partitions"
+            )
+
+    def known(self, key: SessionKey) -> ShareSession:
+        """The member's session.
+
+        Raises:
+            RequestError: SHARE_SESSION_NOT_FOUND.
+        """
         session = self._sessions.get(key)
         if session is None:
             raise RequestError(Code.share_session_not_found, f"{key.member_id} has no share session")
