@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+import mainstem
 from tests.contract.clients import Log
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.unfinished import serving_all
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[Log]:
         cluster = request.getfixturevalue("contract_cluster")
         yield Log("kafka", cluster.bootstrap, 3, cluster.data(1))
         return
-    with serving_all() as ours:
+    with mainstem.embedded() as ours:
         yield Log("mainstem", ours.bootstrap, 1, ours.data)
 
 

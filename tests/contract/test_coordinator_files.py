@@ -12,7 +12,6 @@ from mainstem.core import ManualClock
 from tests.support import kafka_tools
 from tests.support.broker import running
 from tests.support.raw import RawClient, producer_of
-from tests.support.unfinished import serving_all
 
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\5facts\xff\xff\xff\xff"
 ASSIGNMENT = b"\0\0\0\0\0\1\0\5facts\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
@@ -99,7 +98,7 @@ def test_kafka_dump_log_decodes_groups_of_the_consumer_protocol(tmp_path: Path) 
 
 
 def test_kafka_dump_log_decodes_share_groups(tmp_path: Path) -> None:
-    with serving_all(data=tmp_path) as log, RawClient(log.bootstrap) as raw:
+    with mainstem.embedded(tmp_path) as log, RawClient(log.bootstrap) as raw:
         raw.create_topic("facts", 2)
         full = {"group_id": "g", "member_epoch": 0, "subscribed_topic_names": ["facts"]}
         raw.call(76, 1, **full, member_id="a", rack_id="r")

@@ -8,7 +8,6 @@ import msgspec
 
 from mainstem.records import Record, build_batch
 from tests.support.raw import RawClient
-from tests.support.streams_groups import a_part, a_topology, joins
 
 
 class Secrets(msgspec.Struct, frozen=True):
@@ -88,6 +87,16 @@ def _alter(kind: int, name: str) -> dict[str, Any]:
 
 def _share_offsets(secrets: Secrets, partition: Any = 0) -> list[dict[str, Any]]:
     return [{"topic_name": secrets.topic, "partitions": [partition]}]
+
+
+def _share(secrets: Secrets, **fields: Any) -> dict[str, Any]:
+    topics = [{"topic_id": secrets.topic_id, "partitions": _partition(acknowledgement_batches=[])}]
+    return {"group_id": secrets.group, "member_id": "m", "topics": topics, **fields}
+
+
+def _share_fetch(secrets: Secrets, **fields: Any) -> dict[str, Any]:
+    limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 10, "batch_size": 10}
+    return _share(secrets, forgotten_topics_data=[], **limits, **fields)
 
 
 # (API key, version, what it is about, its fields)
@@ -361,6 +370,8 @@ REQUESTS: list[tuple[int, int, str, Callable[[Secrets], dict[str, Any]]]] = [
         lambda s: {"group_id": s.group, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": [s.topic]},
     ),
     (77, 1, "", lambda s: {"group_ids": [s.group], "include_authorized_operations": True}),
+    (78, 2, "", lambda s: _share_fetch(s, share_session_epoch=0)),
+    (79, 2, "", lambda s: _share(s, share_session_epoch=1)),
     (90, 1, "all", lambda s: {"groups": [{"group_id": s.group, "topics": None}]}),
     (90, 1, "named", lambda s: {"groups": [{"group_id": s.group, "topics": _share_offsets(s)}]}),
     (
@@ -370,8 +381,6 @@ REQUESTS: list[tuple[int, int, str, Callable[[Secrets], dict[str, Any]]]] = [
         lambda s: {"group_id": s.group, "topics": _share_offsets(s, {"partition_index": 0, "start_offset": 1})},
     ),
     (92, 0, "", lambda s: {"group_id": s.group, "topics": [{"topic_name": s.topic}]}),
-    (88, 0, "", lambda s: joins(s.group, "m", a_topology(a_part("0", s.topic)))),
-    (89, 0, "", lambda s: {"group_ids": [s.group], "include_authorized_operations": True}),
     (75, 0, "all", lambda s: {"topics": [], "response_partition_limit": 100}),
     (75, 0, "named", lambda s: {"topics": [{"name": s.topic}], "response_partition_limit": 100}),
 ]

@@ -15,6 +15,7 @@ from mainstem.wire.errors import Code, MalformedFrame, code_of
 from mainstem.wire.fetch import API_KEY as FETCH
 from mainstem.wire.frames import SIZE
 from mainstem.wire.produce import API_KEY as PRODUCE
+from mainstem.wire.share_fetch import API_KEY as SHARE_FETCH
 
 if TYPE_CHECKING:
     from mainstem.broker.server import Broker
@@ -100,7 +101,7 @@ class Dispatch:
             return answer | {"throttle_time": wait_ms}
         if pending.api_key == PRODUCE and isinstance(answer, bytearray):
             produce.set_throttle_ms(answer, pending.version, wait_ms)
-        elif pending.api_key == FETCH and isinstance(answer, list):
+        elif pending.api_key in (FETCH, SHARE_FETCH) and isinstance(answer, list):
             answer[0] = SIZE.pack(wait_ms) + answer[0][SIZE.size :]
         return answer
 

@@ -7,7 +7,6 @@ import pytest
 from mainstem.wire.errors import Code
 from tests.broker.handlers.test_alter_share_group_offsets import alter
 from tests.broker.handlers.test_describe_share_group_offsets import described
-from tests.support.unfinished import mainstem_log  # noqa: F401 share groups are not served yet
 
 
 @pytest.fixture

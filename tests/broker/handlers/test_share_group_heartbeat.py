@@ -3,7 +3,6 @@ import uuid
 import pytest
 
 from mainstem.wire.errors import Code
-from tests.support.unfinished import mainstem_log  # noqa: F401 share groups are not served yet
 
 
 @pytest.fixture

@@ -122,9 +122,6 @@ log = get_logger()
 
 _registered: dict[int, Handler] = {}
 
-unfinished: set[int] = {76, 77, 78, 79, 90, 91, 92}
-"""APIs that are not served yet, though some have a handler: a client of share groups needs all of them."""
-
 
 def handler(
     api_key: int,
@@ -147,7 +144,7 @@ def handler(
 
 
 def load_handlers() -> Mapping[int, Handler]:
-    """Import every module of this package, and give the handlers of what is served, by API key."""
+    """Import every module of this package, and give the handlers by API key."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    return {key: each for key, each in _registered.items() if key not in unfinished}
+    return _registered
