@@ -20,6 +20,7 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.ports import free_port
 from tests.support.raw import RawClient, codes_of
 from tests.support.rights import REQUESTS, WITHOUT_RIGHTS, Secrets, make_secrets, state
+from tests.support.streams_groups import DESCRIBE, HEARTBEAT, a_part, a_topic, a_topology, joins
 
 
 class Secured(msgspec.Struct, frozen=True):
@@ -114,7 +115,7 @@ TOLD = {
 }
 TOLD_BY_API = (
     dict.fromkeys((0, 1, 2, 3, 19, 20, 21, 23, 32, 33, 37, 44, 61, 75), TOPIC)
-    | dict.fromkeys((8, 9, 10, 11, 12, 13, 14, 15, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92), GROUP)
+    | dict.fromkeys((8, 9, 10, 11, 12, 13, 14, 15, 42, 47, 68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92), GROUP)
     | dict.fromkeys((22, 27, 29, 30, 31, 34, 35, 43, 45, 46, 48, 49, 50, 51, 55, 57, 64, 74), CLUSTER)
     | dict.fromkeys((38, 39, 40, 41), NO_TOKENS)
     | dict.fromkeys((24, 25, 26, 28, 65), TRANSACTION)
@@ -207,6 +208,58 @@ def test_a_share_group_is_hidden_with_its_topics(secured: Secured, secrets: Secr
         (found,) = alice.call(77, 1, **asked).groups
         assert (names({found.error_code}), found.members) == (TOPIC, ())
         assert topic not in str(found)
+
+
+def test_a_streams_group_is_hidden_with_its_topics(secured: Secured, secrets: Secrets) -> None:
+    """One who may do everything to a group, and nothing to the topics that it reads; then one who may make none."""
+    group, topology = f"{secrets.group}-streams", a_topology(a_part("0", secrets.topic))
+    acl = {"principal": "User:alice", "host": "*", "operation": 2, "permission_type": 3}
+    resource = {"resource_type": 3, "resource_name": group, "resource_pattern_type": 3}
+    with RawClient(secured.admin) as admin, secured.as_user("alice") as alice:
+        admin.call(30, 2, creations=[resource | acl])
+        admin.find_coordinators(group)
+        asked = {"group_ids": [group]}
+        until = time.monotonic() + 30
+        while codes_of(alice.call(DESCRIBE, 0, **asked)) & GROUP_CODES and time.monotonic() < until:
+            time.sleep(0.05)  # until Kafka has heard of the right
+        assert names(codes_of(alice.settled(HEARTBEAT, 0, **joins(group, "a", topology)))) == TOPIC
+        admin.settled(HEARTBEAT, 0, **joins(group, "a", topology))
+        (found,) = alice.call(DESCRIBE, 0, **asked).groups
+        assert (names({found.error_code}), found.members, found.topology) == (TOPIC, (), None)
+        assert secrets.topic not in str(found)
+
+
+def test_who_may_not_make_a_topic_has_none_made_by_a_streams_group(secured: Secured, secrets: Secrets) -> None:
+    group, changelog = f"{secrets.group}-makes", f"{secrets.new}-changelog"
+    topology = a_topology(a_part("0", secrets.topic, state_changelog_topics=[a_topic(changelog)]))
+    rights = [(3, group, 2), (2, secrets.topic, 8), (2, changelog, 8)]  # all of the group; to describe topics
+    with RawClient(secured.admin) as admin, secured.as_user("alice") as alice:
+        admin.call(
+            30,
+            2,
+            creations=[
+                {
+                    "resource_type": kind,
+                    "resource_name": name,
+                    "resource_pattern_type": 3,
+                    "principal": "User:alice",
+                    "host": "*",
+                    "operation": operation,
+                    "permission_type": 3,
+                }
+                for kind, name, operation in rights
+            ],
+        )
+        admin.find_coordinators(group)
+        until = time.monotonic() + 30
+        while codes_of(answer := alice.call(HEARTBEAT, 0, **joins(group, "a", topology))):
+            assert time.monotonic() < until, answer
+            time.sleep(0.05)
+        assert [(each.status_code, each.status_detail) for each in answer.status if each.status_code == 3] == [
+            (3, f"Internal topics are missing: {changelog}; Unauthorized to CREATE on topics {changelog}.")
+        ]
+        asked = {"topics": [{"topic_id": None, "name": changelog}], "allow_auto_topic_creation": False}
+        assert admin.call(3, 12, **asked).topics[0].error_code == Code.unknown_topic_or_partition
 
 
 def test_every_api_that_is_served_is_asked() -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from mainstem.records import Record, build_batch
 from tests.support.raw import RawClient
+from tests.support.streams_groups import a_part, a_topology, joins
 
 
 class Secrets(msgspec.Struct, frozen=True):
@@ -381,6 +382,8 @@ REQUESTS: list[tuple[int, int, str, Callable[[Secrets], dict[str, Any]]]] = [
         lambda s: {"group_id": s.group, "topics": _share_offsets(s, {"partition_index": 0, "start_offset": 1})},
     ),
     (92, 0, "", lambda s: {"group_id": s.group, "topics": [{"topic_name": s.topic}]}),
+    (88, 0, "", lambda s: joins(s.group, "m", a_topology(a_part("0", s.topic)))),
+    (89, 0, "", lambda s: {"group_ids": [s.group], "include_authorized_operations": True}),
     (75, 0, "all", lambda s: {"topics": [], "response_partition_limit": 100}),
     (75, 0, "named", lambda s: {"topics": [{"name": s.topic}], "response_partition_limit": 100}),
 ]

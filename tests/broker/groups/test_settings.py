@@ -80,7 +80,7 @@ def test_every_setting_has_its_default_and_bounds_in_the_broker():
         if isinstance(setting, Number):
             assert f"group.{name}" == setting.above.replace("_", ".")
             bounds = (each for each in (setting.least, setting.most) if isinstance(each, str))
-    assert all(hasattr(CONFIG, each) for each in (setting.above, *bounds))
+            assert all(hasattr(CONFIG, each) for each in (setting.above, *bounds))
 
 
 def test_groups_without_settings_have_the_defaults(tmp_path):

@@ -3,7 +3,7 @@ import uuid
 import pytest
 
 from mainstem.wire.errors import Code
-from tests.broker.handlers.test_streams_group_heartbeat import NOTHING, UNCHANGED, a_changelog, a_topology
+from tests.support.streams_groups import DESCRIBE, HEARTBEAT, a_part, a_topic, a_topology, joins, lives
 from tests.support.waiting import wait_until
 
 
@@ -13,19 +13,16 @@ def group():
 
 
 def beat(raw, group, topology, member_id="m", epoch=0, **fields):
-    request = {**UNCHANGED, "group_id": group, "member_id": member_id, "member_epoch": epoch}
-    request |= {"endpoint_information_epoch": -1, "shutdown_application": False}
-    if epoch == 0:
-        request |= {**NOTHING, "topology": topology, "process_id": "p", "rebalance_timeout": 60_000}
-    return raw.call(88, 0, **{**request, **fields})
+    request = lives(group, member_id, epoch) if epoch else joins(group, member_id, topology)
+    return raw.call(HEARTBEAT, 0, **{**request, **fields})
 
 
 def describe(raw, *groups, **fields):
-    return raw.call(89, 0, group_ids=list(groups), **{"include_authorized_operations": False, **fields}).groups
+    return raw.call(DESCRIBE, 0, group_ids=list(groups), **{"include_authorized_operations": False, **fields}).groups
 
 
 def test_a_group_with_its_topology_and_what_its_members_have(raw, topic, group):
-    topology = a_topology(topic, state_changelog_topics=[a_changelog(f"{topic}-c")])
+    topology = a_topology(a_part("0", topic, state_changelog_topics=[a_topic(f"{topic}-c")]))
     tags = [{"key": "zone", "value": "z"}]
     beat(raw, group, topology, rack_id="r", client_tags=tags, user_endpoint={"host": "here", "port": 1})
     (found,) = describe(raw, group)
@@ -44,7 +41,7 @@ def test_a_group_with_its_topology_and_what_its_members_have(raw, topic, group):
     assert [(each.name, each.partitions) for each in part.state_changelog_topics] == [(f"{topic}-c", 1)]
     (member,) = found.members
     assert (member.member_id, member.member_epoch, member.rack_id, member.client_id) == ("m", 3, "r", "raw")
-    assert (member.process_id, member.topology_epoch, member.is_classic) == ("p", 0, False)
+    assert (member.process_id, member.topology_epoch, member.is_classic) == ("m", 0, False)
     assert (member.user_endpoint.host, member.user_endpoint.port) == ("here", 1)
     assert [(each.key, each.value) for each in member.client_tags] == [("zone", "z")]
     (has,) = member.assignment.active_tasks
@@ -53,7 +50,7 @@ def test_a_group_with_its_topology_and_what_its_members_have(raw, topic, group):
 
 
 def test_a_group_without_members(raw, topic, group):
-    beat(raw, group, a_topology(topic))
+    beat(raw, group, a_topology(a_part("0", topic)))
     beat(raw, group, None, epoch=-1)
     (found,) = describe(raw, group)
     assert (found.group_state, found.group_epoch, found.assignment_epoch, found.members) == ("Empty", 3, 2, ())
@@ -71,7 +68,7 @@ def test_groups_that_are_none(raw, group):
 
 
 def test_other_apis_know_the_group_as_a_streams_group(raw, topic, group):
-    beat(raw, group, a_topology(topic))
+    beat(raw, group, a_topology(a_part("0", topic)))
     asked = {"types_filter": ["Streams"], "states_filter": ["stable"]}
     listed = {each.group_id: each for each in raw.call(16, 5, **asked).groups}
     assert (listed[group].group_type, listed[group].group_state, listed[group].protocol_type) == (

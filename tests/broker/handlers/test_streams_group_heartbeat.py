@@ -3,25 +3,13 @@ import uuid
 import pytest
 
 from mainstem.wire.errors import Code
+from tests.support.streams_groups import HEARTBEAT, NO_TASKS, a_part, a_topic, joins, lives, tasks_of
+from tests.support.streams_groups import a_topology as topology_of
 from tests.support.waiting import wait_until
 
 
 def a_topology(*sources, **fields):
-    part = {"subtopology_id": "0", "source_topics": list(sources)}
-    for name in ("source_topic_regex", "state_changelog_topics", "repartition_sink_topics"):
-        part[name] = fields.pop(name, [])
-    return {
-        "epoch": 0,
-        "subtopologies": [{**part, "repartition_source_topics": [], "copartition_groups": [], **fields}],
-    }
-
-
-def a_changelog(name, **fields):
-    return {"name": name, "partitions": 0, "replication_factor": 0, "topic_configs": [], **fields}
-
-
-NOTHING = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
-UNCHANGED = dict.fromkeys((*NOTHING, "process_id", "user_endpoint", "client_tags", "task_offsets", "task_end_offsets"))
+    return topology_of(a_part("0", *sources, **fields))
 
 
 @pytest.fixture
@@ -29,22 +17,20 @@ def beat(raw, topic):
     group = f"group-{uuid.uuid4().hex[:12]}"
 
     def call(member_id="m", epoch=0, **fields):
-        request = {**UNCHANGED, "group_id": group, "member_id": member_id, "member_epoch": epoch}
-        request |= {"endpoint_information_epoch": -1, "shutdown_application": False}
-        if epoch == 0:
-            request |= {**NOTHING, "topology": a_topology(topic), "process_id": "p", "rebalance_timeout": 60_000}
-        return raw.call(88, 0, **{**request, **fields})
+        request = lives(group, member_id, epoch) if epoch else joins(group, member_id, a_topology(topic))
+        return raw.call(HEARTBEAT, 0, **{**request, **fields})
 
     return call
 
 
-def has(answer):
-    return {each.subtopology_id: each.partitions for each in answer.active_tasks}
-
-
 def test_a_member_joins_lives_and_leaves(beat):
     joined = beat()
-    assert (joined.error_code, joined.member_id, joined.member_epoch, has(joined)) == (Code.none, "m", 2, {"0": (0,)})
+    assert (joined.error_code, joined.member_id, joined.member_epoch, tasks_of(joined.active_tasks)) == (
+        Code.none,
+        "m",
+        2,
+        {"0": [0]},
+    )
     assert (joined.standby_tasks, joined.warmup_tasks, joined.status) == ((), (), ())
     assert joined.heartbeat_interval.total_seconds() == 5
     again = beat(epoch=2)
@@ -56,7 +42,7 @@ def test_a_member_joins_lives_and_leaves(beat):
 
 
 def test_topics_that_are_missing_are_made(beat, raw, topic):
-    changelog = a_changelog(f"{topic}-changelog", topic_configs=[{"key": "cleanup.policy", "value": "compact"}])
+    changelog = a_topic(f"{topic}-changelog", topic_configs=[{"key": "cleanup.policy", "value": "compact"}])
     answer = beat(topology=a_topology(topic, state_changelog_topics=[changelog]))
     (status,) = answer.status
     assert (status.status_code, status.status_detail) == (3, f"Internal topics are missing: {topic}-changelog")
@@ -70,7 +56,7 @@ def test_topics_that_are_missing_are_made(beat, raw, topic):
 
 
 def test_why_a_topic_cannot_be_made_is_told(beat, topic):
-    changelog = a_changelog(f"{topic}-changelog", replication_factor=3)
+    changelog = a_topic(f"{topic}-changelog", replication_factor=3)
     beat(topology=a_topology(topic, state_changelog_topics=[changelog]))
 
     def detail():
@@ -91,7 +77,7 @@ def test_endpoints_are_told_to_who_does_not_know_them(beat, topic):
     assert beat(epoch=2, endpoint_information_epoch=0).partitions_by_user_endpoint is None
 
 
-OWN_COUNT = {"state_changelog_topics": [a_changelog("c", partitions=1)]}
+OWN_COUNT = {"state_changelog_topics": [a_topic("c", partitions=1)]}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +88,7 @@ OWN_COUNT = {"state_changelog_topics": [a_changelog("c", partitions=1)]}
         (0, {"task_end_offsets": []}, Code.invalid_request, "TaskEndOffsets are not supported yet."),
         (
             1,
-            {**NOTHING, "warmup_tasks": [{"subtopology_id": "0", "partitions": [0]}]},
+            {**NO_TASKS, "warmup_tasks": [{"subtopology_id": "0", "partitions": [0]}]},
             Code.invalid_request,
             "WarmupTasks are not supported yet.",
         ),
