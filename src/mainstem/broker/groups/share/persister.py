@@ -285,26 +285,32 @@ class SharePersister:
     def _make_topic(self) -> None:
         if self._making:
             return
-        self._making = True
+        failure: MainstemError | None = MainstemError("the broker stops")
 
         async def make() -> None:
+            nonlocal failure
             count = self._broker.config.share_coordinator_state_topic_num_partitions
-            failure: MainstemError | None = MainstemError("the broker stops")
             try:
                 logs = await self._broker.ensure_internal_topic(STATE_TOPIC, count, _STATE_CONFIG)
                 self._logs, failure = [_StateLog(partition) for partition in logs], None
             except MainstemError as error:
                 failure = error
-            finally:  # whoever waits is told, also if this is cancelled
-                self._making = False
-                for key, line in list(self._lines.items()):
-                    if failure is None:
-                        self._write(key, line)
-                    else:
-                        line.under_way, line.waiting = line.waiting, []
-                        self._settle(key, line, failure)
 
-        self._broker.spawn(make(), name="make the topic of share groups")
+        def made(*_: object) -> None:
+            self._making = False
+            for key, line in list(self._lines.items()):
+                if failure is None:
+                    self._write(key, line)
+                else:
+                    line.under_way, line.waiting = line.waiting, []
+                    self._settle(key, line, failure)
+
+        if self._broker.stopping.done():
+            made()
+            return
+        self._making = True
+        # A callback: whoever waits is told also if it is cancelled before it has begun.
+        self._broker.spawn(make(), name="make the topic of share groups").add_done_callback(made)
 
     def _all(self, asked: Sequence["asyncio.Future[None]"]) -> "asyncio.Future[None]":
         """Done when all are."""

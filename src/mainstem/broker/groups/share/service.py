@@ -195,7 +195,7 @@ class ShareGroups:
         if not offsets:
             return {}
         await self._take(group, group.set_offsets(self._by_topic(offsets)))
-        self._check_unread(group)
+        await self._check_unread(group)
         asked = {
             # Of a new state epoch: whoever has joined since the last one has left, too.
             key: self.persister.set(key, ShareState(start_offset=max(offset, UNKNOWN), state_epoch=group.epoch))
@@ -226,18 +226,23 @@ class ShareGroups:
         self._check_open(group_id)
         group = self.known(group_id)
         await self._take(group, group.delete_offsets(topic_ids))
-        self._check_unread(group)
+        await self._check_unread(group)
         await self._finish_deletion(group, topic_ids)
 
     async def _finish_deletion(self, group: ShareGroup, topic_ids: Collection[UUID]) -> None:
         await self.persister.forget(lambda key: key.group != group.group_id or key.topic_id not in topic_ids)
         await self._take(group, group.offsets_deleted(topic_ids))
 
-    def _check_unread(self, group: ShareGroup) -> None:
-        """Raise UnknownGroup, GroupNotEmpty unless it is still there and without members."""
+    async def _check_unread(self, group: ShareGroup) -> None:
+        """Raise UnknownGroup, GroupNotEmpty unless it is still there and without members.
+
+        Not before it is durable that somebody has joined: a crash that took that back would do what was refused.
+        """
         if self._coordinator.groups.get(group.group_id) is not group:
             raise UnknownGroup(group.group_id, "it was deleted meanwhile")
-        group.check_empty()
+        if not group.is_empty:
+            await self.settled(group.group_id)
+            group.check_empty()
 
     async def forget_missing_topics(self) -> None:
         """Topics are deleted: so is what is kept of their partitions, durably on return."""
