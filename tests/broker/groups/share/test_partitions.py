@@ -243,6 +243,31 @@ def test_what_is_deleted_or_set_is_not_read_on(tmp_path, clock, what):
     told(story)
 
 
+def test_what_is_set_while_it_is_opened_stays(tmp_path, clock):
+    """An offset that was set and told to be kept was replaced by the one where the group's settings say."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            key = await group_of(broker, "by_duration:PT1M")
+            await produce(broker, 9)
+            share = broker.groups.share
+            leave = Heartbeat(member_id="a", epoch=LEAVE, topics=None)
+            await share.heartbeat("g", leave)
+            for turns in range(20):  # the timestamp is looked for in a thread
+                await share.delete_offsets("g", [key.topic_id])
+                await group_of(broker, "by_duration:PT1M")
+                await share.heartbeat("g", leave)
+                opening = asyncio.ensure_future(share.partitions.get(key))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                assert await share.set_offsets("g", {key: 5}) == {key: None}
+                await opening
+                assert share.persister.get(key).start_offset == 5
+                assert (await share.partitions.get(key)).partition.start_offset == 5
+
+    told(story)
+
+
 def test_a_group_that_is_deleted_while_it_is_opened_leaves_no_state(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

@@ -135,7 +135,8 @@ class SharePartitions:
                     key.group, f"no member has been assigned partition {key.partition} of topic {key.topic_id}"
                 )
             offset = await self._first_offset(key, partition_log)
-            if persister.get(key) is state and self._is_tracked(key):  # else it was set or deleted meanwhile
+            # Else it was set or deleted meanwhile, or is being: this must not replace what is told to be kept.
+            if await persister.read(key) is state and self._is_tracked(key):
                 epoch = 0 if state is None else state.state_epoch
                 first = ShareState(start_offset=offset, state_epoch=epoch, leader_epoch=partition_log.leader_epoch)
                 await persister.set(key, first)
