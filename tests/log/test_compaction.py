@@ -1,20 +1,20 @@
 """What compaction keeps and what it lets go, case by case; histories are in test_compaction_model.py."""
 
 import asyncio
-import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
 from mainstem.core import ManualClock
-from mainstem.log import StorageError, TopicConfig, compaction, housekeeping
+from mainstem.log import StorageError, TopicConfig, housekeeping
+from mainstem.log.cleaner import Cleaner
 from mainstem.log.compaction import cleanable, dirty_ratio
-from mainstem.log.threads import FileThreads
 from mainstem.records import Record, decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch, encode_record
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run
+from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, read_all, run
 
 COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 10_000}
 
@@ -22,13 +22,14 @@ COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0, "delet
 class Topic:
     """A compacted partition, and short words for what happens to it."""
 
-    def __init__(self, path: Path, **settings) -> None:
+    def __init__(self, path: Path, *, keys: int = 1_000, **settings) -> None:
         self.path, self.clock = path, ManualClock()
+        self.log_config = msgspec.structs.replace(CONFIG, compaction_keys=keys)
         self.config = TopicConfig(**(COMPACT | settings))
         self.sequences: dict[int, int] = {}
 
     async def __aenter__(self):
-        self.log = await open_log(self.path, clock=self.clock)
+        self.log = await open_log(self.path, config=self.log_config, clock=self.clock)
         self.partition = await self.log.create_partition(TP, TOPIC_ID, self.config)
         return self
 
@@ -78,12 +79,10 @@ def test_the_last_record_of_each_key_stays_where_it_was(tmp_path):
     run(test())
 
 
-def test_only_so_many_bytes_of_keys_are_held_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(compaction, "MOST_KEY_BYTES", 30)
-
+def test_only_so_many_keys_are_held_at_a_time(tmp_path):
     async def test():
-        async with Topic(tmp_path) as topic:
-            for key in (b"a" * 20, b"b" * 20, b"c" * 20, b"b" * 20, b"a" * 20):
+        async with Topic(tmp_path, keys=2) as topic:
+            for key in (b"a", b"b", b"c", b"b", b"a"):
                 await topic.put(key, b"v")
             await topic.compact()
             assert topic.partition.cleaned_offset == 2
@@ -91,6 +90,21 @@ def test_only_so_many_bytes_of_keys_are_held_at_a_time(tmp_path, monkeypatch):
                 await topic.compact()
             assert topic.partition.cleaned_offset == 5
             assert [offset for offset, *_ in await topic.records()] == [2, 3, 4]
+
+    run(test())
+
+
+def test_long_keys_are_told_from_each_other(tmp_path):
+    """They are held as digests."""
+    keys = [b"k" * 14, b"k" * 15, b"k" * 16, b"k" * 5_000, b"k" * 4_999 + b"l"]
+
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for value in (b"1", b"2"):
+                for key in keys:
+                    await topic.put(key, value)
+            await topic.compact()
+            assert [(key, value) for _, key, value in await topic.records()] == [(key, b"2") for key in keys]
 
     run(test())
 
@@ -303,10 +317,8 @@ def test_records_deleted_meanwhile_end_a_pass_and_the_next_one_does_it_all(tmp_p
                 await topic.put(b"a", b"%d" % n)
                 topic.partition.roll()
             await topic.log.checkpoint()
-            cleaner = FileThreads(1)
-            cleaning = asyncio.ensure_future(
-                housekeeping.compact(topic.partition, cleaner, threading.Event(), most_keys=10)
-            )
+            cleaner = Cleaner()
+            cleaning = asyncio.ensure_future(housekeeping.compact(topic.partition, cleaner, most_keys=10))
             await asyncio.sleep(0)
             await housekeeping.delete_records(topic.partition, 1)
             assert not await cleaning
@@ -593,9 +605,9 @@ def test_it_gives_up_when_the_log_is_closed(tmp_path):
                 await topic.put(b"a", b"%d" % n)
             topic.partition.roll()
             await topic.log.checkpoint()
-            stop, cleaner = threading.Event(), FileThreads(1)
-            stop.set()
-            assert not await housekeeping.compact(topic.partition, cleaner, stop, most_keys=10)
+            cleaner = Cleaner()
+            cleaner.stop()
+            assert not await housekeeping.compact(topic.partition, cleaner, most_keys=10)
             assert len(await topic.records()) == 4
             assert not list(topic.partition.directory.glob("*.cleaned"))
             cleaner.close()

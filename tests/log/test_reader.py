@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 
 from mainstem.core import ManualClock
 from mainstem.log import LogConfig, OffsetOutOfRange, StorageError, SystemDisk, TopicConfig, housekeeping
+from mainstem.log.cleaner import Cleaner
 from mainstem.log.disk import SystemFile
-from mainstem.log.threads import FileThreads
 from mainstem.records import decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch
 from tests.log.support import batch, run, sequenced, values, with_partition
@@ -350,10 +350,10 @@ def test_a_batch_that_only_its_writer_understands_is_no_damage(tmp_path):
         assert (await partition.latest_timestamp()).offset == 2
         partition.config = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
         partition.roll()
-        cleaner = FileThreads(1)
+        cleaner = Cleaner()
         segment = partition.segments[0]
         segment.checkpointed_size = segment.size
-        assert await housekeeping.compact(partition, cleaner, threading.Event(), most_keys=10)
+        assert await housekeeping.compact(partition, cleaner, most_keys=10)
         cleaner.close()
         result = await partition.read(0, 10_000)
         assert [header.base_offset for header in iter_headers(result.records)] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Compaction: of every key the last record stays. Blocking, for a thread of its own; the log goes on meanwhile.
+"""Compaction: of every key the last record stays. Blocking, for the `cleaner`; the log goes on meanwhile.
 
 1. `plan`: which sealed segments may be cleaned, up to which offset (on the event loop).
 2. `last_of_keys`: the last record of each key in the part that was not cleaned yet.
@@ -14,13 +14,18 @@ from which they may go (its *delete horizon*, KIP-534) as its base timestamp, wi
 Of the last batch at least the header stays, a marker whole: without it no reader would come to the end of the log.
 """
 
+import os
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 from crc32c import crc32c
+from xxhash import xxh3_128_digest
 
 from mainstem.core.logging import get_logger
 from mainstem.log.checkpoint import SegmentState
@@ -29,24 +34,18 @@ from mainstem.log.disk import Disk, File
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import BatchHeader, CorruptRecords, UnknownCompression, decode_marker
-from mainstem.records.batch import COMPRESSION_MASK, HAS_DELETE_HORIZON, PREFIX, decode_header
-from mainstem.records.record import (
-    assemble_batch,
-    check_deltas,
-    iter_keys,
-    iter_record_spans,
-    read_varint,
-    record_bytes,
-    varint,
-)
+from mainstem.records.batch import PREFIX, decode_header
+from mainstem.records.keys import Keys, ReadKeys, read_keys
+from mainstem.records.record import record_bytes
+from mainstem.records.selection import bare, select
 
 log = get_logger()
 
 CLEANED = ".cleaned"
-MOST_KEY_BYTES = 128 * 1024 * 1024
-"""Of the keys that a pass holds at a time; what is left waits for the next one."""
-_WRITE_BYTES = 1 << 20
-_NO_HORIZON = -1
+_READ_BYTES = _WRITE_BYTES = 1 << 20
+_BREATH_SECONDS = 0.001  # a call of its own takes 50 µs: with one for each batch, small ones took nothing else
+_DIGEST_BYTES = 15
+_SEED = int.from_bytes(os.urandom(8))
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -120,12 +119,27 @@ def cleanable(segments: Sequence[Segment], last_stable_offset: int, config: Topi
     return result
 
 
-class _Stopped(Exception):
+class Stopped(Exception):
     """The log is being closed."""
 
 
-def run(plan: Plan, files: OpenFiles, stop: threading.Event) -> Result | None:
-    """Write the cleaned files, durably (blocking); None if `stop` was set meanwhile.
+class Breath:
+    """Lets the event loop's thread run now and then, and notices that the log is being closed."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._until = time.perf_counter() + _BREATH_SECONDS
+
+    def __call__(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        if time.perf_counter() > self._until:
+            time.sleep(0)
+            self._until = time.perf_counter() + _BREATH_SECONDS
+
+
+def run(plan: Plan, files: OpenFiles, breathe: Callable[[], None], read: ReadKeys = read_keys) -> Result | None:
+    """Write the cleaned files, durably (blocking); None if `breathe`, called for each batch, has raised Stopped.
 
     Raises:
         BadBatch: a batch does not check out; nothing was changed.
@@ -133,13 +147,13 @@ def run(plan: Plan, files: OpenFiles, stop: threading.Event) -> Result | None:
     """
     results: list[Cleaned] = []
     try:
-        latest = last_of_keys(plan, stop)
-        pass_ = _Pass(plan, latest, files, stop, results)
+        latest = last_of_keys(plan, breathe, read)
+        pass_ = _Pass(plan, latest, files, breathe, read, results)
         for group in _groups(plan, latest.end_offset):
             pass_.rewrite(group)
         # Their names too: the journal is going to speak of them.
         files.disk.sync_directory(plan.segments[0].directory)
-    except _Stopped:
+    except Stopped:
         discard(results, files.disk)
         return None
     except BaseException:
@@ -154,68 +168,149 @@ def discard(cleaned: list[Cleaned], disk: Disk) -> None:
         disk.unlink(each.path)
 
 
+class _Rising:
+    """Offsets in rising order, which are asked for from the first to the last: 8 bytes for each."""
+
+    def __init__(self, offsets: "array[int]") -> None:
+        self._offsets = offsets
+        self._at = 0
+
+    def take(self, first: int, end: int) -> "array[int]":
+        """Those from `first` on, below `end`; no earlier ones are asked for again."""
+        offsets = self._offsets
+        start = bisect_left(offsets, first, self._at)
+        self._at = bisect_left(offsets, end, start, min(start + end - first, len(offsets)))
+        return offsets[start : self._at]
+
+
 class Latest(msgspec.Struct, frozen=True):
     """The last record of each key from the plan's `dirty_offset` on, below `end_offset`."""
 
-    offsets: dict[bytes, int]
-    tombstones: set[int]
-    """Offsets of records without a value, and of some that have a later one of their key."""
-    unread: set[int]
-    """Base offsets of batches that hold something else than records."""
+    names: set[bytes]
+    """What `_names` makes of those keys."""
+    survivors: _Rising
+    """The records' offsets."""
+    tombstones: _Rising
+    """Those of them that have no value."""
+    irregular: _Rising
+    """Base offsets of batches that hold something else than a record for each of their offsets."""
     end_offset: int
 
-    def kept_of(self, header: BatchHeader, survivors: set[int]) -> list[int] | None:
-        """The offsets of a batch's records that stay, where these tell; None: it has to be looked into."""
-        dense = header.count == header.last_offset_delta + 1
-        if header.has_delete_horizon or not dense or header.base_offset in self.unread:
-            return None
-        kept = [offset for offset in range(header.base_offset, header.next_offset) if offset in survivors]
-        return None if kept and not self.tombstones.isdisjoint(kept) else kept
+    def of(self, header: BatchHeader) -> "tuple[array[int], bool, bool]":
+        """The offsets of a batch's records that stay, whether a tombstone is among them, and whether it has a record at
+        each of its offsets. For one batch after the other.
+        """
+        base, end = header.base_offset, header.next_offset
+        survivors = self.survivors.take(base, end)
+        has_tombstone = bool(self.tombstones.take(base, end))
+        return survivors, has_tombstone, _is_dense(header) and not self.irregular.take(base, base + 1)
 
 
-def last_of_keys(plan: Plan, stop: threading.Event) -> Latest:
-    """Read the part that was not cleaned yet.
+def _is_dense(header: BatchHeader) -> bool:
+    """It has a record at each of its offsets, unless it holds something else."""
+    return header.count == header.last_offset_delta + 1
 
-    It stops at the plan's `end_offset`, or at a batch boundary when `most_keys` keys are known, or keys of
-    `MOST_KEY_BYTES`.
+
+def _names(keys: list[bytes | None]) -> list[bytes | None]:
+    """The keys, long ones as digests, which no key is: a million keys shall not need more memory because they are long.
+
+    The seed is random, so that nobody can make two keys that have one digest; by chance that takes 2 ** 60 keys.
     """
-    offsets: dict[bytes, int] = {}
-    tombstones: set[int] = set()
-    unread: set[int] = set()
-    size = 0
-    transactions = _Transactions(plan.aborted)
-    for segment in plan.segments:
-        if segment.next_offset <= plan.dirty_offset:
+    return [
+        key if key is None or len(key) < _DIGEST_BYTES else xxh3_128_digest(key, _SEED)[:_DIGEST_BYTES] for key in keys
+    ]
+
+
+def last_of_keys(plan: Plan, breathe: Callable[[], None], read: ReadKeys) -> Latest:
+    """Read the part that was not cleaned yet, up to the plan's `end_offset`, or to a batch boundary where `most_keys`
+    keys are known.
+    """
+    try:
+        return _last_of_keys(plan, plan.end_offset, plan.most_keys, breathe, read)
+    except _TooManyKeys:
+        return _last_of_keys(plan, _end_of_most_keys(plan, breathe, read), sys.maxsize, breathe, read)
+
+
+class _TooManyKeys(Exception):
+    pass
+
+
+def _last_of_keys(plan: Plan, end_offset: int, most_keys: int, breathe: Callable[[], None], read: ReadKeys) -> Latest:
+    """From the end to the beginning: a record whose key was not met before is the last one that has it.
+
+    So a key is all that is kept, and what is asked most often (is it there?) changes nothing in memory.
+    """
+    names: set[bytes] = set()
+    survivors, tombstones, irregular = array("q"), array("q"), array("q")  # falling
+    for header, batch in _dirty_batches(plan, backwards=True):
+        if header.base_offset >= end_offset:
             continue
-        for _, header, batch in segment.scan():
-            if header.last_offset < plan.dirty_offset or header.is_control or transactions.is_aborted(header):
-                continue
-            if len(offsets) >= plan.most_keys or size >= MOST_KEY_BYTES:
-                return Latest(offsets, tombstones, unread, header.base_offset)
-            known = len(offsets)
-            try:
-                records = list(iter_keys(header, record_bytes(header, batch)))
-            except (CorruptRecords, UnknownCompression) as error:
-                log.warning("batch_without_records", offset=header.base_offset, error=str(error))
-                unread.add(header.base_offset)
-                continue
-            for _, _, offset, key, has_value in records:
-                if key is None:
-                    continue
-                offsets[key] = offset
-                if not has_value:
-                    tombstones.add(offset)
-                if len(offsets) > known:
-                    size, known = size + len(key), known + 1
-            _breathe(stop)
-    return Latest(offsets, tombstones, unread, plan.end_offset)
+        if len(names) >= most_keys:
+            raise _TooManyKeys
+        breathe()
+        found = _keys_of(header, batch, read)
+        if found is None or (
+            _is_dense(header) and found.offsets != list(range(header.base_offset, header.next_offset))
+        ):
+            irregular.append(header.base_offset)
+        if found is None:
+            continue
+        latest = dict(zip(_names(found.keys), found.offsets, strict=True))
+        new = [name for name in latest if name is not None and name not in names]
+        names.update(new)
+        offsets = [latest[name] for name in new]
+        survivors.extend(sorted(offsets, reverse=True))
+        if found.tombstones:
+            without_value = {found.offsets[number] for number in found.tombstones}
+            tombstones.extend(sorted(without_value.intersection(offsets), reverse=True))
+    for falling in (survivors, tombstones, irregular):
+        falling.reverse()
+    return Latest(names, _Rising(survivors), _Rising(tombstones), _Rising(irregular), end_offset)
 
 
-def _breathe(stop: threading.Event) -> None:
-    """Let the event loop's thread run, and notice that the log is being closed."""
-    time.sleep(0)
-    if stop.is_set():
-        raise _Stopped
+def _end_of_most_keys(plan: Plan, breathe: Callable[[], None], read: ReadKeys) -> int:
+    """The base offset of the first batch before which there are `most_keys` keys."""
+    names: set[bytes | None] = set()
+    for header, batch in _dirty_batches(plan):
+        if len(names) >= plan.most_keys:
+            return header.base_offset
+        breathe()
+        if (found := _keys_of(header, batch, read)) is not None:
+            names.update(_names(found.keys))
+            names.discard(None)
+    return plan.end_offset
+
+
+def _dirty_batches(plan: Plan, *, backwards: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Those with records of committed transactions, or of none, from the plan's `dirty_offset` on."""
+    transactions = _Transactions(plan.aborted)
+    dirty = [segment for segment in plan.segments if segment.next_offset > plan.dirty_offset]
+    for segment in reversed(dirty) if backwards else dirty:
+        for _, header, batch in _backwards(segment) if backwards else segment.scan():
+            if header.base_offset < plan.dirty_offset or header.is_control or transactions.is_aborted(header):
+                continue
+            yield header, batch
+
+
+def _backwards(segment: Segment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """As `segment.scan`, from the last batch to the first."""
+    starts = array("q")
+    for position, _, _ in segment.scan():
+        if not starts or position >= starts[-1] + _READ_BYTES:
+            starts.append(position)
+    end = segment.size
+    for start in reversed(starts):
+        yield from reversed(list(segment.scan(start, end)))
+        end = start
+
+
+def _keys_of(header: BatchHeader, batch: memoryview, read: ReadKeys) -> Keys | None:
+    """Of a batch's records; None where its CRC is right and it holds something else: who wrote it may know what."""
+    try:
+        return read(header, batch)
+    except (CorruptRecords, UnknownCompression) as error:
+        log.warning("batch_without_records", offset=header.base_offset, error=str(error))
+        return None
 
 
 def _groups(plan: Plan, end_offset: int) -> Iterator[list[Segment]]:
@@ -243,16 +338,17 @@ class _Pass:
         plan: Plan,
         latest: Latest,
         files: OpenFiles,
-        stop: threading.Event,
+        breathe: Callable[[], None],
+        read: ReadKeys,
         results: list[Cleaned],
     ) -> None:
         self.plan = plan
         self.latest = latest
-        self.survivors = set(latest.offsets.values())
+        self.read = read
         self.end_offset = latest.end_offset
         self.files = files
         self.transactions = _Transactions(plan.aborted)
-        self.stop = stop
+        self.breathe = breathe
         self.results = results
         self.horizon_ms = 0
 
@@ -270,8 +366,10 @@ class _Pass:
                 kept = self.clean(header, batch)
                 changed = changed or kept is not batch
                 if kept is not None:
-                    self.count(output.write(kept), kept_markers, expired=self.is_expired(header))
-                _breathe(self.stop)
+                    written = header if kept is batch else decode_header(kept)
+                    output.write(written, kept)
+                    self.count(written, kept_markers, expired=self.is_expired(header))
+                self.breathe()
         if not changed:
             self.files.disk.unlink(path)
             self.results.pop()
@@ -308,42 +406,55 @@ class _Pass:
         last_of_producer = header.producer_id >= 0 and header.last_offset in self.plan.last_offsets_of_producers
         header_stays = last_of_producer or self.is_last(header)
         if self.transactions.is_aborted(header):
-            return _bare(header, batch) if header_stays else None
-        if header.base_offset >= self.plan.dirty_offset:
-            offsets = self.latest.kept_of(header, self.survivors)
-            if offsets is not None:
-                if len(offsets) == header.count:
-                    return batch
-                if offsets:
-                    return _pick(header, batch, offsets)
-                return _bare(header, batch) if header_stays else None
-        data, records = _records_of(header, batch)
-        if not records and header.count:
-            return batch  # who wrote it may know what it is
-        kept = [record for record in records if self.stays(record, expired=expired)]
-        if not kept:
-            return _bare(header, batch) if header_stays else None
-        needs_horizon = not header.has_delete_horizon and any(not record.has_value for record in kept)
-        if len(kept) == len(records) and not needs_horizon:
+            return bare(header, batch) if header_stays else None
+        told = self.kept_of(header, batch, expired=expired)
+        if told is None:
             return batch
-        return _rebuild(header, data, kept, self.new_horizon() if needs_horizon else _NO_HORIZON)
+        kept, has_tombstone = told
+        if not kept:
+            return bare(header, batch) if header_stays else None
+        needs_horizon = has_tombstone and not header.has_delete_horizon
+        if len(kept) == header.count and not needs_horizon:
+            return batch
+        try:
+            return select(header, record_bytes(header, batch), kept, self.new_horizon() if needs_horizon else None)
+        except CorruptRecords as error:
+            log.warning("batch_without_times", offset=header.base_offset, error=str(error))
+            return batch
+
+    def kept_of(self, header: BatchHeader, batch: memoryview, *, expired: bool) -> tuple[list[int], bool] | None:
+        """The numbers of its records that stay, and whether a tombstone is among them; None: it holds none."""
+        is_dirty = header.base_offset >= self.plan.dirty_offset
+        survivors: frozenset[int] = frozenset()
+        if is_dirty:
+            offsets, has_tombstone, is_regular = self.latest.of(header)
+            if is_regular and not header.has_delete_horizon:
+                return [offset - header.base_offset for offset in offsets], has_tombstone
+            survivors = frozenset(offsets)
+        found = _keys_of(header, batch, self.read)
+        if found is None:
+            return None
+        names, tombstones = self.latest.names, set(found.tombstones)
+        kept = [
+            number
+            for number, (name, offset) in enumerate(zip(_names(found.keys), found.offsets, strict=True))
+            # None: from before the topic was compacted
+            if name is not None
+            and (offset in survivors if is_dirty else name not in names)
+            and not (expired and number in tombstones)
+        ]
+        return kept, not tombstones.isdisjoint(kept)
 
     def is_last(self, header: BatchHeader) -> bool:
         """Nothing comes after it in the segments; where they are all that was appended, the log ends with it."""
         return header.last_offset + 1 == self.plan.segments[-1].next_offset
-
-    def stays(self, record: "_Raw", *, expired: bool) -> bool:
-        if record.key is None:  # from before the topic was compacted
-            return False
-        return self.latest.offsets.get(record.key, -1) <= record.offset and (record.has_value or not expired)
 
     def clean_marker(self, header: BatchHeader, batch: memoryview, *, expired: bool) -> bytes | memoryview | None:
         if not self.transactions.may_drop_marker(header, batch):
             return batch
         if header.has_delete_horizon:
             return None if expired and not self.is_last(header) else batch
-        data = record_bytes(header, batch)
-        return _rebuild(header, data, list(_raw_records(header, data)), self.new_horizon())
+        return select(header, record_bytes(header, batch), list(range(header.count)), self.new_horizon())
 
     def new_horizon(self) -> int:
         return min(self.plan.now_ms + self.plan.delete_retention_ms, FOREVER)
@@ -357,15 +468,13 @@ class _Output:
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._queued = self._position = 0
 
-    def write(self, batch: bytes | memoryview) -> BatchHeader:
-        header = decode_header(batch)
+    def write(self, header: BatchHeader, batch: bytes | memoryview) -> None:
         self._segment.append(header, self._interval)
         self._segment.offsets_crc = crc32c(batch[: PREFIX.size], self._segment.offsets_crc)
         self._pieces.append(bytes(batch))
         self._queued += len(batch)
         if self._queued >= _WRITE_BYTES:
             self._flush()
-        return header
 
     def _flush(self) -> None:
         if self._pieces:
@@ -378,91 +487,6 @@ class _Output:
         if self._position:
             self._segment.offsets_crc = self._segment.offsets_crc or 1  # 0 says: not compacted
         self._file.sync()
-
-
-class _Raw(msgspec.Struct, gc=False):
-    """A record in its encoded form, with what compaction asks of it."""
-
-    start: int
-    end: int
-    offset: int
-    timestamp_delta: int
-    after_timestamp: int
-    """Position behind the timestamp delta, where the offset delta begins."""
-    key: bytes | None
-    has_value: bool
-
-
-def _records_of(header: BatchHeader, batch: memoryview) -> tuple[bytes, list[_Raw]]:
-    """A batch's records, also encoded; none where its CRC is right and it holds something else."""
-    try:
-        data = record_bytes(header, batch)
-        return data, list(_raw_records(header, data))
-    except (CorruptRecords, UnknownCompression) as error:
-        log.warning("batch_without_records", offset=header.base_offset, error=str(error))
-        return b"", []
-
-
-def _raw_records(header: BatchHeader, data: bytes) -> Iterator[_Raw]:
-    for start, end, offset, key, has_value in iter_keys(header, data):
-        timestamp_delta, after_timestamp = _timestamp_delta(header, data, start)
-        yield _Raw(start, end, offset, timestamp_delta, after_timestamp, key, has_value)
-
-
-def _timestamp_delta(header: BatchHeader, data: bytes, start: int) -> tuple[int, int]:
-    """Of the record that begins there, and the position behind it."""
-    timestamp_delta, position = read_varint(data, read_varint(data, start)[1] + 1)
-    check_deltas(header, timestamp_delta, 0)
-    return timestamp_delta, position
-
-
-def _pick(header: BatchHeader, batch: memoryview, offsets: list[int]) -> bytes | memoryview:
-    """The batch with the records at these offsets; it has one at each of its own. All of it where a time is none."""
-    data = record_bytes(header, batch)
-    spans = list(iter_record_spans(header, data))
-    kept = [spans[offset - header.base_offset] for offset in offsets]
-    latest = header.max_timestamp
-    if not header.has_append_time:
-        try:
-            latest = header.base_timestamp + max(_timestamp_delta(header, data, start)[0] for start, _ in kept)
-        except CorruptRecords as error:
-            log.warning("batch_without_times", offset=header.base_offset, error=str(error))
-            return batch
-    changed = msgspec.structs.replace(header, max_timestamp=latest, count=len(kept))
-    return assemble_batch(changed, b"".join(data[start:end] for start, end in kept))
-
-
-def _rebuild(header: BatchHeader, data: bytes, kept: list[_Raw], horizon: int) -> bytes:
-    """The batch with the records `kept`; with a horizon, timestamps are counted from it."""
-    attributes, base = header.attributes, header.base_timestamp
-    if horizon == _NO_HORIZON:
-        body = b"".join(data[record.start : record.end] for record in kept)
-    else:
-        body = b"".join(_moved(data, record, base - horizon) for record in kept)
-        attributes |= HAS_DELETE_HORIZON
-    latest = header.max_timestamp if header.has_append_time else base + max(r.timestamp_delta for r in kept)
-    changed = msgspec.structs.replace(
-        header,
-        attributes=attributes,
-        base_timestamp=base if horizon == _NO_HORIZON else horizon,
-        max_timestamp=latest,
-        count=len(kept),
-    )
-    return assemble_batch(changed, body)
-
-
-def _moved(data: bytes, record: _Raw, by: int) -> bytes:
-    """The record with `by` added to its timestamp delta."""
-    body = b"\x00" + varint(record.timestamp_delta + by) + data[record.after_timestamp : record.end]
-    return varint(len(body)) + body
-
-
-def _bare(header: BatchHeader, batch: memoryview) -> bytes | memoryview:
-    """Only the header: offsets and the producer's sequence, no record. The batch itself where it is that already."""
-    if header.count == 0:
-        return batch
-    attributes = header.attributes & ~(COMPRESSION_MASK | HAS_DELETE_HORIZON)
-    return assemble_batch(msgspec.structs.replace(header, attributes=attributes, count=0), b"")
 
 
 class _Transactions:

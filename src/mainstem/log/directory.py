@@ -13,6 +13,7 @@ from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.log import housekeeping
 from mainstem.log.checkpointer import Checkpointer
+from mainstem.log.cleaner import Cleaner
 from mainstem.log.config import LogConfig, TopicConfig
 from mainstem.log.disk import Disk, SystemDisk
 from mainstem.log.errors import LogDirectoryInUse, StorageError
@@ -61,7 +62,7 @@ class LogDirectory:
         self._writer_thread = WriterThread("log-writer")
         self._threads = FileThreads(config.read_threads)
         self._writeback = Writeback()
-        self._cleaner = FileThreads(1)
+        self._cleaner = Cleaner()
         self._housekeeping: asyncio.Task[None] | None = None
         self._housekeeping_timer: asyncio.TimerHandle | None = None
         self._files = OpenFiles(disk, open_files_limit(config.open_files))
@@ -196,6 +197,7 @@ class LogDirectory:
     async def close(self) -> None:
         """Let what is queued reach the disk, write a checkpoint that says so, and let go of the directory."""
         self._stop.set()
+        self._cleaner.stop()
         if self._housekeeping_timer is not None:
             self._housekeeping_timer.cancel()
         self._checkpoints.stop_waiting()
@@ -283,7 +285,8 @@ class LogDirectory:
                 log.warning("compaction_without_checkpoint", path=str(self.path), error=str(error))
         for partition in compacted:
             with _others_go_on(partition):
-                await housekeeping.compact(partition, self._cleaner, self._stop, most_keys=self.config.compaction_keys)
+                await housekeeping.compact(partition, self._cleaner, most_keys=self.config.compaction_keys)
+        await self._cleaner.rest()
 
     def _usable(self) -> list[PartitionLog]:
         return [p for p in self._partitions.values() if p.configured and not (p.error or p.append_error)]

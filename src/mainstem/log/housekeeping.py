@@ -1,23 +1,23 @@
 """How records leave a partition: deleted by request, expired, or replaced by later ones of their key.
 
 Each change is durable in the journal before it shows, and before a file goes. On the event loop; files are deleted in
-threads, and compaction works in the cleaner's.
+threads, and compaction works in the cleaner's process.
 """
 
-import threading
+from contextlib import suppress
 
 import msgspec
 
 from mainstem.core import CorruptData
 from mainstem.core.logging import get_logger
 from mainstem.log import compaction
+from mainstem.log.cleaner import Cleaner
 from mainstem.log.compaction import Cleaned, Plan, Replacement
 from mainstem.log.errors import OffsetOutOfRange, StorageError
 from mainstem.log.journal import LOG_START, REPLACE, Entry
 from mainstem.log.partition import PartitionLog
 from mainstem.log.retention import expired_before
 from mainstem.log.segment import Segment
-from mainstem.log.threads import FileThreads
 
 log = get_logger()
 
@@ -116,10 +116,10 @@ def waits_for_checkpoint(partition: PartitionLog) -> bool:
     return any(segment.checkpointed_size != segment.size for segment in partition.segments[:-1])
 
 
-async def compact(partition: PartitionLog, cleaner: FileThreads, stop: threading.Event, *, most_keys: int) -> bool:
+async def compact(partition: PartitionLog, cleaner: Cleaner, *, most_keys: int) -> bool:
     """Keep the last record per key, where there is enough to gain; whether a compaction was completed.
 
-    It runs in the cleaner's thread, and gives up soon after `stop` is set. It holds at most `most_keys` keys.
+    It gives up soon after the cleaner is stopped. It holds at most `most_keys` keys.
 
     Raises:
         StorageError: the partition or its directory is offline, or the disk refuses; damage takes the partition there.
@@ -131,8 +131,10 @@ async def compact(partition: PartitionLog, cleaner: FileThreads, stop: threading
     try:
         # Compaction may take the last records before it: then its name says where they ended.
         await _name(partition, partition.segments.after(plan.segments[-1]))
-        result = await cleaner.run(compaction.run, plan, partition.segments.files, stop)
+        result = await cleaner.run(plan, partition.segments.files)
     except CorruptData as error:
+        if any(segment.retired for segment in plan.segments):
+            return False  # another process may have met files of the next topic of that name
         raise partition.found_damage(plan.segments[0], error) from error
     except OSError as error:
         if any(segment.retired for segment in plan.segments):
@@ -145,7 +147,7 @@ async def compact(partition: PartitionLog, cleaner: FileThreads, stop: threading
         if not await _exchange(partition, cleaned):
             # What comes later was written without what this one replaces: a tombstone gone from there would let
             # the value that is still here come back. The next pass does it all anew.
-            await cleaner.run(compaction.discard, result.files[number:], partition.segments.files.disk)
+            await partition.shared.threads.run(compaction.discard, result.files[number:], partition.segments.files.disk)
             return False
     partition.cleaned_offset = result.end_offset
     partition.tombstones_expire_ms = result.horizon_ms
@@ -196,6 +198,9 @@ async def _exchange(partition: PartitionLog, cleaned: Cleaned) -> bool:
             return False
         base_offsets = [segment.base_offset for segment in cleaned.replaces]
         replacement = Replacement(cleaned.segment.state(), base_offsets)
+        # Where nobody has it open, the rename itself frees what it takes up, and that takes a while.
+        with suppress(OSError):
+            await partition.shared.threads.run(_open, cleaned.replaces[0])
         entry = Entry(REPLACE, partition.topic_id, partition.number, payload=(msgspec.msgpack.encode(replacement),))
 
         def put_in_place() -> None:
@@ -210,3 +215,7 @@ async def _exchange(partition: PartitionLog, cleaned: Cleaned) -> bool:
         # The new file has the name of the first one's, which is not deleted but let go.
         await partition.shared.threads.run(partition.segments.files.forget, cleaned.replaces[0])
         return True
+
+
+def _open(segment: Segment) -> None:
+    _ = segment.file

@@ -239,6 +239,18 @@ class Segment:
         self._state = None
         return position
 
+    def take_over(self, state: SegmentState, offset_entries: bytes, time_entries: bytes) -> None:
+        """Be what another process has written; its look-ups are in memory."""
+        self.size, self.next_offset = state.size, state.next_offset
+        self.max_timestamp, self.max_timestamp_offset = state.max_timestamp, state.max_timestamp_offset
+        self.first_append_ms, self.unindexed_bytes = state.first_append_ms, state.unindexed_bytes
+        self.offset_index.replace(offset_entries)
+        self.time_index.replace(time_entries)
+        self.aborted, self.offsets_crc = list(state.aborted), state.offsets_crc
+        self.restored_size = state.size
+        self.unsaved = True
+        self._state = None
+
     def add_aborted(self, transaction: AbortedTransaction) -> None:
         """Remember it in the segment that has its marker: `cut` forgets it with that."""
         self.aborted.append(transaction)
