@@ -7,13 +7,16 @@ group's settings say, when the partition is next read. Of several offsets for on
 
 from typing import Any
 
-from mainstem.broker.answers import partition_exists
 from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.share.records import PartitionKey
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import GROUP, READ, TOPIC
-from mainstem.core import MainstemError, TopicPartition
+from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
+
+UNKNOWN = "This server does not host this topic-partition."
+HIDDEN = "Topic authorization failed."
+"""In Kafka's words: tools show them."""
 
 
 @handler(91, 0, 0)
@@ -25,39 +28,35 @@ async def alter_share_group_offsets(request: Any, ctx: RequestContext) -> dict[s
     topics: dict[str, list[Any]] = {}
     for each in request.topics:
         topics.setdefault(each.topic_name, []).extend(each.partitions)
-    asked = {TopicPartition(name, each.partition_index): each.start_offset for name in topics for each in topics[name]}
-    failed: dict[TopicPartition, MainstemError | None] = {each: _refusal(each, ctx) for each in asked}
-    ids = {name: None if (topic := ctx.broker.topics.get(name)) is None else topic.topic_id for name in topics}
-    keys = {
-        PartitionKey(group_id, topic_id, each.partition): each
-        for each, refusal in failed.items()
-        if refusal is None and (topic_id := ids[each.topic]) is not None
+    hidden = {name for name in topics if not ctx.may(READ, TOPIC, name)}
+    there = {name: None if name in hidden else ctx.broker.topics.get(name) for name in topics}
+    offsets = {
+        PartitionKey(group_id, topic.topic_id, each.partition_index): each.start_offset
+        for name, topic in there.items()
+        for each in topics[name]
+        if topic is not None and 0 <= each.partition_index < len(topic.logs)
     }
-    offsets = {key: asked[each] for key, each in keys.items()}
-    for key, error in (await ctx.broker.groups.share.set_offsets(group_id, offsets)).items():
-        failed[keys[key]] = error
+    failed = await ctx.broker.groups.share.set_offsets(group_id, offsets)
+
+    def outcome(name: str, number: int) -> MainstemError | None:
+        if name in hidden:
+            return RequestError(Code.topic_authorization_failed, HIDDEN)
+        topic, unknown = there[name], RequestError(Code.unknown_topic_or_partition, UNKNOWN)
+        return unknown if topic is None else failed.get(PartitionKey(group_id, topic.topic_id, number), unknown)
+
     return {
         "error_code": Code.none,
         "responses": [
             {
                 "topic_name": name,
-                "topic_id": ids[name] if ctx.may(READ, TOPIC, name) else None,
+                "topic_id": None if topic is None else topic.topic_id,
                 "partitions": [
-                    _answer(each.partition_index, failed[TopicPartition(name, each.partition_index)])
-                    for each in topics[name]
+                    _answer(each.partition_index, outcome(name, each.partition_index)) for each in topics[name]
                 ],
             }
-            for name in topics
+            for name, topic in there.items()
         ],
     }
-
-
-def _refusal(partition: TopicPartition, ctx: RequestContext) -> RequestError | None:
-    if not ctx.may(READ, TOPIC, partition.topic):
-        return RequestError(Code.topic_authorization_failed, "Topic authorization failed.")
-    if not partition_exists(ctx.broker.topics, partition):
-        return RequestError(Code.unknown_topic_or_partition, "This server does not host this topic-partition.")
-    return None
 
 
 def _answer(number: int, error: MainstemError | None) -> dict[str, Any]:

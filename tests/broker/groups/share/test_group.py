@@ -246,7 +246,7 @@ def test_offsets_are_set_and_deleted():
     assert [each.partitions for each in desk.group.state_partitions.initialized] == [(0, 1), (0,)]
     desk.log += desk.group.delete_offsets([topic_id]).entries
     assert desk.group.state_partitions.deleting == ((topic_id, "t"),)
-    assert [desk.group.has_state_of(each) for each in (topic_id, other)] == [False, True]
+    assert desk.group.topics_with_state == {other}
     desk.log += desk.group.offsets_deleted([topic_id]).entries
     assert desk.group.state_partitions.deleting == ()
     desk.log += desk.group.delete_offsets([other]).entries

@@ -286,10 +286,11 @@ class ShareGroup(Group):
         value = self._values.get(StatePartitionsKey(self.group_id))
         return value if isinstance(value, StatePartitionsValue) else StatePartitionsValue()
 
-    def has_state_of(self, topic_id: UUID) -> bool:
-        """Whether there is state of any of the topic's partitions."""
+    @property
+    def topics_with_state(self) -> frozenset[UUID]:
+        """Topics of any of whose partitions there is state."""
         value = self.state_partitions
-        return any(each.topic_id == topic_id for each in (*value.initializing, *value.initialized))
+        return frozenset(each.topic_id for each in (*value.initializing, *value.initialized))
 
     def tracks(self, topic_id: UUID, partition: int) -> bool:
         """Whether there is state of that partition, or may be."""

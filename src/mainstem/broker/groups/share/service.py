@@ -224,7 +224,7 @@ class ShareGroups:
             GroupNotEmpty: it has members, or one has joined meanwhile.
         """
         self._check_open(group_id)
-        group = self.known(group_id)
+        group, topic_ids = self.known(group_id), frozenset(topic_ids)
         await self._take(group, group.delete_offsets(topic_ids))
         await self._check_unread(group)
         await self._finish_deletion(group, topic_ids)
