@@ -269,11 +269,13 @@ class Librdkafka:
         self.expected = LOCK.with_name(f"{name}.toml")
         # num_partitions is the scenarios' own. Some tests ask for three replicas, some deny rights, some log in again.
         # Where they start two consumers both have to be in the first assignment: Kafka's default waits 3 s for that.
+        # Locks of 3 s are the suite's own, as in its own cluster.
         self.log_settings = (
             "[broker]\n"
             "num_partitions = 4\n"
             "max_replication_factor = 3\n"
             "group_initial_rebalance_delay_ms = 500\n"
+            "group_share_min_record_lock_duration_ms = 1_000\n"
             f"auto_create_topics_enable = {str(auto_create).lower()}\n"
             "authorizer_enable = true\n"
             "allow_everyone_if_no_acl_found = true\n"
@@ -283,6 +285,7 @@ class Librdkafka:
         self.kafka_settings: Mapping[str, str] = {
             "num.partitions": "4",
             "group.initial.rebalance.delay.ms": "500",
+            "group.share.min.record.lock.duration.ms": "1000",
             "auto.create.topics.enable": str(auto_create).lower(),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
