@@ -19,6 +19,7 @@ from mainstem.log import CorruptFile, Disk, LogConfig, StorageError, SystemDisk,
 from mainstem.log.checkpoint import decode_partition, load
 from mainstem.log.disk import SystemFile
 from mainstem.log.journal import NAMES, PAGE
+from mainstem.log.segment import LOG, file_name
 from tests.log.simulated_disk import FileNode, SimulatedDisk, SimulatedFile, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, sequenced, values
 
@@ -836,6 +837,84 @@ def test_a_start_needs_less_memory_than_the_journal_has_bytes(tmp_path, checkpoi
     if not checkpoint:
         (tmp_path / "checkpoint").unlink()
     assert run(check()) < most
+
+
+def test_a_damaged_partition_needs_less_memory_than_the_journal_has_bytes_too(tmp_path):
+    """What the journal said of it was put together in memory to be held in a file."""
+    config = LogConfig(read_threads=1, journal_bytes=2**30)
+    most, rounds = 8_000_000, 40
+    segment = tmp_path / "orders-0" / file_name(0, LOG)
+
+    async def fill():
+        log = await open_log(tmp_path, config=config)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v" * 1_000))
+        await log.checkpoint()
+        for _ in range(rounds):
+            await partition.append(batch(b"v" * 1_000_000))
+        abandon(log)
+
+    async def check(*, damaged):
+        tracemalloc.start()
+        try:
+            log = await open_log(tmp_path, config=config)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert (log.partitions[TP].error is not None) == damaged
+        if not damaged:
+            assert log.partitions[TP].log_end_offset == 1 + rounds
+        abandon(log)
+        return peak
+
+    run(fill())
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:500])
+    assert run(check(damaged=True)) < most  # it is held,
+    assert [path.stat().st_size > 5 * most for path in (tmp_path / "orders-0").glob("*.held")] == [True]
+    assert run(check(damaged=True)) < most  # and read
+    segment.write_bytes(whole)
+    assert run(check(damaged=False)) < most
+
+
+def test_a_held_file_that_ends_where_a_round_does_is_damaged(tmp_path):
+    """It was taken for whole: a deletion that it held was undone."""
+    disk = SimulatedDisk(tmp_path)
+    segment = tmp_path / "orders-0" / file_name(0, LOG)
+
+    async def fill():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
+        for n in range(6):
+            await partition.append(batch(b"%d" % n))
+        await log.checkpoint()
+        await partition.append(batch(b"6"))
+        await housekeeping.delete_records(partition, 4)
+        abandon(log)
+
+    async def start():
+        log = await open_log(tmp_path, disk=disk)
+        error = log.partitions[TP].error
+        found = None if error else await values(log.partitions[TP])
+        await log.close()
+        return error, found
+
+    run(fill())
+    whole = bytes(disk.file(segment).data)
+    disk.file(segment).truncate(10)
+    assert run(start())[0] is not None
+    (held,) = (path for path in disk.list(tmp_path / "orders-0") if path.suffix == ".held")
+    rounds = bytes(disk.file(held).data)
+    assert len(rounds) == 2 * PAGE
+    disk.file(segment).truncate(0)
+    disk.file(segment).write(whole, 0)
+    for size in (PAGE, 0):
+        disk.file(held).truncate(size)
+        error, _ = run(start())
+        assert error is not None
+        assert held.name in str(error)
+    disk.file(held).write(rounds, 0)
+    assert run(start()) == (None, [b"4", b"5", b"6"])
 
 
 def test_a_start_after_a_clean_end_reads_nothing_of_the_journal_but_its_first_page(tmp_path, monkeypatch):

@@ -154,21 +154,18 @@ def encode_frame(generation: int, sequence: int, entries: list[Entry]) -> list[B
     return [header, table, *payload, bytes(-length % PAGE)]
 
 
-def encode_frames(frames: Iterable[Frame]) -> bytes:
-    """Rounds one after the other, as in a journal file."""
-    return b"".join(
-        piece
-        for frame in frames
-        for piece in encode_frame(
-            frame.generation,
-            frame.sequence,
-            [msgspec.structs.replace(entry, payload=(entry.data,), stored=None) for entry in frame.entries],
-        )
-    )
+def write_frames(frames: Iterable[Frame], file: File) -> None:
+    """Rounds one after the other, as in a journal file, of which no more than one is in memory (blocking)."""
+    position = 0
+    for frame in frames:
+        entries = [msgspec.structs.replace(entry, payload=(entry.data,), stored=None) for entry in frame.entries]
+        pieces = encode_frame(frame.generation, frame.sequence, entries)
+        file.write(pieces, position)
+        position += sum(map(len, pieces))
 
 
 def decode_frames(file: File) -> list[Frame]:
-    """What `encode_frames` was given (blocking).
+    """What `write_frames` was given (blocking).
 
     Raises:
         CorruptFile: one of them does not check out.

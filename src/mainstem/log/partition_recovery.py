@@ -21,8 +21,8 @@ from mainstem.log import replay
 from mainstem.log.checkpoint import PartitionState
 from mainstem.log.compaction import CLEANED
 from mainstem.log.disk import Disk
-from mainstem.log.errors import CorruptSegment
-from mainstem.log.journal import decode_frames, encode_frames
+from mainstem.log.errors import CorruptFile, CorruptSegment
+from mainstem.log.journal import decode_frames, write_frames
 from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.redo import Changes, redo_batches, redo_replacements
@@ -33,6 +33,7 @@ from mainstem.records.batch import PREFIX
 log = get_logger()
 
 HELD = ".held"
+UNFINISHED = ".new"
 
 
 class PartitionRecovery:
@@ -67,8 +68,11 @@ class PartitionRecovery:
         if self.words is not None:
             replay.restore(partition, self.words)
             partition.changed = bool(self.changes.rounds) or self.changes.topic is not None
-        if self._held_in is not None:
+        if self.words is not None and self._held_in is not None:
             held = decode_frames(self._disk.open(self._held_in))
+            last = held[-1].sequence if held else 0
+            if last != self.words.held:  # a file that ends too early, where a round does
+                raise CorruptFile(f"{self._held_in}: ends with round {last}, round {self.words.held} was the last")
             self.changes = Changes([*held, *self.changes.rounds])
             partition.changed = True
         # First of all: a repair of what turns out to be damaged has to know what is deleted.
@@ -281,7 +285,7 @@ class PartitionRecovery:
         known = {segment.path_of(suffix) for segment in self.partition.segments for suffix in SUFFIXES}
         for path in self._files:
             spent = path.suffix == HELD and path != self._held_in  # what it held is in a checkpoint
-            unfinished = spent or path.suffix in (CLEANED, ".swap", ".deleted")
+            unfinished = spent or path.suffix in (CLEANED, UNFINISHED, ".swap", ".deleted")
             if unfinished or (path.suffix in SUFFIXES and path not in known):
                 log.info("leftover_removed", path=str(path))
                 self._disk.unlink(path)
@@ -308,7 +312,13 @@ class PartitionRecovery:
             return
         path = self.partition.directory / file_name(number, HELD)
         self._disk.make_directory(self.partition.directory)
-        self._disk.write_atomically(path, encode_frames(rounds))
+        unfinished = path.with_name(path.name + UNFINISHED)
+        file = self._disk.open(unfinished, create=True)
+        file.truncate(0)  # what a crash has left of it
+        write_frames(rounds, file)
+        file.sync()
+        self._disk.rename(unfinished, path)
+        self._disk.sync_directory(path.parent)
         self.words = msgspec.structs.replace(self.words, held=number)
         log.warning("journal_held", partition=str(self.partition.topic_partition), path=str(path))
 
