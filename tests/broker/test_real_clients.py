@@ -162,6 +162,57 @@ def test_librdkafka_transactions(bootstrap, name, commit):
     assert [int(each.value()) for each in found] == expected
 
 
+def test_g8_aborted_records_reach_no_reader_of_committed_records(bootstrap, name):
+    """From wherever it begins to read, and in fetches as small as can be: of two producers one aborts, amid the other's
+    records, and a third one's transaction is open.
+    """
+    create(bootstrap, name, segment_bytes="1000")
+    commits, aborts, stays = (
+        Producer({"bootstrap.servers": bootstrap, "transactional.id": uuid.uuid4().hex}) for _ in range(3)
+    )
+    for producer in (commits, aborts, stays):
+        producer.init_transactions(60)
+    for number in range(12):
+        for producer, value in ((commits, b"good %d" % number), (aborts, b"bad %d" % number)):
+            producer.begin_transaction()
+            producer.produce(name, value)
+            producer.flush(60)
+        commits.commit_transaction(60)
+        commits.begin_transaction()
+        commits.produce(name, b"good %d, too" % number)
+        commits.flush(60)
+        aborts.abort_transaction(60)
+        commits.commit_transaction(60)
+    stays.begin_transaction()
+    stays.produce(name, b"open")
+    stays.flush(60)
+
+    expected = [b"good %d%b" % (number, too) for number in range(12) for too in (b"", b", too")]
+    settings = {"isolation.level": "read_committed", "enable.partition.eof": True, "fetch.max.bytes": 1_000}
+    reading = consumer(bootstrap, **settings, **{"message.max.bytes": 1_000, "fetch.message.max.bytes": 150})
+    for start in (0, 2, 5, 41):
+        reading.assign([Place(name, 0, start)])
+        found = []
+        while not found or found[-1].error() is None:
+            found += reading.consume(1, 10)
+        assert [each.value() for each in found[:-1]] == expected[len(expected) - len(found) + 1 :]
+        assert all(each.offset() >= start for each in found[:-1])
+    reading.close()
+    stays.abort_transaction(60)
+
+    async def run() -> None:
+        async with AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, isolation_level="read_committed", max_partition_fetch_bytes=150
+        ) as reading:
+            reading.assign([TopicPartition(name, 0)])
+            await reading.seek_to_beginning()
+            async with asyncio.timeout(60):
+                assert [(await reading.getone()).value for _ in expected] == expected
+            assert await reading.getmany(timeout_ms=300) == {}
+
+    asyncio.run(run())
+
+
 def test_aiokafka_transactions_with_offsets(bootstrap, name):
     create(bootstrap, name)
 
