@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 
 import pytest
 
@@ -176,10 +177,52 @@ def test_a_sync_that_failed_is_told_before_a_lack_of_file_descriptors(tmp_path):
             await partition.append(batch(b"v"))
         log._files.forget(log.partitions[TP].segments[0])
         disk.fails = True
-        disk.refuse("sync", errno.EIO, f"{OTHER}/")
+        disk.refuse("sync", errno.EIO, f"{OTHER}/0")
         with pytest.raises(StorageError, match="offline"):
             await log.checkpoint()
         assert log.offline
+        await log.close()
+
+    run(test())
+
+
+def test_a_checkpoint_does_not_believe_a_sync_that_follows_one_of_the_writer_that_failed(tmp_path):
+    """A flush of a topic that trusts the page cache failed; the checkpoint that was under way synced the same file, had
+    success, and said that the bytes were on the disk. After a power cut the partition was damaged.
+    """
+    first_may_sync = threading.Event()
+
+    class SlowDisk(SimulatedDisk):
+        def open(self, path, *, create=False):
+            file = super().open(path, create=create)
+            if path.parent.name == str(TP) and path.suffix == ".log":
+                sync = file.sync
+                file.sync = lambda: first_may_sync.wait(60) and sync()
+            return file
+
+    disk = SlowDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        first = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        trusting = await log.create_partition(OTHER, TOPIC_ID, TopicConfig(flush_messages=2))
+        await asyncio.gather(first.append(batch(b"1")), trusting.append(batch(b"trusted")))
+        checkpoint = asyncio.ensure_future(log.checkpoint())
+        while not log._checkpoints.running:
+            await asyncio.sleep(0)
+        disk.refuse("sync", errno.EIO, f"{OTHER}/0")
+        await trusting.append(batch(b"flushes"))
+        while not log.offline:
+            await asyncio.sleep(0.001)
+        first_may_sync.set()
+        with pytest.raises(StorageError, match="offline"):
+            await checkpoint
+        await log.close()
+
+        after = disk.after_power_cut(lambda most: 0)
+        log = await open_log(tmp_path, disk=after)
+        assert [partition.error for partition in log.partitions.values()] == [None, None]
+        assert await values(log.partitions[TP]) == [b"1"]
         await log.close()
 
     run(test())

@@ -95,3 +95,24 @@ def test_an_active_segment_that_waits_for_compaction_is_sealed(tmp_path):
 
     topic = TopicConfig(cleanup_policy="compact", max_compaction_lag_ms=1_000)
     run(with_partition(tmp_path, test, topic=topic, clock=clock))
+
+
+def test_what_the_disk_does_not_remove_is_deleted_all_the_same_and_goes_with_the_next_start(tmp_path):
+    """Who had asked for it was told an error of the system's, although it was done."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        for _ in range(6):
+            await partition.append(batch(b"v" * 300))
+        disk.refuse("unlink", errno.EIO, ".log")
+        assert await housekeeping.delete_records(partition, 5) == 5
+        assert [segment.base_offset for segment in partition.segments] == [4]
+        assert disk.exists(partition.directory / f"{0:020d}.log")
+
+    async def again(partition):
+        assert (partition.log_start_offset, len(await values(partition))) == (5, 1)
+        assert not disk.exists(partition.directory / f"{0:020d}.log")
+
+    topic = TopicConfig(segment_bytes=800)
+    run(with_partition(tmp_path, test, topic=topic, disk=disk))
+    run(with_partition(tmp_path, again, topic=topic, disk=disk))

@@ -96,6 +96,21 @@ def test_indexes_are_rebuilt(tmp_path):
     assert {entry["event"] for entry in logs} == {"index_rebuilt"}
 
 
+def test_indexes_that_the_disk_does_not_give_are_rebuilt(tmp_path):
+    """They are hints, and took their partition offline."""
+
+    class BadDisk(SystemDisk):
+        def read_file(self, path):
+            if path.suffix in (".index", ".timeindex"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return super().read_file(path)
+
+    written = run(write(tmp_path, close=True))
+    with structlog.testing.capture_logs() as logs:
+        assert run(try_to_read(tmp_path, disk=BadDisk())) == written
+    assert {entry["event"] for entry in logs} == {"index_rebuilt"}
+
+
 def test_the_look_ups_of_a_segment_that_was_sealed_after_a_checkpoint_are_not_rebuilt(tmp_path):
     """Its last entry was in the checkpoint and in no file: the first read after a start read all of the segment."""
 

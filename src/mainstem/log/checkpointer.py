@@ -337,12 +337,12 @@ class Checkpointer:
     def _sync_segment(self, segment: Segment) -> None:
         """The checkpoint says that these bytes are on the disk; where they are deleted, that is."""
         try:
-            segment.file.sync()
+            segment.sync(segment.file)
         except FileNotFoundError:
             if not segment.retired:
                 raise
             try:
-                self._disk.open(segment.path).sync()  # retired, and not deleted so far
+                segment.sync(self._disk.open(segment.path))  # retired, and not deleted so far
             except FileNotFoundError:
                 self._sync_directory(segment.directory)
 

@@ -97,7 +97,10 @@ async def _name(partition: PartitionLog, segment: Segment | None) -> None:
 
 def _unlink(segments: list[Segment]) -> None:
     for segment in segments:
-        segment.unlink()
+        try:
+            segment.unlink()
+        except OSError as error:  # they are deleted all the same: the next start removes what is left
+            log.warning("deleted_files_left", path=str(segment.path), error=str(error))
 
 
 # -- by key -----------------------------------------------------------------------------------------------------------

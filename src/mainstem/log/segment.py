@@ -6,6 +6,7 @@ rise, with gaps where compaction took records out. docs/formats/segment.md has t
 A segment's numbers (`size`, `next_offset`, indexes) speak of what was *appended*; the writer brings it to the file.
 """
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -113,6 +114,8 @@ class Segment:
         self.checkpointed_size = -1
         """Its size in the last checkpoint: compaction takes no segment that the journal still speaks of."""
         self._files = files
+        self._syncing = threading.Lock()
+        self._sync_failed = False
         self._state = state
         self._saved_as = state
         """In the last checkpoint: the look-ups that it counts are in their files, unless that failed."""
@@ -187,6 +190,21 @@ class Segment:
                 self.offsets_crc,
             )
         return self._state
+
+    def sync(self, file: File) -> None:
+        """Bring the bytes of the segment's file, which is open, to the disk (blocking).
+
+        Whoever comes after a sync that failed is told so, too: the kernel has told it once, and would give the writer's
+        next sync, or a checkpoint's, success without the pages.
+        """
+        with self._syncing:
+            if self._sync_failed:
+                raise OSError(errno.EIO, "an earlier sync has failed", str(self.path))
+            try:
+                file.sync()
+            except OSError:
+                self._sync_failed = True
+                raise
 
     def sync_name(self) -> None:
         """Make the file's name survive a crash of the machine, the new partition's directory too (blocking).
@@ -322,8 +340,10 @@ class Segment:
             return b""
         try:
             data = self._files.disk.read_file(self.path_of(suffix))[: expected.length]
-        except FileNotFoundError:
-            return None
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EIO):  # nor does one that cannot be read do any harm
+                return None
+            raise
         found = OffsetIndex(self.base_offset)
         found.load(data)
         return data if found.state() == expected else None

@@ -309,8 +309,8 @@ class Writer:
                 raise
             _cut_files([run for batch, run in begun if batch.journaled or not told])
             raise _TakenBack(error) from error
-        for file in to_sync:
-            file.sync()
+        for segment, opened in to_sync:
+            segment.sync(opened)
         if not entries:
             return
         try:
@@ -394,12 +394,12 @@ def _runs(writes: list[Write]) -> list[Write]:
     return runs
 
 
-def _files(segments: Iterable[Segment]) -> list[File]:
-    """The files to sync; what was deleted meanwhile needs none."""
+def _files(segments: Iterable[Segment]) -> list[tuple[Segment, File]]:
+    """The segments to sync, with their files; what was deleted meanwhile needs none."""
     files = []
     for segment in segments:
         try:
-            files.append(segment.file)
+            files.append((segment, segment.file))
         except FileNotFoundError:
             if not segment.retired:
                 raise
@@ -424,7 +424,7 @@ def _cut_files(runs: list[Write]) -> None:
         except FileNotFoundError:  # deleted meanwhile
             continue
         file.truncate(run.position)
-        file.sync()
+        run.segment.sync(file)
 
 
 def _tell_written(batches: list[Batch]) -> None:
