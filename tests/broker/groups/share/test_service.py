@@ -9,6 +9,7 @@ from mainstem.broker.groups.errors import FencedMemberEpoch, GroupError, GroupNo
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.groups.share.group import JOIN, LEAVE, Heartbeat
+from mainstem.broker.groups.share.persister import STATE_TOPIC, StateUnavailable
 from mainstem.broker.groups.share.records import PartitionKey, StatePartitionsValue
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log.errors import StorageError
@@ -242,6 +243,35 @@ def test_a_topic_that_is_deleted_while_offsets_are_set_leaves_nothing(tmp_path, 
     told(story)
 
 
+def test_offsets_that_a_full_disk_has_no_room_for(tmp_path, clock, monkeypatch):
+    """Each is refused, and set or deleted when it is asked for again."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, share = await with_topic(broker)
+            key = a_key(broker)
+            await share.set_offsets("g", {key: 1})
+
+            def refuse(batch):
+                raise StorageError("no room")
+
+            with monkeypatch.context() as full:
+                for each in broker.topics.by_name(STATE_TOPIC).logs:
+                    full.setattr(each, "append", refuse)
+                (error,) = (await share.set_offsets("g", {key: 2})).values()
+                assert isinstance(error, StateUnavailable)
+                with pytest.raises(StateUnavailable):
+                    await share.delete_offsets("g", [key.topic_id])
+            assert share.persister.get(key).start_offset == 1
+            assert key.topic_id in share.get("g").topics_with_state
+            await share.delete_offsets("g", [key.topic_id])
+            assert share.persister.get(key) is None
+            assert share.get("g").topics_with_state == set()
+            assert await share.set_offsets("g", {key: 2}) == {key: None}
+
+    told(story)
+
+
 def test_offsets_are_deleted_for_good(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)
@@ -254,6 +284,26 @@ def test_offsets_are_deleted_for_good(tmp_path, clock):
         assert share.persister.get(a_key(broker)) is None
         assert share.get("g").state_partitions == StatePartitionsValue()
         await stop(broker)
+
+    told(story)
+
+
+def test_a_deletion_is_not_refused_because_of_a_member_that_a_crash_takes_back(tmp_path, clock):
+    """The next start went on with the deletion that had been refused."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, share = await with_topic(broker)
+            await share.set_offsets("g", {a_key(broker): 1})
+            deleting = asyncio.ensure_future(share.delete_offsets("g", [a_key(broker).topic_id]))
+            await asyncio.sleep(0)
+            joined = []
+            begun = share._stored["g"]
+            begun.add_done_callback(lambda _: joined.append(share.heartbeat("g", a_beat("a"))))
+            with pytest.raises(GroupNotEmpty):
+                await deleting
+            assert joined[0].done()
+            assert share.persister.get(a_key(broker)).start_offset == 1
 
     told(story)
 

@@ -288,9 +288,10 @@ class ShareGroup(Group):
 
     @property
     def topics_with_state(self) -> frozenset[UUID]:
-        """Topics of any of whose partitions there is state."""
+        """Topics of any of whose partitions there is state, or is some left: a deletion can be asked for again."""
         value = self.state_partitions
-        return frozenset(each.topic_id for each in (*value.initializing, *value.initialized))
+        ids = (each.topic_id for each in (*value.initializing, *value.initialized))
+        return frozenset((*ids, *(topic_id for topic_id, _ in value.deleting)))
 
     def tracks(self, topic_id: UUID, partition: int) -> bool:
         """Whether there is state of that partition, or may be."""
