@@ -49,7 +49,10 @@ def test_sources_of_a_topics_settings():
     told = {each["name"]: each for each in configs.describe_topic_configs(TopicConfig.from_kafka(overrides), overrides)}
     assert told["retention.ms"]["config_source"] == configs.FROM_TOPIC
     assert told["segment.ms"]["config_source"] == configs.FROM_DEFAULT
-    assert [each["value"] for each in told["retention.ms"]["synonyms"]] == ["5", "604800000"]
+    assert [(each["name"], each["value"]) for each in told["retention.ms"]["synonyms"]] == [
+        ("retention.ms", "5"),
+        ("log.retention.ms", "604800000"),  # a default is the broker's
+    ]
 
 
 class NothingSet:

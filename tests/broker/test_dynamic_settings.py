@@ -83,12 +83,12 @@ def test_where_a_value_comes_from_is_told_as_kafka_tells_it(tmp_path):
             assert await told(client, TOPIC, "plain", "retention.ms") == (
                 "8000",
                 2,
-                [*layers, ("retention.ms", default, 5)],
+                [*layers, ("log.retention.ms", default, 5)],
             )
             assert await told(client, TOPIC, "own", "retention.ms") == (
                 "5000",
                 1,
-                [("retention.ms", "5000", 1), *layers, ("retention.ms", default, 5)],
+                [("retention.ms", "5000", 1), *layers, ("log.retention.ms", default, 5)],
             )
             assert await told(client, BROKER, "1", "log.retention.ms") == (
                 "8000",

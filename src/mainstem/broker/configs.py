@@ -94,8 +94,10 @@ def describe_topic_configs(
     entries = []
     for name, value in sorted(settings.to_kafka().items()):
         entry = _entry(name, value, FROM_TOPIC if name in overrides else FROM_DEFAULT, _topic_defaults()[name])
-        if dynamic is not None and name in _BROKERS_NAMES:
-            _lay_between(entry, dynamic.synonyms(_BROKERS_NAMES[name]))
+        if name in _BROKERS_NAMES:
+            entry["synonyms"][-1]["name"] = _BROKERS_NAMES[name]
+            if dynamic is not None:
+                _lay_between(entry, dynamic.synonyms(_BROKERS_NAMES[name]))
         entries.append(entry)
     return entries
 
