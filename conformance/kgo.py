@@ -214,7 +214,9 @@ class KgoRestarts(Kgo):
     expected = LOCK.with_name("kgo-restarts.toml")
     log_settings = """
 [broker]
+group_consumer_min_session_timeout_ms = 15000
 group_consumer_session_timeout_ms = 15000
+group_consumer_min_heartbeat_interval_ms = 1000
 group_consumer_heartbeat_interval_ms = 1000
 """
     kafka_settings: ClassVar[Mapping[str, str]] = {

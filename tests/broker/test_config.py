@@ -51,3 +51,28 @@ def test_a_setting_that_is_unknown_or_out_of_range_is_named(wrong):
 def test_share_groups_and_streams_groups_have_kafkas_bounds(wrong):
     with pytest.raises(BadSetting, match=next(iter(wrong))):
         convert(wrong, BrokerConfig, where="mainstem.toml")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"group_consumer_session_timeout_ms": 15_000},
+        {"group_consumer_heartbeat_interval_ms": 1_000},
+        {"group_consumer_assignment_interval_ms": 15_001},
+        {"group_consumer_session_timeout_ms": 5_000, "group_consumer_min_session_timeout_ms": 1},
+    ],
+    ids=str,
+)
+def test_a_setting_beyond_its_own_bounds_is_refused_and_not_another_one_taken(wrong):
+    """Every group would have the bound: members that are gone would be waited for three times as long as was set."""
+    with pytest.raises(BadSetting, match=next(iter(wrong))):
+        convert(wrong, BrokerConfig, where="mainstem.toml")
+
+
+def test_with_its_bounds_a_session_may_be_short():
+    assert (
+        BrokerConfig(
+            group_consumer_session_timeout_ms=6_000, group_consumer_min_session_timeout_ms=6_000
+        ).group_consumer_session_timeout_ms
+        == 6_000
+    )

@@ -68,6 +68,7 @@ class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 _TIMES = ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms")
 _BOUNDED = {
+    "consumer": _TIMES,
     "share": (*_TIMES, "record_lock_duration_ms", "delivery_count_limit", "partition_max_record_locks"),
     "streams": _TIMES,
 }
