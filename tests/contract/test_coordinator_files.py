@@ -12,6 +12,7 @@ from mainstem.core import ManualClock
 from tests.support import kafka_tools
 from tests.support.broker import running
 from tests.support.raw import RawClient, producer_of
+from tests.support.streams_groups import HEARTBEAT, a_part, a_topic, a_topology, joins, lives, reports
 
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\5facts\xff\xff\xff\xff"
 ASSIGNMENT = b"\0\0\0\0\0\1\0\5facts\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
@@ -135,4 +136,51 @@ def test_kafka_dump_log_decodes_states_of_share_partitions(tmp_path: Path) -> No
     assert '"snapshotEpoch":0,"leaderEpoch":4,"startOffset":7,"deliveryCompleteCount":3' in said
     assert '"firstOffset":9,"lastOffset":11,"deliveryState":2,"deliveryCount":1' in said
     assert re.search(r'"type":"?0"?,.* payload: <DELETE>', said)
+    assert "isvalid: false" not in said
+
+
+def test_kafka_dump_log_decodes_streams_groups(tmp_path: Path) -> None:
+    with mainstem.embedded(tmp_path) as log, RawClient(log.bootstrap) as raw:
+        for name in ("lines", "by-word", "counts"):
+            raw.create_topic(name, 2)
+        compacted = [{"key": "cleanup.policy", "value": "compact"}]
+        group = {"source_topics": [0], "source_topic_regex": [], "repartition_source_topics": []}
+        topology = a_topology(
+            a_part("0", "lines", repartition_sink_topics=["by-word"], copartition_groups=[group]),
+            a_part(
+                "1",
+                repartition_source_topics=[a_topic("by-word", 2)],
+                state_changelog_topics=[a_topic("counts", topic_configs=compacted)],
+            ),
+        )
+        who = {
+            "rack_id": "r",
+            "user_endpoint": {"host": "here", "port": 65_535},
+            "client_tags": [{"key": "zone", "value": "z"}],
+        }
+        raw.call(HEARTBEAT, 0, **joins("g", "a", topology, **who))
+        raw.call(HEARTBEAT, 0, **joins("g", "b", topology))
+        raw.call(HEARTBEAT, 0, **lives("g", "a", 2, **reports({"0": [0, 1], "1": [0, 1]})))
+        raw.call(HEARTBEAT, 0, **lives("g", "b", -1))
+    said = dump(tmp_path, "__consumer_offsets", "--offsets-decoder")
+    for key in (17, 19, 20, 21, 22, 23):
+        assert re.search(rf'key: {{"type":"?{key}"?,"data":{{"groupId":"g"', said), key
+    assert re.search(
+        r'"epoch":2,"metadataHash":-?\d+,"validatedTopologyEpoch":0,'
+        r'"lastAssignmentConfigs":\[{"key":"num.standby.replicas","value":"0"}\]',
+        said,
+    )
+    assert '"instanceId":null,"rackId":"r","clientId":"raw"' in said
+    assert '"rebalanceTimeoutMs":60000,"topologyEpoch":0,"processId":"a"' in said
+    assert '"userEndpoint":{"host":"here","port":65535},"clientTags":[{"key":"zone","value":"z"}]' in said
+    assert re.search(r'"assignmentEpoch":2,"assignmentTimestamp":\d+', said)
+    assert '"activeTasks":[{"subtopologyId":"0","partitions":[0,1]},{"subtopologyId":"1","partitions":[0,1]}]' in said
+    assert '"memberEpoch":2,"previousMemberEpoch":0,"state":1' in said
+    assert '"subtopologyId":"0","partitions":[0,1],"assignmentEpochs":[2,2]' in said
+    assert re.search(r'"state":2,.*"activeTasksPendingRevocation":\[{"subtopologyId":"[01]"', said)
+    assert '"sourceTopics":["lines"],"sourceTopicRegex":[],"stateChangelogTopics":[],"repartitionSinkTopics":' in said
+    assert '"copartitionGroups":[{"sourceTopics":[0],"sourceTopicRegex":[],"repartitionSourceTopics":[]}]' in said
+    assert '"name":"counts","partitions":0,"replicationFactor":0,"topicConfigs":[{"key":"cleanup.policy"' in said
+    assert re.search(r'"memberId":"b"}} payload: <DELETE>', said)
+    assert "Error" not in said
     assert "isvalid: false" not in said

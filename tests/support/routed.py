@@ -27,6 +27,8 @@ _COORDINATED = {  # API key: the kind of its coordinator, and the field that nam
     69: (_GROUP, "group_ids"),
     76: (_GROUP, "group_id"),
     77: (_GROUP, "group_ids"),
+    88: (_GROUP, "group_id"),
+    89: (_GROUP, "group_ids"),
     90: (_GROUP, "groups"),
     91: (_GROUP, "group_id"),
     92: (_GROUP, "group_id"),

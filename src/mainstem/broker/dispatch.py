@@ -146,14 +146,13 @@ class Dispatch:
         if code is Code.unknown_server_error:
             log.error("request_failed", api=pending.api_key, version=pending.version, exc_info=error)
         failure = self.handlers[pending.api_key].failure
-        if failure is not None:
-            return failure(pending.request, code)
         known = codec.field_names(pending.api_key, pending.version)
-        if "error_code" not in known:
+        answer = {"error_code": code} if failure is None else failure(pending.request, code)
+        if failure is None and "error_code" not in known:
             raise MalformedFrame(f"api {pending.api_key} version {pending.version} failed: {code.name}")
-        if "error_message" in known and isinstance(error, MainstemError):
-            return {"error_code": code, "error_message": str(error)}
-        return {"error_code": code}
+        if "error_code" in answer and "error_message" in known and isinstance(error, MainstemError):
+            return {"error_message": str(error)} | answer
+        return answer
 
     @staticmethod
     def _refuse_api_versions(handler: Handler) -> dict[str, Any]:

@@ -131,6 +131,7 @@ OWN_COUNT = {"state_changelog_topics": [a_topic("c", partitions=1)]}
 def test_a_request_that_makes_no_sense_is_told_so(beat, epoch, fields, code, message):
     answer = beat(epoch=epoch, **fields)
     assert (answer.error_code, answer.error_message) == (code, message)
+    assert (answer.active_tasks, answer.status, answer.partitions_by_user_endpoint) == (None, (), None)
 
 
 def test_what_the_group_refuses_is_told(beat, topic):

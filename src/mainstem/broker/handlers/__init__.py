@@ -15,8 +15,9 @@
   return a future of its answer (`answers.then` makes one of another): then the connection goes on with its next request
   and the answers still leave in order. A coroutine holds the connection's next request back until it is done (as Kafka
   does for every request).
-- An error that is raised becomes the answer's top-level `error_code` by the table in `wire.errors`; an API without a
-  top-level code gives `failure=`, a function (request, code) -> answer.
+- An error that is raised becomes the answer's top-level `error_code` by the table in `wire.errors`, with its message
+  where there is a place for it; an API without a top-level code, or whose answer then has nulls, gives `failure=`, a
+  function (request, code) -> answer.
 - A handler says what its client needs, item by item, before it tells or does anything: `ctx.check(READ, GROUP, name)`
   raises the error that Kafka has for it, `ctx.may(...)` is for lists. A test asks every API without any right.
 - `decode=`, a function (version, frame, position) -> request, replaces kio's reader where a hot path needs it.

@@ -29,7 +29,12 @@ _SHOWN: Final = 3
 """Of many topics that could not be made so many are named."""
 
 
-@handler(88, 0, 0)
+def _failure(_request: Any, code: int) -> dict[str, Any]:
+    kinds = ("active_tasks", "standby_tasks", "warmup_tasks", "partitions_by_user_endpoint")
+    return {"error_code": code, "status": [], **dict.fromkeys(kinds)}
+
+
+@handler(88, 0, 0, failure=_failure)
 def streams_group_heartbeat(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]]":
     ctx.check(READ, GROUP, request.group_id)
     topology = None if request.topology is None else _topology(request.topology)
