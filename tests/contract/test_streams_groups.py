@@ -64,7 +64,19 @@ class Group:
 
     def has_its_topics(self):
         self.raw.create_topic(self.changelog, 2)
+        self.wait_until_told([])
         return self
+
+    def wait_until_told(self, codes):
+        """Kafka's coordinators hear of a topic later than its leaders."""
+
+        def are_told():
+            found = statuses(self.join("probe"))
+            self.beat("probe", -1)
+            assert Code(self.raw.call(42, 2, groups_names=[self.name]).results[0].error_code) == OK
+            return found == codes
+
+        wait_until(are_told, f"statuses {codes}")
 
     def join(self, who, **fields):
         return self.raw.settled(HEARTBEAT, 0, **{**joins(self.name, who, self.topology), **fields})
@@ -260,6 +272,7 @@ def test_missing_sources_are_told(group):
 
 def test_topics_that_do_not_fit_are_told(group):
     group.raw.create_topic(group.changelog, 3)
+    group.wait_until_told([PARTITIONS])
     joined = group.join("a")
     assert [(each.status_code, each.status_detail) for each in joined.status] == [
         (
@@ -274,6 +287,7 @@ def test_joined_topics_need_as_many_partitions(group):
     group.raw.create_topic(other, 3)
     joined = {"source_topics": [0, 1], "source_topic_regex": [], "repartition_source_topics": []}
     group.topology = a_topology(a_part("0", group.topic, other, copartition_groups=[joined]))
+    group.wait_until_told([PARTITIONS])
     answer = group.join("a")
     assert [(each.status_code, each.status_detail) for each in answer.status] == [
         (
@@ -408,7 +422,7 @@ def test_a_member_asks_all_to_end(ready):
 def test_a_first_assignment_may_wait(ready):
     assert ready.set("streams.initial.rebalance.delay.ms", "1500") == OK
     first = ready.join("a")
-    assert (told(first), first.active_tasks, statuses(first)) == ((OK, 0), (), [DELAYED])
+    assert (told(first), first.active_tasks, statuses(first)) == ((OK, 1), (), [DELAYED])
     assert first.status[0].status_detail == "Assignment delayed due to the configured initial rebalance delay."
     assert statuses(ready.join("b")) == [DELAYED]
     time.sleep(2)

@@ -154,6 +154,30 @@ def test_an_answer_may_be_lost():
         desk.beat("a", 4)
 
 
+def test_an_answer_that_asks_for_more_to_be_given_up_may_be_lost():
+    desk = Desk(FakeTopics(lines=6, by_word=6, counts=6))
+    mine = desk.beat("a").tasks
+    desk.beat("b")
+    kept = desk.beat("a", 2, mine).tasks
+    desk.beat("c")
+    less = desk.beat("a", 2, kept)
+    assert (less.epoch, desk.group.current("a").state) == (3, MemberState.UNREVOKED_TASKS)
+    again = desk.beat("a", 2, kept)
+    assert (again.epoch, again.tasks) == (3, less.tasks), "it has not heard of it"
+    assert desk.beat("a", 3, less.tasks).epoch == 4
+
+
+def test_what_a_lost_answer_has_told_is_told_again():
+    desk = Desk()
+    mine = desk.beat("a").tasks
+    desk.beat("b")
+    kept = desk.beat("a", 2, mine).tasks
+    desk.beat("a", 2, kept)
+    more = desk.beat("b", 3).tasks
+    assert desk.beat("b", 3, NO_TASKS).tasks == more
+    assert desk.beat("b", 3, more).tasks is None
+
+
 def test_members_that_are_not_there():
     desk = Desk()
     with pytest.raises(UnknownMember):
@@ -293,7 +317,7 @@ def test_members_bring_a_topology_that_was_lost():
 def test_the_first_members_are_assigned_together():
     desk = Desk(initial_rebalance_delay_ms=3_000)
     answer = desk.beat("a")
-    assert (answer.epoch, answer.tasks, desk.codes(answer)) == (0, NO_TASKS, [StatusCode.ASSIGNMENT_DELAYED])
+    assert (answer.epoch, answer.tasks, desk.codes(answer)) == (1, NO_TASKS, [StatusCode.ASSIGNMENT_DELAYED])
     assert desk.group.state_name == "Assigning"
     desk.beat("b")
     desk.clock.advance_ms(2_999)

@@ -197,8 +197,10 @@ class StreamsGroup(Group):
             status += self._assign(found)
             before = self.current(member_id)
             after = self._reconcile(member_id, before, request.reported)
-            told = request.epoch == JOIN or after.assigned != before.assigned
-            if told and wanted.endpoint is not None:
+            tasks, moved = after.assigned.without_epochs(), request.epoch == JOIN or after.assigned != before.assigned
+            # Who reports other tasks may not have got an answer. Kafka tells each of them once.
+            told = moved or request.reported not in (None, tasks)
+            if moved and wanted.endpoint is not None:
                 self.endpoint_epoch += 1
             if request.shuts_down and self._shut_down_by is None:
                 self._shut_down_by = member_id
@@ -206,7 +208,7 @@ class StreamsGroup(Group):
             answer = HeartbeatAnswer(
                 member_id,
                 after.epoch,
-                tasks=after.assigned.without_epochs() if told else None,
+                tasks=tasks if told else None,
                 status=(*status, *self._shutdown()),
                 endpoints=self._endpoints(found) if self.endpoint_epoch != request.endpoint_epoch else None,
                 endpoint_epoch=0 if is_new_group else self.endpoint_epoch,
@@ -229,9 +231,11 @@ class StreamsGroup(Group):
             raise UnknownMember(self.group_id, f"no member {request.member_id!r}")
         current = self.current(request.member_id)
         if request.epoch != current.epoch:
-            # The answer that raised its epoch may be lost: then it has nothing yet that it was told in it.
+            # The answer that raised its epoch may be lost: then it has nothing yet that it was told in it. What it was
+            # to give up it has still; Kafka fences it for that.
             lost_an_answer = request.epoch < current.epoch and request.epoch == current.previous_epoch
-            if not lost_an_answer or request.reported is None or not request.reported.is_within(current.assigned):
+            reported = request.reported
+            if not lost_an_answer or reported is None or not reported.is_within(current.assigned, current.revoking):
                 raise FencedMemberEpoch(
                     self.group_id,
                     f"member {request.member_id} is in epoch {current.epoch}, found {request.epoch}: "
@@ -519,7 +523,7 @@ class StreamsGroup(Group):
 
     def _target_of_all(self) -> TargetValue:
         value = self._values.get(TargetKey(self.group_id))
-        return value if isinstance(value, TargetValue) else TargetValue(0)
+        return value if isinstance(value, TargetValue) else TargetValue(_NEW.epoch)
 
     def entries(self) -> list[tuple[Key, Value]]:
         """The whole state; what others are about comes first."""

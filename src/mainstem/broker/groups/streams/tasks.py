@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from mainstem.broker.groups.modern.partitions import each, is_subset, overlap, without_epochs
+from mainstem.broker.groups.modern.partitions import each, overlap, without_epochs
 
 TaskId: TypeAlias = tuple[str, int]
 """(subtopology id, partition)."""
@@ -35,9 +35,13 @@ class Tasks(msgspec.Struct, frozen=True):
         """True if a task is in both, as the same kind of task."""
         return any(overlap(ours, theirs) for ours, theirs in zip(self.kinds, held.kinds, strict=True))
 
-    def is_within(self, held: "HeldTasks") -> bool:
-        """True if every task is in `held`, as the same kind of task."""
-        return all(is_subset(ours, theirs) for ours, theirs in zip(self.kinds, held.kinds, strict=True))
+    def is_within(self, *held: "HeldTasks") -> bool:
+        """True if every task is in one of them, as the same kind of task."""
+        return all(
+            task in {one for all_of_it in held for one in each(all_of_it.kinds[kind])}
+            for kind, tasks in enumerate(self.kinds)
+            for task in each(tasks)
+        )
 
 
 class HeldTasks(msgspec.Struct, frozen=True):
