@@ -144,6 +144,23 @@ def test_a_topic_is_created_once_and_deleted_once(tmp_path):
     run(check())
 
 
+def test_many_partitions_are_deleted_in_a_few_rounds(tmp_path):
+    """Each waited for a sync of its own: 2,000 of them took half a minute on a slow disk, and clients gave up."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def check() -> None:
+        broker = await start(tmp_path, ManualClock(), disk=disk)
+        topic = await broker.topics.create("t", 150, {})
+        disk.syncs.clear()
+        await broker.topics.delete(topic)
+        assert len([path for path in disk.syncs if path.name.startswith("journal")]) < 10
+        assert not [each for each in broker.log.partitions if each.topic == "t"]
+        assert not list(tmp_path.glob("t-*"))
+        await stop(broker)
+
+    run(check())
+
+
 def test_a_full_disk_leaves_nothing_of_a_topic_behind(tmp_path):
     """Two of three partitions were made when the disk was full: the name stayed taken until a restart."""
 

@@ -27,6 +27,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
 
 MAX_PARTITIONS: Final = 10_000
+_REMOVED_AT_ONCE = 100  # more would hold up the event loop: each is renamed there
 
 ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
 """The settings of a topic, made of those that it has when its turn has come."""
@@ -316,12 +317,15 @@ class Topics:
 
     async def _remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions that no record names, where they are there; what fails is for the next try or start."""
-        for each in partitions:
-            if each in self._directory.partitions:
-                try:
-                    await self._directory.delete_partition(each)
-                except (StorageError, OSError) as error:
-                    log.warning("orphan_left", topic=each.topic, partition=each.partition, error=str(error))
+        there = [each for each in partitions if each in self._directory.partitions]
+        for first in range(0, len(there), _REMOVED_AT_ONCE):
+            await asyncio.gather(*map(self._remove_one, there[first : first + _REMOVED_AT_ONCE]))
+
+    async def _remove_one(self, partition: TopicPartition) -> None:
+        try:
+            await self._directory.delete_partition(partition)
+        except (StorageError, OSError) as error:
+            log.warning("orphan_left", topic=partition.topic, partition=partition.partition, error=str(error))
 
     async def _put(self, key: str, fact: Any) -> None:
         await self.facts.put({key: fact})
