@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench.clients import produce_all, produce_at_rate
 from bench.probe import probing
 from bench.report import Report
@@ -57,6 +59,15 @@ def partition_files(server: Server, topic: str) -> dict[Path, tuple[int, int]]:
 
 def size_of(files: dict[Path, tuple[int, int]]) -> int:
     return sum(size for size, _ in files.values())
+
+
+def children_mb(server: Server) -> float:
+    """Resident memory of the processes that it has started."""
+    found = 0
+    for child in psutil.Process(server.process_id).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += child.memory_info().rss
+    return found / 2**20
 
 
 def wait_until_quiet(
@@ -113,17 +124,22 @@ def measure(server: Server, number: int, options: Any, report: Report) -> None:
         time.sleep(options.alone_seconds)
     before = size_of(partition_files(server, topic))
     said = server.said.stat().st_size if server.said else 0
+    beside_it = [0.0]
+
+    def look() -> dict[Path, tuple[int, int]]:
+        beside_it.append(children_mb(server))
+        return partition_files(server, topic)
+
     with watched(server, beside, options.rate, "compaction"):
         set_topic(server, topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
-        seconds = wait_until_quiet(
-            lambda: partition_files(server, topic), before, quiet=options.quiet_seconds, seconds=options.most_seconds
-        )
+        seconds = wait_until_quiet(look, before, quiet=options.quiet_seconds, seconds=options.most_seconds)
     after = size_of(partition_files(server, topic))
     server.add("compaction (s)", seconds)
     server.add("compaction (records/s)", options.records / seconds)
     server.add("files before (MB)", before / 1e6)
     server.add("files after (MB)", after / 1e6)
     server.add("memory, highest so far (MB)", server.memory_mb()[1])
+    server.add("memory of its processes meanwhile, highest (MB)", max(beside_it))
     if server.said:
         lines = server.said.read_bytes()[said:].decode(errors="replace").splitlines()
         report.keep(f"{server.name}: what its cleaner said", "\n".join(line for line in lines if "lean" in line))
