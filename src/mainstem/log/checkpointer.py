@@ -29,6 +29,7 @@ from mainstem.log.writer import FULL, NO_DESCRIPTORS
 log = get_logger()
 
 _RETRY_SECONDS = 1.0
+_THREADS_AT_END = 32
 
 T = TypeVar("T")
 Raws = dict[TopicPartition, msgspec.Raw]
@@ -96,6 +97,7 @@ class Checkpointer:
         self._look_ups = shared.look_ups
         self._loop = shared.loop
         self._owner = owner
+        self._sync_threads_count = sync_threads
         self._sync_threads = ThreadPoolExecutor(sync_threads, thread_name_prefix="log-sync")
         self._journal: Journal
         self._raws: Raws = {}  # of the last checkpoint
@@ -164,7 +166,13 @@ class Checkpointer:
             await asyncio.wait([self._running])
 
     async def take_last(self) -> None:
-        """Say that the journal holds nothing more; nothing is appended any more, and none runs."""
+        """Say that the journal holds nothing more; nothing is appended any more, and none runs.
+
+        More files at a time are synced than usual: no append waits behind them now, and whoever ends the log does.
+        """
+        if self._sync_threads_count > 1:  # with one, they are synced in their order
+            self._sync_threads.shutdown()
+            self._sync_threads = ThreadPoolExecutor(_THREADS_AT_END, thread_name_prefix="log-sync")
         self._journal.switch()
         snapshot = self._take_snapshot(self._journal.generation)
         try:
