@@ -46,7 +46,7 @@ from mainstem.wire.share_fetch import SharedPartition
 
 _WHOLE_BATCHES: Final = 0
 _RECORD_LIMIT: Final = 1
-_LEAST_BYTES: Final = 65_536
+_LEAST_BYTES: Final = 4_096
 """So many are read at least, to get past batches that are larger than others."""
 
 

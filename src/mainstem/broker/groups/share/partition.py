@@ -136,11 +136,11 @@ class Run(msgspec.Struct):
 
     def same(self, other: "Run") -> bool:
         """True if the same is true of both but their offsets."""
-        return (self.state, self.delivery_count, self.member_id, self.deadline) == (
-            other.state,
-            other.delivery_count,
-            other.member_id,
-            other.deadline,
+        return (
+            self.state is other.state
+            and self.delivery_count == other.delivery_count
+            and self.deadline == other.deadline
+            and self.member_id == other.member_id
         )
 
 

@@ -7,7 +7,9 @@ Updates are laid over what was there; `laid_over` is the only place that knows h
 """
 
 import enum
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -85,35 +87,42 @@ def laid_over(batches: Iterable[StateBatch], updates: Iterable[StateBatch], star
 
     Both are ordered by offset and do not overlap in themselves; so is the result, in as few batches as can be.
     """
-    found: list[StateBatch] = []
     above = list(updates)
+    lasts = [each.last for each in above]
+    found = list(above)
     for batch in batches:
-        found += _without(batch, above)
-    found = sorted(found + above, key=lambda each: each.first)
+        place = bisect_left(lasts, batch.first)
+        if place == len(above) or above[place].first > batch.last:
+            found.append(batch)
+        else:
+            found += _without(batch, islice(above, place, None))
+    found.sort(key=lambda each: each.first)
     merged: list[StateBatch] = []
+    before: StateBatch | None = None
     for each in found:
         if each.last < start:
             continue
-        first = max(each.first, start)
-        before = merged[-1] if merged else None
+        batch = each if each.first >= start else StateBatch(start, each.last, each.state, each.delivery_count)
         if (
             before is not None
-            and before.last + 1 == first
-            and (before.state, before.delivery_count) == (each.state, each.delivery_count)
+            and before.last + 1 == batch.first
+            and before.state is batch.state
+            and before.delivery_count == batch.delivery_count
         ):
-            merged[-1] = StateBatch(before.first, each.last, each.state, each.delivery_count)
+            before = merged[-1] = StateBatch(before.first, batch.last, batch.state, batch.delivery_count)
         else:
-            merged.append(StateBatch(first, each.last, each.state, each.delivery_count))
+            merged.append(batch)
+            before = batch
     return tuple(merged)
 
 
-def _without(batch: StateBatch, covered: Sequence[StateBatch]) -> list[StateBatch]:
-    """What of `batch` is left where these are taken away."""
+def _without(batch: StateBatch, covered: Iterable[StateBatch]) -> list[StateBatch]:
+    """What of `batch` is left where these, which are in order, are taken away."""
     left: list[StateBatch] = []
     first = batch.first
     for each in covered:
-        if each.last < first or each.first > batch.last:
-            continue
+        if each.first > batch.last:
+            break
         if each.first > first:
             left.append(StateBatch(first, each.first - 1, batch.state, batch.delivery_count))
         first = each.last + 1
