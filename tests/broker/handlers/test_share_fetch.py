@@ -160,15 +160,29 @@ def test_the_memory_of_answers_is_given_back(tmp_path):
     async def story(broker, client, topic_id):
         await append(broker, b"x" * 50_000)
         await append(broker, b"x" * 50_000, number=1)
-        assert acquired(await fetch(client, topic_id, 0, (0, 1))) == [(0, 0), (0, 0)]
+        assert acquired(await fetch(client, topic_id, 0, (0, 1))) == [(0, 0)], "of the first one that is open"
+        assert acquired(await fetch(client, topic_id, 1, ())) == [(0, 0)]
         assert broker.answer_memory.held == 0
         await append(broker, b"x" * 50_000)
         await append(broker, b"x" * 50_000, number=1)
         broker.answer_memory.take(broker.answer_memory.limit)
-        assert len(acquired(await fetch(client, topic_id, 1, ()))) == 1, "no room: the first batch alone"
+        assert len(acquired(await fetch(client, topic_id, 2, ()))) == 1, "no room: the first batch alone"
         broker.answer_memory.give(broker.answer_memory.limit)
-        assert len(acquired(await fetch(client, topic_id, 2, ()))) == 1
+        assert len(acquired(await fetch(client, topic_id, 3, ()))) == 1
+        await append(broker, b"a")
+        await append(broker, b"a", number=1)
+        assert len(acquired(await fetch(client, topic_id, 4, ()))) == 2
         assert broker.answer_memory.held == 0
+
+    told(story, tmp_path)
+
+
+def test_a_partition_of_many_that_has_records_is_found_at_once(tmp_path):
+    async def story(broker, client, topic_id):
+        topic = await broker.topics.create("many", 40, {})
+        await client.call(76, 1, group_id="g", member_id="n", member_epoch=0, subscribed_topic_names=["many"])
+        await partition_of(broker, "many", 33).append(build_batch([Record(0, broker.clock.now_ms(), b"k", b"v")]))
+        assert acquired(await fetch(client, topic.topic_id, 0, range(40))) == [(0, 0)]
 
     told(story, tmp_path)
 

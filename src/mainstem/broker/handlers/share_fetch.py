@@ -163,6 +163,7 @@ class _ShareFetch:
         self._open: dict[SessionPartition, OpenPartition] = {}
         self._failed: set[SessionPartition] = set()
         self._never_assigned = False
+        self._at_once = 1  # partitions that are opened together
         self._answers: dict[SessionPartition, SharedPartition] = {}
         self._in_vain: dict[SessionPartition, tuple[int, int]] = {}  # nothing is there from one offset to the other
 
@@ -185,20 +186,25 @@ class _ShareFetch:
 
     async def _acquire_enough(self) -> None:
         while True:
-            await self._open_all()
-            if self._never_assigned and not self._open:  # who asks again at once would do so for ever
-                await _sleep(self._ctx, self._deadline - self._ctx.broker.loop.time())
-            if not self._open or not self._goes_on:
-                return
-            over = self._is_over
-            ready = self._ready()
+            missing = self._take_open()
+            over, ready = self._is_over, self._ready()
             if ready and (over or sum(ready.values()) >= self._min_bytes):
                 await self._read(list(ready))
                 if any(answer.records for answer in self._answers.values()):
                     return
-            if over or not self._open:
+            elif missing:
+                # The first ones before all: who waits for records has those of one partition before all are open.
+                await self._open_some(missing[: self._at_once])
+                self._at_once *= 2
+            elif self._never_assigned and not self._open:  # who asks again at once would do so for ever
+                await _sleep(self._ctx, self._deadline - self._ctx.broker.loop.time())
                 return
-            await self._wait()
+            elif over or not self._open:
+                return
+            else:
+                await self._wait()
+            if not self._goes_on:
+                return
 
     @property
     def _goes_on(self) -> bool:
@@ -212,16 +218,32 @@ class _ShareFetch:
 
     # --- which partitions ---------------------------------------------------------------------------------------------
 
-    async def _open_all(self) -> None:
-        """Every partition of the session is open, or has an error for its answer."""
-        missing = [
-            where
-            for where in self._session.partitions
-            if where not in self._failed and (where not in self._open or self._open[where].closed)
-        ]
-        if not missing:
-            return
-        found = await asyncio.gather(*(self._open_one(where) for where in missing), return_exceptions=True)
+    def _take_open(self) -> list[SessionPartition]:
+        """Take what is open of the session's partitions; those that are still to be opened."""
+        missing = []
+        for where in self._session.partitions:
+            if where in self._failed or (where in self._open and not self._open[where].closed):
+                continue
+            self._open.pop(where, None)
+            try:
+                check_readable(self._ctx, where)
+            except MainstemError as error:
+                self._fail(where, error)
+                continue
+            found = self._share.partitions.find(self._key(where))
+            if found is None:
+                missing.append(where)
+            else:
+                self._open[where] = found
+        return missing
+
+    def _key(self, where: SessionPartition) -> PartitionKey:
+        return PartitionKey(self._session.key.group_id, where.topic_id, where.partition)
+
+    async def _open_some(self, missing: Sequence[SessionPartition]) -> None:
+        """Each of them is open, or has an error for its answer."""
+        opening = (self._share.partitions.get(self._key(where)) for where in missing)
+        found = await asyncio.gather(*opening, return_exceptions=True)
         for where, each in zip(missing, found, strict=True):
             if isinstance(each, OpenPartition):
                 self._open[where] = each
@@ -229,12 +251,6 @@ class _ShareFetch:
                 self._fail(where, each)
             else:
                 raise each
-
-    async def _open_one(self, where: SessionPartition) -> OpenPartition:
-        check_readable(self._ctx, where)
-        return await self._share.partitions.get(
-            PartitionKey(self._session.key.group_id, where.topic_id, where.partition)
-        )
 
     def _fail(self, where: SessionPartition, error: MainstemError) -> None:
         """The answer tells the error; where the topic was deleted meanwhile, that."""

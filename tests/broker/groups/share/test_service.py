@@ -11,6 +11,7 @@ from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.groups.share.group import JOIN, LEAVE, Heartbeat
 from mainstem.broker.groups.share.persister import STATE_TOPIC, StateUnavailable
 from mainstem.broker.groups.share.records import PartitionKey, StatePartitionsValue
+from mainstem.broker.groups.share.state import RecordState, ShareState, StateBatch
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
@@ -413,5 +414,26 @@ def test_nothing_is_promised_while_the_broker_stops(tmp_path, clock):
         with pytest.raises(GroupError) as refused:
             share.heartbeat("g", a_beat("a"))
         assert refused.value.code is Code.coordinator_not_available
+
+    told(story)
+
+
+def test_records_that_a_power_cut_took_are_not_done(tmp_path, clock):
+    """Of a topic that trusts the page cache; what is written in their place is delivered."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await broker.topics.create(TOPIC, 2, {"flush.messages": "1000"})
+        share = broker.groups.share
+        await share.heartbeat("g", a_beat("a"))
+        topic_id = broker.topics.by_name(TOPIC).topic_id
+        lost, there = (PartitionKey("g", topic_id, number) for number in (0, 1))
+        done = StateBatch(4, 4, RecordState.ACKNOWLEDGED, 1)
+        await share.persister.set(lost, ShareState(start_offset=3, complete=1, batches=(done,)))
+        await share.persister.set(there, ShareState(start_offset=0))
+        broker = await crashed(broker, tmp_path / "b", clock)
+        persister = broker.groups.share.persister
+        assert persister.get(lost) == persister.get(there) == ShareState(start_offset=0)
+        await stop(broker)
 
     told(story)

@@ -47,3 +47,22 @@ def test_changes_are_one_change(batches, changes):
     for change in changes:
         one_after_other = one_after_other.updated(change)
     assert state.updated(one_change(changes)) == one_after_other
+
+
+def test_what_is_not_in_the_log_any_more_is_not_done():
+    state = ShareState(
+        start_offset=5,
+        state_epoch=3,
+        complete=4,
+        batches=(
+            StateBatch(6, 7, RecordState.ACKNOWLEDGED, 1),
+            StateBatch(8, 8, RecordState.AVAILABLE, 2),
+            StateBatch(9, 10, RecordState.ARCHIVED, 5),
+        ),
+    )
+    assert state.end_offset == 11
+    cut = state.below(10)
+    assert (cut.start_offset, cut.state_epoch, cut.complete, cut.end_offset) == (5, 3, 3, 10)
+    assert cut.batches == (*state.batches[:2], StateBatch(9, 9, RecordState.ARCHIVED, 5))
+    assert state.below(3) == ShareState(start_offset=3, state_epoch=3)
+    assert state.below(11) == state

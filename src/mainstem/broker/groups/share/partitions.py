@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from mainstem.broker.answers import then
 from mainstem.broker.errors import UnknownTopicOrPartition
 from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.share.partition import Acknowledged, AckType, Acquired, Fetched, Limits, SharePartition
@@ -79,7 +78,8 @@ class SharePartitions:
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
 
-    def _find(self, key: PartitionKey) -> OpenPartition | None:
+    def find(self, key: PartitionKey) -> OpenPartition | None:
+        """The share partition, if it is open."""
         return self._open.get(key.group, {}).get(key)
 
     def limits(self, group_id: str) -> Limits:
@@ -99,7 +99,7 @@ class SharePartitions:
             NeverAssigned: no member should read it.
             StorageError, GroupError: where it begins could not be found or stored.
         """
-        found = self._find(key)
+        found = self.find(key)
         if found is not None:
             return found
         opening = self._opening.get(key)
@@ -111,11 +111,12 @@ class SharePartitions:
     async def _open_for_all(self, key: PartitionKey, opening: "asyncio.Future[OpenPartition]") -> None:
         try:
             found = await self._load(key)
-        except BaseException as error:
+        except Exception as error:
             opening.set_exception(error)
             opening.exception()  # who asked may be gone
-            if not isinstance(error, Exception):
-                raise
+        except BaseException:
+            opening.cancel()
+            raise
         else:
             self._open.setdefault(key.group, {})[key] = found
             opening.set_result(found)
@@ -227,7 +228,7 @@ class SharePartitions:
             UnknownTopicOrPartition: nobody reads this share partition.
             RequestError: see `SharePartition.acknowledge`.
         """
-        found = self._find(key)
+        found = self.find(key)
         if found is None:
             raise UnknownTopicOrPartition(f"group {key.group} does not read partition {key.partition}")
         renews = any(AckType.RENEW in batch.types for batch in batches)
@@ -265,7 +266,7 @@ class SharePartitions:
 
         stored.add_done_callback(durable)
         found.changed()
-        return then(stored, lambda _: None)
+        return stored
 
     # --- the clock ----------------------------------------------------------------------------------------------------
 

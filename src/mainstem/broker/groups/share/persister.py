@@ -158,6 +158,10 @@ class SharePersister:
         """What is kept of a share partition, durably; None: nothing."""
         return self._states.get(key)
 
+    def all(self) -> list[tuple[PartitionKey, ShareState]]:
+        """What is kept of all share partitions, durably."""
+        return [(key, state) for key in self._states if (state := self._states.get(key)) is not None]
+
     async def read(self, key: PartitionKey) -> ShareState | None:
         """The same, when all that was asked for before is durable or has failed."""
         while line := self._lines.get(key):

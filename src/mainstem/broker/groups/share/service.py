@@ -65,9 +65,19 @@ class ShareGroups:
         self.persister = await SharePersister.open(self._broker)
         self.persister.on_replaced = self.partitions.close
         await self.persister.forget(self._is_there)
+        await self._forget_lost_records()
         for group in self._all():
             if group.state_partitions.deleting:
                 await self._finish_deletion(group, {topic_id for topic_id, _ in group.state_partitions.deleting})
+
+    async def _forget_lost_records(self) -> None:
+        """A power cut takes records of topics that trust the page cache: what comes in their place is not done."""
+        for key, state in self.persister.all():
+            for partition in self._broker.topics.by_id(key.topic_id).logs[key.partition : key.partition + 1]:
+                end, trusting = partition.log_end_offset, not partition.config.syncs_every_append
+                if trusting and partition.error is None and end < state.end_offset:
+                    log.warning("share_state_beyond_log", group=key.group, partition=str(partition), offset=end)
+                    await self.persister.set(key, state.below(end))
 
     def _is_there(self, key: PartitionKey) -> bool:
         return self.get(key.group) is not None and self._broker.topics.get_by_id(key.topic_id) is not None

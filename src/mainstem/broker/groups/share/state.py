@@ -81,6 +81,21 @@ class ShareState(msgspec.Struct, frozen=True, kw_only=True):
             batches=laid_over(self.batches, change.batches, start),
         )
 
+    def below(self, end: int) -> "ShareState":
+        """Without what is said of records from `end` on: they are lost, and others will have their offsets."""
+        batches = tuple(
+            batch if batch.last < end else StateBatch(batch.first, end - 1, batch.state, batch.delivery_count)
+            for batch in self.batches
+            if batch.first < end
+        )
+        done = sum(batch.last - batch.first + 1 for batch in batches if batch.state in FINAL)
+        return msgspec.structs.replace(self, start_offset=min(self.start_offset, end), complete=done, batches=batches)
+
+    @property
+    def end_offset(self) -> int:
+        """No record from here on was delivered, as far as is known."""
+        return max(self.start_offset, self.batches[-1].last + 1 if self.batches else 0)
+
 
 def laid_over(batches: Iterable[StateBatch], updates: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
     """What is true of the records from `start` on: `updates` where they say something, else `batches`.
