@@ -7,6 +7,7 @@ from hypothesis import given
 from mainstem.log.reading import Part, cut, find_latest, find_timestamp, latest_of_batch, rest
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import CorruptBatch, decode_header, iter_headers
+from mainstem.records.batch import MAGIC_AT
 from mainstem.records.compression import UNPACKED_BYTES
 from mainstem.records.record import assemble_batch
 from tests.log.simulated_disk import SimulatedDisk
@@ -57,6 +58,14 @@ def test_damage_is_found_where_it_is_asked_for():
         cut(part(content), 100, 200, 10_000, at_least_one=True)
     first_only = decode_header(bytes(content)).size
     assert cut(part(content), 100, 200, first_only, at_least_one=True)[:2] == (0, first_only)
+
+
+def test_a_damaged_magic_is_found_which_no_crc_covers():
+    """A reader was given the batch, and said that its format is unknown."""
+    content = bytearray(batches([2, 2]))
+    content[MAGIC_AT] ^= 64
+    with pytest.raises(CorruptBatch, match="offset 100: unknown format"):
+        cut(part(content, verify=True), 100, 200, 10_000, at_least_one=True)
 
 
 def test_the_index_says_how_the_first_batch_ends():

@@ -73,6 +73,7 @@ class Facts:
 
 
 async def _read(store: PartitionLog) -> dict[str, Any]:
+    store.check_usable()  # one that a start has found damaged seems to be empty
     facts: dict[str, Any] = {}
     offset = store.log_start_offset
     while offset < store.high_watermark:

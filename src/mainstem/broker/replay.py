@@ -40,7 +40,11 @@ async def replay(partition: PartitionLog) -> AsyncIterator[tuple[BatchHeader, Ma
     """Every batch in order: its header, and either the marker it is or its records. Uncommitted ones are included.
 
     A batch whose records cannot be told apart is given without any, after a line in the log.
+
+    Raises:
+        StorageError: the partition is damaged, or the machine is short of something.
     """
+    partition.check_usable()  # one that a start has found damaged seems to be empty
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
         found = await partition.read(offset, _READ_BYTES, committed_only=False, at_least_one=True)

@@ -10,7 +10,14 @@ from crc32c import crc32c
 from mainstem.core.logging import get_logger
 from mainstem.log.segment import Segment
 from mainstem.records import CorruptBatch, CorruptRecords, Record, Span, UnknownCompression, decode_records, iter_spans
-from mainstem.records.batch import BEFORE_LENGTH_COUNTS, CRC_FROM, HEADER, OFFSET_AND_LENGTH, decode_header
+from mainstem.records.batch import (
+    BEFORE_LENGTH_COUNTS,
+    CRC_FROM,
+    HEADER,
+    MAGIC_AT,
+    OFFSET_AND_LENGTH,
+    decode_header,
+)
 
 log = get_logger()
 
@@ -19,6 +26,7 @@ READ_SLACK = 64 * 1024
 
 _CRC = Struct(">I")
 _CRC_AT = 17
+_MAGIC = 2
 
 
 class OffsetAndTimestamp(msgspec.Struct, frozen=True, gc=False):
@@ -88,6 +96,8 @@ def _spans(part: Part) -> Iterator[Span]:
 
 
 def _check_crc(data: memoryview, span: Span) -> None:
+    if data[span.position + MAGIC_AT] != _MAGIC:  # the CRC does not cover it
+        raise CorruptBatch(f"byte {span.position}: offset {span.base_offset}: unknown format")
     if crc32c(data[span.position + CRC_FROM : span.end]) != _CRC.unpack_from(data, span.position + _CRC_AT)[0]:
         raise CorruptBatch(f"byte {span.position}: offset {span.base_offset}: bad CRC")
 

@@ -106,6 +106,8 @@ class GroupCoordinator:
         self._due: dict[str, float] = {}  # group: the earliest of its entries in the heap
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._unread: dict[int, StorageError] = {}
+        """Partitions of `__consumer_offsets` that the start found damaged: what their groups have is not known."""
 
     @classmethod
     async def open(cls, broker: "Broker") -> "GroupCoordinator":
@@ -145,6 +147,16 @@ class GroupCoordinator:
     def _number(self, group_id: str) -> int:
         return java_hash(group_id) % len(self._logs)
 
+    def check_read(self, group_id: str) -> None:
+        """Raise where what the group has could not be read: that it had committed nothing would be a lie.
+
+        Raises:
+            CoordinatorUnavailable: its partition of `__consumer_offsets` is damaged. It waits for the repair, and the
+                start after that; groups of other partitions do not.
+        """
+        if self._unread and (error := self._unread.get(self._number(group_id))) is not None:
+            raise CoordinatorUnavailable(group_id, error)
+
     # --- membership ---------------------------------------------------------------------------------------------------
 
     def join(self, group_id: str, request: JoinRequest) -> "asyncio.Future[JoinAnswer]":
@@ -155,7 +167,7 @@ class GroupCoordinator:
             future.set_result(JoinAnswer(error=Code.invalid_group_id, member_id=request.member_id))
         elif not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
             future.set_result(JoinAnswer(error=Code.invalid_session_timeout, member_id=request.member_id))
-        elif self._closed:
+        elif self._closed or self._number(group_id) in self._unread:
             future.set_result(JoinAnswer(error=Code.coordinator_not_available, member_id=request.member_id))
         elif self.consumer.has_members(group_id):
             return self.consumer.join(group_id, request)
@@ -174,7 +186,7 @@ class GroupCoordinator:
         """A member's part of the assignment; answered when the leader's assignment is durable."""
         future: asyncio.Future[SyncAnswer] = self._loop.create_future()
         group = self.groups.get(group_id)
-        if not group_id or self._closed:
+        if not group_id or self._closed or self._number(group_id) in self._unread:
             code = Code.coordinator_not_available if group_id else Code.invalid_group_id
             future.set_result(SyncAnswer(error=code))
         elif isinstance(group, ConsumerGroup):
@@ -212,6 +224,7 @@ class GroupCoordinator:
             raise GroupError(Code.invalid_group_id, group_id, "a group id is not empty")
         if self._closed:
             raise CoordinatorUnavailable(group_id, "stopping")
+        self.check_read(group_id)
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup | ConsumerGroup):
             raise UnknownMember(group_id, "no such group")
@@ -443,6 +456,7 @@ class GroupCoordinator:
     def _committing_group(self, group_id: str, generation: int, unknown_group: Code) -> Group:
         if self._closed:
             raise CoordinatorUnavailable(group_id, "stopping")
+        self.check_read(group_id)
         if group_id not in self.groups and generation >= 0:
             if unknown_group is Code.illegal_generation:
                 raise IllegalGeneration(group_id, "no such group")
@@ -460,6 +474,7 @@ class GroupCoordinator:
         Raises:
             UnknownGroup, GroupNotEmpty: nothing is deleted.
         """
+        self.check_read(group_id)
         group = self.groups.get(group_id)
         if group is None:
             raise UnknownGroup(group_id)
@@ -484,6 +499,7 @@ class GroupCoordinator:
         Raises:
             UnknownGroup, GroupNotEmpty: nothing is deleted.
         """
+        self.check_read(group_id)
         group = self.groups.get(group_id)
         if group is None:
             raise UnknownGroup(group_id)
@@ -604,15 +620,16 @@ class GroupCoordinator:
         """
         latest: dict[bytes, _Stored] = {}  # key: its last record
         for number, partition_log in enumerate(self._logs):
-            pending: dict[int, dict[bytes, _Stored]] = {}
-            async for header, marker, records in replay(partition_log):
-                if marker is not None:
-                    ended = pending.pop(marker.producer_id, {})
-                    _keep_later(latest, ended if marker.commit else {})
-                    continue
-                into = latest if header.producer_id < 0 else pending.setdefault(header.producer_id, {})
-                for record in records:
-                    into[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
+            try:
+                own, pending = await _read(partition_log)
+            except StorageError as error:
+                if partition_log.error is None:  # no damage: the machine is short of something
+                    raise
+                self._unread[number] = error
+                facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
+                log.error("groups_not_read", **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
+                continue
+            latest |= own
             for producer_id, entries in pending.items():
                 self._restore_pending(number, producer_id, entries, latest)
         members: list[tuple[consumer.Key, consumer.Value]] = []
@@ -684,6 +701,25 @@ def _keep_later(latest: dict[bytes, _Stored], ended: Mapping[bytes, _Stored]) ->
     for key, stored in ended.items():
         if key not in latest or latest[key][1] < stored[1]:
             latest[key] = stored
+
+
+async def _read(partition_log: PartitionLog) -> tuple[dict[bytes, _Stored], dict[int, dict[bytes, _Stored]]]:
+    """The last record of each key; and, by producer, those in transactions that are open.
+
+    Raises:
+        StorageError: the partition is damaged, or the machine is short of something.
+    """
+    latest: dict[bytes, _Stored] = {}
+    pending: dict[int, dict[bytes, _Stored]] = {}
+    async for header, marker, records in replay(partition_log):
+        if marker is not None:
+            ended = pending.pop(marker.producer_id, {})
+            _keep_later(latest, ended if marker.commit else {})
+            continue
+        into = latest if header.producer_id < 0 else pending.setdefault(header.producer_id, {})
+        for record in records:
+            into[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
+    return latest, pending
 
 
 def _leave_out(stored: _Stored, error: CorruptData) -> None:

@@ -10,6 +10,7 @@ many times is told once. A group of another protocol is none of this API's: it i
 from typing import Any, Final
 
 from mainstem.broker.groups.classic.group import STABLE, ClassicGroup, Member
+from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.membership import Group
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import DESCRIBE, GROUP
@@ -24,6 +25,11 @@ def describe_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     answers = []
     for group_id in dict.fromkeys(request.groups):
         if ctx.may(DESCRIBE, GROUP, group_id):
+            try:
+                ctx.broker.groups.check_read(group_id)
+            except GroupError as error:
+                answers.append({"group_id": group_id, "error_code": error.code})
+                continue
             operations = ctx.operations(GROUP, group_id) if asked else _NOT_ASKED
             answers.append(_described(group_id, groups.get(group_id), ctx.version, operations))
         else:

@@ -1,7 +1,8 @@
 """FindCoordinator, API 10, versions 0-6.
 
 Behaviour: there is one node, so it coordinates every group, transaction and share partition; the internal topics are
-there since the broker's start. An unknown kind of key is INVALID_REQUEST.
+there since the broker's start. An unknown kind of key is INVALID_REQUEST. Where the internal topic's partition that has
+the key is damaged, it is COORDINATOR_NOT_AVAILABLE: clients ask again until it is repaired.
 
 1: kinds of keys (0 group, 1 transactional id). 4: several keys in one request (KIP-699). 6: share partitions, whose
 keys are `group:topic id:partition` (KIP-932); brokers ask for them, clients find a share group as any other.
@@ -11,8 +12,10 @@ import base64
 import re
 from typing import Any, Final
 
+from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import CLUSTER, CLUSTER_ACTION, DESCRIBE, GROUP, THE_CLUSTER, TRANSACTIONAL_ID
+from mainstem.broker.transactions.errors import TransactionError
 from mainstem.wire.errors import Code, RequestError
 
 _KINDS: Final = {0: GROUP, 1: TRANSACTIONAL_ID}
@@ -53,7 +56,11 @@ def _is_share_partition(key: str) -> bool:
 def _coordinator(ctx: RequestContext, kind: int, key: str) -> dict[str, Any]:
     try:
         _check(ctx, kind, key)
-    except RequestError as error:
+        if kind == 1:
+            ctx.broker.transactions.check_read(key)
+        else:
+            ctx.broker.groups.check_read(key.rsplit(":", 2)[0] if kind == _SHARE and ctx.version >= 6 else key)
+    except (RequestError, GroupError, TransactionError) as error:
         return {"error_code": error.code, "error_message": str(error), "node_id": -1, "host": "", "port": -1}
     listener = ctx.connection.listener
     return {

@@ -20,7 +20,7 @@ durable.
 import asyncio
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mainstem.broker.errors import UnknownTopicOrPartition
 from mainstem.broker.fields import java_hash
@@ -57,6 +57,8 @@ _STATE_CONFIG: Final = {
 }
 
 _ID_GAP: Final = 2**32  # more ids than any node hands out before one of them is used
+
+_Stored: TypeAlias = tuple[bytes, int, TopicPartition]  # a record's value, its offset and where it is
 
 log = get_logger()
 
@@ -103,6 +105,8 @@ class TransactionCoordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._expires_at = 0  # when ids that nobody uses are looked for again
         self._closed = False
+        self._unread: dict[int, StorageError] = {}
+        """Partitions of `__transaction_state` that the start found damaged: what their ids have is not known."""
 
     @classmethod
     async def open(cls, broker: "Broker") -> "TransactionCoordinator":
@@ -129,6 +133,16 @@ class TransactionCoordinator:
 
     def _number(self, transactional_id: str) -> int:
         return java_hash(transactional_id) % len(self._logs)
+
+    def check_read(self, transactional_id: str) -> None:
+        """Raise where what is stored of the transactional id could not be read.
+
+        Raises:
+            CoordinatorUnavailable: its partition of `__transaction_state` is damaged. It waits for the repair, and the
+                start after that; ids of other partitions do not.
+        """
+        if self._unread and (error := self._unread.get(self._number(transactional_id))) is not None:
+            raise CoordinatorUnavailable(transactional_id, error)
 
     # --- what producers ask -------------------------------------------------------------------------------------------
 
@@ -201,6 +215,7 @@ class TransactionCoordinator:
             PartitionNotInTransaction: the partition was not added (version 1): nothing may be written there.
             TransactionError: see `transaction.add`.
         """
+        self.check_read(transactional_id)
         producer = Producer(producer_id, producer_epoch)
         entry = self._entries.get(transactional_id)
         current = None if entry is None else entry.transaction
@@ -284,7 +299,12 @@ class TransactionCoordinator:
     # --- the end of a transaction -------------------------------------------------------------------------------------
 
     async def _settle(self, transactional_id: str) -> None:
-        """Wait until the transaction that is being ended, if any, is complete."""
+        """Wait until the transaction that is being ended, if any, is complete.
+
+        Raises:
+            CoordinatorUnavailable: what is stored of it could not be read.
+        """
+        self.check_read(transactional_id)
         while (entry := self._entries.get(transactional_id)) is not None and entry.ending is not None:
             await asyncio.shield(entry.ending)
 
@@ -476,14 +496,16 @@ class TransactionCoordinator:
 
     async def _recover(self) -> None:
         """Read every transactional id, and the first producer id that is free."""
-        latest: dict[bytes, tuple[bytes, int, TopicPartition]] = {}  # key: its last record's value, offset and place
-        for partition_log in self._logs:
-            async for _, _, records in replay(partition_log):
-                for record in records:
-                    if record.value is None:
-                        latest.pop(record.key or b"", None)
-                    else:
-                        latest[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
+        latest: dict[bytes, _Stored] = {}
+        for number, partition_log in enumerate(self._logs):
+            try:
+                latest |= await _read(partition_log)
+            except StorageError as error:
+                if partition_log.error is None:  # no damage: the machine is short of something
+                    raise
+                self._unread[number] = error
+                facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
+                log.error("transactions_not_read", **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
         first_free = 0
         found: dict[str, Transaction] = {}
         for key, (value, offset, partition) in latest.items():
@@ -504,13 +526,19 @@ class TransactionCoordinator:
                 age_ms = max(0, self._clock.now_ms() - current.started_ms)  # the life before has left nothing better
                 self._watched[transactional_id] = self._clock.monotonic() - age_ms / 1000
             first_free = max(first_free, current.producer_id + 1, current.next_producer_id + 1)
+        if first_free <= self._last_id_in_use():  # a repair has cut off what was reserved
+            first_free = self._beyond_ids_in_use()
         self._ids = ProducerIds(first_free, self._reserve_ids)
         log.info("transactions_recovered", transactional_ids=len(found))
 
     def _beyond_ids_in_use(self) -> int:
         """What was reserved cannot be read: far above every id that a partition knows, since some are not used yet."""
+        return _ID_GAP + max(0, self._last_id_in_use())
+
+    def _last_id_in_use(self) -> int:
+        """By any partition; -1 without one."""
         logs = self._broker.log.partitions.values()
-        return _ID_GAP + max((each.producer_id for log in logs for each in log.producers()), default=0)
+        return max((each.producer_id for log in logs for each in log.producers()), default=-1)
 
     async def _reconcile(self) -> None:
         """Every open batch in the log belongs to a transaction, or is ended: nothing may hold readers back for ever.
@@ -520,7 +548,8 @@ class TransactionCoordinator:
         - of a transaction that is being ended: it is ended there too;
         - of the transaction after one that is being ended: that one has its markers already, only COMPLETE_* was not
           durable; the partition is adopted when it is complete. A marker now would end the wrong transaction;
-        - of anybody else: aborted. Nobody could end it any more.
+        - of anybody else: aborted. Nobody could end it any more. Where some transactional ids could not be read it may
+          be one of theirs, and committed: it is left as it is.
 
         A partition that is offline takes no marker, and what is known of it may be old: it waits for the start after
         its repair.
@@ -538,7 +567,9 @@ class TransactionCoordinator:
             for producer in open_producers:
                 entry = owners.get(producer.producer_id)
                 current = None if entry is None else entry.transaction
-                if entry is None or current is None:
+                if self._unread and entry is None:
+                    log.warning("open_transactions_left", partition=str(partition), producer_id=producer.producer_id)
+                elif entry is None or current is None:
                     orphans.append(self._abort_orphan(partition_log, producer, None))
                 elif producer == transaction.following(current):
                     entry.following |= {partition}
@@ -585,6 +616,22 @@ def _failing_alone(event: str, transactional_id: str) -> Iterator[None]:
         log.warning(event, transactional_id=transactional_id, reason=str(error))
     except Exception:  # a bug
         log.exception(event, transactional_id=transactional_id)
+
+
+async def _read(partition_log: PartitionLog) -> dict[bytes, _Stored]:
+    """The last record of each key.
+
+    Raises:
+        StorageError: the partition is damaged, or the machine is short of something.
+    """
+    latest: dict[bytes, _Stored] = {}
+    async for _, _, records in replay(partition_log):
+        for record in records:
+            if record.value is None:
+                latest.pop(record.key or b"", None)
+            else:
+                latest[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
+    return latest
 
 
 def _open_producers(partition_log: PartitionLog) -> list[Producer]:

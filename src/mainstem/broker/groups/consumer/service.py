@@ -337,6 +337,7 @@ class ConsumerGroups:
     def _check_open(self, group_id: str) -> None:
         if self._coordinator.is_closed:
             raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
+        self._coordinator.check_read(group_id)
 
     def _done(self, value: T) -> "asyncio.Future[T]":
         done: asyncio.Future[T] = self._broker.loop.create_future()

@@ -324,6 +324,7 @@ class ShareGroups:
     def _check_open(self, group_id: str) -> None:
         if self._coordinator.is_closed:
             raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
+        self._coordinator.check_read(group_id)
 
 
 def _expected(error: BaseException | None) -> MainstemError | None:

@@ -83,6 +83,7 @@ class StreamsGroups:
         """
         if self._coordinator.is_closed:
             raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
+        self._coordinator.check_read(group_id)
         if request.epoch == LEAVE:
             group = self.known(group_id)
             change = group.remove([request.member_id], shuts_down=request.shuts_down)
