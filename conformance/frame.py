@@ -24,10 +24,11 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -49,6 +50,7 @@ USER, PASSWORD = "conformance", "conformance-secret"
 """Of SASL, on a listener of every broker."""
 
 Outcome = Literal["passed", "failed", "skipped"]
+T = TypeVar("T")
 
 
 class Unavailable(UserError):
@@ -96,6 +98,11 @@ class Server(Protocol):
         ...
 
     @property
+    def data(self) -> Path:
+        """Its files: a directory for each partition."""
+        ...
+
+    @property
     def said(self) -> Path:
         """The file with what it writes about itself, over all its starts."""
         ...
@@ -138,12 +145,12 @@ class LogServer:
             f'[broker.users]\n{USER} = "{PASSWORD}"',
         ]
         self._settings.write_text("\n".join([settings, *listeners, ""]))
-        self._data = directory / "data"
+        self.data = directory / "data"
         self._environment = {"MAINSTEM_BROKER__ADVERTISED_PORT": str(advertised)} if advertised else {}
         self._process: subprocess.Popen[Any] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mainstem", "log", "start", "--data", str(self._data)]
+        command = [sys.executable, "-m", "mainstem", "log", "start", "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self.port}", "--config", str(self._settings)]
         with self.said.open("ab") as out:
             where = out.tell()
@@ -181,7 +188,7 @@ class KafkaServer:
         self._cluster = KafkaCluster(1, directory, heap_mb=1024, overrides=settings)
         self.port = self._cluster.ports[1]
         self.bootstrap = f"127.0.0.1:{advertised or self.port}"
-        self.said = self._cluster.log(1)
+        self.said, self.data = self._cluster.log(1), self._cluster.data(1)
         further = f"SCRAM://{self.with_scram},TLS://{self.with_tls}"
         self._cluster.overrides |= {
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},{further},CONTROLLER://127.0.0.1:{controller_port}",
@@ -307,6 +314,29 @@ class Suite(Protocol):
         them; None is all of them.
         """
         ...
+
+
+def run_each(
+    tests: Iterable[Callable[[T], None]], given: Callable[[str], AbstractContextManager[T]], only: str | None
+) -> Iterator[Result]:
+    """Run `tests`, functions that raise where something is not as their name says.
+
+    `given` makes what a test is called with, from its name, for as long as it runs. `only`: names,
+    separated by commas; None is all.
+    """
+    wanted = None if only is None else only.split(",")
+    for test in tests:
+        if wanted is not None and test.__name__ not in wanted:
+            continue
+        began = time.monotonic()
+        try:
+            with given(test.__name__) as subject:
+                test(subject)
+        except Exception as error:
+            said = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            yield Result(test.__name__, "failed", time.monotonic() - began, said)
+        else:
+            yield Result(test.__name__, "passed", time.monotonic() - began)
 
 
 # --- what is expected of it ---

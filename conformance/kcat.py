@@ -16,11 +16,12 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from conformance.frame import Result, Server, Unavailable
+from conformance.frame import Result, Server, Unavailable, run_each
 from mainstem.core.errors import CorruptData
 from mainstem.process.java import cache_directory
 from tests.support import processes
@@ -326,13 +327,4 @@ class Kcat:
             program()  # the machine's own will do
 
     def run(self, server: Server, work: Path, only: str | None) -> Iterator[Result]:
-        for test in TESTS:
-            if only is not None and test.__name__ not in only.split(","):
-                continue
-            began = time.monotonic()
-            try:
-                test(Client(server.bootstrap, work / f"{test.__name__}.txt"))
-            except AssertionError as error:
-                yield Result(test.__name__, "failed", time.monotonic() - began, str(error))
-            else:
-                yield Result(test.__name__, "passed", time.monotonic() - began)
+        yield from run_each(TESTS, lambda name: nullcontext(Client(server.bootstrap, work / f"{name}.txt")), only)

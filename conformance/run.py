@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from conformance.connect import Connect
 from conformance.door import Door
 from conformance.frame import (
     Difference,
@@ -46,6 +47,7 @@ SUITES: Mapping[str, Suite] = {
     "librdkafka-noautocreate": Librdkafka("librdkafka-noautocreate", "noautocreate", auto_create=False),
     "librdkafka-sasl": Librdkafka("librdkafka-sasl", sasl=True, numbers=("0135", "0142")),
     "kcat": Kcat(),
+    "connect": Connect(),
     "streams": Streams(),
 }
 KEPT = Path(__file__).parents[1] / ".conformance"

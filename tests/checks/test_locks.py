@@ -8,6 +8,8 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from conformance.connect import LOCK as CONNECT_LOCK
+from conformance.streams import LOCK as STREAMS_LOCK
 from mainstem.process.jars import SPARK_LOCK, read_lock
 from tests.support.kafka_tools import LOCK as KAFKA_LOCK
 from tests.support.repository import ROOT, pyproject
@@ -95,7 +97,7 @@ def test_jars_fit_the_packages() -> None:
     assert f"delta-spark_{spark.rpartition('.')[0]}_2.13" in jars
 
 
-@pytest.mark.parametrize("path", [SPARK_LOCK, KAFKA_LOCK], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [SPARK_LOCK, KAFKA_LOCK, STREAMS_LOCK, CONNECT_LOCK], ids=lambda path: path.name)
 def test_a_lock_of_jars_names_each_once(path: Path) -> None:
     jars = read_lock(path)
     assert len({jar.name for jar in jars}) == len(jars) > 0

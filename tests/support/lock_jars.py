@@ -1,7 +1,7 @@
 """Make the lock files of jars anew: `python -m tests.support.lock_jars`, called by `make lock`.
 
-Spark's jars are the lines of their lock, whose versions a person edits; Kafka's and those of Kafka Streams are what
-Maven resolves from their roots.
+Spark's jars are the lines of their lock, whose versions a person edits; Kafka's, those of Kafka Streams and of Kafka
+Connect are what Maven resolves from their roots.
 Comments stay where they are above a line.
 """
 
@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from conformance.connect import LOCK as CONNECT_LOCK
 from conformance.streams import LOCK as STREAMS_LOCK
 from mainstem.process import jars
 from mainstem.process.java import find_java
@@ -25,6 +26,11 @@ KAFKA_ROOTS = (
 )
 STREAMS_ROOTS = (
     ("org.apache.kafka", "kafka-streams", KAFKA, True),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4", True),
+)
+CONNECT_ROOTS = (
+    ("org.apache.kafka", "connect-runtime", KAFKA, True),
+    ("org.apache.kafka", "connect-file", KAFKA, True),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4", True),
 )
 Root = tuple[str, str, str, bool]
@@ -58,7 +64,7 @@ def resolve(roots: Sequence[Root]) -> list[str]:
 
 
 def main() -> None:
-    for lock, roots in ((KAFKA_LOCK, KAFKA_ROOTS), (STREAMS_LOCK, STREAMS_ROOTS)):
+    for lock, roots in ((KAFKA_LOCK, KAFKA_ROOTS), (STREAMS_LOCK, STREAMS_ROOTS), (CONNECT_LOCK, CONNECT_ROOTS)):
         comments = [line for line in lock.read_text().splitlines() if line.startswith("#")]
         lock.write_text("\n".join([*comments, *resolve(roots)]) + "\n")
 
