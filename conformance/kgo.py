@@ -2,7 +2,7 @@
 
 The module comes through the Go proxy and is checked against kgo.lock; the program of its tests is built once and kept
 in the user's cache directory. What the tests read from the environment can be set as always (KGO_TEST_RECORDS=10000
-makes the long ones short); tests of what a broker does not advertise (share groups) leave themselves out.
+makes the long ones short); tests of what a broker does not advertise leave themselves out.
 """
 
 import os
@@ -138,10 +138,12 @@ class Kgo:
 
     title = f"franz-go {locked()[1]}, pkg/kgo"
     expected = LOCK.with_suffix(".toml")
-    log_settings = ""
-    kafka_settings: ClassVar[Mapping[str, str]] = {
-        "group.share.delivery.count.limit": "10",  # as franz-go's own CI has it
-    }
+    log_settings = """
+[broker]
+group_share_delivery_count_limit = 10
+"""
+    """As franz-go's own CI has it."""
+    kafka_settings: ClassVar[Mapping[str, str]] = {"group.share.delivery.count.limit": "10"}
     restarts = False
     left_out = ""
     environment: ClassVar[Mapping[str, str]] = {"KGO_TEST_RF": "1", "KGO_TEST_UNSAFE": "1"}
@@ -212,12 +214,15 @@ class KgoRestarts(Kgo):
 
     title = f"{Kgo.title}: the broker is killed or stopped"
     expected = LOCK.with_name("kgo-restarts.toml")
-    log_settings = """
-[broker]
+    log_settings = f"""{Kgo.log_settings}\
 group_consumer_min_session_timeout_ms = 15000
 group_consumer_session_timeout_ms = 15000
 group_consumer_min_heartbeat_interval_ms = 1000
 group_consumer_heartbeat_interval_ms = 1000
+group_share_min_session_timeout_ms = 15000
+group_share_session_timeout_ms = 15000
+group_share_min_heartbeat_interval_ms = 1000
+group_share_heartbeat_interval_ms = 1000
 """
     kafka_settings: ClassVar[Mapping[str, str]] = {
         **Kgo.kafka_settings,
@@ -225,6 +230,10 @@ group_consumer_heartbeat_interval_ms = 1000
         "group.consumer.session.timeout.ms": "15000",
         "group.consumer.min.heartbeat.interval.ms": "1000",
         "group.consumer.heartbeat.interval.ms": "1000",
+        "group.share.min.session.timeout.ms": "15000",
+        "group.share.session.timeout.ms": "15000",
+        "group.share.min.heartbeat.interval.ms": "1000",
+        "group.share.heartbeat.interval.ms": "1000",
     }
     restarts = True
 
