@@ -11,6 +11,7 @@ the transaction there makes it visible or drops it, like any record.
 
 import asyncio
 import heapq
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -79,6 +80,13 @@ class RecordTooLarge(GroupError):
 
     def __init__(self, group_id: str, reason: BatchTooLarge) -> None:
         super().__init__(Code.message_too_large, group_id, str(reason))
+
+
+class NameTooLong(GroupError):
+    """The id of a group or member has more bytes than the length in a key can say; requests allow it."""
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(Code.invalid_request, group_id[:100], "names have at most 32,767 bytes")
 
 
 class GroupCoordinator:
@@ -565,15 +573,22 @@ class GroupCoordinator:
     ) -> "asyncio.Future[int]":
         """Append records of one group; the future gives the first one's offset when they are durable.
 
-        It fails with CoordinatorUnavailable if they cannot be stored, with RecordTooLarge if they never can.
+        It fails with CoordinatorUnavailable if they cannot be stored, with RecordTooLarge or NameTooLong if they never
+        can.
 
         Raises:
             InvalidProducerEpoch: a newer producer has written.
         """
         number, now = self._number(group_id), self._clock.now_ms()
-        records = [
-            Record(0, now, encode_key(key), None if value is None else encode_value(value)) for key, value in entries
-        ]
+        done: asyncio.Future[int] = self._loop.create_future()
+        try:
+            records = [
+                Record(0, now, encode_key(key), None if value is None else encode_value(value))
+                for key, value in entries
+            ]
+        except struct.error:
+            done.set_exception(NameTooLong(group_id))
+            return done
         sequence = -1 if producer_id < 0 else self._next_sequence(number, producer_id, producer_epoch)
         batch = build_batch(
             records,
@@ -582,7 +597,6 @@ class GroupCoordinator:
             base_sequence=sequence,
             transactional=producer_id >= 0,
         )
-        done: asyncio.Future[int] = self._loop.create_future()
         try:
             appended = self._logs[number].append(batch)
         except StorageError as error:

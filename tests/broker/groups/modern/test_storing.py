@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from mainstem.broker.groups.errors import GroupError
-from mainstem.broker.groups.modern.storing import Storing, refused
+from mainstem.broker.groups.modern.storing import Storing, is_refused
 from mainstem.broker.groups.records import GroupKey, GroupValue
 from mainstem.core import ManualClock
 from mainstem.log.errors import StorageError
@@ -33,7 +33,7 @@ def test_what_is_refused_is_nothing_that_others_wait_for(tmp_path, monkeypatch):
     async def story():
         async with running(tmp_path, ManualClock()) as broker:
             storing = Storing(broker.groups)
-            assert not refused(storing.store("g", []))
+            assert not is_refused(storing.store("g", []))
 
             def refuse(batch):
                 raise StorageError("the disk is gone")
@@ -41,7 +41,7 @@ def test_what_is_refused_is_nothing_that_others_wait_for(tmp_path, monkeypatch):
             for log in broker.groups._logs:
                 monkeypatch.setattr(log, "append", refuse)
             stored = storing.store("g", list(ENTRIES))
-            assert refused(stored)
+            assert is_refused(stored)
             await storing.settled("g")
             with pytest.raises(GroupError):
                 await stored

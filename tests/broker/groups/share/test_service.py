@@ -299,7 +299,7 @@ def test_a_deletion_is_not_refused_because_of_a_member_that_a_crash_takes_back(t
             deleting = asyncio.ensure_future(share.delete_offsets("g", [a_key(broker).topic_id]))
             await asyncio.sleep(0)
             joined = []
-            begun = share._stored["g"]
+            begun = share._storing._last["g"]
             begun.add_done_callback(lambda _: joined.append(share.heartbeat("g", a_beat("a"))))
             with pytest.raises(GroupNotEmpty):
                 await deleting

@@ -1,6 +1,8 @@
+import time
+
 import pytest
 
-from mainstem.broker.groups.streams.configured import InvalidTopology, Status, StatusCode, configured
+from mainstem.broker.groups.streams.configured import MOST_TASKS, InvalidTopology, Status, StatusCode, configured
 from mainstem.broker.groups.streams.topology import CopartitionGroup, InternalTopic, Subtopology, Topology
 
 
@@ -76,6 +78,23 @@ def test_numbers_go_through_a_chain_of_repartition_topics():
     assert counts(found(*chain, lines=7)) == {"first": 7, "second": 7, "store": 7}
 
 
+def test_a_long_chain_takes_no_longer_than_its_length():
+    """From whichever end it is listed; each part was looked at once for each other one."""
+    length = MOST_TASKS // 2
+    chain = [part(f"{n:05}", repartition={f"r{n}": 0}, sinks=(f"r{n + 1}",)) for n in range(length)]
+    ends = (part("a", "lines", sinks=("r0",)), part("z", repartition={f"r{length}": 0}))
+    began = time.monotonic()
+    for parts in (chain, chain[::-1]):
+        assert len(found(*parts, *ends, lines=1).missing) == length + 1
+    assert time.monotonic() - began < 20
+
+
+def test_tasks_have_a_limit():
+    assert found(part("0", "lines"), lines=MOST_TASKS).is_ready
+    with pytest.raises(InvalidTopology, match="at most 10000 tasks"):
+        found(part("0", "lines"), part("1", "more"), lines=MOST_TASKS, more=1)
+
+
 def test_a_number_that_the_application_has_given_stays():
     result = found(part("0", "lines", sinks=("r",)), part("1", repartition={"r": 2}, changelogs=("store",)), lines=7)
     assert counts(result) == {"r": 2, "store": 2}
@@ -135,12 +154,18 @@ def test_joined_repartition_topics_have_the_number_that_one_of_them_was_given(s,
         ((part("0", "lines"), part("1", repartition={"r": 0})), "never used as a sink topic"),
         ((part("0", "lines"), part("1", changelogs=("c",))), "No source topics found for subtopology 1"),
         ((part("0", "lines"), part("0", "lines")), "there twice"),
+        ((part("0", "lines", sinks=("r",)), part("1", repartition={"r": -1})), "at least 1"),
         ((part("0", "lines", joined=(CopartitionGroup((1,)),)),), "names one that it has not"),
     ],
 )
 def test_what_no_topics_could_make_work_is_refused(parts, message):
     with pytest.raises(InvalidTopology, match=message):
         found(*parts, lines=3)
+
+
+def test_epochs_begin_at_0():
+    with pytest.raises(InvalidTopology, match="non-negative"):
+        configured(Topology(-1), {}.get)
 
 
 def test_a_group_of_no_topics_says_nothing():

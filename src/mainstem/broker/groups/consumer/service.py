@@ -21,6 +21,7 @@ from mainstem.broker.groups.consumer.migration import MigrationPolicy
 from mainstem.broker.groups.consumer.records import ConsumerGroupKey, ConsumerGroupValue, Key, Value
 from mainstem.broker.groups.errors import GroupError, UnknownGroup
 from mainstem.broker.groups.membership import Entry, Group
+from mainstem.broker.groups.modern.storing import Storing, is_refused
 from mainstem.broker.groups.modern.subscriptions import matching
 from mainstem.broker.groups.records import GroupKey
 from mainstem.core.logging import get_logger
@@ -43,7 +44,7 @@ class ConsumerGroups:
         self._broker = broker
         self._clock = broker.clock
         self._policy = MigrationPolicy(broker.config.group_consumer_migration_policy)
-        self._stored: dict[str, asyncio.Future[int]] = {}  # group: its last records, until they are durable
+        self._storing = Storing(coordinator)
 
     def settings(self, group_id: str) -> ConsumerGroupConfig:
         """The settings of a group, as they are now."""
@@ -65,9 +66,7 @@ class ConsumerGroups:
         Raises:
             CoordinatorUnavailable: it never will be.
         """
-        stored = self._stored.get(group_id)
-        if stored is not None:
-            await asyncio.shield(stored)
+        await self._storing.settled(group_id)
 
     # --- the consumer protocol ----------------------------------------------------------------------------------------
 
@@ -183,8 +182,8 @@ class ConsumerGroups:
     ) -> "asyncio.Future[T]":
         classic, value = migration.downgraded(group, set(gone), self._clock, self._coordinator.classic_config)
         group_id = group.group_id
-        stored = self._store(group_id, [*before, *group.tombstones(), (GroupKey(group_id), value)])
-        if not _refused(stored):
+        stored = self._storing.store(group_id, [*before, *group.tombstones(), (GroupKey(group_id), value)])
+        if not is_refused(stored):
             log.info("group_downgraded", group=group_id, members=len(classic.members))
             self._coordinator.groups[group_id] = classic
             if rebalances:
@@ -213,7 +212,7 @@ class ConsumerGroups:
                 return self._take(group, change)
             settled = all(member.is_reconciled_to(group.epoch) for member in group.members.values())
             answered = self._downgrade(group, change.entries, (), change.answer, rebalances=not settled)
-            if _refused(answered):
+            if is_refused(answered):
                 change.take_back()
             return answered
 
@@ -305,8 +304,8 @@ class ConsumerGroups:
     ) -> "asyncio.Future[T]":
         """Store a change of the group, which takes the place of `instead_of`; done when it is durable."""
         entries = [*(before or ()), *change.entries]
-        stored = self._store(group.group_id, entries)
-        if _refused(stored):
+        stored = self._storing.store(group.group_id, entries)
+        if is_refused(stored):
             change.take_back()
             return then(stored, lambda _: change.answer)
         if self._coordinator.groups.get(group.group_id) is not group and not group.is_empty:
@@ -315,24 +314,6 @@ class ConsumerGroups:
                 self._coordinator.answer(instead_of.abandon(Code.rebalance_in_progress))
         self._coordinator.schedule(group)
         return self._done(change.answer) if stored.done() else then(stored, lambda _: change.answer)
-
-    def _store(self, group_id: str, entries: list[Entry]) -> "asyncio.Future[int]":
-        last = self._stored.get(group_id)
-        if not entries:
-            return last if last is not None else self._done(-1)
-        stored = self._coordinator.store(group_id, entries)
-        if _refused(stored):
-            return stored
-        self._stored[group_id] = stored
-
-        def durable(finished: "asyncio.Future[int]") -> None:
-            # After a failure the directory is offline: what the group has in memory is never promised.
-            failed = finished.cancelled() or finished.exception() is not None
-            if not failed and self._stored.get(group_id) is finished:
-                del self._stored[group_id]
-
-        stored.add_done_callback(durable)
-        return stored
 
     def _check_open(self, group_id: str) -> None:
         if self._coordinator.is_closed:
@@ -343,8 +324,3 @@ class ConsumerGroups:
         done: asyncio.Future[T] = self._broker.loop.create_future()
         done.set_result(value)
         return done
-
-
-def _refused(stored: "asyncio.Future[T]") -> bool:
-    """True if nothing was queued at all."""
-    return stored.done() and (stored.cancelled() or stored.exception() is not None)

@@ -1,7 +1,7 @@
 """What groups change is stored before anybody is told."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.groups.membership import Entry
 
@@ -40,7 +40,7 @@ class Storing:
             nothing.set_result(-1)
             return nothing
         stored = self._coordinator.store(group_id, entries)
-        if refused(stored):
+        if is_refused(stored):
             return stored
         self._last[group_id] = stored
 
@@ -54,6 +54,6 @@ class Storing:
         return stored
 
 
-def refused(stored: "asyncio.Future[int]") -> bool:
+def is_refused(stored: "asyncio.Future[Any]") -> bool:
     """True if nothing was queued at all."""
     return stored.done() and (stored.cancelled() or stored.exception() is not None)

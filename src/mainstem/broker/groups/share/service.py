@@ -15,7 +15,7 @@ from mainstem.broker.answers import then
 from mainstem.broker.errors import UnknownTopicId
 from mainstem.broker.groups.config import ShareGroupConfig
 from mainstem.broker.groups.errors import GroupError, UnknownGroup
-from mainstem.broker.groups.membership import Entry
+from mainstem.broker.groups.modern.storing import Storing, is_refused
 from mainstem.broker.groups.share.group import JOIN, LEAVE, Change, Heartbeat, HeartbeatAnswer, ShareGroup
 from mainstem.broker.groups.share.partitions import SharePartitions
 from mainstem.broker.groups.share.persister import SharePersister
@@ -50,7 +50,7 @@ class ShareGroups:
         self._coordinator = coordinator
         self._broker = broker
         self._clock = broker.clock
-        self._stored: dict[str, asyncio.Future[int]] = {}  # group: its last records, until they are durable
+        self._storing = Storing(coordinator)
         self.persister: SharePersister
         """What is kept of share partitions; it is there from `open` on."""
         self.partitions = SharePartitions(self, broker)
@@ -110,9 +110,7 @@ class ShareGroups:
         Raises:
             CoordinatorUnavailable: it never will be.
         """
-        stored = self._stored.get(group_id)
-        if stored is not None:
-            await asyncio.shield(stored)
+        await self._storing.settled(group_id)
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -286,8 +284,8 @@ class ShareGroups:
 
     def _take(self, group: ShareGroup, change: Change[T]) -> "asyncio.Future[T]":
         """Store a change of the group, which may be a new one; done when it is durable."""
-        stored = self._store(group.group_id, change.entries)
-        if _refused(stored):
+        stored = self._storing.store(group.group_id, change.entries)
+        if is_refused(stored):
             change.take_back()
             return then(stored, lambda _: change.answer)
         if change.entries:
@@ -299,28 +297,6 @@ class ShareGroups:
         answered.set_result(change.answer)
         return answered
 
-    def _store(self, group_id: str, entries: list[Entry]) -> "asyncio.Future[int]":
-        last = self._stored.get(group_id)
-        if not entries:
-            if last is not None:
-                return last
-            nothing: asyncio.Future[int] = self._broker.loop.create_future()
-            nothing.set_result(-1)
-            return nothing
-        stored = self._coordinator.store(group_id, entries)
-        if _refused(stored):
-            return stored
-        self._stored[group_id] = stored
-
-        def durable(finished: "asyncio.Future[int]") -> None:
-            # After a failure the directory is offline: what the group has in memory is never promised.
-            failed = finished.cancelled() or finished.exception() is not None
-            if not failed and self._stored.get(group_id) is finished:
-                del self._stored[group_id]
-
-        stored.add_done_callback(durable)
-        return stored
-
     def _check_open(self, group_id: str) -> None:
         if self._coordinator.is_closed:
             raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
@@ -331,8 +307,3 @@ def _expected(error: BaseException | None) -> MainstemError | None:
     if error is None or isinstance(error, MainstemError):
         return error
     raise error
-
-
-def _refused(stored: "asyncio.Future[int]") -> bool:
-    """True if nothing was queued at all."""
-    return stored.done() and (stored.cancelled() or stored.exception() is not None)

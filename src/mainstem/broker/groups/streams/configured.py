@@ -4,6 +4,7 @@ Pure; the texts are Kafka's, as applications print them.
 """
 
 import enum
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
@@ -17,6 +18,9 @@ Count: TypeAlias = Callable[[str], int | None]
 
 SHOWN: Final = 3
 """Of many missing topics so many are named."""
+
+MOST_TASKS: Final = 10_000
+"""Of one topology: to assign them takes up to half a second, in which nobody else is answered. Kafka has no limit."""
 
 
 class StatusCode(enum.IntEnum):
@@ -92,6 +96,11 @@ def configured(topology: Topology, count: Count) -> Configured:
     Raises:
         InvalidTopology: it cannot work.
     """
+    if topology.epoch < 0:
+        raise InvalidTopology("Topology epoch must be non-negative.")
+    internal = (topic for each in topology.subtopologies for topic in each.repartition_source_topics)
+    if any(topic.partitions < 0 for topic in internal):
+        raise InvalidTopology("Number of partitions must be at least 1.")
     try:
         return _configured(topology, count)
     except _Problem as problem:
@@ -113,12 +122,16 @@ def _configured(topology: Topology, count: Count) -> Configured:
 
     _copartition(topology.subtopologies, decided, partitions)
     found: dict[str, ConfiguredSubtopology] = {}
+    total = 0
     for each in sorted(topology.subtopologies, key=lambda each: each.subtopology_id):
         if not each.topics_read:
             raise InvalidTopology(f"No source topics found for subtopology {each.subtopology_id}")
         if each.subtopology_id in found:
             raise InvalidTopology(f"Subtopology {each.subtopology_id} is there twice")
         tasks = max(partitions(name) for name in each.topics_read)
+        total += tasks
+        if total > MOST_TASKS:
+            raise InvalidTopology(f"A topology has at most {MOST_TASKS} tasks")
         decided.update((topic.name, tasks) for topic in each.changelog_topics)
         found[each.subtopology_id] = ConfiguredSubtopology(
             tasks=tasks,
@@ -166,19 +179,26 @@ def _repartition_counts(subtopologies: Iterable[Subtopology], count: Count) -> d
     subtopologies = list(subtopologies)
     fixed = {topic.name: topic.partitions for each in subtopologies for topic in each.repartition_source_topics}
     counts = {name: partitions for name, partitions in fixed.items() if partitions}
-    while True:
-        open_ones = [
-            (name, each) for each in subtopologies for name in each.repartition_sink_topics if name not in counts
-        ]
-        found = {name: most for name, each in open_ones if (most := _most_read(each, counts, count)) is not None}
-        counts.update(found)
-        if len(found) == len({name for name, _ in open_ones}):
-            break
-        if not found:  # each waits for another
-            raise InvalidTopology(
-                "Failed to compute number of partitions for all repartition topics. "
-                "There may be loops in the topology that cannot be resolved."
-            )
+    readers: dict[str, list[Subtopology]] = {}
+    for each in subtopologies:
+        for topic in each.repartition_source_topics:
+            readers.setdefault(topic.name, []).append(each)
+    left = {name for each in subtopologies for name in each.repartition_sink_topics if name not in counts}
+    ready = deque(subtopologies)  # who is looked at (again): of what one writes, the number may be known now
+    while ready:
+        each = ready.popleft()
+        wanted = left.intersection(each.repartition_sink_topics)
+        most = _most_read(each, counts, count) if wanted else None
+        if most is not None:
+            left -= wanted
+            for name in wanted:
+                counts[name] = most
+                ready.extend(readers.get(name, ()))
+    if left:  # each waits for another
+        raise InvalidTopology(
+            "Failed to compute number of partitions for all repartition topics. "
+            "There may be loops in the topology that cannot be resolved."
+        )
     if any(name not in counts for name in fixed):
         raise InvalidTopology(
             "Failed to compute number of partitions for all repartition topics, "
@@ -203,7 +223,7 @@ def _copartition(
     """Give repartition topics as many partitions as what they are joined with."""
     subtopologies = list(subtopologies)
     repartition = {topic.name: topic for each in subtopologies for topic in each.repartition_source_topics}
-    fixed = sorted(name for name, topic in repartition.items() if topic.partitions)
+    fixed = {name: partitions(name) for name, topic in sorted(repartition.items()) if topic.partitions}
     for each in subtopologies:
         for names in _copartitioned(each):
             ours = {name: partitions(name) for name in names if name in repartition}
@@ -211,8 +231,7 @@ def _copartition(
             if theirs:
                 wanted = _same(theirs)
             elif fixed:
-                _same({name: partitions(name) for name in fixed}, ours)
-                wanted = partitions(fixed[0])
+                wanted = _same(fixed, ours)
             else:
                 wanted = max(ours.values())
             for name, found in ours.items():

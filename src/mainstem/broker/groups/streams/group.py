@@ -11,7 +11,7 @@ records again. A call that raises leaves nothing behind; so does one whose recor
 members get a whole session after a start.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -98,6 +98,8 @@ class StreamsGroup(Group):
         self._members: dict[str, MemberValue] = {}
         self._holders: dict[TaskId, dict[str, bool]] = {}
         """Task: the members that have it, or have not yet said that they gave it up; True: as an active one."""
+        self._readers: Mapping[str, str] = {}
+        """Topic: the subtopology that reads it."""
         self._configured: tuple[int, int, Configured] | None = None
         """(version of the topics, hash of those that it needs, the topology held against them)."""
         self._shut_down_by: str | None = None
@@ -470,8 +472,7 @@ class StreamsGroup(Group):
 
     def _since(self, member_id: str, partition: TopicPartition) -> int | None:
         """The epoch since which the member has the task that reads the partition; None: it has not."""
-        readers = {} if self.topology is None else self.topology.readers()
-        current, name = self.current(member_id), readers.get(partition.topic, "")
+        current, name = self.current(member_id), self._readers.get(partition.topic, "")
         for held in (current.assigned, current.revoking):
             since = held.active.get(name, {}).get(partition.partition)
             if since is not None:
@@ -501,7 +502,7 @@ class StreamsGroup(Group):
 
     def is_subscribed_to(self, topic: str) -> bool:
         """A topic's offsets may not be deleted while members read it."""
-        return bool(self._members) and self.topology is not None and topic in self.topology.readers()
+        return bool(self._members) and topic in self._readers
 
     def check_may_delete_offsets(self) -> None:
         """Offsets of single topics may go at any time."""
@@ -550,6 +551,7 @@ class StreamsGroup(Group):
                 self._hold(key.member_id, before, value)
             case TopologyKey():
                 self._configured = None
+                self._readers = value.readers() if isinstance(value, Topology) else {}
 
     def _hold(self, member_id: str, before: Value | None, after: Value | None) -> None:
         for task, _ in _held(before):

@@ -14,7 +14,7 @@ from mainstem.broker.groups.classic.group import ClassicGroup
 from mainstem.broker.groups.config import StreamsGroupConfig
 from mainstem.broker.groups.errors import GroupError, UnknownGroup
 from mainstem.broker.groups.membership import Entry
-from mainstem.broker.groups.modern.storing import Storing, refused
+from mainstem.broker.groups.modern.storing import Storing, is_refused
 from mainstem.broker.groups.streams.group import Change, StreamsGroup
 from mainstem.broker.groups.streams.messages import JOIN, LEAVE, Heartbeat, HeartbeatAnswer
 from mainstem.broker.groups.streams.records import Key, StreamsGroupKey, StreamsGroupValue, Value
@@ -158,7 +158,7 @@ class StreamsGroups:
     def _take(self, group: StreamsGroup, change: Change[T], before: Sequence[Entry] = ()) -> "asyncio.Future[T]":
         """Store a change of the group, which may be a new one, after `before`; done when it is durable."""
         stored = self._storing.store(group.group_id, [*before, *change.entries])
-        if refused(stored):
+        if is_refused(stored):
             change.take_back()
         elif change.entries:
             self._coordinator.groups[group.group_id] = group

@@ -37,11 +37,8 @@ class Tasks(msgspec.Struct, frozen=True):
 
     def is_within(self, *held: "HeldTasks") -> bool:
         """True if every task is in one of them, as the same kind of task."""
-        return all(
-            task in {one for all_of_it in held for one in each(all_of_it.kinds[kind])}
-            for kind, tasks in enumerate(self.kinds)
-            for task in each(tasks)
-        )
+        theirs = [{task for one in held for task in each(one.kinds[kind])} for kind in range(len(self.kinds))]
+        return all(found.issuperset(each(tasks)) for found, tasks in zip(theirs, self.kinds, strict=True))
 
 
 class HeldTasks(msgspec.Struct, frozen=True):
