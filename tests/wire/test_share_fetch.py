@@ -33,7 +33,7 @@ def as_message(topics, code, lock_ms):
             "error_code": each.code,
             "acknowledge_error_code": each.acknowledge_code,
             "acknowledge_error_message": each.acknowledge_message,
-            "current_leader": {"leader_id": 0, "leader_epoch": 0},
+            "current_leader": {"leader_id": -1, "leader_epoch": -1},
             "records": b"".join(each.records),
             "acquired_records": [
                 {"first_offset": first, "last_offset": last, "delivery_count": count}

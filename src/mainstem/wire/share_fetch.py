@@ -77,5 +77,5 @@ def _head(buffer: bytearray, partition: SharedPartition) -> None:
         message = partition.acknowledge_message.encode()
         write_varint(buffer, len(message) + 1)
         buffer += message
-    buffer += _LEADER.pack(0, 0, 0)
+    buffer += _LEADER.pack(-1, -1, 0)  # Kafka's 0 makes franz-go look for a broker 0 after an error
     write_varint(buffer, partition.size + 1)

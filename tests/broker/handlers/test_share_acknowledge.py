@@ -33,6 +33,7 @@ def test_partitions_are_told_of_one_by_one(member):
     assert member.acknowledge((0, 0, ACCEPT), partition=7) == [Code.unknown_topic_or_partition]
     assert member.acknowledge((0, 3, ACCEPT)) == [Code.invalid_request]
     (told,) = (each for topic in member.last.responses for each in topic.partitions)
+    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (-1, -1)
     assert told.error_message == "records up to 2 have been delivered, found 0 to 3"
     assert member.acknowledge((0, 2, ACCEPT)) == [OK]
 

@@ -41,6 +41,13 @@ def test_every_version_reads(raw, topic, member, version):
     assert member.fetch(0, version=version) == {0: (OK, [(0, 0, 1)], [b"a"])}
 
 
+def test_an_error_names_no_other_leader(raw, topic, member):
+    """franz-go took the 0 of a leader that is not told for a broker, and never came back."""
+    assert member.fetch(7)[7][0] is Code.unknown_topic_or_partition
+    ((told,),) = (topic.partitions for topic in member.last.responses)
+    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (-1, -1)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

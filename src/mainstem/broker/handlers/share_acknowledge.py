@@ -55,7 +55,7 @@ async def share_acknowledge(request: Any, ctx: RequestContext) -> dict[str, Any]
             "partition_index": partition.partition,
             "error_code": told.code,
             "error_message": told.message,
-            "current_leader": {"leader_id": 0, "leader_epoch": 0},
+            "current_leader": {"leader_id": -1, "leader_epoch": -1},  # nobody else: see `wire.share_fetch`
         }
         topics.setdefault(partition.topic_id, []).append(answer)
     return {
