@@ -373,6 +373,26 @@ def test_a_connection_that_asks_nothing_for_long_is_closed(tmp_path):
     asyncio.run(check(tmp_path))
 
 
+def test_bytes_that_drip_keep_no_connection(tmp_path):
+    """A client that sends a request byte by byte would hold its place, and its part of the request, for ever."""
+    clock = ManualClock()
+
+    async def check(directory) -> None:
+        async with running(directory, clock, BrokerConfig(port=0)) as broker:
+            reader, writer = await asyncio.open_connection(broker.host, broker.port)
+            for byte in frame(3, 4, 1, {"topics": []})[:7]:
+                assert len(broker.connections) == 1
+                clock.advance_ms(86_000)
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.01)
+                broker.close_idle_connections()
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+            await until(lambda: not broker.connections, "it is gone")
+
+    asyncio.run(check(tmp_path))
+
+
 async def who_takes_little(broker):
     """A connection whose client reads nothing, and has little room for what it does not read."""
     client = socket.socket()

@@ -186,6 +186,25 @@ def test_a_handshake_that_does_not_come_is_cut_off(authority, tmp_path):
     asyncio.run(check())
 
 
+def test_a_handshake_that_drips_is_cut_off(authority, tmp_path):
+    config = BrokerConfig(**tls(authority), authentication_timeout_ms=300)
+
+    async def check() -> None:
+        async with running(tmp_path / "data", SystemClock(), config) as broker:
+            reader, writer = await asyncio.open_connection(broker.host, broker.port)
+            ended = asyncio.ensure_future(reader.read())
+            async with asyncio.timeout(10):
+                for byte in b"\x16\x03\x01\x02\x00\x01" + bytes(500):  # the beginning of a ClientHello
+                    writer.write(bytes([byte]))
+                    if (await asyncio.wait([ended], timeout=0.05))[0]:
+                        break
+            assert ended.result() == b""
+            writer.close()
+            await until(lambda: not broker.listeners[0]._handshakes, "no handshake is left")
+
+    asyncio.run(check())
+
+
 def test_silent_clients_keep_nobody_out_and_are_bounded(authority, tmp_path, monkeypatch):
     monkeypatch.setattr(listeners, "MOST_HANDSHAKES", 5)
 

@@ -203,6 +203,23 @@ def test_an_unknown_client_has_little_time(tmp_path):
         assert known.call(18, 0).error_code is Code.none
 
 
+def test_an_unknown_client_gains_no_time_by_dripping_or_asking(tmp_path):
+    with mainstem.embedded(broker=config(authentication_timeout_ms=400)) as log, RawClient(log.bootstrap) as drips:
+        asks = drips.another()
+
+        def go_on() -> None:
+            for _ in range(200):
+                asks.call(18, 0)
+                drips._socket.sendall(b"\0")
+                time.sleep(0.05)
+
+        drips._socket.sendall(b"\0\0\1\0")  # so many bytes are to follow
+        with asks, pytest.raises(OSError):
+            go_on()
+        with pytest.raises(OSError):
+            drips.receive(18, 0)
+
+
 def test_a_mechanism_that_is_not_offered_is_answered_with_those_that_are(log):
     with RawClient(log.bootstrap) as raw:
         answer = raw.call(17, 1, mechanism="GSSAPI")
