@@ -240,6 +240,29 @@ def test_the_transaction_of_an_id_that_cannot_be_read_is_not_aborted(tmp_path):
     asyncio.run(story())
 
 
+def test_no_transaction_takes_in_a_group_that_cannot_be_read(tmp_path):
+    """Its marker would not be taken: the transaction could not end, and held up readers of all that it had written."""
+
+    async def story():
+        disk, clock = SimulatedDisk(tmp_path), ManualClock()
+        await fill(disk, closed=True)
+        group, name = GROUPS[0], IDS[0]
+        damaged_log = disk.file(tmp_path / f"{OFFSETS}-{partition_of(group)}" / f"{0:020d}.log")
+        damaged_log.data[30] ^= 1
+        async with serving(tmp_path, CONFIG, LogConfig(), clock=clock, disk=disk) as broker:
+            producer = await broker.transactions.initialize(name, 60_000)
+            client = await Client.connect(broker)
+            asked = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+            answer = await client.call(25, 3, transactional_id=name, group_id=group, **asked)
+            assert answer.error_code == Code.coordinator_not_available
+            other = next(each for each in GROUPS if partition_of(each) != partition_of(group))
+            answer = await client.call(25, 3, transactional_id=name, group_id=other, **asked)
+            assert answer.error_code == Code.none
+            client.close()
+
+    asyncio.run(story())
+
+
 def test_producer_ids_are_not_given_again_when_a_repair_has_cut_off_which_were(tmp_path):
     """The next producer would have continued another one's sequences: its records were acknowledged as repetitions."""
 
