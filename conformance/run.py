@@ -36,6 +36,7 @@ from conformance.kcat import Kcat
 from conformance.kgo import Kgo, KgoChaos, KgoRestarts, KgoTls
 from conformance.librdkafka import Librdkafka
 from conformance.streams import Streams
+from conformance.tools.suite import KafkaTools
 from mainstem.core.errors import MainstemError
 
 SUITES: Mapping[str, Suite] = {
@@ -47,6 +48,7 @@ SUITES: Mapping[str, Suite] = {
     "librdkafka-noautocreate": Librdkafka("librdkafka-noautocreate", "noautocreate", auto_create=False),
     "librdkafka-sasl": Librdkafka("librdkafka-sasl", sasl=True, numbers=("0135", "0142")),
     "kcat": Kcat(),
+    "tools": KafkaTools(),
     "connect": Connect(),
     "streams": Streams(),
 }
