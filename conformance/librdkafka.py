@@ -22,7 +22,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -46,6 +46,15 @@ SECONDS = 1200.0  # for one number; the longest takes ten minutes, most take a f
 REAUTHENTICATION_MS = 10_000  # as the suite's own cluster has it
 KEPT_LINES = 12
 """Of what a test printed last: its reason, where it does not pass."""
+
+# fmt: off
+SUBSCRIBING = (
+    "0018", "0019", "0022", "0026", "0029", "0030", "0033", "0040", "0042", "0045", "0050", "0056",
+    "0060", "0064", "0069", "0081", "0082", "0083", "0084", "0089", "0091", "0093", "0102", "0103",
+    "0106", "0107", "0109", "0113", "0116", "0118", "0119", "0120", "0122", "0132", "0137",
+)
+# fmt: on
+"""The numbers with consumers that subscribe, those of share groups apart: what the protocol of groups is to."""
 
 _NEEDED = ("gcc", "g++", "make", "python3")
 _CONFIGURE = ("--no-download", "--disable-gssapi", "--disable-curl", "--disable-lz4-ext")
@@ -252,6 +261,7 @@ class Librdkafka:
         auto_create: whether the broker makes topics that clients ask for, as the scenario has it.
         sasl: whether they log in, with SCRAM.
         numbers: those to run; empty: all.
+        protocol: of the groups of consumers that do not choose one.
     """
 
     restarts = False
@@ -264,8 +274,9 @@ class Librdkafka:
         auto_create: bool = True,
         sasl: bool = False,
         numbers: Sequence[str] = (),
+        protocol: Literal["classic", "consumer"] = "classic",
     ) -> None:
-        self.title = f"librdkafka {VERSION}, scenario {scenario}{', SASL' if sasl else ''}"
+        self.title = f"librdkafka {VERSION}, scenario {scenario}, {'SASL' if sasl else f'{protocol} groups'}"
         self.expected = LOCK.with_name(f"{name}.toml")
         # num_partitions is the scenarios' own. Some tests ask for three replicas, some deny rights, some log in again.
         # Where they start two consumers both have to be in the first assignment: Kafka's default waits 3 s for that.
@@ -295,6 +306,7 @@ class Librdkafka:
         self._scenario = scenario
         self._sasl = sasl
         self._numbers = numbers
+        self._protocol = protocol
 
     def prepare(self) -> None:
         if not home().is_dir():
@@ -327,6 +339,7 @@ class Librdkafka:
         configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         environment = {
             "TEST_KAFKA_VERSION": KAFKA_VERSION,
+            "TEST_CONSUMER_GROUP_PROTOCOL": self._protocol,
             **os.environ,
             "LD_LIBRARY_PATH": "../src:../src-cpp",
             "RDKAFKA_TEST_CONF": str(configuration),

@@ -34,7 +34,7 @@ from conformance.frame import (
 )
 from conformance.kcat import Kcat
 from conformance.kgo import Kgo, KgoChaos, KgoRestarts, KgoTls
-from conformance.librdkafka import Librdkafka
+from conformance.librdkafka import SUBSCRIBING, Librdkafka
 from conformance.streams import Streams
 from conformance.tools.suite import KafkaTools
 from mainstem.core.errors import MainstemError
@@ -45,6 +45,7 @@ SUITES: Mapping[str, Suite] = {
     "kgo-chaos": KgoChaos(),
     "kgo-restarts": KgoRestarts(),
     "librdkafka": Librdkafka("librdkafka"),
+    "librdkafka-consumer": Librdkafka("librdkafka-consumer", numbers=SUBSCRIBING, protocol="consumer"),
     "librdkafka-noautocreate": Librdkafka("librdkafka-noautocreate", "noautocreate", auto_create=False),
     "librdkafka-sasl": Librdkafka("librdkafka-sasl", sasl=True, numbers=("0135", "0142")),
     "kcat": Kcat(),
