@@ -182,44 +182,60 @@ class StreamsGroup(Group):
             UnknownMember, FencedMemberEpoch, GroupFull, InvalidTopology, GroupError: it is refused.
         """
         with self._changing() as entries:
-            member_id, is_new_group = request.member_id, not self._values
-            delays = self.is_empty
+            member_id, is_new, was_empty = request.member_id, not self._values, self.is_empty
+            # 1.
             member = self._find(request)
             wanted = _described(member, request)
             changed = member_id not in self._members or wanted != member
             if changed:
                 self._put(MemberKey(self.group_id, member_id), wanted)
+            # 2.
             topology = self._take_topology(request.topology)
             found = self._configure(topology)
             self._check_reported(found, request.reported)
+            # 3.
             self._follow(topology, found, changed=changed)
-            if delays:
+            # 4.
+            if was_empty:
                 self._delay()
             status = [_stale(wanted, topology)] if wanted.topology_epoch < topology.epoch else []
             status += self._assign(found)
+            # 5.
             before = self.current(member_id)
             after = self._reconcile(member_id, before, request.reported)
-            tasks, moved = after.assigned.without_epochs(), request.epoch == JOIN or after.assigned != before.assigned
-            # Who reports other tasks may not have got an answer. Kafka tells each of them once.
-            told = moved or request.reported not in (None, tasks)
-            if moved and wanted.endpoint is not None:
-                self.endpoint_epoch += 1
+            self._set_deadline(member_id, SESSION, self._config().session_timeout_ms)
             if request.shuts_down and self._shut_down_by is None:
                 self._shut_down_by = member_id
-            status += [] if found.problem is None else [found.problem]
-            answer = HeartbeatAnswer(
-                member_id,
-                after.epoch,
-                tasks=tasks if told else None,
-                status=(*status, *self._shutdown()),
-                endpoints=self._endpoints(found) if self.endpoint_epoch != request.endpoint_epoch else None,
-                endpoint_epoch=0 if is_new_group else self.endpoint_epoch,
-                missing=found.missing,
-            )
-            if is_new_group:
-                self.endpoint_epoch = 0  # as in Kafka, where what a new group is told of endpoints counts as nothing
-            self._set_deadline(member_id, SESSION, self._config().session_timeout_ms)
-            return self._change(entries, answer)
+            moved = request.epoch == JOIN or after.assigned != before.assigned
+            return self._change(entries, self._answer(request, found, after, status, moved=moved, is_new=is_new))
+
+    def _answer(
+        self,
+        request: Heartbeat,
+        found: Configured,
+        current: CurrentValue,
+        status: list[Status],
+        *,
+        moved: bool,
+        is_new: bool,
+    ) -> HeartbeatAnswer:
+        """What a member is told that has, or has not, `moved` towards its target."""
+        tasks = current.assigned.without_epochs()
+        if moved and self._members[request.member_id].endpoint is not None:
+            self.endpoint_epoch += 1
+        endpoints = self._endpoints(found) if self.endpoint_epoch != request.endpoint_epoch else None
+        if is_new:
+            self.endpoint_epoch = 0  # as in Kafka, where what a new group is told of endpoints counts as nothing
+        return HeartbeatAnswer(
+            request.member_id,
+            current.epoch,
+            # Who reports other tasks may not have got an answer. Kafka tells each of them once.
+            tasks=tasks if moved or request.reported not in (None, tasks) else None,
+            status=(*status, *([] if found.problem is None else [found.problem]), *self._shutdown()),
+            endpoint_epoch=self.endpoint_epoch,
+            endpoints=endpoints,
+            missing=found.missing,
+        )
 
     def _find(self, request: Heartbeat) -> MemberValue:
         """The member as it is, or a new one."""
