@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+from random import Random
 
 import msgspec
 import pytest
@@ -17,7 +18,8 @@ from mainstem.core import MainstemError, ManualClock, SystemClock
 from mainstem.log import StorageError, housekeeping
 from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code, RequestError
-from tests.support.broker import CONFIG, Client, crashed, partition_of, running, start, stop, until
+from tests.log.simulated_disk import SimulatedDisk, adversary
+from tests.support.broker import CONFIG, Client, crashed, partition_of, restarted, running, start, stop, until
 from tests.support.properties import examples
 from tests.support.sharing import topics_of
 
@@ -300,6 +302,39 @@ def test_records_that_are_deleted_are_passed_over(tmp_path, clock):
         broker = await crashed(broker, tmp_path / "b", clock)
         found = await broker.groups.share.partitions.get(key)
         assert acquire(broker, found, "a") == [(5, 5, 1)]
+        await stop(broker)
+
+    told(story)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_acknowledged_stays_so_when_the_power_fails(tmp_path, clock, seed):
+    """Some acknowledgements are on their way then; what was answered is done, all else is delivered."""
+    chance = Random(seed)
+
+    async def story():
+        disk = SimulatedDisk(tmp_path)
+        broker = await start(tmp_path, clock, disk=disk)
+        key = await group_of(broker)
+        for _ in range(4):
+            await produce(broker, 10)
+        found = await broker.groups.share.partitions.get(key)
+        acquire(broker, found, "a")
+        answered, offsets = set(), list(range(40))
+        chance.shuffle(offsets)
+        disk.power_off_after(chance.randint(5, 60))
+        for offset in offsets:
+            if disk.is_off or found.closed:
+                break
+            asked = acknowledge(broker, key, "a", offset, offset)
+            asked.add_done_callback(lambda done, offset=offset: done.exception() or answered.add(offset))
+            for _ in range(chance.randint(0, 3)):
+                await asyncio.sleep(0.0005)
+        broker = await restarted(broker, clock, disk.after_power_cut(adversary(seed)))
+        found = await broker.groups.share.partitions.get(key)
+        again = {offset for first, last, _ in acquire(broker, found, "b") for offset in range(first, last + 1)}
+        assert answered
+        assert again & answered == set()
         await stop(broker)
 
     told(story)
