@@ -14,6 +14,9 @@ import structlog
 
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.fields import java_hash
+from mainstem.broker.groups.coordinator import CoordinatorUnavailable
+from mainstem.broker.groups.share.persister import STATE_TOPIC, StateUnavailable, place
+from mainstem.broker.groups.share.records import PartitionKey
 from mainstem.broker.node import serving
 from mainstem.broker.server import Broker
 from mainstem.broker.transactions.errors import TransactionError
@@ -259,6 +262,61 @@ def test_no_transaction_takes_in_a_group_that_cannot_be_read(tmp_path):
             answer = await client.call(25, 3, transactional_id=name, group_id=other, **asked)
             assert answer.error_code == Code.none
             client.close()
+
+    asyncio.run(story())
+
+
+def test_states_of_a_share_group_that_cannot_be_read_are_kept(tmp_path):
+    """What is kept of its partitions was deleted by the start, as that of a group that is no more."""
+
+    async def story():
+        disk, clock = SimulatedDisk(tmp_path), ManualClock()
+        broker = await start(tmp_path, clock, CONFIG, disk=disk)
+        topic = await broker.topics.create(ORDERS.topic, 1, {})
+        keys = [PartitionKey(group, topic.topic_id, 0) for group in GROUPS]
+        for key in keys:
+            await broker.groups.share.set_offsets(key.group, {key: 7})
+        await stop(broker)
+        damaged = TopicPartition(OFFSETS, partition_of(GROUPS[0]))
+        file = disk.file(tmp_path / str(damaged) / f"{0:020d}.log")
+        file.data[30] ^= 1
+        async with serving(tmp_path, CONFIG, LogConfig(), clock=clock, disk=disk) as broker:
+            share = broker.groups.share
+            with pytest.raises(CoordinatorUnavailable):
+                await share.set_offsets(keys[0].group, {keys[0]: 8})
+            other = next(key for key in keys if partition_of(key.group) != damaged.partition)
+            assert await share.set_offsets(other.group, {other: 7}) == {other: None}
+        file.data[30] ^= 1
+        async with serving(tmp_path, CONFIG, LogConfig(), clock=clock, disk=disk) as broker:
+            assert [broker.groups.share.persister.get(key).start_offset for key in keys] == [7] * len(keys)
+
+    asyncio.run(story())
+
+
+def test_states_that_cannot_be_read_hold_up_nobody_else(tmp_path):
+    async def story():
+        disk, clock = SimulatedDisk(tmp_path), ManualClock()
+        broker = await start(tmp_path, clock, CONFIG, disk=disk)
+        topic = await broker.topics.create(ORDERS.topic, 1, {})
+        keys = [PartitionKey(group, topic.topic_id, 0) for group in GROUPS]
+        for key in keys:
+            await broker.groups.share.set_offsets(key.group, {key: 7})
+        count = len(broker.topics.by_name(STATE_TOPIC).logs)
+        await stop(broker)
+        damaged = TopicPartition(STATE_TOPIC, place(keys[0], count))
+        file = disk.file(tmp_path / str(damaged) / f"{0:020d}.log")
+        file.data[30] ^= 1
+        async with serving(tmp_path, CONFIG, LogConfig(), clock=clock, disk=disk) as broker:
+            share = broker.groups.share
+            (error,) = (await share.set_offsets(keys[0].group, {keys[0]: 8})).values()
+            assert isinstance(error, StateUnavailable)
+            with pytest.raises(StateUnavailable):
+                await share.delete_offsets(keys[0].group, [topic.topic_id])
+            other = next(key for key in keys if place(key, count) != damaged.partition)
+            assert await share.set_offsets(other.group, {other: 7}) == {other: None}
+        file.data[30] ^= 1
+        async with serving(tmp_path, CONFIG, LogConfig(), clock=clock, disk=disk) as broker:
+            assert [broker.groups.share.persister.get(key).start_offset for key in keys] == [7] * len(keys)
 
     asyncio.run(story())
 

@@ -155,6 +155,10 @@ class GroupCoordinator:
     def _number(self, group_id: str) -> int:
         return java_hash(group_id) % len(self._logs)
 
+    def is_read(self, group_id: str) -> bool:
+        """False where what the group has could not be read."""
+        return self._number(group_id) not in self._unread
+
     def check_read(self, group_id: str) -> None:
         """Raise where what the group has could not be read: that it had committed nothing would be a lie.
 

@@ -140,6 +140,8 @@ class SharePersister:
         self._logs: list[_StateLog] = []
         self._lines: dict[PartitionKey, _Line] = {}
         self._making = False
+        self._damaged: StorageError | None = None
+        """Of a partition of the topic that the start could not read: it takes nothing until it is repaired."""
         self.on_replaced: Callable[[list[PartitionKey]], None] = lambda _: None
         """Called at once with share partitions whose state is set or deleted."""
 
@@ -196,6 +198,11 @@ class SharePersister:
         known = [key for key in keys if key in self._lines or self._states.get(key) is not None]
         self.on_replaced(known)
         return self._all([self._ask(key, None, -1) for key in known])
+
+    def check_read(self, group_id: str) -> None:
+        """Raise StateUnavailable if there may be states that are not known: they would come back with a repair."""
+        if self._damaged is not None:
+            raise StateUnavailable(group_id, self._damaged)
 
     def forget(self, is_there: Callable[[PartitionKey], bool]) -> "asyncio.Future[None]":
         """Delete what is kept of share partitions that are no more; done when that is durable."""
@@ -359,9 +366,16 @@ class SharePersister:
     async def _recover(self, logs: Sequence[PartitionLog]) -> None:
         self._logs = [_StateLog(partition) for partition in logs]
         for state_log in self._logs:
-            async for _, _, records in replay(state_log.partition):
-                for record in records:
-                    self._restore(state_log, record)
+            try:
+                async for _, _, records in replay(state_log.partition):
+                    for record in records:
+                        self._restore(state_log, record)
+            except StorageError as error:
+                if state_log.partition.error is None:  # no damage: the machine is short of something
+                    raise
+                self._damaged = error
+                facts = {"partition": str(state_log.partition.topic_partition), "hint": error.hint}
+                log.error("share_states_not_read", **facts, error=str(error))  # noqa: TRY400 - damage in one line
         log.info("share_states_recovered", share_partitions=len(self._states))
 
     def _restore(self, state_log: _StateLog, record: Record) -> None:

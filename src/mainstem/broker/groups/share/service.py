@@ -80,7 +80,9 @@ class ShareGroups:
                     await self.persister.set(key, state.below(end))
 
     def _is_there(self, key: PartitionKey) -> bool:
-        return self.get(key.group) is not None and self._broker.topics.get_by_id(key.topic_id) is not None
+        """Whether there is the group, or may be after a repair, and the topic."""
+        known = self.get(key.group) is not None or not self._coordinator.is_read(key.group)
+        return known and self._broker.topics.get_by_id(key.topic_id) is not None
 
     def settings(self, group_id: str) -> ShareGroupConfig:
         """The settings of a group, as they are now."""
@@ -233,6 +235,7 @@ class ShareGroups:
         """
         self._check_open(group_id)
         group, topic_ids = self.known(group_id), frozenset(topic_ids)
+        self.persister.check_read(group_id)
         await self._take(group, group.delete_offsets(topic_ids))
         await self._check_unread(group)
         await self._finish_deletion(group, topic_ids)
