@@ -1,6 +1,7 @@
 """What the process that compacts is told and answers; what becomes of it is in test_cleaner.py."""
 
 import io
+import signal
 import subprocess
 import sys
 
@@ -80,6 +81,10 @@ def test_what_is_printed_is_no_answer_and_it_ends_with_its_input():
         assert process.stderr is not None
         write_frame(process.stdin, encode(Task("", [], 0, 0, [], frozenset(), 0, 0, 1, 1, 1)))
         assert decode_answer(read_frame(process.stdout)) == Done([], 1, 2)
+        process.send_signal(signal.SIGINT)  # Ctrl-C is told to all: the log decides
+        process.send_signal(signal.SIGTERM)
+        write_frame(process.stdin, encode(Task("", [], 0, 0, [], frozenset(), 0, 0, 1, 1, 1)))
+        assert decode_answer(read_frame(process.stdout)) == Done([], 1, 2)
         process.stdin.close()
         assert process.wait(10) == 0
-        assert process.stderr.read() == b"said\n"
+        assert process.stderr.read() == b"said\n" * 2

@@ -6,6 +6,7 @@ one version of the program. It ends with its stdin, and is killed with its paren
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 from struct import Struct
@@ -158,6 +159,8 @@ def main() -> None:
         die_with_parent()
     except ParentGone:
         return
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal, or a shutdown, tells all: the log says what follows
+        signal.signal(number, signal.SIG_IGN)
     configure("cleaner", level="warning")
     gc.disable()  # nothing here refers to itself, and the collector would look at every key again and again
     os.nice(_NICENESS)
