@@ -317,6 +317,28 @@ def test_a_static_member_that_comes_back_with_the_old_protocol_downgrades_the_gr
     told(story)
 
 
+def test_a_downgrade_that_cannot_be_stored_leaves_the_group_as_it_was(tmp_path, clock, monkeypatch):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            answer = await consumer.heartbeat("g", a_beat("new", instance_id="i"))
+            before = dict(consumer.get("g").members)
+
+            def refuse(*_, **__):
+                raise StorageError("no room")
+
+            with monkeypatch.context() as patched:
+                for each_log in broker.topics.get("__consumer_offsets").logs:
+                    patched.setattr(each_log, "append", refuse)
+                joined = await groups.join("g", a_join(instance="i"))
+                assert joined.error is Code.coordinator_not_available
+            assert dict(consumer.get("g").members) == before
+            beat = a_beat("new", answer.epoch, instance_id="i")
+            assert (await consumer.heartbeat("g", beat)).epoch == answer.epoch
+
+    told(story)
+
+
 def test_classic_members_that_wait_are_sent_into_the_new_group(tmp_path, clock):
     async def story():
         config = msgspec.structs.replace(CONFIG, group_initial_rebalance_delay_ms=3_000)

@@ -174,22 +174,25 @@ class ConsumerGroups:
         """Members are gone; if those that are left all speak the classic protocol, the group becomes a classic one."""
         gone = {member.member_id for member in members}
         if migration.may_downgrade(group, gone, self._policy, self._coordinator.classic_config):
-            return self._downgrade(group, [], gone, answer, rebalances=True)
+            return self._downgrade(group, Change([], answer, lambda: None), gone, rebalances=True)
         return self._take(group, group.remove(members, answer))
 
     def _downgrade(
-        self, group: ConsumerGroup, before: list[Entry], gone: Iterable[str], answer: T, *, rebalances: bool
+        self, group: ConsumerGroup, change: Change[T], gone: Iterable[str], *, rebalances: bool
     ) -> "asyncio.Future[T]":
+        """After `change`, and without who is `gone`, it is a classic group; if that is refused, all is as before."""
         classic, value = migration.downgraded(group, set(gone), self._clock, self._coordinator.classic_config)
         group_id = group.group_id
-        stored = self._storing.store(group_id, [*before, *group.tombstones(), (GroupKey(group_id), value)])
-        if not is_refused(stored):
+        stored = self._storing.store(group_id, [*change.entries, *group.tombstones(), (GroupKey(group_id), value)])
+        if is_refused(stored):
+            change.take_back()
+        else:
             log.info("group_downgraded", group=group_id, members=len(classic.members))
             self._coordinator.groups[group_id] = classic
             if rebalances:
                 self._coordinator.answer(classic.rebalance())
             self._coordinator.schedule(classic)
-        return then(stored, lambda _: answer)
+        return then(stored, lambda _: change.answer)
 
     # --- the classic protocol, in a group of this one -----------------------------------------------------------------
 
@@ -211,10 +214,7 @@ class ConsumerGroups:
             if not (last_of_the_others and fits and self._policy.downgrades):
                 return self._take(group, change)
             settled = all(member.is_reconciled_to(group.epoch) for member in group.members.values())
-            answered = self._downgrade(group, change.entries, (), change.answer, rebalances=not settled)
-            if is_refused(answered):
-                change.take_back()
-            return answered
+            return self._downgrade(group, change, (), rebalances=not settled)
 
         return self._answered(run, refused)
 
