@@ -24,12 +24,13 @@ https://github.com/apache/kafka/tree/trunk/group-coordinator/src/main/resources/
 """
 
 from struct import Struct
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from mainstem.broker.fields import CorruptCoordinatorRecord, LaterVersion, Reader, Writer
 from mainstem.broker.groups.consumer import records as consumer
+from mainstem.broker.groups.modern import records as modern
 from mainstem.broker.groups.share import records as share
 from mainstem.broker.groups.streams import records as streams
 
@@ -94,18 +95,18 @@ class GroupValue(msgspec.Struct, frozen=True):
     members: tuple[MemberValue, ...] = ()
 
 
-Key: TypeAlias = OffsetKey | GroupKey | consumer.Key | share.Key | streams.Key
-Value: TypeAlias = OffsetValue | GroupValue | consumer.Value | share.Value | streams.Value
+ModernKey: TypeAlias = consumer.Key | share.Key | streams.Key
+ModernValue: TypeAlias = consumer.Value | share.Value | streams.Value
+Key: TypeAlias = OffsetKey | GroupKey | ModernKey
+Value: TypeAlias = OffsetValue | GroupValue | ModernValue
+
+_KINDS: Final = {**consumer.KINDS, **share.KINDS, **streams.KINDS}
 
 
 def encode_key(key: Key) -> bytes:
     """The record's key."""
-    if isinstance(key, share.Key):
-        return share.encode_key(key)
-    if isinstance(key, streams.Key):
-        return streams.encode_key(key)
     if not isinstance(key, OffsetKey | GroupKey):
-        return consumer.encode_key(key)
+        return modern.encode_key(key)
     group = key.group.encode()
     if isinstance(key, GroupKey):
         return _KEY.pack(2, len(group)) + group
@@ -136,11 +137,7 @@ def decode_key(data: bytes) -> Key | None:
         return OffsetKey(reader.required_string(), reader.required_string(), reader.int32())
     if version == 2:
         return GroupKey(reader.required_string())
-    if version in share.VERSIONS:
-        return share.decode_key(version, reader)
-    if version in streams.VERSIONS:
-        return streams.decode_key(version, reader)
-    return consumer.decode_key(version, reader)
+    return modern.decode_key(_KINDS, version, reader)
 
 
 def encode_offset(value: OffsetValue) -> bytes:

@@ -76,14 +76,14 @@ class Desk:
         return sorted(number for _, number in each(answer.assignment))
 
     def remove(self, *member_ids):
-        self.log.append(self.group.remove([self.group.members[one] for one in member_ids], None).entries)
+        self.log.append(self.group.remove(member_ids, None).entries)
 
     def pass_time(self, milliseconds):
         self.clock.advance_ms(milliseconds)
         overdue = self.group.overdue()
         if overdue:
             self.log.append(self.group.remove(overdue, None).entries)
-        return [member.member_id for member in overdue]
+        return overdue
 
     def restored(self, changes=None):
         """The group as a start would build it from what was stored."""
@@ -456,7 +456,7 @@ def test_a_change_that_cannot_be_stored_is_taken_back():
     desk.group.heartbeat(request).take_back()
     assert (desk.group.entries(), desk.group.next_deadline()) == (before, when)
     assert list(desk.group.owners.values()) == ["a"] * 4
-    desk.group.remove([desk.group.members["a"]], None).take_back()
+    desk.group.remove(["a"], None).take_back()
     assert desk.group.entries() == before
     assert desk.group.static == {"i": "a"}
     assert desk.group.next_deadline() is not None
@@ -630,7 +630,7 @@ class AnyOrder(RuleBasedStateMachine):
         with contextlib.suppress(GroupError):
             member = group.leaving(Heartbeat(member_id=name, epoch=-1, instance_id=client.instance_id))
             away = for_a_while and client.instance_id is not None
-            change = group.leave_for_a_while(member) if away else group.remove([member], None)
+            change = group.leave_for_a_while(member) if away else group.remove([member.member_id], None)
             self.desk.log.append(change.entries)
 
     @precondition(lambda self: len(self.clients) > 2)

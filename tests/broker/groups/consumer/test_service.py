@@ -8,7 +8,7 @@ from mainstem.broker.groups.classic.messages import JoinRequest, Protocol, SyncR
 from mainstem.broker.groups.consumer.group import ConsumerGroup
 from mainstem.broker.groups.consumer.messages import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Heartbeat
 from mainstem.broker.groups.embedded import Subscription, read_assignment, write_assignment, write_subscription
-from mainstem.broker.groups.errors import GroupError, GroupNotEmpty, RebalanceInProgress, UnknownGroup, UnknownMember
+from mainstem.broker.groups.errors import GroupNotEmpty, RebalanceInProgress, UnknownGroup, UnknownMember
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.modern.partitions import each
 from mainstem.broker.groups.modern.subscriptions import InvalidExpression
@@ -16,7 +16,7 @@ from mainstem.broker.groups.records import OffsetValue
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
-from tests.support.broker import CONFIG, crashed, running, start, stop, until
+from tests.support.broker import CONFIG, crashed, running, start, stop
 
 TOPIC = "facts"
 METADATA = write_subscription(Subscription(1, (TOPIC,)))
@@ -102,44 +102,6 @@ def test_members_go_on_with_their_epochs_after_a_crash(tmp_path, clock):
     told(story)
 
 
-def test_an_answer_waits_for_the_disk_also_one_that_stores_nothing(tmp_path, clock):
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            _, consumer = await with_topic(broker)
-            first = consumer.heartbeat("g", a_beat("a"))
-            second = consumer.heartbeat("g", a_beat("a", 2))
-            assert not first.done()
-            assert not second.done(), "it would tell of an epoch that a crash takes back"
-            assert (await second).epoch == (await first).epoch == 2
-            assert consumer.heartbeat("g", a_beat("a", 2)).done()
-
-    told(story)
-
-
-def test_a_member_is_refused_while_nothing_can_be_stored(tmp_path, clock, monkeypatch):
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            groups, consumer = await with_topic(broker)
-            await consumer.heartbeat("g", a_beat("a"))
-
-            def refuse(*_, **__):
-                raise StorageError("offline")
-
-            with monkeypatch.context() as patched:
-                for each_log in groups._logs:
-                    patched.setattr(each_log, "append", refuse)
-                with pytest.raises(GroupError) as refused:
-                    await consumer.heartbeat("g", a_beat("b"))
-                assert refused.value.code is Code.coordinator_not_available
-                assert set(consumer.get("g").members) == {"a"}
-                with pytest.raises(GroupError):
-                    await consumer.heartbeat("new", a_beat("b"))
-                assert consumer.get("new") is None
-            assert (await consumer.heartbeat("g", a_beat("b"))).epoch == 3
-
-    told(story)
-
-
 def test_expressions_are_resolved_in_a_thread(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:
@@ -154,20 +116,6 @@ def test_expressions_are_resolved_in_a_thread(tmp_path, clock):
             with pytest.raises(InvalidExpression):
                 await consumer.heartbeat("new", a_beat("b", regex="("))
             assert consumer.get("new") is None
-
-    told(story)
-
-
-def test_who_is_not_heard_of_is_removed(tmp_path, clock):
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            groups, consumer = await with_topic(broker)
-            await consumer.heartbeat("g", a_beat("a"))
-            clock.advance_ms(45_000)
-            groups.expire()
-            with pytest.raises(UnknownMember):
-                await consumer.heartbeat("g", a_beat("a", 2))
-            assert consumer.get("g").is_empty
 
     told(story)
 
@@ -397,45 +345,5 @@ def test_a_join_that_is_refused_is_an_answer(tmp_path, clock):
             assert synced.error is Code.unknown_member_id
             with pytest.raises(UnknownMember):
                 groups.heartbeat("g", "new", None, 1)
-
-    told(story)
-
-
-def test_nothing_is_promised_once_the_broker_stops(tmp_path, clock):
-    async def story():
-        broker = await start(tmp_path, clock)
-        _, consumer = await with_topic(broker)
-        await consumer.heartbeat("g", a_beat("a"))
-        await stop(broker)
-        with pytest.raises(GroupError) as refused:
-            await consumer.heartbeat("g", a_beat("a", 2))
-        assert refused.value.code is Code.coordinator_not_available
-
-    told(story)
-
-
-def test_a_group_whose_own_record_was_lost_takes_no_epoch_twice(tmp_path, clock):
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            groups, consumer = await with_topic(broker)
-            for name in "abc":
-                await consumer.heartbeat("g", a_beat(name))
-            entries = [(key, value) for key, value in consumer.get("g").entries() if key.VERSION != 3]
-            del groups.groups["g"]
-            consumer.restore(entries)
-            assert consumer.get("g").epoch == 4
-            assert (await consumer.heartbeat("g", a_beat("d"))).epoch == 5
-
-    told(story)
-
-
-def test_describe_waits_for_what_is_on_its_way(tmp_path, clock):
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            _, consumer = await with_topic(broker)
-            beat = consumer.heartbeat("g", a_beat("a"))
-            await consumer.settled("g")
-            await until(beat.done, "the answer")
-            await consumer.settled("g")
 
     told(story)

@@ -1,11 +1,10 @@
 import asyncio
 
-import msgspec
 import pytest
 
 from mainstem.broker.errors import UnknownTopicId
 from mainstem.broker.groups.classic.messages import JoinRequest, Protocol
-from mainstem.broker.groups.errors import FencedMemberEpoch, GroupError, GroupNotEmpty, UnknownGroup, UnknownMember
+from mainstem.broker.groups.errors import FencedMemberEpoch, GroupNotEmpty, UnknownGroup, UnknownMember
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.groups.share.group import JOIN, LEAVE, Heartbeat
@@ -15,7 +14,7 @@ from mainstem.broker.groups.share.state import RecordState, ShareState, StateBat
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
-from tests.support.broker import CONFIG, crashed, running, start, stop, until
+from tests.support.broker import crashed, running, start, stop
 
 TOPIC = "facts"
 
@@ -348,72 +347,6 @@ def test_a_topic_is_forgotten_at_once(tmp_path, clock):
             await broker.topics.delete(broker.topics.by_name(TOPIC))
             await groups.forget_topic(TOPIC)
             assert share.get("g").state_partitions == StatePartitionsValue()
-
-    told(story)
-
-
-def test_an_answer_waits_for_what_came_before(tmp_path, clock):
-    """A member never hears of an epoch that a crash could take back."""
-
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            _, share = await with_topic(broker)
-            joined = share.heartbeat("g", a_beat("a"))
-            beat = share.heartbeat("g", a_beat("a", 2))
-            assert not beat.done()
-            await share.settled("g")
-            assert joined.done()
-            assert (await beat).assignment is None
-
-    told(story)
-
-
-def test_what_cannot_be_stored_is_taken_back(tmp_path, clock, monkeypatch):
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            groups, share = await with_topic(broker)
-            await share.heartbeat("g", a_beat("a"))
-            before = share.get("g").entries()
-            number = groups.partition_for("g").partition
-
-            def refuse(batch):
-                raise StorageError("the disk is gone")
-
-            monkeypatch.setattr(groups._logs[number], "append", refuse)
-            with pytest.raises(GroupError) as refused:
-                await share.heartbeat("g", a_beat("b"))
-            assert refused.value.code is Code.coordinator_not_available
-            assert share.get("g").entries() == before
-
-    told(story)
-
-
-def test_who_is_not_heard_of_is_removed(tmp_path, clock):
-    async def story():
-        config = msgspec.structs.replace(
-            CONFIG,
-            group_share_min_session_timeout_ms=1,
-            group_share_min_heartbeat_interval_ms=1,
-            group_share_session_timeout_ms=20,
-            group_share_heartbeat_interval_ms=10,
-        )
-        async with running(tmp_path, clock, config) as broker:
-            _, share = await with_topic(broker)
-            await share.heartbeat("g", a_beat("a"))
-            clock.advance_ms(20)
-            await until(lambda: share.get("g").is_empty, "the member is removed")
-
-    told(story)
-
-
-def test_nothing_is_promised_while_the_broker_stops(tmp_path, clock):
-    async def story():
-        broker = await start(tmp_path, clock)
-        share = broker.groups.share
-        await stop(broker)
-        with pytest.raises(GroupError) as refused:
-            share.heartbeat("g", a_beat("a"))
-        assert refused.value.code is Code.coordinator_not_available
 
     told(story)
 

@@ -1,6 +1,5 @@
 import asyncio
 
-import msgspec
 import pytest
 
 from mainstem.broker.groups.classic.messages import JoinRequest, Protocol
@@ -10,13 +9,11 @@ from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.modern.partitions import each
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.groups.streams.messages import JOIN, LEAVE, Heartbeat
-from mainstem.broker.groups.streams.records import StreamsGroupKey
 from mainstem.broker.groups.streams.tasks import NO_TASKS
 from mainstem.broker.groups.streams.topology import InternalTopic, Subtopology, Topology
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
-from tests.support.broker import CONFIG, crashed, running, start, stop, until
+from tests.support.broker import crashed, running, start, stop, until
 
 TOPIC = "facts"
 TOPOLOGY = Topology(0, (Subtopology(subtopology_id="0", source_topics=(TOPIC,)),))
@@ -162,19 +159,6 @@ def test_groups_come_back_after_a_crash(tmp_path, clock):
     told(story)
 
 
-def test_an_epoch_is_never_given_twice_even_when_the_groups_own_record_is_lost(tmp_path, clock):
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            _, streams = await with_topic(broker)
-            await streams.heartbeat("g", a_beat("a"))
-            records = [entry for entry in streams.get("g").entries() if not isinstance(entry[0], StreamsGroupKey)]
-            streams.restore(records)
-            assert streams.get("g").epoch == 2
-            assert (await streams.heartbeat("g", a_beat("a", 2))).epoch == 3
-
-    told(story)
-
-
 def test_a_group_is_deleted_and_one_without_anything_is_forgotten(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)
@@ -238,61 +222,6 @@ def test_why_a_topic_is_not_made_is_told_for_two_heartbeats(tmp_path, clock, top
 # --- what is stored ---------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_waits_for_what_came_before(tmp_path, clock):
-    """A member never hears of an epoch that a crash could take back."""
-
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            _, streams = await with_topic(broker)
-            joined = streams.heartbeat("g", a_beat("a"))
-            beat = streams.heartbeat("g", a_beat("a", 2))
-            assert not beat.done()
-            await streams.settled("g")
-            assert (await joined).epoch == 2
-            assert (await beat).tasks is None
-
-    told(story)
-
-
-def test_what_cannot_be_stored_is_taken_back(tmp_path, clock, monkeypatch):
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            groups, streams = await with_topic(broker)
-            await streams.heartbeat("g", a_beat("a"))
-            before = streams.get("g").entries()
-
-            def refuse(batch):
-                raise StorageError("the disk is gone")
-
-            for log in groups._logs:
-                monkeypatch.setattr(log, "append", refuse)
-            for group in ("g", "new"):
-                with pytest.raises(GroupError) as refused:
-                    await streams.heartbeat(group, a_beat("b"))
-                assert refused.value.code is Code.coordinator_not_available
-            assert streams.get("g").entries() == before
-            assert streams.get("new") is None
-
-    told(story)
-
-
-def test_who_is_not_heard_of_is_removed(tmp_path, clock):
-    async def story():
-        times = {"session_timeout_ms": 20, "heartbeat_interval_ms": 10}
-        config = msgspec.structs.replace(
-            CONFIG,
-            **{f"group_streams_{name}": value for name, value in times.items()},
-            **{f"group_streams_min_{name}": 1 for name in times},
-        )
-        async with running(tmp_path, clock, config) as broker:
-            _, streams = await with_topic(broker)
-            await streams.heartbeat("g", a_beat("a"))
-            clock.advance_ms(20)
-            await until(lambda: streams.get("g").is_empty, "the member is removed")
-
-    told(story)
-
-
 def test_offsets_are_committed_by_epoch(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:
@@ -305,17 +234,5 @@ def test_offsets_are_committed_by_epoch(tmp_path, clock):
                 await groups.commit("g", Commit(member_id="a", generation=9), {partition: OffsetValue(4)})
             assert refused.value.code is Code.stale_member_epoch
             assert groups.offsets.get("g", partition).offset == 3
-
-    told(story)
-
-
-def test_nothing_is_promised_while_the_broker_stops(tmp_path, clock):
-    async def story():
-        broker = await start(tmp_path, clock)
-        streams = broker.groups.streams
-        await stop(broker)
-        with pytest.raises(GroupError) as refused:
-            streams.heartbeat("g", a_beat("a"))
-        assert refused.value.code is Code.coordinator_not_available
 
     told(story)

@@ -12,7 +12,7 @@ import msgspec
 
 from mainstem.broker.fields import CorruptCoordinatorRecord
 from mainstem.broker.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
-from mainstem.broker.groups.consumer.group import CLASSIC_JOIN, CLASSIC_SYNC, SESSION, Change, ConsumerGroup
+from mainstem.broker.groups.consumer.group import CLASSIC_JOIN, CLASSIC_SYNC, ConsumerGroup
 from mainstem.broker.groups.consumer.member import Member
 from mainstem.broker.groups.consumer.records import ClassicProtocols, MemberState
 from mainstem.broker.groups.embedded import Subscription, read_subscription, write_assignment
@@ -23,6 +23,7 @@ from mainstem.broker.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
+from mainstem.broker.groups.modern.group import SESSION, Change
 from mainstem.broker.groups.modern.partitions import Assignment, Owned
 from mainstem.broker.groups.modern.subscriptions import TopicsView
 from mainstem.wire.errors import Code
@@ -38,7 +39,7 @@ def join(group: ConsumerGroup, request: JoinRequest) -> Change[JoinAnswer]:
     if request.member_id_required and not request.member_id and request.instance_id is None:
         return Change([], JoinAnswer(error=Code.member_id_required, member_id=str(uuid4())), lambda: None)
     member_id = request.member_id or str(uuid4())
-    with group.changing() as entries:
+    with group.changing():
         group.check_room(member_id)
         before = _find(group, member_id, request)
         wanted = described(before, request, subscription)
@@ -46,7 +47,7 @@ def join(group: ConsumerGroup, request: JoinRequest) -> Change[JoinAnswer]:
         group.drop_deadline(after.member_id, CLASSIC_JOIN)
         group.set_deadline(after.member_id, SESSION, request.session_timeout_ms)
         group.set_deadline(after.member_id, CLASSIC_SYNC, request.rebalance_timeout_ms)
-        return group.change(entries, joined(after))
+        return group.change(joined(after))
 
 
 def read_protocols(group: ConsumerGroup, request: JoinRequest) -> Subscription:

@@ -4,15 +4,12 @@ Three epochs lead the group to one assignment. The group's epoch grows with ever
 topics. The target assignment is made for an epoch of the group and has that number. A member's epoch is that of the
 target assignment it has reached; it gets there in the steps of `reconciliation`, one per heartbeat.
 
-The state is exactly what is stored: every change is a record (`records`), put by `_put`, and a start puts the same
-records again. A call that raises leaves nothing behind; so does one whose records cannot be stored, by
-`Change.take_back`. Deadlines and what topics looked like are not stored; members get a whole session after a start.
+How its state changes and is stored is in `modern.group`. What topics looked like is not stored.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
@@ -34,8 +31,6 @@ from mainstem.broker.groups.consumer.records import (
     RegexValue,
     TargetKey,
     TargetMemberKey,
-    TargetMemberValue,
-    TargetValue,
     Value,
 )
 from mainstem.broker.groups.errors import (
@@ -43,41 +38,29 @@ from mainstem.broker.groups.errors import (
     FencedMemberEpoch,
     GroupError,
     GroupFull,
-    GroupNotEmpty,
     IllegalGeneration,
     StaleMemberEpoch,
     UnknownMember,
     UnreleasedInstance,
 )
-from mainstem.broker.groups.membership import Commit, Entry, Group
+from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.modern.assignors import ASSIGNORS, Subscriber
-from mainstem.broker.groups.modern.deadlines import Deadlines
+from mainstem.broker.groups.modern.group import REBALANCE, SESSION, Change, ModernGroup
 from mainstem.broker.groups.modern.partitions import Assignment, each, is_subset, without_epochs
+from mainstem.broker.groups.modern.records import TargetMemberValue, TargetValue
 from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
-from mainstem.core import Clock
+from mainstem.core import Clock, TopicPartition
 from mainstem.wire.errors import Code
 
 T = TypeVar("T")
 
-SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC = "session", "rebalance", "join", "sync"
-"""What a member is given time for: the next heartbeat; to give up partitions; and, in the classic protocol, to join
-again and to ask for its assignment."""
-
-Due: TypeAlias = tuple[str, str]  # (member id, what for)
+CLASSIC_JOIN, CLASSIC_SYNC = "join", "sync"
+"""What else a member of the classic protocol is given time for: to join again, and to ask for its assignment."""
 
 DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
 
 _NEW: Final = ConsumerGroupValue(1)
 """A group that nobody has subscribed in; of it alone there is no record, as in Kafka."""
-
-
-class Change(msgspec.Struct, Generic[T]):
-    """What a call has changed, for the caller to store, and the answer for when that is durable."""
-
-    entries: list[Entry]
-    answer: T
-    take_back: Callable[[], None]
-    """The records cannot be stored: the group is as it was."""
 
 
 class Resolved(msgspec.Struct, frozen=True):
@@ -88,7 +71,7 @@ class Resolved(msgspec.Struct, frozen=True):
     """Of the topics that it was resolved for."""
 
 
-class ConsumerGroup(Group):
+class ConsumerGroup(ModernGroup[Key, Value]):
     """A group and its members."""
 
     kind = "consumer"
@@ -97,8 +80,7 @@ class ConsumerGroup(Group):
         self, group_id: str, clock: Clock, topics: TopicsView, config: Callable[[], ConsumerGroupConfig]
     ) -> None:
         """A group without members. `config` gives its settings, as they are at that moment."""
-        self.group_id = group_id
-        self.protocol_type = "consumer"
+        super().__init__(group_id, clock, topics)
         self.epoch = _NEW.epoch
         self.topics_hash = 0
         self.target_epoch = 0
@@ -110,22 +92,13 @@ class ConsumerGroup(Group):
         """(topic id, partition): the member that has it, or has not yet said that it gave it up."""
         self.static: dict[str, str] = {}
         """Instance id: member id."""
-        self.topics = topics
-        self._clock = clock
         self._config = config
         self._subscribed: frozenset[str] | None = None
         self._topics_seen = -1
         self._resolved_at: dict[str, int] = {}
-        self._deadlines: Deadlines[Due] = Deadlines()
         self._rebalance_epochs: dict[str, int] = {}
-        self._open: list[tuple[Key, Value | None, Value | None]] | None = None
 
     # --- as clients see it --------------------------------------------------------------------------------------------
-
-    @property
-    def is_empty(self) -> bool:
-        """True if it has no members."""
-        return not self.members
 
     @property
     def state_name(self) -> str:
@@ -174,7 +147,7 @@ class ConsumerGroup(Group):
         Raises:
             UnknownMember, FencedMemberEpoch, FencedInstance, UnreleasedInstance, GroupFull: it is refused.
         """
-        with self.changing() as entries:
+        with self.changing():
             self.check_room(request.member_id)
             member = self._find(request)
             wanted = msgspec.structs.replace(
@@ -195,7 +168,7 @@ class ConsumerGroup(Group):
             told = request.is_full or after.assigned != member.assigned
             answer = HeartbeatAnswer(after.member_id, after.epoch, without_epochs(after.assigned) if told else None)
             self.set_deadline(after.member_id, SESSION, self._config().session_timeout_ms)
-            return self.change(entries, answer)
+            return self.change(answer)
 
     def check_room(self, member_id: str) -> None:
         """Raise GroupFull if the member would be one too many."""
@@ -301,7 +274,7 @@ class ConsumerGroup(Group):
             self.set_deadline(member.member_id, REBALANCE, member.rebalance_timeout_ms)
             self._rebalance_epochs[member.member_id] = member.epoch
         else:
-            self._deadlines.discard((member.member_id, REBALANCE))
+            self.drop_deadline(member.member_id, REBALANCE)
 
     def _follow_topics(self, resolved: Mapping[str, Resolved], *, changed: bool) -> None:
         """Raise the group's epoch if anything that the target assignment is made of has changed."""
@@ -365,19 +338,19 @@ class ConsumerGroup(Group):
 
     def leave_for_a_while(self, member: Member) -> Change[HeartbeatAnswer]:
         """A static member is restarted: it keeps its place and its partitions until its session is over."""
-        with self.changing() as entries:
+        with self.changing():
             kept = {topic_id: dict.fromkeys(found, 0) for topic_id, found in member.assigned.items()}
             away = msgspec.structs.replace(member, epoch=LEAVE_FOR_A_WHILE, assigned=kept, revoking={})
             self._put(CurrentKey(self.group_id, member.member_id), away.current())
-            return self.change(entries, HeartbeatAnswer(member.member_id, LEAVE_FOR_A_WHILE))
+            return self.change(HeartbeatAnswer(member.member_id, LEAVE_FOR_A_WHILE))
 
-    def remove(self, members: Iterable[Member], answer: T) -> Change[T]:
+    def remove(self, member_ids: Iterable[str], answer: T) -> Change[T]:
         """Members are gone: they left, or were not heard of in time."""
-        with self.changing() as entries:
-            for member in members:
-                self._remove(member.member_id)
+        with self.changing():
+            for member_id in member_ids:
+                self._remove(member_id)
             self._follow_topics({}, changed=True)
-            return self.change(entries, answer)
+            return self.change(answer)
 
     def _remove(self, member_id: str) -> None:
         self._put(CurrentKey(self.group_id, member_id), None)
@@ -386,54 +359,24 @@ class ConsumerGroup(Group):
 
     # --- the clock ----------------------------------------------------------------------------------------------------
 
-    def set_deadline(self, member_id: str, what_for: str, milliseconds: int, *, if_absent: bool = False) -> None:
-        """Give a member time for something."""
-        if not (if_absent and (member_id, what_for) in self._deadlines):
-            self._deadlines.set((member_id, what_for), self._clock.monotonic() + milliseconds / 1000)
+    def _is_late(self, member_id: str, what_for: str) -> bool:
+        return what_for != REBALANCE or self._rebalance_epochs.get(member_id) == self.members[member_id].epoch
 
-    def drop_deadline(self, member_id: str, what_for: str) -> None:
-        """The member has done it."""
-        self._deadlines.discard((member_id, what_for))
-
-    def next_deadline(self) -> float | None:
-        """When `overdue` has something to tell; monotonic seconds."""
-        return self._deadlines.next()
-
-    def overdue(self) -> list[Member]:
-        """Members whose time is over: they are to be removed. Each is told once."""
-        found: dict[str, Member] = {}
-        while (due := self._deadlines.take_due(self._clock.monotonic())) is not None:
-            member_id, what_for = due
-            member = self.members.get(member_id)
-            if member is None or (what_for == REBALANCE and self._rebalance_epochs.get(member_id) != member.epoch):
-                continue
-            found[member_id] = member
-        return list(found.values())
-
-    def start_sessions(self, *, only_missing: bool = False) -> None:
-        """After a start, or a change of protocol: everybody has a session's time to be heard of."""
-        for member in self.members.values():
-            if only_missing and (member.member_id, SESSION) in self._deadlines:
-                continue
-            timeout_ms = (
-                self._config().session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
-            )
-            self.set_deadline(member.member_id, SESSION, timeout_ms)
-            self._give_time_to_revoke(member)
+    def _start_session(self, member_id: str) -> None:
+        member = self.members[member_id]
+        timeout_ms = self._config().session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
+        self.set_deadline(member_id, SESSION, timeout_ms)
+        self._give_time_to_revoke(member)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def check_commit(self, commit: Commit) -> None:
         """May these offsets be committed by this member?
 
-        An epoch that is over is good enough for partitions that the member has had since then (KIP-1251).
-
         Raises:
             UnknownMember, StaleMemberEpoch, IllegalGeneration: no.
         """
-        if commit.generation < 0 and not self.members:
-            return  # an admin, or a consumer that assigns its partitions itself
-        if commit.transactional and commit.generation == -1 and not commit.member_id and commit.instance_id is None:
+        if self._is_no_members(commit):
             return
         member = self.member(commit.member_id)
         if not commit.transactional and member.classic is None and not commit.knows_epochs:
@@ -441,20 +384,18 @@ class ConsumerGroup(Group):
                 Code.unsupported_version, self.group_id, "members of the consumer protocol commit by version 9 or later"
             )
         wrong = IllegalGeneration if commit.transactional else _wrong_epoch(member)  # TxnOffsetCommit knows no other
-        if commit.generation > member.epoch:
-            raise wrong(
-                self.group_id, f"member {member.member_id} is in epoch {member.epoch}, found {commit.generation}"
-            )
-        if commit.generation == member.epoch:
-            return
-        for partition in commit.partitions:
-            topic = self.topics.get(partition.topic)
-            since = None if topic is None else _since(member, topic.topic_id, partition.partition)
-            if since is None or commit.generation < since:
-                raise wrong(
-                    self.group_id,
-                    f"member {member.member_id} has not had {partition} since epoch {commit.generation}",
-                )
+        self._check_commit_epoch(commit, member.epoch, lambda each: self._since(member, each), wrong)
+
+    def _since(self, member: Member, partition: TopicPartition) -> int | None:
+        """The epoch since which the member has the partition; None: it has not."""
+        topic = self.topics.get(partition.topic)
+        if topic is None:
+            return None
+        for owned in (member.assigned, member.revoking):
+            since = owned.get(topic.topic_id, {}).get(partition.partition)
+            if since is not None:
+                return since
+        return None
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """May this member be told the group's offsets? Whoever names no member and no epoch may.
@@ -477,18 +418,6 @@ class ConsumerGroup(Group):
         """A topic's offsets may not be deleted while a member reads it."""
         return topic in self.subscribed_topics
 
-    def check_may_delete_offsets(self) -> None:
-        """Offsets of single topics may go at any time."""
-
-    def delete(self) -> None:
-        """The group is gone.
-
-        Raises:
-            GroupNotEmpty: it has members.
-        """
-        if self.members:
-            raise GroupNotEmpty(self.group_id, f"it is {self.state_name} with {len(self.members)} members")
-
     # --- members ------------------------------------------------------------------------------------------------------
 
     def member(self, member_id: str) -> Member:
@@ -497,10 +426,8 @@ class ConsumerGroup(Group):
         Raises:
             UnknownMember: there is none.
         """
-        member = self.members.get(member_id)
-        if member is None:
-            raise UnknownMember(self.group_id, f"no member {member_id!r}")
-        return member
+        self.check_known(member_id)
+        return self.members[member_id]
 
     def waits_for_others(self, member: Member) -> bool:
         """True if somebody else still has a partition that the member is to have."""
@@ -529,47 +456,18 @@ class ConsumerGroup(Group):
             ConsumerGroupKey(group_id),
         ]
 
-    def entries(self) -> list[Entry]:
-        """The whole state."""
-        return [(key, self._get(key)) for key in reversed(self.keys())]
+    def catch_up(self) -> None:
+        """After a start: if the group's own record could not be read, no epoch may come twice all the same."""
+        epoch = max(self.target_epoch, *(member.epoch for member in self.members.values()), 0)
+        if self.epoch < epoch:
+            self.put(ConsumerGroupKey(self.group_id), ConsumerGroupValue(epoch))
 
-    @contextmanager
-    def changing(self) -> Iterator[list[Entry]]:
-        """A call that changes the group: it leaves nothing behind if it raises."""
-        assert self._open is None, f"group {self.group_id}: one change at a time"
-        done = self._open = []
-        entries: list[Entry] = []
-        try:
-            yield entries
-        except BaseException:
-            self._undo(done)
-            raise
-        finally:
-            self._open = None
-
-    def change(self, entries: list[Entry], answer: T) -> Change[T]:
-        """What has been put since `changing` began, with an answer."""
-        done = self._open or []
-        entries[:] = [(key, value) for key, _, value in done]
-        return Change(entries, answer, lambda: self._undo(done))
-
-    def _undo(self, done: list[tuple[Key, Value | None, Value | None]]) -> None:
-        for key, before, _ in reversed(done):
-            self.put(key, before)
+    def _forget_what_topics_were(self) -> None:
         self._topics_seen = -1
         self._resolved_at.clear()
-        self.start_sessions(only_missing=True)
 
-    def _put(self, key: Key, value: Value | None) -> None:
-        """Change the state by one record, and remember to store it."""
-        assert self._open is not None
-        before = self._get(key)
-        if before is None and value is None:
-            return
-        self._open.append((key, before, value))
-        self.put(key, value)
-
-    def _get(self, key: Key) -> Value | None:
+    def get(self, key: Key) -> Value | None:
+        """The record as it is now."""
         match key:
             case ConsumerGroupKey():
                 value = ConsumerGroupValue(self.epoch, self.topics_hash)
@@ -621,7 +519,7 @@ class ConsumerGroup(Group):
             self._put_current(member_id, _NOTHING)
             self.members.pop(member_id, None)
             for what_for in (SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC):
-                self._deadlines.discard((member_id, what_for))
+                self.drop_deadline(member_id, what_for)
             self._rebalance_epochs.pop(member_id, None)
             return
         member = Member(member_id=member_id) if before is None else before
@@ -649,12 +547,3 @@ _NOTHING: Final = CurrentValue(0, 0, MemberState.STABLE, {}, {})
 def _wrong_epoch(member: Member) -> type[StaleMemberEpoch] | type[IllegalGeneration]:
     """What a member is told whose epoch is not the one that it names: what its protocol knows."""
     return StaleMemberEpoch if member.classic is None else IllegalGeneration
-
-
-def _since(member: Member, topic_id: UUID, partition: int) -> int | None:
-    """The epoch since which the member has the partition; None: it has not."""
-    for owned in (member.assigned, member.revoking):
-        since = owned.get(topic_id, {}).get(partition)
-        if since is not None:
-            return since
-    return None

@@ -23,12 +23,11 @@ from mainstem.broker.groups.consumer.records import (
     MemberKey,
     TargetKey,
     TargetMemberKey,
-    TargetMemberValue,
-    TargetValue,
 )
 from mainstem.broker.groups.embedded import read_assignment, read_subscription
 from mainstem.broker.groups.errors import UnknownGroup
 from mainstem.broker.groups.modern.partitions import Assignment, each, owned_since
+from mainstem.broker.groups.modern.records import TargetMemberValue, TargetValue
 from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
 from mainstem.broker.groups.records import GroupValue
 from mainstem.broker.groups.records import MemberValue as ClassicMemberValue

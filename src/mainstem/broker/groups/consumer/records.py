@@ -1,6 +1,6 @@
 """What a group of the consumer protocol keeps in `__consumer_offsets`: Kafka's own records, byte for byte.
 
-A key is its version, which says what the record is about, and strings (int16 length, UTF-8)::
+How keys and values are built is in `modern.records`; what the records are about, by the version of the key::
 
     3  group                 the group: its epoch, and the hash of what its topics were when it was last assigned
     5  group │ member        a member: who it is and what it is subscribed to
@@ -9,9 +9,7 @@ A key is its version, which says what the record is about, and strings (int16 le
     8  group │ member        a member's current assignment: its epoch, what it has and what it is to give up
     16 group │ expression    the topics that a subscribed regular expression matches
 
-Values are flexible (compact lengths, tagged fields) and of version 0 up to now; what later versions add are tags, which
-are skipped. A null value is a tombstone. Key 4, the topics in the place of their hash, is older than Kafka 4.1: it is
-left alone.
+Key 4, the topics in the place of their hash, is older than Kafka 4.1: it is left alone.
 
 https://github.com/apache/kafka/tree/trunk/group-coordinator/src/main/resources/common/message
 """
@@ -19,17 +17,26 @@ https://github.com/apache/kafka/tree/trunk/group-coordinator/src/main/resources/
 import enum
 from collections.abc import Mapping
 from typing import ClassVar, Final, TypeAlias
-from uuid import UUID
 
 import msgspec
 
-from mainstem.broker.fields import CorruptCoordinatorRecord, LaterVersion, Reader, Writer
-from mainstem.broker.groups.modern.partitions import Assignment, Owned
+from mainstem.broker.fields import Reader, Writer
+from mainstem.broker.groups.modern.partitions import Owned
+from mainstem.broker.groups.modern.records import (
+    GroupRecordKey,
+    MemberRecordKey,
+    TargetMemberValue,
+    TargetValue,
+    read_owned,
+    read_partitions,
+    read_target,
+    value_reader,
+    write_partitions,
+    write_target,
+)
 
-_EPOCHS: Final = 0  # tag of a topic's assignment epochs
 _CLASSIC: Final = 0  # tag of what a member of the classic protocol has said
 _HASH: Final = 0
-_MADE: Final = 0
 
 
 class MemberState(enum.IntEnum):
@@ -46,53 +53,49 @@ class MemberState(enum.IntEnum):
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-class ConsumerGroupKey(msgspec.Struct, frozen=True):
+class ConsumerGroupKey(GroupRecordKey, frozen=True):
     """Of which group."""
 
-    group: str
     VERSION: ClassVar[int] = 3
 
 
-class MemberKey(msgspec.Struct, frozen=True):
+class MemberKey(MemberRecordKey, frozen=True):
     """Of which member."""
 
-    group: str
-    member_id: str
     VERSION: ClassVar[int] = 5
 
 
-class TargetKey(msgspec.Struct, frozen=True):
+class TargetKey(GroupRecordKey, frozen=True):
     """Of which group's target assignment."""
 
-    group: str
     VERSION: ClassVar[int] = 6
 
 
-class TargetMemberKey(msgspec.Struct, frozen=True):
+class TargetMemberKey(MemberRecordKey, frozen=True):
     """Of whose part of the target assignment."""
 
-    group: str
-    member_id: str
     VERSION: ClassVar[int] = 7
 
 
-class CurrentKey(msgspec.Struct, frozen=True):
+class CurrentKey(MemberRecordKey, frozen=True):
     """Of what which member has."""
 
-    group: str
-    member_id: str
     VERSION: ClassVar[int] = 8
 
 
-class RegexKey(msgspec.Struct, frozen=True):
+class RegexKey(GroupRecordKey, frozen=True):
     """Of which expression."""
 
-    group: str
     expression: str
     VERSION: ClassVar[int] = 16
 
 
 Key: TypeAlias = ConsumerGroupKey | MemberKey | TargetKey | TargetMemberKey | CurrentKey | RegexKey
+
+KINDS: Final[Mapping[int, type[Key]]] = {
+    kind.VERSION: kind for kind in (ConsumerGroupKey, MemberKey, TargetKey, TargetMemberKey, CurrentKey, RegexKey)
+}
+"""Of keys, by version."""
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
@@ -128,19 +131,6 @@ class MemberValue(msgspec.Struct, frozen=True, kw_only=True):
     """None: the member uses the consumer protocol."""
 
 
-class TargetValue(msgspec.Struct, frozen=True):
-    """The group epoch that the target assignment was made for, and when (wall clock)."""
-
-    epoch: int
-    made_ms: int = 0
-
-
-class TargetMemberValue(msgspec.Struct, frozen=True):
-    """What a member is to have in the end."""
-
-    partitions: Assignment
-
-
 class CurrentValue(msgspec.Struct, frozen=True):
     """What a member has now."""
 
@@ -165,17 +155,6 @@ Value: TypeAlias = ConsumerGroupValue | MemberValue | TargetValue | TargetMember
 # --- to bytes ---------------------------------------------------------------------------------------------------------
 
 
-def encode_key(key: Key) -> bytes:
-    """The record's key."""
-    writer = Writer(key.VERSION)
-    writer.string(key.group)
-    if isinstance(key, RegexKey):
-        writer.string(key.expression)
-    elif isinstance(key, MemberKey | TargetMemberKey | CurrentKey):
-        writer.string(key.member_id)
-    return writer.done()
-
-
 def encode_value(value: Value) -> bytes:
     """The record's value, in version 0."""
     writer = Writer(0, flexible=True)
@@ -186,17 +165,16 @@ def encode_value(value: Value) -> bytes:
         case MemberValue():
             _encode_member(writer, value)
         case TargetValue():
-            writer.int32(value.epoch)
-            writer.tags([(_MADE, value.made_ms.to_bytes(8, "big", signed=True))] if value.made_ms else ())
+            write_target(writer, value)
         case TargetMemberValue():
-            _encode_partitions(writer, value.partitions)
+            write_partitions(writer, value.partitions)
             writer.tags()
         case CurrentValue():
             writer.int32(value.epoch)
             writer.int32(value.previous_epoch)
             writer.int8(value.state)
-            _encode_partitions(writer, value.assigned)
-            _encode_partitions(writer, value.revoking)
+            write_partitions(writer, value.assigned)
+            write_partitions(writer, value.revoking)
             writer.tags()
         case RegexValue():
             writer.array(value.topics, writer.string)
@@ -234,47 +212,7 @@ def _encode_classic(classic: ClassicProtocols) -> bytes:
     return writer.done()
 
 
-def _encode_partitions(writer: Writer, partitions: Assignment | Owned) -> None:
-    """Topics with their partitions in order, and with the epochs of these where they have some."""
-
-    def topic(topic_id: UUID) -> None:
-        found = partitions[topic_id]
-        numbers = sorted(found)
-        writer.uuid(topic_id)
-        writer.array(numbers, writer.int32)
-        if not isinstance(found, Mapping):
-            writer.tags()
-            return
-        inside = Writer(None, flexible=True)
-        inside.array([found[number] for number in numbers], inside.int32)
-        writer.tags([(_EPOCHS, inside.done())])
-
-    writer.array(list(partitions), topic)
-
-
 # --- from bytes -------------------------------------------------------------------------------------------------------
-
-
-def decode_key(version: int, reader: Reader) -> Key | None:
-    """Whose record it is; None for a kind that is not known here.
-
-    Raises:
-        CorruptCoordinatorRecord: the key is cut short.
-    """
-    match version:
-        case ConsumerGroupKey.VERSION:
-            return ConsumerGroupKey(reader.required_string())
-        case MemberKey.VERSION:
-            return MemberKey(reader.required_string(), reader.required_string())
-        case TargetKey.VERSION:
-            return TargetKey(reader.required_string())
-        case TargetMemberKey.VERSION:
-            return TargetMemberKey(reader.required_string(), reader.required_string())
-        case CurrentKey.VERSION:
-            return CurrentKey(reader.required_string(), reader.required_string())
-        case RegexKey.VERSION:
-            return RegexKey(reader.required_string(), reader.required_string())
-    return None
 
 
 def decode_value(key: Key, data: bytes) -> Value:
@@ -283,25 +221,20 @@ def decode_value(key: Key, data: bytes) -> Value:
     Raises:
         CorruptCoordinatorRecord: an unknown version, or cut short.
     """
-    reader = Reader(data)
-    version = reader.int16()
-    if version != 0:
-        kind = LaterVersion if version > 0 else CorruptCoordinatorRecord
-        raise kind(f"a value of version {version}; version 0 is known")
-    reader.flexible = True
+    reader = value_reader(data)
     match key:
         case ConsumerGroupKey():
             epoch = reader.int32()
-            return ConsumerGroupValue(epoch, _int64(reader.tags().get(_HASH)))
+            found = reader.tags().get(_HASH)
+            return ConsumerGroupValue(epoch, 0 if found is None else Reader(found).int64())
         case MemberKey():
             return _decode_member(reader)
         case TargetKey():
-            epoch = reader.int32()
-            return TargetValue(epoch, _int64(reader.tags().get(_MADE)))
+            return read_target(reader)
         case TargetMemberKey():
-            partitions = _decode_partitions(reader, -1)
+            target = TargetMemberValue(read_partitions(reader))
             reader.tags()
-            return TargetMemberValue({topic_id: frozenset(found) for topic_id, found in partitions.items()})
+            return target
         case CurrentKey():
             return _decode_current(reader)
         case RegexKey():
@@ -351,34 +284,7 @@ def _decode_classic(data: bytes) -> ClassicProtocols | None:
 
 def _decode_current(reader: Reader) -> CurrentValue:
     epoch, previous_epoch, state = reader.int32(), reader.int32(), reader.int8()
-    assigned, revoking = _decode_partitions(reader, epoch), _decode_partitions(reader, epoch)
+    assigned, revoking = read_owned(reader, epoch), read_owned(reader, epoch)
     reader.tags()
     known = state in MemberState.__members__.values()
     return CurrentValue(epoch, previous_epoch, MemberState(state) if known else MemberState.UNKNOWN, assigned, revoking)
-
-
-def _decode_partitions(reader: Reader, epoch: int) -> Owned:
-    """Records of before Kafka 4.3 have no epochs of single partitions: the member's, `epoch`, is taken for them."""
-    owned: dict[UUID, dict[int, int]] = {}
-
-    def topic() -> None:
-        topic_id = reader.uuid()
-        numbers = reader.array(reader.int32) or []
-        epochs = [epoch] * len(numbers)
-        if (data := reader.tags().get(_EPOCHS)) is not None:
-            inside = Reader(data)
-            inside.flexible = True
-            found = inside.array(inside.int32)
-            epochs = epochs if found is None else found
-        if len(epochs) != len(numbers):
-            raise CorruptCoordinatorRecord(f"{len(numbers)} partitions with {len(epochs)} epochs")
-        owned[topic_id] = dict(zip(numbers, epochs, strict=True))
-
-    reader.array(topic)
-    return owned
-
-
-def _int64(data: bytes | None) -> int:
-    if data is None:
-        return 0
-    return Reader(data).int64()

@@ -1,8 +1,6 @@
 """Groups of the consumer protocol at work: what they change is stored before anybody is told.
 
-The rules are in `group`, `classic_members` and `migration`, which do no I/O. Memory changes when the records are
-queued; an answer waits until they are durable, and one that needs no record for those that were queued before it: a
-member never hears of an epoch that a crash could take back.
+The rules are in `group`, `classic_members` and `migration`, which do no I/O.
 """
 
 import asyncio
@@ -14,14 +12,15 @@ from mainstem.broker.groups.classic.group import ClassicGroup
 from mainstem.broker.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from mainstem.broker.groups.config import ConsumerGroupConfig
 from mainstem.broker.groups.consumer import classic_members, migration
-from mainstem.broker.groups.consumer.group import Change, ConsumerGroup, Resolved
-from mainstem.broker.groups.consumer.member import Member
+from mainstem.broker.groups.consumer.group import ConsumerGroup, Resolved
 from mainstem.broker.groups.consumer.messages import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Heartbeat, HeartbeatAnswer
 from mainstem.broker.groups.consumer.migration import MigrationPolicy
-from mainstem.broker.groups.consumer.records import ConsumerGroupKey, ConsumerGroupValue, Key, Value
+from mainstem.broker.groups.consumer.records import Key, Value
 from mainstem.broker.groups.errors import GroupError, UnknownGroup
 from mainstem.broker.groups.membership import Entry, Group
-from mainstem.broker.groups.modern.storing import Storing, is_refused
+from mainstem.broker.groups.modern.group import Change
+from mainstem.broker.groups.modern.service import ModernGroups
+from mainstem.broker.groups.modern.storing import is_refused
 from mainstem.broker.groups.modern.subscriptions import matching
 from mainstem.broker.groups.records import GroupKey
 from mainstem.core.logging import get_logger
@@ -36,37 +35,21 @@ T = TypeVar("T")
 log = get_logger()
 
 
-class ConsumerGroups:
+class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
     """All groups of the consumer protocol; they are among the coordinator's groups."""
 
     def __init__(self, coordinator: "GroupCoordinator", broker: "Broker") -> None:
-        self._coordinator = coordinator
-        self._broker = broker
-        self._clock = broker.clock
+        super().__init__(coordinator, broker, ConsumerGroup)
         self._policy = MigrationPolicy(broker.config.group_consumer_migration_policy)
-        self._storing = Storing(coordinator)
 
     def settings(self, group_id: str) -> ConsumerGroupConfig:
         """The settings of a group, as they are now."""
         return self._coordinator.settings.consumer(group_id)
 
-    def get(self, group_id: str) -> ConsumerGroup | None:
-        """The group, if it is there and of this protocol."""
-        group = self._coordinator.groups.get(group_id)
-        return group if isinstance(group, ConsumerGroup) else None
-
     def has_members(self, group_id: str) -> bool:
         """True if the group is of this protocol and has members: whoever joins has to fit in."""
         group = self.get(group_id)
         return group is not None and not group.is_empty
-
-    async def settled(self, group_id: str) -> None:
-        """Return when all that the group has in memory is durable.
-
-        Raises:
-            CoordinatorUnavailable: it never will be.
-        """
-        await self._storing.settled(group_id)
 
     # --- the consumer protocol ----------------------------------------------------------------------------------------
 
@@ -78,7 +61,7 @@ class ConsumerGroups:
         Raises:
             GroupError: it is refused; some errors come with the future.
         """
-        self._check_open(group_id)
+        self.check_open(group_id)
         if request.epoch in (LEAVE, LEAVE_FOR_A_WHILE):
             return self._leave(group_id, request)
         present = self.get(group_id)
@@ -127,11 +110,13 @@ class ConsumerGroups:
     def _beat(
         self, group_id: str, request: Heartbeat, resolved: dict[str, Resolved]
     ) -> "asyncio.Future[HeartbeatAnswer]":
-        self._check_open(group_id)
+        self.check_open(group_id)
         present = self._coordinator.groups.get(group_id)
         group, before = self._group_for(group_id, present, joins=request.epoch == JOIN)
-        change = group.heartbeat(request, resolved)
-        return self._take(group, change, before=before, instead_of=present)
+        answer = self._take(group, group.heartbeat(request, resolved), before)
+        if isinstance(present, ClassicGroup) and self._coordinator.groups.get(group_id) is group:
+            self._coordinator.answer(present.abandon(Code.rebalance_in_progress))
+        return answer
 
     def _group_for(self, group_id: str, present: Group | None, *, joins: bool) -> tuple[ConsumerGroup, list[Entry]]:
         """The group that a heartbeat meets, and what is to be stored before the heartbeat's own records."""
@@ -148,34 +133,26 @@ class ConsumerGroups:
             present, self._policy, self._clock, self._broker.topics, lambda: self.settings(group_id)
         )
         log.info("group_upgraded", group=group_id, members=len(group.members))
-        return group, present.tombstones() + [entry for entry in group.entries() if entry[1] is not None]
+        return group, [*present.tombstones(), *group.entries()]
 
     def _new(self, group_id: str) -> ConsumerGroup:
         return ConsumerGroup(group_id, self._clock, self._broker.topics, lambda: self.settings(group_id))
 
     def _leave(self, group_id: str, request: Heartbeat) -> "asyncio.Future[HeartbeatAnswer]":
-        group = self.get(group_id)
-        if group is None:
-            raise UnknownGroup(group_id, "no such group of the consumer protocol")
+        group = self.known(group_id)
         member = group.leaving(request)
         if request.epoch == LEAVE_FOR_A_WHILE:
             return self._take(group, group.leave_for_a_while(member))
-        return self._remove(group, [member], HeartbeatAnswer(request.member_id, request.epoch))
+        return self._remove(group, [member.member_id], HeartbeatAnswer(request.member_id, request.epoch))
 
-    def expire(self, group: ConsumerGroup) -> None:
-        """Remove members that were not heard of in time."""
-        overdue = group.overdue()
-        if overdue:
-            log.info("members_expired", group=group.group_id, members=[member.member_id for member in overdue])
-            self._remove(group, overdue, None)
-        self._coordinator.schedule(group)
+    def _remove_late(self, group: ConsumerGroup, member_ids: Sequence[str]) -> None:
+        self._remove(group, member_ids, None)
 
-    def _remove(self, group: ConsumerGroup, members: Sequence[Member], answer: T) -> "asyncio.Future[T]":
+    def _remove(self, group: ConsumerGroup, member_ids: Sequence[str], answer: T) -> "asyncio.Future[T]":
         """Members are gone; if those that are left all speak the classic protocol, the group becomes a classic one."""
-        gone = {member.member_id for member in members}
-        if migration.may_downgrade(group, gone, self._policy, self._coordinator.classic_config):
-            return self._downgrade(group, Change([], answer, lambda: None), gone, rebalances=True)
-        return self._take(group, group.remove(members, answer))
+        if migration.may_downgrade(group, member_ids, self._policy, self._coordinator.classic_config):
+            return self._downgrade(group, Change([], answer, lambda: None), member_ids, rebalances=True)
+        return self._take(group, group.remove(member_ids, answer))
 
     def _downgrade(
         self, group: ConsumerGroup, change: Change[T], gone: Iterable[str], *, rebalances: bool
@@ -203,9 +180,7 @@ class ConsumerGroups:
             return JoinAnswer(error=error.code, member_id=request.member_id)
 
         def run() -> "asyncio.Future[JoinAnswer]":
-            group = self.get(group_id)
-            if group is None:
-                raise UnknownGroup(group_id)
+            group = self.known(group_id)
             replaced = group.static_member(request.instance_id)
             change = classic_members.join(group, request)
             all_classic = all(member.classic is not None for member in group.members.values())
@@ -240,7 +215,7 @@ class ConsumerGroups:
 
     def leave(self, group: ConsumerGroup, members: Sequence[tuple[str, str | None]]) -> "asyncio.Future[list[Code]]":
         """(member id, instance id) of each who leaves by LeaveGroup; a code for each."""
-        codes, found = [], {}
+        codes, found = [], set()
         for member_id, instance_id in members:
             try:
                 member = classic_members.leaving(group, member_id, instance_id)
@@ -248,10 +223,10 @@ class ConsumerGroups:
                 codes.append(error.code)
             else:
                 codes.append(Code.none)
-                found[member.member_id] = member
+                found.add(member.member_id)
         if not found:
             return self._done(codes)
-        return self._remove(group, list(found.values()), codes)
+        return self._remove(group, sorted(found), codes)
 
     def _answered(
         self, run: Callable[[], "asyncio.Future[T]"], refused: Callable[[GroupError], T]
@@ -277,50 +252,3 @@ class ConsumerGroups:
         except GroupError as error:
             answer.set_result(refused(error))
         return answer
-
-    # --- the log ------------------------------------------------------------------------------------------------------
-
-    def restore(self, records: Sequence[tuple[Key, Value]]) -> None:
-        """The groups as they were stored, each key once. Members have a session's time to be heard of."""
-        groups: dict[str, ConsumerGroup] = {}
-        for key, value in sorted(records, key=lambda record: record[0].VERSION):
-            if key.group not in groups:
-                groups[key.group] = self._new(key.group)
-            groups[key.group].put(key, value)
-        for group_id, group in groups.items():
-            epochs = [group.target_epoch, *(member.epoch for member in group.members.values())]
-            if group.epoch < max(epochs):  # its own record could not be read: no epoch may come twice
-                group.put(ConsumerGroupKey(group_id), ConsumerGroupValue(max(epochs)))
-            group.start_sessions()
-            self._coordinator.groups[group_id] = group
-
-    def _take(
-        self,
-        group: ConsumerGroup,
-        change: Change[T],
-        *,
-        before: list[Entry] | None = None,
-        instead_of: Group | None = None,
-    ) -> "asyncio.Future[T]":
-        """Store a change of the group, which takes the place of `instead_of`; done when it is durable."""
-        entries = [*(before or ()), *change.entries]
-        stored = self._storing.store(group.group_id, entries)
-        if is_refused(stored):
-            change.take_back()
-            return then(stored, lambda _: change.answer)
-        if self._coordinator.groups.get(group.group_id) is not group and not group.is_empty:
-            self._coordinator.groups[group.group_id] = group
-            if isinstance(instead_of, ClassicGroup):
-                self._coordinator.answer(instead_of.abandon(Code.rebalance_in_progress))
-        self._coordinator.schedule(group)
-        return self._done(change.answer) if stored.done() else then(stored, lambda _: change.answer)
-
-    def _check_open(self, group_id: str) -> None:
-        if self._coordinator.is_closed:
-            raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
-        self._coordinator.check_read(group_id)
-
-    def _done(self, value: T) -> "asyncio.Future[T]":
-        done: asyncio.Future[T] = self._broker.loop.create_future()
-        done.set_result(value)
-        return done

@@ -1,1 +1,3 @@
-"""What groups share whose partitions the log assigns: sets of partitions, assignors, subscriptions, deadlines."""
+"""What groups share whose partitions the log assigns: how their state changes and is stored, their records, sets of
+partitions, assignors, subscriptions, deadlines.
+"""

@@ -1,26 +1,23 @@
 """One share group: who is in it and who reads which partitions. A state machine without I/O; the clock is passed in.
 
 It is as a group of the consumer protocol (`consumer.group`), but a partition may have many members: nobody has to give
-up anything before another gets it, and so a member takes its part of the target assignment at its next heartbeat.
-
-The state is exactly what is stored: every change is a record (`records`), put by `_put`, and a start puts the same
-records again. A call that raises leaves nothing behind; so does one whose records cannot be stored, by
-`Change.take_back`. Deadlines are not stored; members get a whole session after a start.
+up anything before another gets it, and so a member takes its part of the target assignment at its next heartbeat. How
+its state changes and is stored is in `modern.group`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Final, Generic, NoReturn, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, NoReturn
 from uuid import UUID
 
 import msgspec
 
 from mainstem.broker.groups.config import ShareGroupConfig
-from mainstem.broker.groups.errors import FencedMemberEpoch, GroupFull, GroupNotEmpty, UnknownGroup, UnknownMember
-from mainstem.broker.groups.membership import Commit, Entry, Group
+from mainstem.broker.groups.errors import FencedMemberEpoch, GroupFull, UnknownGroup, UnknownMember
+from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.modern.assignors import Subscriber
-from mainstem.broker.groups.modern.deadlines import Deadlines
+from mainstem.broker.groups.modern.group import SESSION, Change, RecordGroup
 from mainstem.broker.groups.modern.partitions import Assignment
+from mainstem.broker.groups.modern.records import TargetMemberValue, TargetValue
 from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
 from mainstem.broker.groups.share.assignor import assign_simple
 from mainstem.broker.groups.share.records import (
@@ -35,14 +32,10 @@ from mainstem.broker.groups.share.records import (
     StatePartitionsValue,
     TargetKey,
     TargetMemberKey,
-    TargetMemberValue,
-    TargetValue,
     TopicPartitions,
     Value,
 )
 from mainstem.core import Clock
-
-T = TypeVar("T")
 
 JOIN: Final = 0
 LEAVE: Final = -1
@@ -68,15 +61,6 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
     """All that it reads now; None: as it was told before."""
 
 
-class Change(msgspec.Struct, Generic[T]):
-    """What a call has changed, for the caller to store, and the answer for when that is durable."""
-
-    entries: list[Entry]
-    answer: T
-    take_back: Callable[[], None]
-    """The records cannot be stored: the group is as it was."""
-
-
 _NEW: Final = ShareGroupValue(1)
 """A group that nobody has joined."""
 
@@ -86,24 +70,19 @@ _NO_TARGET: Final = TargetValue(1)
 _NOTHING: Final = CurrentValue(0, 0, {})
 
 
-class ShareGroup(Group):
+class ShareGroup(RecordGroup[Key, Value]):
     """A group and its members. It has no committed offsets: what it has read is the state of its partitions."""
 
     kind = "share"
     expires = False
+    ORDER = (ShareGroupKey, MemberKey, TargetKey, TargetMemberKey, CurrentKey, StatePartitionsKey)
 
     def __init__(self, group_id: str, clock: Clock, topics: TopicsView, config: Callable[[], ShareGroupConfig]) -> None:
         """A group without members. `config` gives its settings, as they are at that moment."""
-        self.group_id = group_id
-        self.protocol_type = "share"
-        self.topics = topics
-        self._clock = clock
+        super().__init__(group_id, clock, topics)
+        self.members: dict[str, MemberValue] = {}
         self._config = config
-        self._values: dict[Key, Value] = {}
-        self._members: dict[str, MemberValue] = {}
         self._topics_seen = -1
-        self._deadlines: Deadlines[str] = Deadlines()
-        self._open: list[tuple[Key, Value | None]] | None = None
 
     # --- as clients see it --------------------------------------------------------------------------------------------
 
@@ -118,29 +97,18 @@ class ShareGroup(Group):
         return self._target_of_all().epoch
 
     @property
-    def members(self) -> dict[str, MemberValue]:
-        """By member id; not to be changed."""
-        return self._members
-
-    @property
-    def is_empty(self) -> bool:
-        """True if it has no members."""
-        return not self._members
-
-    @property
     def state_name(self) -> str:
         """As clients are shown it."""
-        return "Stable" if self._members else "Empty"
+        return "Stable" if self.members else "Empty"
 
     @property
     def subscribed_topics(self) -> frozenset[str]:
         """Topics that a member is subscribed to; they need not be there."""
-        return frozenset(name for member in self._members.values() for name in member.topics)
+        return frozenset(name for member in self.members.values() for name in member.topics)
 
     def current(self, member_id: str) -> CurrentValue:
         """The member's epochs and what it reads."""
-        value = self._values.get(CurrentKey(self.group_id, member_id))
-        return value if isinstance(value, CurrentValue) else _NOTHING
+        return self._value(CurrentKey(self.group_id, member_id), _NOTHING)
 
     # --- ShareGroupHeartbeat ------------------------------------------------------------------------------------------
 
@@ -150,7 +118,7 @@ class ShareGroup(Group):
         Raises:
             UnknownMember, FencedMemberEpoch, GroupFull: it is refused.
         """
-        with self._changing() as entries:
+        with self.changing():
             member_id = request.member_id
             before = self._find(request)
             wanted = MemberValue(
@@ -159,7 +127,7 @@ class ShareGroup(Group):
                 client_host=request.client_host,
                 topics=before.topics if request.topics is None else tuple(sorted(set(request.topics))),
             )
-            is_new = member_id not in self._members
+            is_new = member_id not in self.members
             if is_new or wanted != before:
                 self._put(MemberKey(self.group_id, member_id), wanted)
             self._follow_topics(changed=is_new or wanted.topics != before.topics)
@@ -173,15 +141,15 @@ class ShareGroup(Group):
                 self._put(CurrentKey(self.group_id, member_id), after)
             # One that comes with its epoch before has not been told.
             told = request.topics is not None or request.epoch != current.epoch or after.assigned != current.assigned
-            self._deadlines.set(member_id, self._clock.monotonic() + self._config().session_timeout_ms / 1000)
-            return self._change(entries, HeartbeatAnswer(member_id, after.epoch, after.assigned if told else None))
+            self._start_session(member_id)
+            return self.change(HeartbeatAnswer(member_id, after.epoch, after.assigned if told else None))
 
     def _find(self, request: Heartbeat) -> MemberValue:
         """The member as it is, or a new one."""
-        present = self._members.get(request.member_id)
+        present = self.members.get(request.member_id)
         if request.epoch == JOIN:
             limit = self._config().max_size
-            if present is None and len(self._members) >= limit:
+            if present is None and len(self.members) >= limit:
                 raise GroupFull(self.group_id, f"it has {limit} members, which is its limit")
             return MemberValue() if present is None else present
         if present is None:
@@ -201,15 +169,14 @@ class ShareGroup(Group):
         Raises:
             UnknownMember: one of them is not there.
         """
-        with self._changing() as entries:
+        with self.changing():
             for member_id in member_ids:
-                if member_id not in self._members:
-                    raise UnknownMember(self.group_id, f"no member {member_id!r}")
+                self.check_known(member_id)
                 self._put(CurrentKey(self.group_id, member_id), None)
                 self._put(TargetMemberKey(self.group_id, member_id), None)
                 self._put(MemberKey(self.group_id, member_id), None)
             self._follow_topics(changed=True)
-            return self._change(entries, None)
+            return self.change(None)
 
     def _follow_topics(self, *, changed: bool) -> None:
         """Raise the group's epoch if anything that the target assignment is made of has changed."""
@@ -231,7 +198,7 @@ class ShareGroup(Group):
             member_id: Subscriber(
                 frozenset(ids[name] for name in member.topics if name in ids), target=self._target(member_id)
             )
-            for member_id, member in self._members.items()
+            for member_id, member in self.members.items()
         }
         made = assign_simple(subscribers, {topic_id: len(topic.logs) for topic_id, topic in there.items()})
         for member_id, target in made.items():
@@ -247,44 +214,20 @@ class ShareGroup(Group):
         )
 
     def _target_of_all(self) -> TargetValue:
-        value = self._values.get(TargetKey(self.group_id))
-        return value if isinstance(value, TargetValue) else _NO_TARGET
+        return self._value(TargetKey(self.group_id), _NO_TARGET)
 
     def _target(self, member_id: str) -> Assignment:
-        value = self._values.get(TargetMemberKey(self.group_id, member_id))
-        return value.partitions if isinstance(value, TargetMemberValue) else {}
+        return self._value(TargetMemberKey(self.group_id, member_id), TargetMemberValue({})).partitions
 
     def _group(self) -> ShareGroupValue:
-        value = self._values.get(ShareGroupKey(self.group_id))
-        return value if isinstance(value, ShareGroupValue) else _NEW
-
-    # --- the clock ----------------------------------------------------------------------------------------------------
-
-    def next_deadline(self) -> float | None:
-        """When `overdue` has something to tell; monotonic seconds."""
-        return self._deadlines.next()
-
-    def overdue(self) -> list[str]:
-        """Members that were not heard of in time: they are to be removed. Each is told once."""
-        found = []
-        while (member_id := self._deadlines.take_due(self._clock.monotonic())) is not None:
-            if member_id in self._members:
-                found.append(member_id)
-        return found
-
-    def start_sessions(self, *, only_missing: bool = False) -> None:
-        """After a start: everybody has a session's time to be heard of."""
-        for member_id in self._members:
-            if not (only_missing and member_id in self._deadlines):
-                self._deadlines.set(member_id, self._clock.monotonic() + self._config().session_timeout_ms / 1000)
+        return self._value(ShareGroupKey(self.group_id), _NEW)
 
     # --- partitions with state ----------------------------------------------------------------------------------------
 
     @property
     def state_partitions(self) -> StatePartitionsValue:
         """For which partitions there is state."""
-        value = self._values.get(StatePartitionsKey(self.group_id))
-        return value if isinstance(value, StatePartitionsValue) else StatePartitionsValue()
+        return self._value(StatePartitionsKey(self.group_id), StatePartitionsValue())
 
     @property
     def topics_with_state(self) -> frozenset[UUID]:
@@ -306,9 +249,9 @@ class ShareGroup(Group):
             GroupNotEmpty: it reads them.
         """
         self.check_empty()
-        with self._changing() as entries:
+        with self.changing():
             self._add_state(partitions)
-            return self._change(entries, None)
+            return self.change(None)
 
     def delete_offsets(self, topic_ids: Collection[UUID]) -> Change[None]:
         """The group is to forget what it has read of these topics: their state is being deleted.
@@ -341,9 +284,9 @@ class ShareGroup(Group):
         initializing, initialized = (
             tuple(each for each in found if keep(each.topic_id)) for found in (value.initializing, value.initialized)
         )
-        with self._changing() as entries:
+        with self.changing():
             self._put_state(StatePartitionsValue(initializing, initialized, tuple(deleting.items())))
-            return self._change(entries, None)
+            return self.change(None)
 
     def _add_state(self, partitions: Iterable[TopicPartitions]) -> None:
         """It stays when nobody is subscribed to them any more."""
@@ -390,73 +333,24 @@ class ShareGroup(Group):
         """Whether a member reads the topic."""
         return topic in self.subscribed_topics
 
-    def delete(self) -> None:
-        """The group is gone.
-
-        Raises:
-            GroupNotEmpty: it has members.
-        """
-        self.check_empty()
-
-    def check_empty(self) -> None:
-        """Raise GroupNotEmpty if it has members."""
-        if self._members:
-            raise GroupNotEmpty(self.group_id, f"it is {self.state_name} with {len(self._members)} members")
-
     # --- as it is stored ----------------------------------------------------------------------------------------------
 
-    def entries(self) -> list[tuple[Key, Value | None]]:
-        """The whole state; what others are about comes first."""
-        return sorted(self._values.items(), key=lambda entry: _ORDER.index(type(entry[0])))
-
-    def keys(self) -> list[Key]:
-        """Of every record of the group; what others are about comes last, so that they are never without it."""
-        return [key for key, _ in reversed(self.entries())]
-
-    def put(self, key: Key, value: Value | None) -> None:
-        """Take over one record, as a start reads it."""
-        if value is None:
-            self._values.pop(key, None)
-        else:
-            self._values[key] = value
+    def _after_put(self, key: Key, before: Value | None, value: Value | None) -> None:
         if isinstance(key, MemberKey):
             if isinstance(value, MemberValue):
-                self._members[key.member_id] = value
+                self.members[key.member_id] = value
             else:
-                self._members.pop(key.member_id, None)
-                self._deadlines.discard(key.member_id)
+                self.members.pop(key.member_id, None)
+                self.drop_deadline(key.member_id, SESSION)
 
-    @contextmanager
-    def _changing(self) -> Iterator[list[Entry]]:
-        assert self._open is None, f"group {self.group_id}: one change at a time"
-        done = self._open = []
-        try:
-            yield []
-        except BaseException:
-            self._undo(done)
-            raise
-        finally:
-            self._open = None
+    def _start_session(self, member_id: str) -> None:
+        self.set_deadline(member_id, SESSION, self._config().session_timeout_ms)
 
-    def _change(self, entries: list[Entry], answer: T) -> Change[T]:
-        done = self._open or []
-        entries[:] = [(key, self._values.get(key)) for key in dict.fromkeys(key for key, _ in done)]
-        return Change(entries, answer, lambda: self._undo(done))
-
-    def _undo(self, done: list[tuple[Key, Value | None]]) -> None:
-        for key, before in reversed(done):
-            self.put(key, before)
+    def _forget_what_topics_were(self) -> None:
         self._topics_seen = -1
-        self.start_sessions(only_missing=True)
 
-    def _put(self, key: Key, value: Value | None) -> None:
-        """Change the state by one record, and remember to store it."""
-        assert self._open is not None
-        before = self._values.get(key)
-        if before == value:
-            return
-        self._open.append((key, before))
-        self.put(key, value)
-
-
-_ORDER: Final = (ShareGroupKey, MemberKey, TargetKey, TargetMemberKey, CurrentKey, StatePartitionsKey)
+    def catch_up(self) -> None:
+        """After a start: if the group's own record could not be read, no epoch may come twice all the same."""
+        epoch = max(self.target_epoch, *(self.current(member_id).epoch for member_id in self.members), 0)
+        if self.epoch < epoch:
+            self.put(ShareGroupKey(self.group_id), ShareGroupValue(epoch))

@@ -1,7 +1,6 @@
 """What share groups keep, in Kafka's own records, byte for byte.
 
-Of a group, in `__consumer_offsets`. A key is its version, which says what the record is about, and strings (int16
-length, UTF-8)::
+Of a group, in `__consumer_offsets`; how keys and values are built is in `modern.records`::
 
     10 group │ member        a member: who it is and what it is subscribed to
     11 group                 the group: its epoch, and the hash of what its topics were when it was last assigned
@@ -18,9 +17,6 @@ Of a share partition, in `__share_group_state`: the last snapshot, and the updat
 All updates count, not the last one alone: that topic is never compacted. What is below the oldest snapshot that counts
 is deleted.
 
-Values are flexible (compact lengths, tagged fields) and of version 0 up to now; what later versions add are tags, which
-are skipped. A null value is a tombstone.
-
 https://github.com/apache/kafka/tree/trunk/group-coordinator/src/main/resources/common/message
 https://github.com/apache/kafka/tree/trunk/share-coordinator/src/main/resources/common/message
 """
@@ -31,65 +27,69 @@ from uuid import UUID
 
 import msgspec
 
-from mainstem.broker.fields import CorruptCoordinatorRecord, LaterVersion, Reader, Writer
+from mainstem.broker.fields import CorruptCoordinatorRecord, Reader, Writer
 from mainstem.broker.groups.modern.partitions import Assignment
+from mainstem.broker.groups.modern.records import (
+    GroupRecordKey,
+    MemberRecordKey,
+    TargetMemberValue,
+    TargetValue,
+    read_partitions,
+    read_target,
+    value_reader,
+    write_partitions,
+    write_target,
+)
 from mainstem.broker.groups.share.state import RecordState, StateBatch
 
-_MADE: Final = 0
 _COMPLETE: Final = 0
 
 # --- keys of groups ---------------------------------------------------------------------------------------------------
 
 
-class MemberKey(msgspec.Struct, frozen=True):
+class MemberKey(MemberRecordKey, frozen=True):
     """Of which member."""
 
-    group: str
-    member_id: str
     VERSION: ClassVar[int] = 10
 
 
-class ShareGroupKey(msgspec.Struct, frozen=True):
+class ShareGroupKey(GroupRecordKey, frozen=True):
     """Of which group."""
 
-    group: str
     VERSION: ClassVar[int] = 11
 
 
-class TargetKey(msgspec.Struct, frozen=True):
+class TargetKey(GroupRecordKey, frozen=True):
     """Of which group's target assignment."""
 
-    group: str
     VERSION: ClassVar[int] = 12
 
 
-class TargetMemberKey(msgspec.Struct, frozen=True):
+class TargetMemberKey(MemberRecordKey, frozen=True):
     """Of whose part of the target assignment."""
 
-    group: str
-    member_id: str
     VERSION: ClassVar[int] = 13
 
 
-class CurrentKey(msgspec.Struct, frozen=True):
+class CurrentKey(MemberRecordKey, frozen=True):
     """Of what which member has."""
 
-    group: str
-    member_id: str
     VERSION: ClassVar[int] = 14
 
 
-class StatePartitionsKey(msgspec.Struct, frozen=True):
+class StatePartitionsKey(GroupRecordKey, frozen=True):
     """Of which group's share partitions."""
 
-    group: str
     VERSION: ClassVar[int] = 15
 
 
 Key: TypeAlias = MemberKey | ShareGroupKey | TargetKey | TargetMemberKey | CurrentKey | StatePartitionsKey
 
-VERSIONS: Final = range(MemberKey.VERSION, StatePartitionsKey.VERSION + 1)
-"""Of the keys of groups."""
+KINDS: Final[Mapping[int, type[Key]]] = {
+    kind.VERSION: kind
+    for kind in (MemberKey, ShareGroupKey, TargetKey, TargetMemberKey, CurrentKey, StatePartitionsKey)
+}
+"""Of the keys of groups, by version."""
 
 # --- values of groups -------------------------------------------------------------------------------------------------
 
@@ -108,19 +108,6 @@ class ShareGroupValue(msgspec.Struct, frozen=True):
 
     epoch: int
     topics_hash: int = 0
-
-
-class TargetValue(msgspec.Struct, frozen=True):
-    """The group epoch that the target assignment was made for, and when (wall clock)."""
-
-    epoch: int
-    made_ms: int = 0
-
-
-class TargetMemberValue(msgspec.Struct, frozen=True):
-    """What a member is to have."""
-
-    partitions: Assignment
 
 
 class CurrentValue(msgspec.Struct, frozen=True):
@@ -206,15 +193,6 @@ StateValue: TypeAlias = SnapshotValue | UpdateValue
 # --- to bytes ---------------------------------------------------------------------------------------------------------
 
 
-def encode_key(key: Key) -> bytes:
-    """The key of a group's record."""
-    writer = Writer(key.VERSION)
-    writer.string(key.group)
-    if isinstance(key, MemberKey | TargetMemberKey | CurrentKey):
-        writer.string(key.member_id)
-    return writer.done()
-
-
 def encode_state_key(key: StateKey) -> bytes:
     """The key of a share partition's record."""
     writer = Writer(key.VERSION)
@@ -239,16 +217,15 @@ def encode_value(value: Value) -> bytes:
             writer.int64(value.topics_hash)
             writer.tags()
         case TargetValue():
-            writer.int32(value.epoch)
-            writer.tags([(_MADE, value.made_ms.to_bytes(8, "big", signed=True))] if value.made_ms else ())
+            write_target(writer, value)
         case TargetMemberValue():
-            _encode_partitions(writer, value.partitions)
+            write_partitions(writer, value.partitions)
             writer.tags()
         case CurrentValue():
             writer.int32(value.epoch)
             writer.int32(value.previous_epoch)
             writer.int8(value.state)
-            _encode_partitions(writer, value.assigned)
+            write_partitions(writer, value.assigned)
             writer.tags()
         case StatePartitionsValue():
             _encode_named(writer, value.initializing)
@@ -288,15 +265,6 @@ def encode_state(value: StateValue) -> bytes:
     return writer.done()
 
 
-def _encode_partitions(writer: Writer, partitions: Assignment) -> None:
-    def topic(topic_id: UUID) -> None:
-        writer.uuid(topic_id)
-        writer.array(sorted(partitions[topic_id]), writer.int32)
-        writer.tags()
-
-    writer.array(list(partitions), topic)
-
-
 def _encode_named(writer: Writer, topics: tuple[TopicPartitions, ...]) -> None:
     def topic(each: TopicPartitions) -> None:
         writer.uuid(each.topic_id)
@@ -308,28 +276,6 @@ def _encode_named(writer: Writer, topics: tuple[TopicPartitions, ...]) -> None:
 
 
 # --- from bytes -------------------------------------------------------------------------------------------------------
-
-
-def decode_key(version: int, reader: Reader) -> Key | None:
-    """Whose record of a group it is; None for a kind that is not known here.
-
-    Raises:
-        CorruptCoordinatorRecord: the key is cut short.
-    """
-    match version:
-        case MemberKey.VERSION:
-            return MemberKey(reader.required_string(), reader.required_string())
-        case ShareGroupKey.VERSION:
-            return ShareGroupKey(reader.required_string())
-        case TargetKey.VERSION:
-            return TargetKey(reader.required_string())
-        case TargetMemberKey.VERSION:
-            return TargetMemberKey(reader.required_string(), reader.required_string())
-        case CurrentKey.VERSION:
-            return CurrentKey(reader.required_string(), reader.required_string())
-        case StatePartitionsKey.VERSION:
-            return StatePartitionsKey(reader.required_string())
-    return None
 
 
 def decode_state_key(data: bytes) -> StateKey | None:
@@ -350,7 +296,7 @@ def decode_value(key: Key, data: bytes) -> Value:
     Raises:
         CorruptCoordinatorRecord: an unknown version, or cut short.
     """
-    reader = _value_reader(data)
+    reader = value_reader(data)
     value: Value
     match key:
         case MemberKey():
@@ -363,14 +309,12 @@ def decode_value(key: Key, data: bytes) -> Value:
         case ShareGroupKey():
             value = ShareGroupValue(reader.int32(), reader.int64())
         case TargetKey():
-            epoch = reader.int32()
-            made = reader.tags().get(_MADE)
-            return TargetValue(epoch, 0 if made is None else Reader(made).int64())
+            return read_target(reader)
         case TargetMemberKey():
-            value = TargetMemberValue(_decode_partitions(reader))
+            value = TargetMemberValue(read_partitions(reader))
         case CurrentKey():
             epoch, previous_epoch, state = reader.int32(), reader.int32(), reader.int8()
-            value = CurrentValue(epoch, previous_epoch, _decode_partitions(reader), state)
+            value = CurrentValue(epoch, previous_epoch, read_partitions(reader), state)
         case StatePartitionsKey():
             value = StatePartitionsValue(_decode_named(reader), _decode_named(reader), _decode_deleting(reader))
     reader.tags()
@@ -383,7 +327,7 @@ def decode_state(key: StateKey, data: bytes) -> StateValue:
     Raises:
         CorruptCoordinatorRecord: an unknown version, cut short, or a record in a state that there is not.
     """
-    reader = _value_reader(data)
+    reader = value_reader(data)
     snapshot_epoch = reader.int32()
     state_epoch = reader.int32() if isinstance(key, SnapshotKey) else 0
     leader_epoch, start_offset = reader.int32(), reader.int64()
@@ -417,28 +361,6 @@ def decode_state(key: StateKey, data: bytes) -> StateValue:
         written_ms=written_ms,
         batches=batches,
     )
-
-
-def _value_reader(data: bytes) -> Reader:
-    reader = Reader(data)
-    version = reader.int16()
-    if version != 0:
-        kind = LaterVersion if version > 0 else CorruptCoordinatorRecord
-        raise kind(f"a value of version {version}; version 0 is known")
-    reader.flexible = True
-    return reader
-
-
-def _decode_partitions(reader: Reader) -> Assignment:
-    found: dict[UUID, frozenset[int]] = {}
-
-    def topic() -> None:
-        topic_id = reader.uuid()
-        found[topic_id] = frozenset(reader.array(reader.int32) or ())
-        reader.tags()
-
-    reader.array(topic)
-    return found
 
 
 def _decode_named(reader: Reader) -> tuple[TopicPartitions, ...]:

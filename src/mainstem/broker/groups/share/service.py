@@ -1,8 +1,6 @@
 """Share groups at work: what they change is stored before anybody is told.
 
-The rules are in `group`, which does no I/O. Memory changes when the records are queued; an answer waits until they are
-durable, and one that needs no record for those that were queued before it: a member never hears of an epoch that a
-crash could take back.
+The rules are in `group`, which does no I/O.
 """
 
 import asyncio
@@ -14,16 +12,14 @@ from uuid import UUID
 from mainstem.broker.answers import then
 from mainstem.broker.errors import UnknownTopicId
 from mainstem.broker.groups.config import ShareGroupConfig
-from mainstem.broker.groups.errors import GroupError, UnknownGroup
-from mainstem.broker.groups.modern.storing import Storing, is_refused
-from mainstem.broker.groups.share.group import JOIN, LEAVE, Change, Heartbeat, HeartbeatAnswer, ShareGroup
+from mainstem.broker.groups.errors import UnknownGroup
+from mainstem.broker.groups.modern.service import ModernGroups
+from mainstem.broker.groups.share.group import JOIN, LEAVE, Heartbeat, HeartbeatAnswer, ShareGroup
 from mainstem.broker.groups.share.partitions import SharePartitions
 from mainstem.broker.groups.share.persister import SharePersister
 from mainstem.broker.groups.share.records import (
     Key,
     PartitionKey,
-    ShareGroupKey,
-    ShareGroupValue,
     TopicPartitions,
     Value,
 )
@@ -31,7 +27,6 @@ from mainstem.broker.groups.share.sessions import SessionKey, SessionPartition, 
 from mainstem.broker.groups.share.state import UNKNOWN, ShareState
 from mainstem.core import MainstemError
 from mainstem.core.logging import get_logger
-from mainstem.wire.errors import Code
 
 if TYPE_CHECKING:
     from mainstem.broker.connection import Connection
@@ -43,14 +38,11 @@ T = TypeVar("T")
 log = get_logger()
 
 
-class ShareGroups:
+class ShareGroups(ModernGroups[ShareGroup, Key, Value]):
     """All share groups; they are among the coordinator's groups."""
 
     def __init__(self, coordinator: "GroupCoordinator", broker: "Broker") -> None:
-        self._coordinator = coordinator
-        self._broker = broker
-        self._clock = broker.clock
-        self._storing = Storing(coordinator)
+        super().__init__(coordinator, broker, ShareGroup)
         self.persister: SharePersister
         """What is kept of share partitions; it is there from `open` on."""
         self.partitions = SharePartitions(self, broker)
@@ -88,32 +80,6 @@ class ShareGroups:
         """The settings of a group, as they are now."""
         return self._coordinator.settings.share(group_id)
 
-    def get(self, group_id: str) -> ShareGroup | None:
-        """The group, if it is there and a share group."""
-        group = self._coordinator.groups.get(group_id)
-        return group if isinstance(group, ShareGroup) else None
-
-    def known(self, group_id: str) -> ShareGroup:
-        """The group.
-
-        Raises:
-            UnknownGroup: it is not there, or no share group.
-        """
-        group = self._coordinator.groups.get(group_id)
-        if group is None:
-            raise UnknownGroup(group_id, "no such share group")
-        if not isinstance(group, ShareGroup):
-            raise UnknownGroup(group_id, f"it is a {group.kind} group, not a share group")
-        return group
-
-    async def settled(self, group_id: str) -> None:
-        """Return when all that the group has in memory is durable.
-
-        Raises:
-            CoordinatorUnavailable: it never will be.
-        """
-        await self._storing.settled(group_id)
-
     # --- members ------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, group_id: str, request: Heartbeat) -> "asyncio.Future[HeartbeatAnswer]":
@@ -122,7 +88,7 @@ class ShareGroups:
         Raises:
             GroupError: it is refused; some errors come with the future.
         """
-        self._check_open(group_id)
+        self.check_open(group_id)
         if request.epoch == LEAVE:
             group = self.known(group_id)
             change = group.remove([request.member_id])
@@ -137,13 +103,8 @@ class ShareGroups:
     def _new(self, group_id: str) -> ShareGroup:
         return ShareGroup(group_id, self._clock, self._broker.topics, lambda: self.settings(group_id))
 
-    def expire(self, group: ShareGroup) -> None:
-        """Remove members that were not heard of in time."""
-        overdue = group.overdue()
-        if overdue:
-            log.info("members_expired", group=group.group_id, members=overdue)
-            self._take(group, group.remove(overdue))
-        self._coordinator.schedule(group)
+    def _remove_late(self, group: ShareGroup, member_ids: Sequence[str]) -> None:
+        self._take(group, group.remove(member_ids))
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
@@ -199,7 +160,7 @@ class ShareGroups:
             UnknownGroup: it is no share group.
             GroupNotEmpty: it has members, or one has joined meanwhile.
         """
-        self._check_open(group_id)
+        self.check_open(group_id)
         group = self._joined(group_id)
         group.check_empty()
         if not offsets:
@@ -233,7 +194,7 @@ class ShareGroups:
             UnknownGroup: it is no share group.
             GroupNotEmpty: it has members, or one has joined meanwhile.
         """
-        self._check_open(group_id)
+        self.check_open(group_id)
         group, topic_ids = self.known(group_id), frozenset(topic_ids)
         self.persister.check_read(group_id)
         await self._take(group, group.delete_offsets(topic_ids))
@@ -242,7 +203,8 @@ class ShareGroups:
 
     async def _finish_deletion(self, group: ShareGroup, topic_ids: Collection[UUID]) -> None:
         await self.persister.forget(lambda key: key.group != group.group_id or key.topic_id not in topic_ids)
-        await self._take(group, group.offsets_deleted(topic_ids))
+        if self._coordinator.groups.get(group.group_id) is group:  # else it was deleted meanwhile
+            await self._take(group, group.offsets_deleted(topic_ids))
 
     async def _check_unread(self, group: ShareGroup) -> None:
         """Raise UnknownGroup, GroupNotEmpty unless it is still there and without members.
@@ -268,42 +230,6 @@ class ShareGroups:
 
     def _all(self) -> list[ShareGroup]:
         return [group for group in self._coordinator.groups.values() if isinstance(group, ShareGroup)]
-
-    # --- the log ------------------------------------------------------------------------------------------------------
-
-    def restore(self, records: Sequence[tuple[Key, Value]]) -> None:
-        """The groups as they were stored, each key once. Members have a session's time to be heard of."""
-        groups: dict[str, ShareGroup] = {}
-        for key, value in sorted(records, key=lambda record: record[0].VERSION):
-            if key.group not in groups:
-                groups[key.group] = self._new(key.group)
-            groups[key.group].put(key, value)
-        for group_id, group in groups.items():
-            epochs = [group.target_epoch, *(group.current(member_id).epoch for member_id in group.members)]
-            if group.epoch < max(epochs):  # its own record could not be read: no epoch may come twice
-                group.put(ShareGroupKey(group_id), ShareGroupValue(max(epochs)))
-            group.start_sessions()
-            self._coordinator.groups[group_id] = group
-
-    def _take(self, group: ShareGroup, change: Change[T]) -> "asyncio.Future[T]":
-        """Store a change of the group, which may be a new one; done when it is durable."""
-        stored = self._storing.store(group.group_id, change.entries)
-        if is_refused(stored):
-            change.take_back()
-            return then(stored, lambda _: change.answer)
-        if change.entries:
-            self._coordinator.groups[group.group_id] = group
-        self._coordinator.schedule(group)
-        if not stored.done():
-            return then(stored, lambda _: change.answer)
-        answered: asyncio.Future[T] = self._broker.loop.create_future()
-        answered.set_result(change.answer)
-        return answered
-
-    def _check_open(self, group_id: str) -> None:
-        if self._coordinator.is_closed:
-            raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
-        self._coordinator.check_read(group_id)
 
 
 def _expected(error: BaseException | None) -> MainstemError | None:

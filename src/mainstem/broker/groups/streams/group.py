@@ -5,15 +5,12 @@ It is as a group of the consumer protocol (`consumer.group`), with tasks in the 
 brings the topology, and the log works out from it and from the topics that there are (`configured`) which tasks there
 are, assigns them (`assignor`), and takes each member there step by step (`reconciliation`).
 
-The state is exactly what is stored: every change is a record (`records`), put by `_put`, and a start puts the same
-records again. A call that raises leaves nothing behind; so does one whose records cannot be stored, by
-`Change.take_back`. Deadlines, endpoint epochs, a wish to shut down and the delay of a first assignment are not stored;
-members get a whole session after a start.
+How its state changes and is stored is in `modern.group`. Endpoint epochs, a wish to shut down and the delay of a first
+assignment are not stored.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -22,14 +19,14 @@ from mainstem.broker.groups.errors import (
     FencedMemberEpoch,
     GroupError,
     GroupFull,
-    GroupNotEmpty,
     IllegalGeneration,
     StaleMemberEpoch,
     UnknownMember,
 )
-from mainstem.broker.groups.membership import Commit, Entry, Group
-from mainstem.broker.groups.modern.deadlines import Deadlines
+from mainstem.broker.groups.membership import Commit
+from mainstem.broker.groups.modern.group import REBALANCE, SESSION, Change, RecordGroup
 from mainstem.broker.groups.modern.partitions import each
+from mainstem.broker.groups.modern.records import TargetValue
 from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
 from mainstem.broker.groups.streams.assignor import TaskMember, assign_sticky
 from mainstem.broker.groups.streams.configured import Configured, InvalidTopology, Status, StatusCode, configured
@@ -47,7 +44,6 @@ from mainstem.broker.groups.streams.records import (
     TargetKey,
     TargetMemberKey,
     TargetMemberValue,
-    TargetValue,
     TopologyKey,
     Value,
 )
@@ -56,46 +52,27 @@ from mainstem.broker.groups.streams.topology import Topology
 from mainstem.core import Clock, TopicPartition
 from mainstem.wire.errors import Code
 
-T = TypeVar("T")
-
-SESSION, REBALANCE = "session", "rebalance"
-"""What a member is given time for: the next heartbeat; to give up tasks."""
-
-Due: TypeAlias = tuple[str, str]  # (member id, what for)
-
 _NEW: Final = StreamsGroupValue(1)
 """A group that nobody has joined."""
 
 _NOTHING: Final = CurrentValue(0, 0)
 
 
-class Change(msgspec.Struct, Generic[T]):
-    """What a call has changed, for the caller to store, and the answer for when that is durable."""
-
-    entries: list[Entry]
-    answer: T
-    take_back: Callable[[], None]
-    """The records cannot be stored: the group is as it was."""
-
-
-class StreamsGroup(Group):
+class StreamsGroup(RecordGroup[Key, Value]):
     """A group and its members."""
 
     kind = "streams"
+    ORDER = (StreamsGroupKey, TopologyKey, MemberKey, TargetKey, TargetMemberKey, CurrentKey)
 
     def __init__(
         self, group_id: str, clock: Clock, topics: TopicsView, config: Callable[[], StreamsGroupConfig]
     ) -> None:
         """A group without members. `config` gives its settings, as they are at that moment."""
-        self.group_id = group_id
-        self.protocol_type = "streams"
-        self.topics = topics
+        super().__init__(group_id, clock, topics)
+        self.members: dict[str, MemberValue] = {}
         self.endpoint_epoch = 0
         """It grows with every change of the tasks of a member that answers queries."""
-        self._clock = clock
         self._config = config
-        self._values: dict[Key, Value] = {}
-        self._members: dict[str, MemberValue] = {}
         self._holders: dict[TaskId, dict[str, bool]] = {}
         """Task: the members that have it, or have not yet said that they gave it up; True: as an active one."""
         self._readers: Mapping[str, str] = {}
@@ -105,8 +82,6 @@ class StreamsGroup(Group):
         self._shut_down_by: str | None = None
         self._assign_from = 0.0
         """Not before then, in monotonic seconds."""
-        self._deadlines: Deadlines[Due] = Deadlines()
-        self._open: list[tuple[Key, Value | None]] | None = None
 
     # --- as clients see it --------------------------------------------------------------------------------------------
 
@@ -121,26 +96,16 @@ class StreamsGroup(Group):
         return self._target_of_all().epoch
 
     @property
-    def members(self) -> dict[str, MemberValue]:
-        """By member id; not to be changed."""
-        return self._members
-
-    @property
-    def is_empty(self) -> bool:
-        """True if it has no members."""
-        return not self._members
-
-    @property
     def state_name(self) -> str:
         """As clients are shown it."""
         topology = self.topology
-        if not self._members:
+        if not self.members:
             return "Empty"
         if topology is None or topology.epoch != self._group().validated_epoch:
             return "NotReady"
         if self.epoch > self.target_epoch:
             return "Assigning"
-        settled = all(self.current(member_id).is_reconciled_to(self.target_epoch) for member_id in self._members)
+        settled = all(self.current(member_id).is_reconciled_to(self.target_epoch) for member_id in self.members)
         return "Stable" if settled else "Reconciling"
 
     @property
@@ -151,13 +116,11 @@ class StreamsGroup(Group):
 
     def current(self, member_id: str) -> CurrentValue:
         """The member's epochs and what it has."""
-        value = self._values.get(CurrentKey(self.group_id, member_id))
-        return value if isinstance(value, CurrentValue) else _NOTHING
+        return self._value(CurrentKey(self.group_id, member_id), _NOTHING)
 
     def target(self, member_id: str) -> Tasks:
         """What the member is to have in the end."""
-        value = self._values.get(TargetMemberKey(self.group_id, member_id))
-        return value.tasks if isinstance(value, TargetMemberValue) else NO_TASKS
+        return self._value(TargetMemberKey(self.group_id, member_id), TargetMemberValue(NO_TASKS)).tasks
 
     def configured(self) -> Configured | None:
         """The topology held against the topics that there are; None: the last heartbeat has not found all it needs."""
@@ -181,12 +144,12 @@ class StreamsGroup(Group):
         Raises:
             UnknownMember, FencedMemberEpoch, GroupFull, InvalidTopology, GroupError: it is refused.
         """
-        with self._changing() as entries:
+        with self.changing():
             member_id, is_new, was_empty = request.member_id, not self._values, self.is_empty
             # 1.
             member = self._find(request)
             wanted = _described(member, request)
-            changed = member_id not in self._members or wanted != member
+            changed = member_id not in self.members or wanted != member
             if changed:
                 self._put(MemberKey(self.group_id, member_id), wanted)
             # 2.
@@ -203,11 +166,11 @@ class StreamsGroup(Group):
             # 5.
             before = self.current(member_id)
             after = self._reconcile(member_id, before, request.reported)
-            self._set_deadline(member_id, SESSION, self._config().session_timeout_ms)
+            self.set_deadline(member_id, SESSION, self._config().session_timeout_ms)
             if request.shuts_down and self._shut_down_by is None:
                 self._shut_down_by = member_id
             moved = request.epoch == JOIN or after.assigned != before.assigned
-            return self._change(entries, self._answer(request, found, after, status, moved=moved, is_new=is_new))
+            return self.change(self._answer(request, found, after, status, moved=moved, is_new=is_new))
 
     def _answer(
         self,
@@ -221,7 +184,7 @@ class StreamsGroup(Group):
     ) -> HeartbeatAnswer:
         """What a member is told that has, or has not, `moved` towards its target."""
         tasks = current.assigned.without_epochs()
-        if moved and self._members[request.member_id].endpoint is not None:
+        if moved and self.members[request.member_id].endpoint is not None:
             self.endpoint_epoch += 1
         endpoints = self._endpoints(found) if self.endpoint_epoch != request.endpoint_epoch else None
         if is_new:
@@ -239,10 +202,10 @@ class StreamsGroup(Group):
 
     def _find(self, request: Heartbeat) -> MemberValue:
         """The member as it is, or a new one."""
-        present = self._members.get(request.member_id)
+        present = self.members.get(request.member_id)
         if request.epoch == JOIN:
             limit = self._config().max_size
-            if present is None and len(self._members) >= limit:
+            if present is None and len(self.members) >= limit:
                 raise GroupFull(self.group_id, f"it has {limit} members, which is its limit")
             return MemberValue() if present is None else present
         if present is None:
@@ -335,7 +298,7 @@ class StreamsGroup(Group):
             return [_delayed("assignment interval")]
         members = {
             member_id: TaskMember(member.process_id, self.target(member_id))
-            for member_id, member in self._members.items()
+            for member_id, member in self.members.items()
         }
         made = {}
         if found.is_ready:
@@ -364,9 +327,9 @@ class StreamsGroup(Group):
         return after
 
     def _is_taken(self, task: TaskId, member_id: str, *, is_active: bool) -> bool:
-        process_id = self._members[member_id].process_id
+        process_id = self.members[member_id].process_id
         for holder, as_active in self._holders.get(task, {}).items():
-            member = self._members.get(holder)
+            member = self.members.get(holder)
             if member is not None and ((is_active and as_active) or member.process_id == process_id):
                 return True
         return False
@@ -385,7 +348,7 @@ class StreamsGroup(Group):
     def _endpoints(self, found: Configured) -> tuple[Endpoint, ...]:
         """Of every member that has one, with the partitions that its tasks read."""
         told = []
-        for member_id, member in self._members.items():
+        for member_id, member in self.members.items():
             if member.endpoint is not None:
                 tasks = self.current(member_id).assigned.without_epochs()
                 active, standby = (self._partitions_of(kind, found) for kind in (tasks.active, tasks.standby))
@@ -409,10 +372,9 @@ class StreamsGroup(Group):
         Raises:
             UnknownMember: one of them is not there.
         """
-        with self._changing() as entries:
+        with self.changing():
             for member_id in member_ids:
-                if member_id not in self._members:
-                    raise UnknownMember(self.group_id, f"no member {member_id!r}")
+                self.check_known(member_id)
                 if shuts_down and self._shut_down_by is None:
                     self._shut_down_by = member_id
                 self._put(CurrentKey(self.group_id, member_id), None)
@@ -420,53 +382,31 @@ class StreamsGroup(Group):
                 self._put(MemberKey(self.group_id, member_id), None)
             value = self._group()
             self._put(StreamsGroupKey(self.group_id), msgspec.structs.replace(value, epoch=value.epoch + 1))
-            if not self._members:
+            if not self.members:
                 self._shut_down_by = None
-            return self._change(entries, None)
+            return self.change(None)
 
     # --- the clock ----------------------------------------------------------------------------------------------------
 
-    def _set_deadline(self, member_id: str, what_for: str, milliseconds: int) -> None:
-        self._deadlines.set((member_id, what_for), self._clock.monotonic() + milliseconds / 1000)
+    def _start_session(self, member_id: str) -> None:
+        self.set_deadline(member_id, SESSION, self._config().session_timeout_ms)
+        self._give_time_to_revoke(member_id)
 
     def _give_time_to_revoke(self, member_id: str) -> None:
         if self.current(member_id).state is MemberState.UNREVOKED_TASKS:
-            self._set_deadline(member_id, REBALANCE, self._members[member_id].rebalance_timeout_ms)
+            self.set_deadline(member_id, REBALANCE, self.members[member_id].rebalance_timeout_ms)
         else:
-            self._deadlines.discard((member_id, REBALANCE))
-
-    def next_deadline(self) -> float | None:
-        """When `overdue` has something to tell; monotonic seconds."""
-        return self._deadlines.next()
-
-    def overdue(self) -> list[str]:
-        """Members whose time is over: they are to be removed. Each is told once."""
-        found: dict[str, None] = {}
-        while (due := self._deadlines.take_due(self._clock.monotonic())) is not None:
-            if due[0] in self._members:
-                found[due[0]] = None
-        return list(found)
-
-    def start_sessions(self, *, only_missing: bool = False) -> None:
-        """After a start: everybody has a session's time to be heard of."""
-        for member_id in self._members:
-            if not (only_missing and (member_id, SESSION) in self._deadlines):
-                self._set_deadline(member_id, SESSION, self._config().session_timeout_ms)
-                self._give_time_to_revoke(member_id)
+            self.drop_deadline(member_id, REBALANCE)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def check_commit(self, commit: Commit) -> None:
         """May these offsets be committed by this member?
 
-        An epoch that is over is good enough for what the tasks read that the member has had since then (KIP-1251).
-
         Raises:
             UnknownMember, StaleMemberEpoch, IllegalGeneration: no.
         """
-        if commit.generation < 0 and not self._members:
-            return  # an admin
-        if commit.transactional and commit.generation == -1 and not commit.member_id and commit.instance_id is None:
+        if self._is_no_members(commit):
             return
         epoch = self._known(commit.member_id).epoch
         if not commit.transactional and not commit.knows_epochs:
@@ -474,17 +414,7 @@ class StreamsGroup(Group):
                 Code.unsupported_version, self.group_id, "members of a streams group commit by version 9 or later"
             )
         wrong = IllegalGeneration if commit.transactional else StaleMemberEpoch  # TxnOffsetCommit knows no other
-        if commit.generation > epoch:
-            raise wrong(self.group_id, f"member {commit.member_id} is in epoch {epoch}, found {commit.generation}")
-        if commit.generation == epoch:
-            return
-        for partition in commit.partitions:
-            since = self._since(commit.member_id, partition)
-            if since is None or commit.generation < since:
-                raise wrong(
-                    self.group_id,
-                    f"member {commit.member_id} has not had {partition} since epoch {commit.generation}",
-                )
+        self._check_commit_epoch(commit, epoch, lambda each: self._since(commit.member_id, each), wrong)
 
     def _since(self, member_id: str, partition: TopicPartition) -> int | None:
         """The epoch since which the member has the task that reads the partition; None: it has not."""
@@ -508,8 +438,7 @@ class StreamsGroup(Group):
             raise StaleMemberEpoch(self.group_id, f"member {member_id} is in epoch {known}, found {epoch}")
 
     def _known(self, member_id: str) -> CurrentValue:
-        if member_id not in self._members:
-            raise UnknownMember(self.group_id, f"no member {member_id!r}")
+        self.check_known(member_id)
         return self.current(member_id)
 
     def expires_offsets_from(self, topic: str, committed_ms: int) -> int | None:
@@ -518,51 +447,31 @@ class StreamsGroup(Group):
 
     def is_subscribed_to(self, topic: str) -> bool:
         """A topic's offsets may not be deleted while members read it."""
-        return bool(self._members) and topic in self._readers
-
-    def check_may_delete_offsets(self) -> None:
-        """Offsets of single topics may go at any time."""
-
-    def delete(self) -> None:
-        """The group is gone.
-
-        Raises:
-            GroupNotEmpty: it has members.
-        """
-        if self._members:
-            raise GroupNotEmpty(self.group_id, f"it is {self.state_name} with {len(self._members)} members")
+        return bool(self.members) and topic in self._readers
 
     # --- as it is stored ----------------------------------------------------------------------------------------------
 
     def _group(self) -> StreamsGroupValue:
-        value = self._values.get(StreamsGroupKey(self.group_id))
-        return value if isinstance(value, StreamsGroupValue) else _NEW
+        return self._value(StreamsGroupKey(self.group_id), _NEW)
 
     def _target_of_all(self) -> TargetValue:
-        value = self._values.get(TargetKey(self.group_id))
-        return value if isinstance(value, TargetValue) else TargetValue(_NEW.epoch)
+        return self._value(TargetKey(self.group_id), TargetValue(_NEW.epoch))
 
-    def entries(self) -> list[tuple[Key, Value]]:
-        """The whole state; what others are about comes first."""
-        return sorted(self._values.items(), key=lambda entry: _ORDER.index(type(entry[0])))
+    def catch_up(self) -> None:
+        """After a start: if the group's own record could not be read, no epoch may come twice all the same."""
+        epoch = max(self.target_epoch, *(self.current(member_id).epoch for member_id in self.members), 0)
+        if self.epoch < epoch:
+            self.put(StreamsGroupKey(self.group_id), StreamsGroupValue(epoch))
 
-    def keys(self) -> list[Key]:
-        """Of every record of the group; what others are about comes last, so that they are never without it."""
-        return [key for key, _ in reversed(self.entries())]
-
-    def put(self, key: Key, value: Value | None) -> None:
-        """Take over one record, as a start reads it."""
-        before = self._values.pop(key, None)
-        if value is not None:
-            self._values[key] = value
+    def _after_put(self, key: Key, before: Value | None, value: Value | None) -> None:
         match key:
             case MemberKey():
                 if isinstance(value, MemberValue):
-                    self._members[key.member_id] = value
+                    self.members[key.member_id] = value
                 else:
-                    self._members.pop(key.member_id, None)
+                    self.members.pop(key.member_id, None)
                     for what_for in (SESSION, REBALANCE):
-                        self._deadlines.discard((key.member_id, what_for))
+                        self.drop_deadline(key.member_id, what_for)
             case CurrentKey():
                 self._hold(key.member_id, before, value)
             case TopologyKey():
@@ -576,40 +485,6 @@ class StreamsGroup(Group):
                 del self._holders[task]
         for task, is_active in _held(after):
             self._holders.setdefault(task, {})[member_id] = is_active
-
-    @contextmanager
-    def _changing(self) -> Iterator[list[Entry]]:
-        assert self._open is None, f"group {self.group_id}: one change at a time"
-        done = self._open = []
-        try:
-            yield []
-        except BaseException:
-            self._undo(done)
-            raise
-        finally:
-            self._open = None
-
-    def _change(self, entries: list[Entry], answer: T) -> Change[T]:
-        done = self._open or []
-        entries[:] = [(key, self._values.get(key)) for key in dict.fromkeys(key for key, _ in done)]
-        return Change(entries, answer, lambda: self._undo(done))
-
-    def _undo(self, done: list[tuple[Key, Value | None]]) -> None:
-        for key, before in reversed(done):
-            self.put(key, before)
-        self.start_sessions(only_missing=True)
-
-    def _put(self, key: Key, value: Value | None) -> None:
-        """Change the state by one record, and remember to store it."""
-        assert self._open is not None
-        before = self._values.get(key)
-        if before == value:
-            return
-        self._open.append((key, before))
-        self.put(key, value)
-
-
-_ORDER: Final = (StreamsGroupKey, TopologyKey, MemberKey, TargetKey, TargetMemberKey, CurrentKey)
 
 
 def _held(value: Value | None) -> Iterable[tuple[TaskId, bool]]:

@@ -1,6 +1,6 @@
 """What a streams group keeps in `__consumer_offsets`: Kafka's own records, byte for byte.
 
-A key is its version, which says what the record is about, and strings (int16 length, UTF-8)::
+How keys and values are built is in `modern.records`; what the records are about, by the version of the key::
 
     17 group                 the group: its epoch, what its topics were, and what its last assignment was made with
     19 group │ member        a member: who it is
@@ -9,19 +9,26 @@ A key is its version, which says what the record is about, and strings (int16 le
     22 group │ member        a member's current assignment: its epoch, what it has and what it is to give up
     23 group                 the topology
 
-Values are flexible (compact lengths, tagged fields) and of version 0 up to now; what later versions add are tags, which
-are skipped. A null value is a tombstone.
-
 https://github.com/apache/kafka/tree/trunk/group-coordinator/src/main/resources/common/message
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from mainstem.broker.fields import CorruptCoordinatorRecord, LaterVersion, Reader, Writer
+from mainstem.broker.fields import Reader, Writer
+from mainstem.broker.groups.modern.records import (
+    GroupRecordKey,
+    MemberRecordKey,
+    TargetValue,
+    read_epochs,
+    read_target,
+    value_reader,
+    write_epochs,
+    write_target,
+)
 from mainstem.broker.groups.streams.tasks import HOLDS_NOTHING, HeldTasks, TaskEpochs, Tasks, TaskSet
 from mainstem.broker.groups.streams.topology import CopartitionGroup, InternalTopic, Subtopology, Topology
 
@@ -29,8 +36,6 @@ T = TypeVar("T")
 
 _VALIDATED: Final = 0
 _SETTINGS: Final = 1
-_MADE: Final = 0
-_EPOCHS: Final = 0
 
 
 class MemberState(enum.IntEnum):
@@ -47,54 +52,48 @@ class MemberState(enum.IntEnum):
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-class StreamsGroupKey(msgspec.Struct, frozen=True):
+class StreamsGroupKey(GroupRecordKey, frozen=True):
     """Of which group."""
 
-    group: str
     VERSION: ClassVar[int] = 17
 
 
-class MemberKey(msgspec.Struct, frozen=True):
+class MemberKey(MemberRecordKey, frozen=True):
     """Of which member."""
 
-    group: str
-    member_id: str
     VERSION: ClassVar[int] = 19
 
 
-class TargetKey(msgspec.Struct, frozen=True):
+class TargetKey(GroupRecordKey, frozen=True):
     """Of which group's target assignment."""
 
-    group: str
     VERSION: ClassVar[int] = 20
 
 
-class TargetMemberKey(msgspec.Struct, frozen=True):
+class TargetMemberKey(MemberRecordKey, frozen=True):
     """Of whose part of the target assignment."""
 
-    group: str
-    member_id: str
     VERSION: ClassVar[int] = 21
 
 
-class CurrentKey(msgspec.Struct, frozen=True):
+class CurrentKey(MemberRecordKey, frozen=True):
     """Of what which member has."""
 
-    group: str
-    member_id: str
     VERSION: ClassVar[int] = 22
 
 
-class TopologyKey(msgspec.Struct, frozen=True):
+class TopologyKey(GroupRecordKey, frozen=True):
     """Of which group's topology."""
 
-    group: str
     VERSION: ClassVar[int] = 23
 
 
 Key: TypeAlias = StreamsGroupKey | MemberKey | TargetKey | TargetMemberKey | CurrentKey | TopologyKey
 
-VERSIONS: Final = range(StreamsGroupKey.VERSION, TopologyKey.VERSION + 1)
+KINDS: Final[Mapping[int, type[Key]]] = {
+    kind.VERSION: kind for kind in (StreamsGroupKey, MemberKey, TargetKey, TargetMemberKey, CurrentKey, TopologyKey)
+}
+"""Of keys, by version."""
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
@@ -125,13 +124,6 @@ class MemberValue(msgspec.Struct, frozen=True, kw_only=True):
     client_tags: tuple[tuple[str, str], ...] = ()
 
 
-class TargetValue(msgspec.Struct, frozen=True):
-    """The group epoch that the target assignment was made for, and when (wall clock)."""
-
-    epoch: int
-    made_ms: int = 0
-
-
 class TargetMemberValue(msgspec.Struct, frozen=True):
     """What a member is to have in the end."""
 
@@ -158,15 +150,6 @@ Value: TypeAlias = StreamsGroupValue | MemberValue | TargetValue | TargetMemberV
 # --- to bytes ---------------------------------------------------------------------------------------------------------
 
 
-def encode_key(key: Key) -> bytes:
-    """The record's key."""
-    writer = Writer(key.VERSION)
-    writer.string(key.group)
-    if isinstance(key, MemberKey | TargetMemberKey | CurrentKey):
-        writer.string(key.member_id)
-    return writer.done()
-
-
 def encode_value(value: Value) -> bytes:
     """The record's value, in version 0."""
     writer = Writer(0, flexible=True)
@@ -176,8 +159,7 @@ def encode_value(value: Value) -> bytes:
         case MemberValue():
             _encode_member(writer, value)
         case TargetValue():
-            writer.int32(value.epoch)
-            writer.tags([(_MADE, value.made_ms.to_bytes(8, "big", signed=True))] if value.made_ms else ())
+            write_target(writer, value)
         case TargetMemberValue():
             for tasks in value.tasks.kinds:
                 _encode_tasks(writer, tasks)
@@ -254,9 +236,7 @@ def _encode_active(writer: Writer, tasks: TaskEpochs) -> None:
         numbers = sorted(tasks[name])
         writer.string(name)
         writer.array(numbers, writer.int32)
-        inside = Writer(None, flexible=True)
-        inside.array([tasks[name][number] for number in numbers], inside.int32)
-        writer.tags([(_EPOCHS, inside.done())])
+        write_epochs(writer, [tasks[name][number] for number in numbers])
 
     writer.array(sorted(tasks), subtopology)
 
@@ -289,40 +269,13 @@ def _encode_topic(writer: Writer, topic: InternalTopic) -> None:
 # --- from bytes -------------------------------------------------------------------------------------------------------
 
 
-def decode_key(version: int, reader: Reader) -> Key | None:
-    """Whose record it is; None for a kind that is not known here.
-
-    Raises:
-        CorruptCoordinatorRecord: the key is cut short.
-    """
-    match version:
-        case StreamsGroupKey.VERSION:
-            return StreamsGroupKey(reader.required_string())
-        case MemberKey.VERSION:
-            return MemberKey(reader.required_string(), reader.required_string())
-        case TargetKey.VERSION:
-            return TargetKey(reader.required_string())
-        case TargetMemberKey.VERSION:
-            return TargetMemberKey(reader.required_string(), reader.required_string())
-        case CurrentKey.VERSION:
-            return CurrentKey(reader.required_string(), reader.required_string())
-        case TopologyKey.VERSION:
-            return TopologyKey(reader.required_string())
-    return None
-
-
 def decode_value(key: Key, data: bytes) -> Value:
     """The value that belongs to `key`.
 
     Raises:
         CorruptCoordinatorRecord: an unknown version, or cut short.
     """
-    reader = Reader(data)
-    version = reader.int16()
-    if version != 0:
-        kind = LaterVersion if version > 0 else CorruptCoordinatorRecord
-        raise kind(f"a value of version {version}; version 0 is known")
-    reader.flexible = True
+    reader = value_reader(data)
     value: Value
     match key:
         case StreamsGroupKey():
@@ -330,9 +283,7 @@ def decode_value(key: Key, data: bytes) -> Value:
         case MemberKey():
             value = _decode_member(reader)
         case TargetKey():
-            epoch = reader.int32()
-            made = reader.tags().get(_MADE)
-            return TargetValue(epoch, 0 if made is None else Reader(made).int64())
+            return read_target(reader)
         case TargetMemberKey():
             value = TargetMemberValue(Tasks(*(_decode_tasks(reader) for _ in range(3))))
         case CurrentKey():
@@ -410,21 +361,11 @@ def _decode_current(reader: Reader) -> CurrentValue:
 
 
 def _decode_active(reader: Reader, epoch: int) -> TaskEpochs:
-    """Records of before Kafka 4.3 have no epochs of single tasks: the member's, `epoch`, is taken for them."""
     found: dict[str, dict[int, int]] = {}
 
     def subtopology() -> None:
         name, numbers = reader.required_string(), reader.array(reader.int32) or []
-        epochs: list[int] | None = None
-        if (data := reader.tags().get(_EPOCHS)) is not None:
-            inside = Reader(data)
-            inside.flexible = True
-            epochs = inside.array(inside.int32)
-        if epochs is None:
-            epochs = [epoch] * len(numbers)
-        if len(epochs) != len(numbers):
-            raise CorruptCoordinatorRecord(f"{len(numbers)} tasks with {len(epochs)} epochs")
-        found[name] = dict(zip(numbers, epochs, strict=True))
+        found[name] = read_epochs(reader, numbers, epoch)
 
     reader.array(subtopology)
     return found

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 from mainstem.broker.answers import then
 from mainstem.broker.groups.classic.group import ClassicGroup
 from mainstem.broker.groups.config import StreamsGroupConfig
-from mainstem.broker.groups.errors import GroupError, UnknownGroup
 from mainstem.broker.groups.membership import Entry
-from mainstem.broker.groups.modern.storing import Storing, is_refused
-from mainstem.broker.groups.streams.group import Change, StreamsGroup
+from mainstem.broker.groups.modern.service import ModernGroups
+from mainstem.broker.groups.streams.group import StreamsGroup
 from mainstem.broker.groups.streams.messages import JOIN, LEAVE, Heartbeat, HeartbeatAnswer
-from mainstem.broker.groups.streams.records import Key, StreamsGroupKey, StreamsGroupValue, Value
+from mainstem.broker.groups.streams.records import Key, Value
 from mainstem.broker.groups.streams.topology import InternalTopic
 from mainstem.core import MainstemError
 from mainstem.core.logging import get_logger
@@ -32,46 +31,17 @@ T = TypeVar("T")
 log = get_logger()
 
 
-class StreamsGroups:
+class StreamsGroups(ModernGroups[StreamsGroup, Key, Value]):
     """All streams groups; they are among the coordinator's groups."""
 
     def __init__(self, coordinator: "GroupCoordinator", broker: "Broker") -> None:
-        self._coordinator = coordinator
-        self._broker = broker
-        self._clock = broker.clock
-        self._storing = Storing(coordinator)
+        super().__init__(coordinator, broker, StreamsGroup)
         self._making: set[str] = set()
         self._failed: dict[str, tuple[str, float]] = {}  # topic: why it could not be made, and until when that is told
 
     def settings(self, group_id: str) -> StreamsGroupConfig:
         """The settings of a group, as they are now."""
         return self._coordinator.settings.streams(group_id)
-
-    def get(self, group_id: str) -> StreamsGroup | None:
-        """The group, if it is there and a streams group."""
-        group = self._coordinator.groups.get(group_id)
-        return group if isinstance(group, StreamsGroup) else None
-
-    def known(self, group_id: str) -> StreamsGroup:
-        """The group.
-
-        Raises:
-            UnknownGroup: it is not there, or no streams group.
-        """
-        group = self._coordinator.groups.get(group_id)
-        if group is None:
-            raise UnknownGroup(group_id, "no such streams group")
-        if not isinstance(group, StreamsGroup):
-            raise UnknownGroup(group_id, f"it is a {group.kind} group, not a streams group")
-        return group
-
-    async def settled(self, group_id: str) -> None:
-        """Return when all that the group has in memory is durable.
-
-        Raises:
-            CoordinatorUnavailable: it never will be.
-        """
-        await self._storing.settled(group_id)
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -81,9 +51,7 @@ class StreamsGroups:
         Raises:
             GroupError: it is refused; some errors come with the future.
         """
-        if self._coordinator.is_closed:
-            raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
-        self._coordinator.check_read(group_id)
+        self.check_open(group_id)
         if request.epoch == LEAVE:
             group = self.known(group_id)
             change = group.remove([request.member_id], shuts_down=request.shuts_down)
@@ -103,13 +71,8 @@ class StreamsGroups:
     def _new(self, group_id: str) -> StreamsGroup:
         return StreamsGroup(group_id, self._clock, self._broker.topics, lambda: self.settings(group_id))
 
-    def expire(self, group: StreamsGroup) -> None:
-        """Remove members that were not heard of in time."""
-        overdue = group.overdue()
-        if overdue:
-            log.info("members_expired", group=group.group_id, members=overdue)
-            self._take(group, group.remove(overdue))
-        self._coordinator.schedule(group)
+    def _remove_late(self, group: StreamsGroup, member_ids: Sequence[str]) -> None:
+        self._take(group, group.remove(member_ids))
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -138,29 +101,3 @@ class StreamsGroups:
             log.warning("topic_not_made", group=group_id, topic=topic.name, reason=str(error))
         finally:
             self._making.discard(topic.name)
-
-    # --- the log ------------------------------------------------------------------------------------------------------
-
-    def restore(self, records: Sequence[tuple[Key, Value]]) -> None:
-        """The groups as they were stored, each key once. Members have a session's time to be heard of."""
-        groups: dict[str, StreamsGroup] = {}
-        for key, value in sorted(records, key=lambda record: record[0].VERSION):
-            if key.group not in groups:
-                groups[key.group] = self._new(key.group)
-            groups[key.group].put(key, value)
-        for group_id, group in groups.items():
-            epochs = [group.target_epoch, *(group.current(member_id).epoch for member_id in group.members)]
-            if group.epoch < max(epochs):  # its own record could not be read: no epoch may come twice
-                group.put(StreamsGroupKey(group_id), StreamsGroupValue(max(epochs)))
-            group.start_sessions()
-            self._coordinator.groups[group_id] = group
-
-    def _take(self, group: StreamsGroup, change: Change[T], before: Sequence[Entry] = ()) -> "asyncio.Future[T]":
-        """Store a change of the group, which may be a new one, after `before`; done when it is durable."""
-        stored = self._storing.store(group.group_id, [*before, *change.entries])
-        if is_refused(stored):
-            change.take_back()
-        elif change.entries:
-            self._coordinator.groups[group.group_id] = group
-        self._coordinator.schedule(group)
-        return then(stored, lambda _: change.answer)
