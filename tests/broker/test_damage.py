@@ -13,11 +13,11 @@ import pytest
 import structlog
 
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.fields import java_hash
 from mainstem.broker.groups.coordinator import CoordinatorUnavailable
 from mainstem.broker.groups.share.persister import STATE_TOPIC, StateUnavailable, place
 from mainstem.broker.groups.share.records import PartitionKey
 from mainstem.broker.node import serving
+from mainstem.broker.placement import place_of
 from mainstem.broker.server import Broker
 from mainstem.broker.transactions.errors import TransactionError
 from mainstem.core import MainstemError, ManualClock, TopicPartition
@@ -40,7 +40,7 @@ PLACES = 2
 
 
 def partition_of(key: str) -> int:
-    return (java_hash(key) & 0x7FFFFFFF) % 3
+    return place_of(key, 3)
 
 
 async def fill(disk: SimulatedDisk, *, closed: bool) -> None:
@@ -206,6 +206,38 @@ def check_all(root: Path, places_per_file: int, *, closed: bool) -> dict[str, in
 def test_damage_of_any_file_is_told_and_holds_up_nobody_else(tmp_path, closed):
     outcomes = check_all(tmp_path, PLACES, closed=closed)
     assert min(outcomes.values()) > 5, outcomes
+
+
+@pytest.mark.parametrize("topic", [OFFSETS, STATE])
+def test_who_asks_what_there_is_is_told_that_some_of_it_is_not_known(tmp_path, topic):
+    """That there are no more groups, or transactions, would be a lie."""
+
+    async def story():
+        disk = SimulatedDisk(tmp_path)
+        await fill(disk, closed=True)
+        names = GROUPS if topic == OFFSETS else IDS
+        disk.file(tmp_path / f"{topic}-{partition_of(names[0])}" / f"{0:020d}.log").data[30] ^= 1
+        async with serving(tmp_path, CONFIG, LogConfig(), clock=ManualClock(), disk=disk) as broker:
+            client = await Client.connect(broker)
+            groups = await client.call(16, 4, states_filter=[])
+            ids = await client.call(66, 0, state_filters=[], producer_id_filters=[])
+            found = {
+                OFFSETS: (groups.error_code, {each.group_id for each in groups.groups}, set(GROUPS)),
+                STATE: (ids.error_code, {each.transactional_id for each in ids.transaction_states}, set(IDS)),
+            }
+            for name, (code, known, all_of_them) in found.items():
+                lost = {each for each in all_of_them if name == topic and partition_of(each) == partition_of(names[0])}
+                assert code == (Code.coordinator_not_available if name == topic else Code.none)
+                assert known == all_of_them - lost
+            for key, version in ((15, 5), (69, 1), (77, 1), (89, 0)) if topic == OFFSETS else ():
+                asked = {"groups": [GROUPS[0]]} if key == 15 else {"group_ids": [GROUPS[0]]}
+                (group,) = (await client.call(key, version, **asked)).groups
+                assert group.error_code == Code.coordinator_not_available
+            (state,) = (await client.call(65, 0, transactional_ids=[IDS[0]])).transaction_states
+            assert state.error_code == (Code.coordinator_not_available if topic == STATE else Code.none)
+            client.close()
+
+    asyncio.run(story())
 
 
 def test_the_transaction_of_an_id_that_cannot_be_read_is_not_aborted(tmp_path):

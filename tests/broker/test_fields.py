@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.fields import CorruptCoordinatorRecord, Reader, Writer, java_hash, java_hash_without_sign
+from mainstem.broker.fields import CorruptCoordinatorRecord, Reader, Writer
 
 
 @given(
@@ -49,28 +49,3 @@ def test_a_required_string_is_not_null():
     reader.int16()
     with pytest.raises(CorruptCoordinatorRecord, match="null where a string is required"):
         reader.required_string()
-
-
-@pytest.mark.parametrize(
-    ("text", "hash_code"),
-    [
-        ("", 0),
-        ("a", 97),
-        ("ab", 3105),
-        ("hello", 99162322),
-        ("share-group", -1035553007),
-        ("polygenelubricants", -(2**31)),
-        ("😀", 1772899),
-    ],
-)
-def test_java_hash_is_javas_without_its_sign(text, hash_code):
-    assert java_hash(text) == hash_code % 2**31
-    assert java_hash_without_sign(text) == abs(hash_code) % 2**31
-
-
-@given(st.text())
-def test_java_hash_counts_utf_16_units(text):
-    value = 0
-    for unit in memoryview(text.encode("utf-16-le")).cast("H"):
-        value = (31 * value + unit) % 2**32
-    assert java_hash(text) == value % 2**31

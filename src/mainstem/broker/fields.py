@@ -194,24 +194,3 @@ class Reader:
         data = self._data[self._position : end]
         self._position = end
         return data
-
-
-def java_hash(text: str) -> int:
-    """Java's `String.hashCode` without its sign bit: where group and transactional ids are placed."""
-    return _hash_code(text) & 0x7FFFFFFF
-
-
-def java_hash_without_sign(text: str) -> int:
-    """The absolute value of Java's `String.hashCode`, as Kafka places what its coordinators keep on partitions."""
-    value = _hash_code(text)
-    if value == 0x80000000:  # it has no positive counterpart in Java
-        return 0
-    return value if value < 0x80000000 else 0x100000000 - value
-
-
-def _hash_code(text: str) -> int:
-    value = 0
-    data = text.encode("utf-16-be")
-    for i in range(0, len(data), 2):
-        value = (31 * value + (data[i] << 8 | data[i + 1])) & 0xFFFFFFFF
-    return value

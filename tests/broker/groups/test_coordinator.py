@@ -117,10 +117,10 @@ def test_a_record_that_does_not_decode_is_left_out_and_named_and_the_rest_comes_
         await broker.groups.commit("g", Commit(), {P: OffsetValue(5)})
         where = broker.groups.partition_for("g")
         partition_log = broker.partition(where)
-        unreadable = [(b"x", b"v"), (encode_key(GroupKey("h")), b""), (encode_key(OffsetKey("h", TOPIC, 0)), b"\0\3")]
+        unreadable = [(b"x", b"v"), (encode_key(GroupKey("g")), b""), (encode_key(OffsetKey("g", TOPIC, 1)), b"\0\3")]
         at = partition_log.log_end_offset
         await partition_log.append(build_batch([Record(0, 1, key, value) for key, value in unreadable]))
-        pending = [Record(0, 1, b"y", b"v"), Record(0, 1, encode_key(OffsetKey("h", TOPIC, 1)), b"\0\3")]
+        pending = [Record(0, 1, b"y", b"v"), Record(0, 1, encode_key(OffsetKey("g", TOPIC, 2)), b"\0\3")]
         await partition_log.append(
             build_batch(pending, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
         )

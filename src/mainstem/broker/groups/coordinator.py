@@ -13,10 +13,9 @@ import asyncio
 import heapq
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from mainstem.broker.answers import then
-from mainstem.broker.fields import java_hash
 from mainstem.broker.groups.classic.group import ClassicGroup, Step
 from mainstem.broker.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from mainstem.broker.groups.config import ClassicGroupConfig
@@ -27,6 +26,7 @@ from mainstem.broker.groups.errors import GroupError, IllegalGeneration, Unknown
 from mainstem.broker.groups.membership import Commit, Entry, Group
 from mainstem.broker.groups.offsets import GroupOffsets
 from mainstem.broker.groups.records import (
+    KEY_VERSIONS,
     GroupKey,
     OffsetKey,
     OffsetValue,
@@ -43,6 +43,7 @@ from mainstem.broker.groups.share.service import ShareGroups
 from mainstem.broker.groups.streams import records as streams
 from mainstem.broker.groups.streams.group import StreamsGroup
 from mainstem.broker.groups.streams.service import StreamsGroups
+from mainstem.broker.placement import Stored, place_of, put_in_place
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.core import CorruptData, MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
@@ -63,7 +64,6 @@ _OFFSETS_CONFIG: Final = {
 }
 
 T = TypeVar("T")
-_Stored: TypeAlias = tuple[bytes | None, int, TopicPartition]  # a record's value, its offset and where it is
 
 log = get_logger()
 
@@ -153,7 +153,12 @@ class GroupCoordinator:
         return TopicPartition(OFFSETS_TOPIC, self._number(group_id))
 
     def _number(self, group_id: str) -> int:
-        return java_hash(group_id) % len(self._logs)
+        return place_of(group_id, len(self._logs))
+
+    @property
+    def knows_all(self) -> bool:
+        """False where groups may be missing: what some have could not be read."""
+        return not self._unread
 
     def is_read(self, group_id: str) -> bool:
         """False where what the group has could not be read."""
@@ -636,10 +641,11 @@ class GroupCoordinator:
 
         Only what is left at the end is decoded: most records were replaced by later ones.
         """
-        latest: dict[bytes, _Stored] = {}  # key: its last record
+        read: dict[int, dict[bytes, Stored]] = {}  # of each partition, by key: the last record
+        pending: dict[int, dict[int, dict[bytes, Stored]]] = {}  # the same of each open transaction, by producer
         for number, partition_log in enumerate(self._logs):
             try:
-                own, pending = await _read(partition_log)
+                read[number], pending[number] = await _read(partition_log)
             except StorageError as error:
                 if partition_log.error is None:  # no damage: the machine is short of something
                     raise
@@ -647,8 +653,10 @@ class GroupCoordinator:
                 facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
                 log.error("groups_not_read", **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
                 continue
-            latest |= own
-            for producer_id, entries in pending.items():
+        undecided = {key for found in pending.values() for entries in found.values() for key in entries}
+        latest = await put_in_place(self._logs, read, KEY_VERSIONS, self._clock.now_ms(), left=undecided)
+        for number, found in pending.items():
+            for producer_id, entries in found.items():
                 self._restore_pending(number, producer_id, entries, latest)
         members: list[tuple[consumer.Key, consumer.Value]] = []
         shared: list[tuple[share.Key, share.Value]] = []
@@ -670,7 +678,7 @@ class GroupCoordinator:
     def _restore(
         self,
         data: bytes,
-        stored: _Stored,
+        stored: Stored,
         members: list[tuple[consumer.Key, consumer.Value]],
         shared: list[tuple[share.Key, share.Value]],
         applications: list[tuple[streams.Key, streams.Value]],
@@ -696,8 +704,8 @@ class GroupCoordinator:
         self,
         number: int,
         producer_id: int,
-        entries: Mapping[bytes, _Stored],
-        latest: Mapping[bytes, _Stored],
+        entries: Mapping[bytes, Stored],
+        latest: Mapping[bytes, Stored],
     ) -> None:
         for data, stored in entries.items():
             value, at, where = stored
@@ -714,21 +722,21 @@ class GroupCoordinator:
             self.offsets.put_pending(number, producer_id, key.group, partition, offset, at)
 
 
-def _keep_later(latest: dict[bytes, _Stored], ended: Mapping[bytes, _Stored]) -> None:
+def _keep_later(latest: dict[bytes, Stored], ended: Mapping[bytes, Stored]) -> None:
     """Of a committed transaction's records and the plain ones, the later one counts."""
     for key, stored in ended.items():
         if key not in latest or latest[key][1] < stored[1]:
             latest[key] = stored
 
 
-async def _read(partition_log: PartitionLog) -> tuple[dict[bytes, _Stored], dict[int, dict[bytes, _Stored]]]:
+async def _read(partition_log: PartitionLog) -> tuple[dict[bytes, Stored], dict[int, dict[bytes, Stored]]]:
     """The last record of each key; and, by producer, those in transactions that are open.
 
     Raises:
         StorageError: the partition is damaged, or the machine is short of something.
     """
-    latest: dict[bytes, _Stored] = {}
-    pending: dict[int, dict[bytes, _Stored]] = {}
+    latest: dict[bytes, Stored] = {}
+    pending: dict[int, dict[bytes, Stored]] = {}
     async for header, marker, records in replay(partition_log):
         if marker is not None:
             ended = pending.pop(marker.producer_id, {})
@@ -740,7 +748,7 @@ async def _read(partition_log: PartitionLog) -> tuple[dict[bytes, _Stored], dict
     return latest, pending
 
 
-def _leave_out(stored: _Stored, error: CorruptData) -> None:
+def _leave_out(stored: Stored, error: CorruptData) -> None:
     _, offset, partition = stored
     report_unreadable(partition, offset, error, hint="a group or one of its offsets is not known: commit it anew")
 

@@ -102,6 +102,9 @@ Value: TypeAlias = OffsetValue | GroupValue | ModernValue
 
 _KINDS: Final = {**consumer.KINDS, **share.KINDS, **streams.KINDS}
 
+KEY_VERSIONS: Final = frozenset({0, 1, 2, *_KINDS})
+"""Of keys that are known."""
+
 
 def encode_key(key: Key) -> bytes:
     """The record's key."""

@@ -1,6 +1,7 @@
 """ListGroups, API 16, versions 0-5.
 
-Behaviour: every group, also those that only commit offsets (their protocol type is empty).
+Behaviour: every group, also those that only commit offsets (their protocol type is empty). Where a damaged partition
+keeps some from being known, COORDINATOR_NOT_AVAILABLE says so beside the others.
 
 4: filter by state. 5: filter by type; `classic` or `consumer`. Filters do not mind upper and lower case.
 """
@@ -18,7 +19,7 @@ def list_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     everything = ctx.may(DESCRIBE, CLUSTER, THE_CLUSTER)
     return {
-        "error_code": Code.none,
+        "error_code": Code.none if ctx.broker.groups.knows_all else Code.coordinator_not_available,
         "groups": [
             {
                 "group_id": group.group_id,

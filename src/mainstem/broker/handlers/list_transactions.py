@@ -1,6 +1,7 @@
 """ListTransactions, API 66, versions 0-2 (KIP-664).
 
-Behaviour: every transactional id that passes the filters; state names that do not exist are given back.
+Behaviour: every transactional id that passes the filters; state names that do not exist are given back. Where a damaged
+partition keeps some from being known, COORDINATOR_NOT_AVAILABLE says so beside the others.
 
 1: only transactions that have run longer than a duration (KIP-994). 2: a regular expression for the transactional id
 (KIP-1152). It is RE2's, as in Kafka: Python's `re` takes minutes for `(a+)+` and forty letters. What RE2 needs may
@@ -34,7 +35,7 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
     if pattern := getattr(request, "transactional_id_pattern", None):
         found = await asyncio.to_thread(_matching, pattern, found)
     return {
-        "error_code": Code.none,
+        "error_code": Code.none if ctx.broker.transactions.knows_all else Code.coordinator_not_available,
         "unknown_state_filters": [name for name in request.state_filters if name not in names],
         "transaction_states": [
             {

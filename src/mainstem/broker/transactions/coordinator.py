@@ -20,16 +20,22 @@ durable.
 import asyncio
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from mainstem.broker.errors import UnknownTopicOrPartition
-from mainstem.broker.fields import java_hash
 from mainstem.broker.groups import OFFSETS_TOPIC
+from mainstem.broker.placement import Stored, place_of, put_in_place
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.broker.transactions import producer_ids, transaction
 from mainstem.broker.transactions.errors import ProducerFenced, StaleProducerEpoch, TransactionError
 from mainstem.broker.transactions.producer_ids import ProducerIds
-from mainstem.broker.transactions.records import decode_key, decode_transaction, encode_key, encode_transaction
+from mainstem.broker.transactions.records import (
+    KEY_VERSIONS,
+    decode_key,
+    decode_transaction,
+    encode_key,
+    encode_transaction,
+)
 from mainstem.broker.transactions.transaction import (
     IDLE,
     NO_PRODUCER_ID,
@@ -57,8 +63,6 @@ _STATE_CONFIG: Final = {
 }
 
 _ID_GAP: Final = 2**32  # more ids than any node hands out before one of them is used
-
-_Stored: TypeAlias = tuple[bytes, int, TopicPartition]  # a record's value, its offset and where it is
 
 log = get_logger()
 
@@ -132,7 +136,12 @@ class TransactionCoordinator:
         return TopicPartition(STATE_TOPIC, self._number(transactional_id))
 
     def _number(self, transactional_id: str) -> int:
-        return java_hash(transactional_id) % len(self._logs)
+        return place_of(transactional_id, len(self._logs))
+
+    @property
+    def knows_all(self) -> bool:
+        """False where transactional ids may be missing: what is stored of some could not be read."""
+        return not self._unread
 
     def check_read(self, transactional_id: str) -> None:
         """Raise where what is stored of the transactional id could not be read.
@@ -271,8 +280,9 @@ class TransactionCoordinator:
         """How far the transaction has come.
 
         Raises:
-            TransactionError: the transactional id is not known.
+            TransactionError: the transactional id is not known, or what is stored of it could not be read.
         """
+        self.check_read(transactional_id)
         current = self._current(transactional_id)
         if current is None:
             raise TransactionError(Code.transactional_id_not_found, transactional_id, "not known")
@@ -496,19 +506,22 @@ class TransactionCoordinator:
 
     async def _recover(self) -> None:
         """Read every transactional id, and the first producer id that is free."""
-        latest: dict[bytes, _Stored] = {}
+        read: dict[int, dict[bytes, Stored]] = {}
         for number, partition_log in enumerate(self._logs):
             try:
-                latest |= await _read(partition_log)
+                read[number] = await _read(partition_log)
             except StorageError as error:
                 if partition_log.error is None:  # no damage: the machine is short of something
                     raise
                 self._unread[number] = error
                 facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
                 log.error("transactions_not_read", **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
+        latest = await put_in_place(self._logs, read, KEY_VERSIONS, self._clock.now_ms())
         first_free = 0
         found: dict[str, Transaction] = {}
         for key, (value, offset, partition) in latest.items():
+            if value is None:
+                continue
             try:
                 if key == producer_ids.KEY:
                     first_free = max(first_free, producer_ids.decode_reserved(value))
@@ -618,19 +631,16 @@ def _failing_alone(event: str, transactional_id: str) -> Iterator[None]:
         log.exception(event, transactional_id=transactional_id)
 
 
-async def _read(partition_log: PartitionLog) -> dict[bytes, _Stored]:
+async def _read(partition_log: PartitionLog) -> dict[bytes, Stored]:
     """The last record of each key.
 
     Raises:
         StorageError: the partition is damaged, or the machine is short of something.
     """
-    latest: dict[bytes, _Stored] = {}
+    latest: dict[bytes, Stored] = {}
     async for _, _, records in replay(partition_log):
         for record in records:
-            if record.value is None:
-                latest.pop(record.key or b"", None)
-            else:
-                latest[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
+            latest[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
     return latest
 
 

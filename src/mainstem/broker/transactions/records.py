@@ -15,10 +15,14 @@ https://github.com/apache/kafka/tree/trunk/transaction-coordinator/src/main/reso
 """
 
 from collections import defaultdict
+from typing import Final
 
 from mainstem.broker.fields import CorruptCoordinatorRecord, LaterVersion, Reader, Writer
 from mainstem.broker.transactions.transaction import Transaction, TransactionState
 from mainstem.core import TopicPartition
+
+KEY_VERSIONS: Final = frozenset({0})
+"""Of keys that are known."""
 
 _PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION = 0, 1, 2
 

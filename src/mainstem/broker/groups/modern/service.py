@@ -69,8 +69,9 @@ class ModernGroups(ABC, Generic[G, K, V]):
         """Return when all that the group has in memory is durable.
 
         Raises:
-            CoordinatorUnavailable: it never will be.
+            CoordinatorUnavailable: it never will be, or what the group has could not be read.
         """
+        self._coordinator.check_read(group_id)
         await self._storing.settled(group_id)
 
     def expire(self, group: G) -> None:

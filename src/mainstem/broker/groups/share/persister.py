@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from mainstem.broker.answers import then
-from mainstem.broker.fields import java_hash_without_sign
 from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.share.records import (
     PartitionKey,
@@ -32,6 +31,7 @@ from mainstem.broker.groups.share.records import (
 )
 from mainstem.broker.groups.share.state import Change, ShareState, one_change
 from mainstem.broker.groups.share.store import ShareStates, plain
+from mainstem.broker.placement import place_of
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.core import CorruptData, MainstemError
 from mainstem.core.logging import get_logger
@@ -76,7 +76,7 @@ class FencedStateEpoch(GroupError):
 def place(key: PartitionKey, count: int) -> int:
     """Which of `count` partitions of the topic keeps the share partition."""
     topic_id = base64.urlsafe_b64encode(key.topic_id.bytes).decode().rstrip("=")
-    return java_hash_without_sign(f"{key.group}:{topic_id}:{key.partition}") % count
+    return place_of(f"{key.group}:{topic_id}:{key.partition}", count)
 
 
 _What: TypeAlias = Change | ShareState | None  # None: the state is deleted

@@ -1,0 +1,116 @@
+"""In which partition a coordinator's topic keeps what belongs to a name, and what a start does with records elsewhere.
+
+Kafka takes the absolute value of Java's `String.hashCode` modulo the number of partitions; so Kafka finds on a copy of
+these partitions what they keep. Records of an earlier log lie by `hashCode & 0x7fffffff`: half of all names elsewhere.
+"""
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from typing import Final, TypeAlias
+
+from mainstem.core import TopicPartition
+from mainstem.core.logging import get_logger
+from mainstem.log import PartitionLog
+from mainstem.records import Record, build_batch
+
+Stored: TypeAlias = tuple[bytes | None, int, TopicPartition]
+"""A record's value (None: a tombstone), its offset and where it is."""
+
+_BATCH_BYTES: Final = 2**20
+
+log = get_logger()
+
+
+def place_of(name: str, partitions: int) -> int:
+    """The partition that keeps what belongs to a group, a transactional id or a share partition."""
+    return java_hash(name) % partitions
+
+
+def java_hash(text: str) -> int:
+    """The absolute value of Java's `String.hashCode`; 0 where it has none."""
+    value = 0
+    data = text.encode("utf-16-be")
+    for i in range(0, len(data), 2):
+        value = (31 * value + (data[i] << 8 | data[i + 1])) & 0xFFFFFFFF
+    if value == 0x80000000:
+        return 0
+    return value if value < 0x80000000 else 0x100000000 - value
+
+
+def placing(partitions: int, versions: Container[int]) -> Callable[[bytes], int | None]:
+    """Tells where a record's key belongs by the name that it begins with (int16 version, int16 length, UTF-8); None:
+    it is of another version, or not readable, and stays where it is.
+    """
+    known: dict[bytes, int | None] = {}
+
+    def place(key: bytes) -> int | None:
+        end = 4 + int.from_bytes(key[2:4], "big")
+        if int.from_bytes(key[:2], "big") not in versions or len(key) < end:
+            return None
+        name = key[4:end]
+        if name not in known:
+            try:
+                known[name] = place_of(name.decode(), partitions)
+            except UnicodeDecodeError:
+                known[name] = None
+        return known[name]
+
+    return place
+
+
+async def put_in_place(
+    logs: Sequence[PartitionLog],
+    read: Mapping[int, Mapping[bytes, Stored]],
+    versions: Container[int],
+    now_ms: int,
+    *,
+    left: Set[bytes] = frozenset(),
+) -> dict[bytes, Stored]:
+    """The last record of each key, from those of each partition that could be `read`. Records with keys of `versions`
+    that lie elsewhere are moved to where they belong, durably on return: what is there already is newer. Keys in `left`
+    stay: something else is about to come to them.
+
+    1. The copies are durable. 2. The records are deleted where they were. A crash in between leaves both: the next
+    start does the rest.
+
+    Raises:
+        StorageError: not stored.
+    """
+    place = placing(len(logs), versions)
+    latest: dict[bytes, Stored] = {}
+    strays: dict[tuple[int, int], dict[bytes, Stored]] = {}
+    for number, own in read.items():
+        for key, stored in own.items():
+            to = place(key)
+            if to is None or to == number:
+                latest[key] = stored
+            else:
+                strays.setdefault((number, to), {})[key] = stored
+    for (number, to), found in strays.items():
+        found = {key: stored for key, stored in found.items() if stored[0] is not None}
+        staying = found if to not in read else {key: found[key] for key in found.keys() & left}
+        missing = {key: stored for key, stored in found.items() if key not in latest}
+        latest |= missing
+        moving = found.keys() - staying.keys()
+        for batch in _batches([Record(0, now_ms, key, missing[key][0]) for key in missing.keys() & moving]):
+            appended = await logs[to].append(build_batch(batch))
+            for offset, record in enumerate(batch, appended.base_offset):
+                latest[record.key or b""] = record.value, offset, logs[to].topic_partition
+        for batch in _batches([Record(0, now_ms, key, None) for key in moving]):
+            await logs[number].append(build_batch(batch))
+        if moving:
+            partition, target = (str(logs[each].topic_partition) for each in (number, to))
+            log.info("coordinator_records_moved", partition=partition, to=target, records=len(moving))
+    return latest
+
+
+def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        batch.append(record)
+        size += len(record.key or b"") + len(record.value or b"")
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,166 @@
+import asyncio
+import contextlib
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.broker import placement
+from mainstem.broker.groups import coordinator as groups
+from mainstem.broker.groups.membership import Commit
+from mainstem.broker.groups.records import OffsetKey, OffsetValue, encode_key
+from mainstem.broker.placement import java_hash, place_of, placing
+from mainstem.broker.server import Broker
+from mainstem.broker.transactions import coordinator as transactions
+from mainstem.core import ManualClock, TopicPartition
+from mainstem.log import LogConfig, LogDirectory, PartitionLog
+from mainstem.log.errors import StorageError
+from tests.support.broker import CONFIG, crashed, start, stop
+
+NAMES = [f"name-{number}" for number in range(20)]
+TOPIC = "facts"
+
+
+@pytest.mark.parametrize(
+    ("text", "hash_code"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("ab", 3105),
+        ("hello", 99162322),
+        ("share-group", -1035553007),
+        ("polygenelubricants", -(2**31)),
+        ("😀", 1772899),
+    ],
+)
+def test_the_absolute_value_of_javas_hash(text, hash_code):
+    assert java_hash(text) == abs(hash_code) % 2**31
+
+
+@given(st.text())
+def test_java_hash_counts_utf_16_units(text):
+    value = 0
+    for unit in memoryview(text.encode("utf-16-le")).cast("H"):
+        value = (31 * value + unit) % 2**32
+    assert java_hash(text) == min(value, 2**32 - value) % 2**31
+
+
+def as_before(name, partitions):
+    """Where earlier logs kept it."""
+    value = 0
+    for unit in memoryview(name.encode("utf-16-le")).cast("H"):
+        value = (31 * value + unit) % 2**32
+    return value % 2**31 % partitions
+
+
+def moved(name, partitions):
+    return as_before(name, partitions) != place_of(name, partitions)
+
+
+@given(st.text(max_size=9), st.binary(max_size=5), st.sampled_from([1, 3, 50]))
+def test_a_key_tells_where_it_belongs(name, rest, partitions):
+    place = placing(partitions, {1})
+    key = encode_key(OffsetKey(name, "t", 0))
+    assert place(key) == place_of(name, partitions)
+    assert place(b"\0\2" + key[2:]) is None
+    assert place(key[:3]) is None
+    assert place(b"\0\1\0\1\xff" + rest) is None
+
+
+async def commit_all(broker, offset):
+    for name in NAMES:
+        await broker.groups.commit(name, Commit(), {TopicPartition(TOPIC, 0): OffsetValue(offset)})
+
+
+async def initialize_all(broker):
+    return {name: await broker.transactions.initialize(name, 60_000) for name in NAMES}
+
+
+def offsets(broker):
+    return {name: broker.groups.offsets.get(name, TopicPartition(TOPIC, 0)).offset for name in NAMES}
+
+
+@contextlib.contextmanager
+def an_earlier_log(monkeypatch):
+    with monkeypatch.context() as earlier:
+        for module in (groups, transactions, placement):
+            earlier.setattr(module, "place_of", as_before)
+        yield
+
+
+def test_what_an_earlier_log_has_stored_is_moved_to_where_kafka_looks_for_it(tmp_path, monkeypatch):
+    assert any(moved(name, 3) for name in NAMES)
+
+    async def story():
+        clock = ManualClock()
+        with an_earlier_log(monkeypatch):
+            broker = await start(tmp_path / "a", clock)
+            await broker.topics.create(TOPIC, 1, {})
+            await commit_all(broker, 7)
+            producers = await initialize_all(broker)
+            ends = [log.log_end_offset for log in broker.groups._logs]
+            broker = await crashed(broker, tmp_path / "b", clock)
+            assert [log.log_end_offset for log in broker.groups._logs] == ends, "nothing to move"
+            await stop(broker)
+        broker = await start(tmp_path / "b", clock)
+        assert offsets(broker) == dict.fromkeys(NAMES, 7)
+        for name in NAMES:
+            number = broker.groups.partition_for(name).partition
+            read, _ = await groups._read(broker.groups._logs[number])
+            assert read[encode_key(OffsetKey(name, TOPIC, 0))][0] is not None
+        await commit_all(broker, 9)
+        again = await initialize_all(broker)
+        for name in NAMES:
+            assert again[name].producer_id == producers[name].producer_id
+            assert again[name].producer_epoch == producers[name].producer_epoch + 1
+        broker = await crashed(broker, tmp_path / "c", clock)
+        ends = [log.log_end_offset for log in broker.groups._logs]
+        broker = await crashed(broker, tmp_path / "d", clock)
+        assert [log.log_end_offset for log in broker.groups._logs] == ends, "moved once"
+        assert offsets(broker) == dict.fromkeys(NAMES, 9)
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+def test_a_start_that_ends_while_it_moves_goes_on_at_the_next(tmp_path, monkeypatch):
+    append = PartitionLog.append
+
+    async def story():
+        clock = ManualClock()
+        with an_earlier_log(monkeypatch):
+            broker = await start(tmp_path / "old", clock)
+            await broker.topics.create(TOPIC, 1, {})
+            await commit_all(broker, 7)
+            await stop(broker)
+        appends = whole = 0
+        while not whole:
+            left = [None] * appends
+
+            def until_the_end(self, *args, _left=left, **kwargs):
+                if not _left:
+                    raise StorageError("the process ends here")
+                _left.pop()
+                return append(self, *args, **kwargs)
+
+            place = tmp_path / str(appends)
+            shutil.copytree(tmp_path / "old", place)
+            with monkeypatch.context() as ending:
+                ending.setattr(PartitionLog, "append", until_the_end)
+                log = await LogDirectory.open(place, LogConfig(), clock=clock)
+                broker = Broker(CONFIG, log, clock)
+                try:
+                    await broker.start()
+                except StorageError:
+                    await log.close()
+                else:
+                    whole = appends
+                    await stop(broker)
+            broker = await start(place, clock)
+            assert offsets(broker) == dict.fromkeys(NAMES, 7)
+            await stop(broker)
+            appends += 1
+        assert whole >= 4, "copies and tombstones, one way and the other"
+
+    asyncio.run(story())
