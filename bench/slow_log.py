@@ -45,8 +45,9 @@ class SlowDisk(SystemDisk):
 class _SlowFile:
     def __init__(self, file: Any, seconds: float) -> None:
         self._file, self._seconds = file, seconds
-        self.path, self.read, self.read_cached, self.write = file.path, file.read, file.read_cached, file.write
-        self.truncate, self.size = file.truncate, file.size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
     def sync(self) -> None:
         time.sleep(self._seconds)

@@ -318,6 +318,12 @@ class SimulatedFile:
         with self.disk.lock:
             return bytes(self.node.data[position : position + size])
 
+    def is_cached(self, size: int, position: int) -> bool:
+        return True
+
+    def read_around_cache(self, buffer: memoryview, position: int) -> int:
+        return self.read_cached(buffer, position)
+
     def read_cached(self, buffer: memoryview, position: int) -> int:
         with self.disk.lock:
             data = self.node.data[position : position + len(buffer)]

@@ -1,4 +1,5 @@
 import errno
+import mmap
 import os
 
 import hypothesis.strategies as st
@@ -117,3 +118,58 @@ def test_the_simulated_disk_loses_what_was_not_synced(tmp_path):
     torn = disk.after_power_cut(lambda most: min(next(choices), most))
     assert torn.read_file(tmp_path / "file")[:4_096] == b"a" * 4_096
     assert torn.read_file(tmp_path / "file")[4_096:5_000] == b"b" * 904
+
+
+def aligned(size):
+    return memoryview(mmap.mmap(-1, size))
+
+
+def test_a_read_around_the_cache_gives_the_same(disk, tmp_path):
+    file = disk.open(tmp_path / "f", create=True)
+    content = os.urandom(10_000)
+    file.write([content], 0)
+    buffer = aligned(8_192)
+    assert file.read_around_cache(buffer, 0) == 8_192
+    assert buffer == content[:8_192]
+    disk.unlink(tmp_path / "f")
+    assert file.read_around_cache(buffer, 8_192) == 10_000 - 8_192
+    assert buffer[: 10_000 - 8_192] == content[8_192:]
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOENT, errno.EMFILE])
+def test_a_file_system_that_only_reads_through_the_cache(tmp_path, monkeypatch, error):
+    file = SystemDisk().open(tmp_path / "f", create=True)
+    file.write([b"content"], 0)
+    buffer, system_open = aligned(4_096), os.open
+
+    def without(path, flags, *mode):
+        if flags & os.O_DIRECT:
+            raise OSError(error, os.strerror(error))
+        return system_open(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", without)
+    if error == errno.EMFILE:
+        with pytest.raises(OSError, match="Too many open files"):
+            file.read_around_cache(buffer, 0)
+    else:
+        assert file.read_around_cache(buffer, 0) == 7
+        assert buffer[:7] == b"content"
+
+
+def test_what_is_in_the_page_cache_is_known(tmp_path):
+    file = SystemDisk().open(tmp_path / "f", create=True)
+    file.write([os.urandom(100_000)], 0)
+    assert file.is_cached(100_000, 0)
+    file.sync()
+    os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    if file.is_cached(100_000, 0):
+        pytest.skip("this system does not tell what is in the page cache (cachestat is Linux 6.5's), or keeps it there")
+    assert file.read(10, 50_000)
+    assert file.is_cached(10, 50_000)
+
+
+def test_a_system_that_does_not_tell_what_is_in_the_page_cache(tmp_path, monkeypatch):
+    file = SystemDisk().open(tmp_path / "f", create=True)
+    for answer in (None, lambda *_: -1):
+        monkeypatch.setattr(disk_module, "_cachestat", lambda answer=answer: answer)
+        assert file.is_cached(100, 0)

@@ -95,7 +95,7 @@ def test_a_read_in_steps_gives_what_fits(sizes, most, committed_only):
             assert len(read.records) > most - slack or offset == len(sizes) + 1
 
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mainstem.log.reader._READ_STEP", 1_000)
+        patch.setattr("mainstem.log.reading.READ_STEP", 1_000)
         for module in ("reader", "reading"):
             patch.setattr(f"mainstem.log.{module}.READ_SLACK", SLACK)
         patch.setattr("mainstem.log.reader._LONG_STEP", 0)
@@ -143,6 +143,10 @@ class ColdFile(SystemFile):
     def read(self, size, position):
         self.readers.add(threading.get_ident())
         return super().read(size, position)
+
+    def read_around_cache(self, buffer, position):
+        self.readers.add(threading.get_ident())
+        return super().read_around_cache(buffer, position)
 
 
 def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 
 from mainstem.core import ManualClock
 from mainstem.log import SystemDisk, TopicConfig, replay
+from mainstem.log.cold import ColdReads
 from mainstem.log.compaction import Replacement
 from mainstem.log.partition import PartitionLog, Shared
 from mainstem.log.segment import OpenFiles
@@ -19,7 +20,7 @@ def replayed(tmp_path, steps):
     async def story():
         loop, threads = asyncio.get_running_loop(), FileThreads(1)
         files = OpenFiles(SystemDisk(), 10)
-        shared = Shared(ManualClock(), files, threads, Writer(loop, None, None, None), loop)
+        shared = Shared(ManualClock(), files, threads, ColdReads(threads), Writer(loop, None, None, None), loop)
         partition = PartitionLog(TP, TOPIC_ID, tmp_path, shared)
         steps(partition)
         threads.close()

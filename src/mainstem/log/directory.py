@@ -14,6 +14,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log import housekeeping
 from mainstem.log.checkpointer import Checkpointer
 from mainstem.log.cleaner import Cleaner
+from mainstem.log.cold import ColdReads
 from mainstem.log.config import LogConfig, TopicConfig
 from mainstem.log.disk import Disk, SystemDisk
 from mainstem.log.errors import LogDirectoryInUse, StorageError
@@ -61,13 +62,14 @@ class LogDirectory:
         self._keys: set[tuple[UUID, int]] = set()
         self._writer_thread = WriterThread("log-writer")
         self._threads = FileThreads(config.read_threads)
+        self._cold = ColdReads(self._threads)
         self._writeback = Writeback()
         self._cleaner = Cleaner()
         self._housekeeping: asyncio.Task[None] | None = None
         self._housekeeping_timer: asyncio.TimerHandle | None = None
         self._files = OpenFiles(disk, open_files_limit(config.open_files))
         self._writer = Writer(self._loop, self._writer_thread, self._writeback.written, self.fail)
-        self._shared = Shared(clock, self._files, self._threads, self._writer, self._loop)
+        self._shared = Shared(clock, self._files, self._threads, self._cold, self._writer, self._loop)
         self._checkpoints = Checkpointer(path, self._partitions, self._shared, self, sync_threads=config.sync_threads)
 
     @classmethod
@@ -222,6 +224,7 @@ class LogDirectory:
         self._writeback.close()
         self._cleaner.close()
         self._threads.close()
+        self._cold.close()
         self._checkpoints.close()
         self._lock.release()
 

@@ -1,7 +1,9 @@
 """The seam between the log and the operating system: tests fail the next write here, or lose what was not synced."""
 
 import errno
+import mmap
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,8 @@ Buffer = bytes | bytearray | memoryview
 
 # Linux takes 1024 pieces per call (IOV_MAX).
 _MOST_PIECES = 1024
+
+_CACHESTAT = 451  # its number on every architecture
 
 _SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h: begin to write pages that are dirty and not on their way; wait for none
 
@@ -32,6 +36,18 @@ class File(Protocol):
 
     def read_cached(self, buffer: memoryview, position: int) -> int:
         """Read into `buffer` without waiting for the disk; the number of bytes, -1 where that is not possible."""
+        ...
+
+    def is_cached(self, size: int, position: int) -> bool:
+        """Whether that may all be in memory; True where the system does not tell. Unlike a read that must not wait, it
+        does not make the system read ahead.
+        """
+        ...
+
+    def read_around_cache(self, buffer: memoryview, position: int) -> int:
+        """Read into `buffer`; the number of bytes, fewer only at the end of the file. Where that can be, the system
+        keeps nothing of it and reads nothing ahead: position, size and memory are multiples of 4 KB for that.
+        """
         ...
 
     def sync(self) -> None:
@@ -143,6 +159,23 @@ class SystemFile:
             self._nowait = False
             return -1
 
+    def is_cached(self, size: int, position: int) -> bool:
+        cached_pages = _cachestat()
+        found = -1 if cached_pages is None else cached_pages(self._descriptor, position, size)
+        return found < 0 or found > (position + size - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE
+
+    def read_around_cache(self, buffer: memoryview, position: int) -> int:
+        try:
+            direct = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        except (AttributeError, OSError) as error:  # a system, or a file system, without it
+            if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.ENOENT):
+                raise
+            return os.preadv(self._descriptor, [buffer], position)
+        try:
+            return os.preadv(direct, [buffer], position)
+        finally:
+            os.close(direct)
+
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
 
@@ -231,3 +264,34 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     function.argtypes = [c_int, c_longlong, c_longlong, c_uint]
     function.restype = c_int
     return function
+
+
+@cache
+def _cachestat() -> Callable[[int, int, int], int] | None:
+    """How many pages of a descriptor's bytes (position, size) are in the page cache, negative where that is not told:
+    Linux 6.5 and later (https://man7.org/linux/man-pages/man2/cachestat.2.html); None elsewhere.
+    """
+    if sys.platform != "linux":
+        return None
+    from ctypes import POINTER, PyDLL, Structure, byref, c_long, c_uint, c_uint64
+
+    class Range(Structure):
+        _fields_ = (("offset", c_uint64), ("length", c_uint64))
+
+    class Found(Structure):
+        _fields_ = tuple((name, c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recently_evicted"))
+
+    try:
+        call = PyDLL(None).syscall  # for so short a call the interpreter's lock is kept
+    except (AttributeError, OSError, TypeError):
+        return None
+    call.argtypes = [c_long, c_uint, POINTER(Range), POINTER(Found), c_uint]
+    call.restype = c_long
+
+    def cached_pages(descriptor: int, position: int, size: int) -> int:
+        found = Found()
+        if call(_CACHESTAT, descriptor, byref(Range(position, size)), byref(found), 0) != 0:
+            return -1
+        return int(found.cached)
+
+    return cached_pages

@@ -23,6 +23,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log import producers as producer_state
 from mainstem.log.answers import Answers, AppendResult, ProducersBefore, Told
 from mainstem.log.checkpoint import PartitionState
+from mainstem.log.cold import ColdReads
 from mainstem.log.config import TopicConfig
 from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.errors import InvalidRecord, OffsetOutOfRange, StorageError
@@ -49,6 +50,7 @@ class Shared(msgspec.Struct, frozen=True):
     clock: Clock
     files: OpenFiles
     threads: FileThreads
+    cold: ColdReads
     writer: Writer
     loop: asyncio.AbstractEventLoop
     look_ups: LookUps = msgspec.field(default_factory=LookUps)
@@ -122,7 +124,7 @@ class PartitionLog:
         self._queue: list[Write] = []
         self._scheduled = False
         self._flushing = Flushing(shared.loop, self._schedule)
-        self._reader = Reader(self.segments, self, shared.threads, shared.look_ups)
+        self._reader = Reader(self.segments, self, shared.threads, shared.cold, shared.look_ups)
         self._listeners: list[Callable[[], None]] = []
         self.leaving = asyncio.Lock()
         """Held while segments leave the log: one reason at a time."""
@@ -466,9 +468,16 @@ class PartitionLog:
     # -- 4. read ------------------------------------------------------------------------------------------------------
 
     async def read(
-        self, offset: int, max_bytes: int, *, committed_only: bool = False, at_least_one: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        enough: int | None = None,
+        committed_only: bool = False,
+        at_least_one: bool = True,
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset` on, at most `max_bytes` of them.
+        """Whole batches from the one that holds `offset` on, at most `max_bytes` of them. With `enough` bytes, what has
+        to come from the disk is not waited for.
 
         The first batch may begin before `offset`. Nothing at or above the high watermark is given, with
         `committed_only` nothing at or above the last stable offset. With `at_least_one` the first batch is given even
@@ -486,7 +495,12 @@ class PartitionLog:
         high_watermark, last_stable_offset = self.high_watermark, self.last_stable_offset  # they may move meanwhile
         limit = last_stable_offset if committed_only else high_watermark
         pieces, aborted = await self._reader.read(
-            offset, limit, max_bytes, at_least_one=at_least_one, with_aborted=committed_only
+            offset,
+            limit,
+            max_bytes,
+            max_bytes if enough is None else enough,
+            at_least_one=at_least_one,
+            with_aborted=committed_only,
         )
         return ReadResult(pieces, high_watermark, last_stable_offset, self.log_start_offset, aborted)
 

@@ -14,19 +14,20 @@ from typing import Protocol
 
 from mainstem.core import CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
+from mainstem.log.cold import ColdReads
 from mainstem.log.config import TopicConfig
-from mainstem.log.errors import CorruptSegment, OffsetOutOfRange, StorageError
+from mainstem.log.disk import File
+from mainstem.log.errors import OffsetOutOfRange, StorageError
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.look_ups import LookUps
 from mainstem.log.reading import (
     READ_SLACK,
     OffsetAndTimestamp,
-    Part,
-    cut,
+    Place,
     find_latest,
     find_timestamp,
     latest_of_batch,
-    rest,
+    next_batches,
 )
 from mainstem.log.segment import Segment
 from mainstem.log.segments import SegmentList
@@ -36,15 +37,16 @@ log = get_logger()
 
 _WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
-_READ_STEP = 2**20 + READ_SLACK
-"""Bytes that are read and gone through in one turn of the loop: 10 ms where batches are as small as can be. A usual
-fetch (1 MB) is one step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
 _LONG_STEP = 2**18  # bytes after which others have their turn
 _TRUSTED_BYTES = 32 * 2**20  # what this process appended last is in the page cache: reads need not check it again
 
 
 class _Replaced(Exception):
     """The segment was deleted or compacted while it was read or searched."""
+
+
+class _NotCached(Exception):
+    """Not all of it is in the page cache."""
 
 
 class Owner(Protocol):
@@ -70,21 +72,25 @@ class Owner(Protocol):
 class Reader:
     """Finds batches and records in the segments of one partition."""
 
-    def __init__(self, segments: SegmentList, owner: Owner, threads: FileThreads, look_ups: LookUps) -> None:
+    def __init__(
+        self, segments: SegmentList, owner: Owner, threads: FileThreads, cold: ColdReads, look_ups: LookUps
+    ) -> None:
         self._segments = segments
         self._owner = owner
         self._threads = threads
+        self._cold = cold
         self._look_ups = look_ups
 
     # -- by offset ----------------------------------------------------------------------------------------------------
 
     async def read(
-        self, offset: int, limit: int, max_bytes: int, *, at_least_one: bool, with_aborted: bool
+        self, offset: int, limit: int, max_bytes: int, enough: int, *, at_least_one: bool, with_aborted: bool
     ) -> tuple[list[bytes], tuple[AbortedTransaction, ...]]:
         """Whole batches from the one that holds `offset` on, none that begins at `limit`; and what was aborted of them.
         They come in the pieces in which they were read, each of whole batches.
 
-        At most `max_bytes` of them, with `at_least_one` the first one whatever its size.
+        At most `max_bytes` of them, with `at_least_one` the first one whatever its size. What has to come from the disk
+        is not waited for once there are `enough` bytes.
 
         Raises:
             OffsetOutOfRange: what begins at `offset` was deleted meanwhile.
@@ -97,7 +103,7 @@ class Reader:
             aborted = self._segments.aborted_between(offset, limit) if with_aborted else ()
             try:
                 records, next_offset = await self._read_segment(
-                    segment, offset, limit, max_bytes, at_least_one=at_least_one
+                    segment, offset, limit, max_bytes, enough, at_least_one=at_least_one
                 )
             except _Replaced:
                 self._owner.check_usable()  # the whole partition may be gone: there is no other segment then
@@ -115,54 +121,64 @@ class Reader:
         return [], ()
 
     async def _read_segment(
-        self, segment: Segment, offset: int, limit: int, max_bytes: int, *, at_least_one: bool
+        self, segment: Segment, offset: int, limit: int, max_bytes: int, enough: int, *, at_least_one: bool
     ) -> tuple[list[bytes], int]:
         """Batches of one segment, in steps between which others have their turn; and the offset behind them."""
         parts: list[bytes] = []
-        left, most = max_bytes, _READ_MOST
+        left, most, have = max_bytes, _READ_MOST, 0
         end = self._segments.readable_end(segment)
         try:
             if not segment.indexed:
                 await self._load_indexes(segment)
             self._look_ups.used(segment)
             indexed_offset, start = segment.offset_index.lookup(offset)
-            next_offset = segment.base_offset
-            size = min(left + READ_SLACK, end - start, _READ_STEP)
-            while size > 0 and not (parts and segment.retired):
-                data = await self._read_bytes(segment, start, size)
-                verify = start < segment.restored_size or start < segment.size - _TRUSTED_BYTES
-                part = Part(data, next_offset, segment.is_dense, segment.next_offset, indexed_offset, verify)
-                first, last, next_offset = cut(part, offset, limit, left, at_least_one=at_least_one and not parts)
-                if last > first:
-                    parts.append(bytes(data[first:last]))
-                    start, offset, indexed_offset = start + last, next_offset, -1
-                    left, most = left - (last - first), most - (last - first)
-                    more_fits = size >= _READ_STEP and min(left, most) > READ_SLACK
-                    size = min(left, most, end - start, _READ_STEP) if more_fits else 0
-                    if last - first >= _LONG_STEP:
-                        await asyncio.sleep(0)
-                    continue
-                more = rest(part, offset, end - start)
-                if more is None or (more[1] > min(left, most) if parts else more[1] > left and not at_least_one):
+            place = Place(
+                start,
+                segment.base_offset,
+                indexed_offset,
+                end,
+                segment.is_dense,
+                segment.next_offset,
+                max(segment.restored_size, segment.size - _TRUSTED_BYTES),
+            )
+            cached = partial(self._read_cached, segment.file, place.verify_below)
+            while not (parts and segment.retired):
+                room, needs_one = min(left, most) if parts else left, at_least_one and not parts
+                try:
+                    read = self._not_cached if self._cold.is_ahead(segment, offset) else cached
+                    found = next_batches(read, place, offset, limit, room, at_least_one=needs_one)
+                    piece = b"" if found is None else bytes(found.data)  # the buffer is everybody's
+                except _NotCached:
+                    if parts and have >= enough and not self._cold.has_ready(segment, offset):
+                        break  # who asks may have what is there, while the next comes from the disk
+                    found = await self._cold.read(segment, place, offset, limit, room, at_least_one=needs_one)
+                    piece = b"" if found is None else bytes(found.data)
+                if found is None:
                     break
-                skipped, size, next_offset = more
-                start += skipped
-                if skipped:  # else the batch that the index names is there again, this time whole
-                    indexed_offset = -1
+                parts.append(piece)
+                have += len(piece)
+                place, offset = found.after, found.next_offset
+                left, most = left - len(piece), most - len(piece)
+                if not found.is_full or min(left, most) <= READ_SLACK:
+                    break
+                if len(piece) >= _LONG_STEP:
+                    await asyncio.sleep(0)
         except (OSError, CorruptData) as error:
             raise self._reason(segment, error) from error
         return parts, offset
 
-    async def _read_bytes(self, segment: Segment, position: int, size: int) -> memoryview:
-        """From the page cache on the loop if it is all there, else in a thread."""
-        file = segment.file
+    @staticmethod
+    def _not_cached(position: int, size: int) -> memoryview:
+        raise _NotCached
+
+    def _read_cached(self, file: File, old_below: int, position: int, size: int) -> memoryview:
+        """From the page cache, on the loop."""
+        if position < old_below and not file.is_cached(size, position):
+            raise _NotCached
         buffer = self._threads.buffer(size)
-        if file.read_cached(buffer, position) == size:
-            return buffer
-        data = await self._threads.run(file.read, size, position)
-        if len(data) < size:
-            raise CorruptSegment(f"position {position}: {len(data)} bytes, {size} bytes were written")
-        return memoryview(data)
+        if file.read_cached(buffer, position) != size:
+            raise _NotCached
+        return buffer
 
     async def _load_indexes(self, segment: Segment) -> None:
         """Bring the look-ups of a segment into memory; in doubt, build them anew."""

@@ -1,6 +1,6 @@
 """Finding batches and records in bytes and segments: the blocking and the pure half of reads."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
 
@@ -8,6 +8,7 @@ import msgspec
 from crc32c import crc32c
 
 from mainstem.core.logging import get_logger
+from mainstem.log.errors import CorruptSegment
 from mainstem.log.segment import Segment
 from mainstem.records import CorruptBatch, CorruptRecords, Record, Span, UnknownCompression, decode_records, iter_spans
 from mainstem.records.batch import (
@@ -23,6 +24,10 @@ log = get_logger()
 
 READ_SLACK = 64 * 1024
 """Bytes read beyond what was asked, to get past the batches between an index entry and the offset."""
+
+READ_STEP = 2**20 + READ_SLACK
+"""Bytes that are read and gone through at once: 10 ms where batches are as small as can be. A usual fetch (1 MB) is one
+step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
 
 _CRC = Struct(">I")
 _CRC_AT = 17
@@ -51,6 +56,70 @@ class Part(msgspec.Struct, gc=False):
     """The first batch ends with this offset, says the index, which then gives no `next_offset`; -1: it says nothing."""
     verify: bool = True
     """Check CRCs as well: nobody has since the process began."""
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where in a segment somebody reads on, and what has to be known of the segment for that, as it was on the loop."""
+
+    start: int
+    """A position at which a batch begins."""
+    next_offset: int
+    indexed_offset: int
+    """These two as in `Part`, of what begins at `start`."""
+    end: int
+    """What may be read ends here."""
+    dense: bool
+    end_offset: int
+    verify_below: int
+    """What begins below it is checked by its CRC: nobody has since the process began, or since long ago."""
+
+
+class Batches(msgspec.Struct, frozen=True, gc=False):
+    """Whole batches, and where the next ones begin."""
+
+    data: bytes | memoryview
+    next_offset: int
+    after: Place
+    is_full: bool
+    """Cut off by the size of a read: more is there."""
+
+
+def next_batches(
+    read: Callable[[int, int], memoryview],
+    place: Place,
+    offset: int,
+    limit: int,
+    most: int,
+    *,
+    at_least_one: bool,
+) -> Batches | None:
+    """The next batches from the one that holds `offset` on, below `limit`, in `most` bytes; None: none, or none that
+    fits. `read` gives so many bytes at a position; at most `READ_STEP` of them are asked for unless one batch has more.
+
+    Raises:
+        CorruptSegment: the file has less than was written.
+        CorruptBatch: as `cut` and `rest`.
+    """
+    start, next_offset, indexed_offset = place.start, place.next_offset, place.indexed_offset
+    size = min(most + READ_SLACK, place.end - start, READ_STEP)
+    while size > 0:
+        data = read(start, size)
+        if len(data) < size:
+            raise CorruptSegment(f"position {start}: {len(data)} bytes, {size} bytes were written")
+        verify = start < place.verify_below
+        part = Part(data, next_offset, place.dense, place.end_offset, indexed_offset, verify)
+        first, last, following = cut(part, offset, limit, most, at_least_one=at_least_one)
+        if last > first:
+            after = msgspec.structs.replace(place, start=start + last, next_offset=following, indexed_offset=-1)
+            return Batches(data[first:last], following, after, size >= READ_STEP)
+        more = rest(part, offset, place.end - start)
+        if more is None or (more[1] > most and not at_least_one):
+            return None
+        skipped, size, next_offset = more
+        start += skipped
+        if skipped:  # else the batch that the index names is there again, this time whole
+            indexed_offset = -1
+    return None
 
 
 def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int, int]:

@@ -177,7 +177,11 @@ class _Fetch:
             room = self._memory.reserve(max(min(wanted.max_bytes, left), 0))
             try:
                 found = await partition_log.read(
-                    wanted.offset, room, committed_only=self._committed, at_least_one=at_least_one
+                    wanted.offset,
+                    room,
+                    enough=self._min_bytes,
+                    committed_only=self._committed,
+                    at_least_one=at_least_one,
                 )
             finally:
                 self._memory.give(room)

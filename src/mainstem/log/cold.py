@@ -1,0 +1,213 @@
+"""Reading what is not in the page cache: around it, a megabyte at a time, and ahead of who reads on.
+
+Through the page cache the kernel reads megabytes ahead at once, and every sync of the journal waits behind them; its
+pages push out those that others want; and it gives half of the disk's rate. So one thread reads around it, one piece at
+a time, for all readers in turn. Who comes back for what follows what he has read twice is read ahead for: the next
+pieces are there while the last ones are on their way to him.
+
+What was measured is in docs/decisions/log-speed.md.
+"""
+
+import asyncio
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from mainstem.core import CorruptData
+from mainstem.log.reading import Batches, Place, next_batches
+from mainstem.log.segment import Segment
+from mainstem.log.threads import FileThreads
+from mainstem.log.window import Window
+
+LARGE_BYTES: Final = 2**18
+"""Smaller reads go through the page cache: most of what the kernel reads ahead is of use to who reads so little."""
+
+_AHEAD: Final = 4  # pieces, of a megabyte at most
+_STREAMS: Final = 6  # readers that are read ahead for; one more, and who has come least lately is forgotten
+_FOLLOWED: Final = 64  # readers of whom it is known where they are
+_IDLE_SECONDS: Final = 5.0  # after which nobody is expected to come back
+
+
+class _Stream:
+    """The next pieces for one reader."""
+
+    def __init__(self, window: Window, segment: Segment, place: Place, offset: int, limit: int, most: int) -> None:
+        self.segment = segment
+        self.place = place
+        """Of what is to be read next; the thread's."""
+        self.offset = offset
+        self.limit = limit
+        self.most = most
+        self.window = window
+        self.pieces: deque[Batches] = deque()
+        self.running = False
+        self.over = False
+        """Nothing more comes: the end, an error, or nobody wants it."""
+        self.lock = threading.Lock()
+        self.arrived = asyncio.Event()
+        self.used_at = 0.0
+
+
+class ColdReads:
+    """All cold reads of a log directory; made and asked on the event loop."""
+
+    def __init__(self, threads: FileThreads) -> None:
+        self._threads = threads
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="log-cold")
+        self._blocks = ThreadPoolExecutor(1, thread_name_prefix="log-cold-blocks")
+        self._followed: OrderedDict[tuple[Segment, int], None] = OrderedDict()
+        self._streams: OrderedDict[tuple[Segment, int], _Stream] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+        self._window = Window(self._blocks, ahead=False)
+
+    def has_ready(self, segment: Segment, offset: int) -> bool:
+        """Whether what comes at `offset` has been read already."""
+        stream = self._streams.get((segment, offset))
+        return stream is not None and bool(stream.pieces)
+
+    def is_ahead(self, segment: Segment, offset: int) -> bool:
+        """Whether what comes at `offset` is being read ahead."""
+        return (segment, offset) in self._streams
+
+    async def read(
+        self, segment: Segment, place: Place, offset: int, limit: int, most: int, *, at_least_one: bool
+    ) -> Batches | None:
+        """The next batches, as `reading.next_batches`.
+
+        Raises:
+            OSError, CorruptData: as there.
+        """
+        key = segment, offset
+        stream = self._streams.pop(key, None)
+        if stream is not None:
+            found = await self._take(stream, limit, most, at_least_one=at_least_one)
+            if found is not None:
+                return found
+        asked = partial(next_batches, place=place, offset=offset, limit=limit, most=most, at_least_one=at_least_one)
+        if most < LARGE_BYTES:
+            return await self._threads.run(
+                lambda: _copied(asked(lambda at, size: memoryview(segment.file.read(size, at))))
+            )
+        found = await self._loop.run_in_executor(self._pool, partial(self._read_once, segment, place.end, asked))
+        if found is not None:
+            follows = self._followed.pop(key, 0) is None
+            if follows and not segment.retired:
+                self._begin(
+                    _Stream(Window(self._blocks, ahead=True), segment, found.after, found.next_offset, limit, most)
+                )
+            else:
+                self._followed[segment, found.next_offset] = None
+                if len(self._followed) > _FOLLOWED:
+                    self._followed.popitem(last=False)
+        return found
+
+    def _begin(self, stream: _Stream) -> None:
+        stream.running = True
+        self._pool.submit(self._read_ahead, stream)
+        self._keep(stream)
+
+    def _keep(self, stream: _Stream) -> None:
+        stream.used_at = self._loop.time()
+        self._streams[stream.segment, stream.offset] = stream
+        while len(self._streams) > _STREAMS:
+            self._drop(self._streams.popitem(last=False)[1])
+        if self._timer is None:
+            self._timer = self._loop.call_later(_IDLE_SECONDS, self._look_for_idle)
+
+    async def _take(self, stream: _Stream, limit: int, most: int, *, at_least_one: bool) -> Batches | None:
+        """The next piece; None where there is none, or it is not for who asks now."""
+        while not stream.pieces and stream.running:
+            stream.arrived.clear()
+            if not stream.pieces and stream.running:
+                await stream.arrived.wait()
+        with stream.lock:
+            piece = stream.pieces.popleft() if stream.pieces else None
+            if piece is None or piece.next_offset > limit or (len(piece.data) > most and not at_least_one):
+                stream.over = True
+                return None
+            stream.limit, stream.most = limit, max(most, LARGE_BYTES)
+            again = not stream.running and not stream.over
+            stream.running = stream.running or again
+        if again:
+            self._pool.submit(self._read_ahead, stream)
+        stream.offset = piece.next_offset
+        if stream.pieces or not stream.over:
+            self._keep(stream)
+        return piece
+
+    def _read_ahead(self, stream: _Stream) -> None:
+        """One piece, in the thread; then others have their turn."""
+        piece = None
+        try:
+            if not stream.over:
+                place, segment = stream.place, stream.segment
+                piece = _copied(
+                    next_batches(
+                        lambda position, size: stream.window.read(segment.file, size, position, place.end),
+                        place,
+                        place.next_offset,
+                        stream.limit,
+                        stream.most,
+                        at_least_one=False,
+                    )
+                )
+        except (OSError, CorruptData):
+            pass  # who asks for it is told
+        finally:
+            with stream.lock:
+                if piece is not None:
+                    stream.place = piece.after
+                    stream.pieces.append(piece)
+                stream.over = stream.over or piece is None
+                stream.running = not stream.over and len(stream.pieces) < _AHEAD
+            with suppress(RuntimeError):  # the log is closed, or the loop is gone
+                if stream.running:
+                    self._pool.submit(self._read_ahead, stream)
+                self._loop.call_soon_threadsafe(stream.arrived.set)
+
+    def _read_once(self, segment: Segment, until: int, asked: Callable[..., Batches | None]) -> Batches | None:
+        """In the thread, for somebody who may not come back."""
+        try:
+            return _copied(asked(lambda position, size: self._window.read(segment.file, size, position, until)))
+        finally:
+            self._window.forget()
+
+    def _drop(self, stream: _Stream) -> None:
+        with stream.lock:
+            stream.over = True
+            stream.pieces.clear()
+
+    def _look_for_idle(self) -> None:
+        """Segments that were deleted are held open by who reads them."""
+        self._timer = None
+        since = self._loop.time() - _IDLE_SECONDS
+        for key, stream in list(self._streams.items()):
+            if stream.segment.retired or stream.used_at <= since:
+                self._drop(self._streams.pop(key))
+        for key in [key for key in self._followed if key[0].retired]:
+            del self._followed[key]
+        if self._streams:
+            self._timer = self._loop.call_later(_IDLE_SECONDS, self._look_for_idle)
+
+    def close(self) -> None:
+        """Wait for what is being read, and let go of the thread."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for stream in self._streams.values():
+            self._drop(stream)
+        self._streams.clear()
+        self._followed.clear()
+        self._pool.shutdown()
+        self._blocks.shutdown()
+
+
+def _copied(found: Batches | None) -> Batches | None:
+    """The memory that something was read into is used again."""
+    return None if found is None else msgspec.structs.replace(found, data=bytes(found.data))

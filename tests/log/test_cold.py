@@ -1,0 +1,190 @@
+"""Reads around the page cache, by partitions of which nothing is in it."""
+
+import asyncio
+import os
+
+import pytest
+
+from mainstem.log import StorageError, SystemDisk, TopicConfig, cold, window
+from mainstem.log.disk import SystemFile
+from mainstem.records import iter_headers
+from tests.log.support import batch, run, with_partition
+
+COUNT = 400
+
+
+class ColdDisk(SystemDisk):
+    """Nothing is in the page cache; `reads` are those around it."""
+
+    def __init__(self):
+        self.reads, self.fails = [], False
+
+    def open(self, path, *, create=False):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        return ColdFile(path, descriptor, self)
+
+
+class ColdFile(SystemFile):
+    __slots__ = ("disk",)
+
+    def __init__(self, path, descriptor, disk):
+        super().__init__(path, descriptor)
+        self.disk = disk
+
+    def read_cached(self, buffer, position):
+        return -1
+
+    def read_around_cache(self, buffer, position):
+        if self.disk.fails:
+            raise OSError(5, "no")
+        self.disk.reads.append(position)
+        return super().read_around_cache(buffer, position)
+
+
+@pytest.fixture(autouse=True)
+def small_reads(monkeypatch):
+    monkeypatch.setattr(cold, "LARGE_BYTES", 1_000)
+    monkeypatch.setattr(window, "BLOCK", 8_192)
+
+
+async def filled(partition, count=COUNT):
+    for number in range(count):
+        await partition.append(batch(b"%05d" % number * 200))
+
+
+def offsets(read):
+    return [header.base_offset for header in iter_headers(read.records)]
+
+
+async def read_on(partition, at):
+    while at < COUNT:
+        at = offsets(await partition.read(at, 20_000))[-1] + 1
+
+
+def ahead_of(partition):
+    return partition.shared.cold._streams
+
+
+def test_who_reads_in_order_is_read_ahead_for(tmp_path):
+    disk = ColdDisk()
+
+    async def test(partition):
+        await filled(partition)
+        at, seen = 0, []
+        while at < COUNT:
+            found = offsets(await partition.read(at, 20_000))
+            assert found[0] == at
+            seen += found
+            at = found[-1] + 1
+            if len(seen) > 60 and at < COUNT - 60:
+                assert [offset for _, offset in ahead_of(partition)] == [at]
+        assert seen == list(range(COUNT))
+
+    run(with_partition(tmp_path, test, disk=disk))
+
+
+def test_who_jumps_about_is_not(tmp_path):
+    async def test(partition):
+        await filled(partition)
+        for at in (300, 5, 200, 100, 250, 7):
+            assert offsets(await partition.read(at, 20_000))[0] == at
+        assert not ahead_of(partition)
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+def test_two_who_read_the_same_partition_are_both_read_ahead_for(tmp_path):
+    async def test(partition):
+        await filled(partition)
+        at = [0, 150]
+        for _ in range(8):
+            for who in range(2):
+                found = offsets(await partition.read(at[who], 10_000))
+                assert found[0] == at[who]
+                at[who] = found[-1] + 1
+        assert sorted(offset for _, offset in ahead_of(partition)) == at
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+def test_what_is_enough_is_given_while_more_comes_from_the_disk(tmp_path):
+    async def test(partition):
+        await filled(partition)
+        assert len(offsets(await partition.read(0, 10**6))) == COUNT
+        for _ in range(3):
+            some = offsets(await partition.read(0, 10**6, enough=1))
+            assert some
+        none_yet = await partition.read(0, 10**6, enough=0)
+        assert offsets(none_yet)[0] == 0, "none is never enough"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mainstem.log.reading.READ_STEP", 30_000)
+        patch.setattr("mainstem.log.reading.READ_SLACK", 5_000)
+        patch.setattr("mainstem.log.reader.READ_SLACK", 5_000)
+        run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+@pytest.mark.parametrize("most", [15_000, 900])
+def test_a_reader_that_asks_for_less_or_may_see_less_is_not_given_more(tmp_path, most):
+    async def test(partition):
+        await filled(partition)
+        at = 0
+        for _ in range(4):
+            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        assert ahead_of(partition)
+        read = await partition.read(at, most, at_least_one=False)
+        assert read.size <= most
+        assert offsets(read) == [] if most < 1_000 else offsets(read)[0] == at
+        again = await partition.read(at, 20_000)
+        assert offsets(again)[0] == at
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+def test_an_error_is_told_to_who_asks_not_before(tmp_path):
+    disk = ColdDisk()
+
+    async def test(partition):
+        await filled(partition)
+        at = 0
+        for _ in range(3):
+            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        disk.fails = True
+        await asyncio.sleep(0.1)
+        assert partition.error is None
+        with pytest.raises(StorageError, match="no"):
+            await read_on(partition, at)
+        assert partition.error is not None
+
+    run(with_partition(tmp_path, test, disk=disk))
+
+
+def test_nobody_is_given_what_was_read_ahead_of_a_segment_that_is_replaced(tmp_path):
+    async def test(partition):
+        await filled(partition)
+        segment = partition.segments[0]
+        at = 0
+        for _ in range(3):
+            at = offsets(await partition.read(at, 5_000))[-1] + 1
+        assert ahead_of(partition)
+        await partition.shared.cold._threads.run(lambda: None)
+        segment.retired = True
+        partition.shared.cold._look_for_idle()
+        assert not ahead_of(partition)
+        segment.retired = False
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(segment_bytes=100_000), disk=ColdDisk()))
+
+
+def test_more_readers_than_are_read_ahead_for_all_go_on(tmp_path):
+    async def test(partition):
+        await filled(partition)
+        readers = [30 * number for number in range(cold._STREAMS + 4)]
+        for _ in range(6):
+            for who, at in enumerate(readers):
+                found = offsets(await partition.read(at, 3_000))
+                assert found[0] == at
+                readers[who] = found[-1] + 1
+        assert len(ahead_of(partition)) <= cold._STREAMS
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))

@@ -1,0 +1,92 @@
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from mainstem.log import SystemDisk
+from mainstem.log import window as module
+from mainstem.log.window import Window
+from tests.support.properties import examples
+
+BLOCK = 3 * 4096
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", BLOCK)
+
+
+@given(
+    size=st.integers(1, 12 * BLOCK),
+    reads=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 4 * BLOCK), st.booleans()), max_size=20),
+    until=st.integers(0, 12 * BLOCK),
+    ahead=st.booleans(),
+    kept=st.sampled_from([BLOCK, 2**22]),
+)
+@settings(max_examples=examples(60))
+def test_a_window_shows_what_is_in_the_file(size, reads, until, ahead, kept):
+    """In order, with steps back and forth, over the end of what may be read, and where the file ends before that."""
+    content = os.urandom(size)
+    with TemporaryDirectory() as directory, ThreadPoolExecutor(1) as blocks, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_KEPT", kept)
+        path = Path(directory) / "f"
+        path.write_bytes(content)
+        file, window, position = SystemDisk().open(path), Window(blocks, ahead=ahead), 0
+        for back, count, jumps in reads:
+            position = back * 7 if jumps else max(0, position - back)
+            found = bytes(window.read(file, count, position, until))
+            assert found == content[:until][position : position + count]
+            position += len(found)
+
+
+def test_what_comes_next_is_read_while_somebody_looks_at_the_last(tmp_path):
+    class Seen:
+        def __init__(self):
+            self.starts = []
+
+        def read_around_cache(self, buffer, position):
+            self.starts.append(position)
+            return len(buffer)
+
+    file = Seen()
+    with ThreadPoolExecutor(1) as blocks:
+        window = Window(blocks, ahead=True)
+        window.read(file, BLOCK, 0, 100 * BLOCK)
+        blocks.submit(lambda: None).result()
+        assert file.starts == [0, BLOCK, 2 * BLOCK, 3 * BLOCK]
+        window.read(file, BLOCK, BLOCK, 100 * BLOCK)
+        blocks.submit(lambda: None).result()
+        assert file.starts == [number * BLOCK for number in range(5)], "each once"
+
+
+def test_what_may_still_change_is_looked_at_again(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"a" * 5_000)
+    file = SystemDisk().open(path)
+    with ThreadPoolExecutor(1) as blocks:
+        window = Window(blocks, ahead=True)
+        assert bytes(window.read(file, 9_000, 0, 4_500)) == b"a" * 4_500
+        file.write([b"b" * 500], 4_500)
+        assert bytes(window.read(file, 500, 4_500, 5_000)) == b"b" * 500
+
+
+def test_a_file_that_is_forgotten_is_closed(tmp_path):
+    path = tmp_path / "to-be-deleted"
+    path.write_bytes(b"a" * 5_000)
+    with ThreadPoolExecutor(1) as blocks:
+        window = Window(blocks, ahead=False)
+        window.read(SystemDisk().open(path), 10, 0, 5_000)
+        path.unlink()
+
+        def is_open():
+            return any(
+                path.name in str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()
+            )
+
+        assert is_open()
+        window.forget()
+        assert not is_open()
