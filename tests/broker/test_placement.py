@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mainstem.broker import placement
 from mainstem.broker.groups import coordinator as groups
+from mainstem.broker.groups.coordinator import CoordinatorUnavailable
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetKey, OffsetValue, encode_key
 from mainstem.broker.placement import java_hash, place_of, placing
@@ -16,6 +17,7 @@ from mainstem.broker.transactions import coordinator as transactions
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import LogConfig, LogDirectory, PartitionLog
 from mainstem.log.errors import StorageError
+from mainstem.records import Record
 from tests.support.broker import CONFIG, crashed, start, stop
 
 NAMES = [f"name-{number}" for number in range(20)]
@@ -124,7 +126,12 @@ def test_what_an_earlier_log_has_stored_is_moved_to_where_kafka_looks_for_it(tmp
     asyncio.run(story())
 
 
-def test_a_start_that_ends_while_it_moves_goes_on_at_the_next(tmp_path, monkeypatch):
+class EndOfProcess(BaseException):
+    """Nobody can do anything any more."""
+
+
+@pytest.mark.parametrize("ending", [EndOfProcess, StorageError], ids=["killed", "disk-full"])
+def test_a_start_that_ends_while_it_moves_goes_on_at_the_next(tmp_path, monkeypatch, ending):
     append = PartitionLog.append
 
     async def story():
@@ -134,33 +141,124 @@ def test_a_start_that_ends_while_it_moves_goes_on_at_the_next(tmp_path, monkeypa
             await broker.topics.create(TOPIC, 1, {})
             await commit_all(broker, 7)
             await stop(broker)
-        appends = whole = 0
-        while not whole:
-            left = [None] * appends
+        appends, ended = 0, [None]
+        while ended:
+            left, ended = [None] * appends, []
 
-            def until_the_end(self, *args, _left=left, **kwargs):
+            def until_the_end(self, *args, _left=left, _ended=ended, **kwargs):
                 if not _left:
-                    raise StorageError("the process ends here")
+                    _ended.append(None)
+                    raise ending("the process ends, or the disk is full")
                 _left.pop()
                 return append(self, *args, **kwargs)
 
             place = tmp_path / str(appends)
             shutil.copytree(tmp_path / "old", place)
-            with monkeypatch.context() as ending:
-                ending.setattr(PartitionLog, "append", until_the_end)
+            with monkeypatch.context() as patched:
+                patched.setattr(PartitionLog, "append", until_the_end)
                 log = await LogDirectory.open(place, LogConfig(), clock=clock)
                 broker = Broker(CONFIG, log, clock)
                 try:
                     await broker.start()
-                except StorageError:
+                except EndOfProcess:
                     await log.close()
                 else:
-                    whole = appends
+                    assert offsets(broker) == dict.fromkeys(NAMES, 7)
                     await stop(broker)
             broker = await start(place, clock)
             assert offsets(broker) == dict.fromkeys(NAMES, 7)
             await stop(broker)
             appends += 1
-        assert whole >= 4, "copies and tombstones, one way and the other"
+        assert appends > 4, "copies and tombstones, one way and the other"
 
     asyncio.run(story())
+
+
+def test_a_transaction_that_is_open_over_the_move_counts_when_it_ends(tmp_path, monkeypatch):
+    """Places in two partitions were compared: what was committed later was taken for older."""
+    name = next(each for each in NAMES if moved(each, CONFIG.offsets_topic_num_partitions))
+    partition = TopicPartition(TOPIC, 0)
+
+    async def in_transaction(broker, producer, offset):
+        where = broker.groups.partition_for(name)
+        await broker.transactions.add_partitions("t", producer, {where})
+        value = {partition: OffsetValue(offset)}
+        await broker.groups.commit_transactional(
+            name, Commit(transactional=True), producer.producer_id, producer.producer_epoch, value
+        )
+
+    async def story():
+        clock = ManualClock()
+        with an_earlier_log(monkeypatch):
+            broker = await start(tmp_path / "a", clock)
+            await broker.topics.create(TOPIC, 1, {})
+            producer = await broker.transactions.initialize("t", 60_000)
+            for offset in range(1, 6):
+                await in_transaction(broker, producer, offset)
+                await broker.transactions.end("t", producer, commit=True, version=1)
+            await in_transaction(broker, producer, 6)
+            broker = await crashed(broker, tmp_path / "b", clock)
+            await stop(broker)
+        broker = await start(tmp_path / "b", clock)
+
+        def committed():
+            found = broker.groups.offsets.get(name, partition)
+            return None if found is None else found.offset
+
+        assert committed() == 5
+        await broker.transactions.end("t", producer, commit=True, version=1)
+        assert committed() == 6
+        for offset in (7, 8):
+            await in_transaction(broker, producer, offset)
+            await broker.transactions.end("t", producer, commit=True, version=1)
+            assert committed() == offset
+        broker = await crashed(broker, tmp_path / "c", clock)
+        assert committed() == 8
+        await broker.groups.commit(name, Commit(), {partition: OffsetValue(9)})
+        assert committed() == 9
+        await broker.groups.delete_offsets(name, [partition])
+        assert committed() is None
+        broker = await crashed(broker, tmp_path / "d", clock)
+        assert committed() is None
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+def test_what_belongs_to_a_damaged_partition_waits_for_its_repair(tmp_path, monkeypatch):
+    name = next(each for each in NAMES if moved(each, CONFIG.offsets_topic_num_partitions))
+    partition = TopicPartition(TOPIC, 0)
+
+    async def story():
+        clock = ManualClock()
+        with an_earlier_log(monkeypatch):
+            broker = await start(tmp_path, clock)
+            await broker.topics.create(TOPIC, 1, {})
+            await commit_all(broker, 7)
+            await stop(broker)
+        to = TopicPartition("__consumer_offsets", place_of(name, CONFIG.offsets_topic_num_partitions))
+        (segment,) = (tmp_path / str(to)).glob("*.log")
+        content = bytearray(segment.read_bytes())
+        content[30] ^= 1
+        segment.write_bytes(content)
+        broker = await start(tmp_path, clock)
+        with pytest.raises(CoordinatorUnavailable):
+            broker.groups.check_read(name)
+        assert broker.groups.offsets.get(name, partition) is None
+        await broker.topics.delete(broker.topics.by_name(TOPIC))
+        await stop(broker)
+        content[30] ^= 1
+        segment.write_bytes(content)
+        broker = await start(tmp_path, clock)
+        broker.groups.check_read(name)
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+@given(st.lists(st.integers(0, 2_000_000), max_size=6))
+def test_moves_are_of_batches_that_fit(sizes):
+    records = [Record(0, 1, b"k", b"v" * size) for size in sizes]
+    batches = list(placement._batches(records))
+    assert [record for batch in batches for record in batch] == records
+    assert all(len(batch) == 1 or sum(len(each.value) for each in batch) <= 2**20 for batch in batches)

@@ -188,3 +188,73 @@ def test_more_readers_than_are_read_ahead_for_all_go_on(tmp_path):
         assert len(ahead_of(partition)) <= cold._STREAMS
 
     run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+def test_who_asks_for_less_has_no_more_than_one_batch_beyond_it(tmp_path):
+    """What was read ahead for somebody with more room was given whole."""
+
+    async def test(partition):
+        await filled(partition)
+        at = 0
+        for _ in range(4):
+            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        assert ahead_of(partition)
+        assert len(offsets(await partition.read(at, 1))) == 1
+        assert len(offsets(await partition.read(at, 3_000))) == 2
+        assert ahead_of(partition), "it stays for who has room"
+        assert offsets(await partition.read(at, 20_000))[0] == at
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+def test_large_batches_are_read_once(tmp_path):
+    disk = ColdDisk()
+
+    async def test(partition):
+        for _ in range(60):
+            await partition.append(batch(b"v" * 30_000))
+        at = 0
+        while at < 60:
+            at = offsets(await partition.read(at, 100_000))[-1] + 1
+        assert len(disk.reads) < 2 * partition.size_bytes // 8_192
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("reader", "reading"):
+            patch.setattr(f"mainstem.log.{module}.READ_SLACK", 5_000)
+        run(with_partition(tmp_path, test, disk=disk))
+
+
+def test_a_read_that_waits_ends_when_the_log_is_closed(tmp_path):
+    async def test(partition):
+        await filled(partition)
+        at = 0
+        for _ in range(3):
+            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        reads = [asyncio.ensure_future(partition.read(at, 20_000)) for _ in range(3)]
+        await asyncio.sleep(0)
+        partition.shared.cold.close()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*reads, return_exceptions=True)
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+def test_who_goes_away_while_he_waits_is_not_read_ahead_for(tmp_path):
+    async def test(partition):
+        await filled(partition)
+        at = 0
+        for _ in range(3):
+            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        for stream in ahead_of(partition).values():
+            while stream.running:
+                await asyncio.sleep(0.001)
+            stream.pieces.clear()
+            stream.running = True
+        waits = asyncio.ensure_future(partition.read(at, 20_000))
+        await asyncio.sleep(0.01)
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        assert not ahead_of(partition)
+        assert offsets(await partition.read(at, 20_000))[0] == at
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))

@@ -156,6 +156,27 @@ def test_a_file_system_that_only_reads_through_the_cache(tmp_path, monkeypatch, 
         assert buffer[:7] == b"content"
 
 
+@pytest.mark.parametrize("how", ["refused", "short"])
+def test_a_read_around_the_cache_that_the_file_system_does_not_do_whole(tmp_path, monkeypatch, how):
+    file = SystemDisk().open(tmp_path / "f", create=True)
+    content = os.urandom(20_000)
+    file.write([content], 0)
+    system_preadv, calls = os.preadv, []
+
+    def preadv(descriptor, buffers, position):
+        calls.append(position)
+        if len(calls) > 1:
+            return system_preadv(descriptor, buffers, position)
+        if how == "refused":
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return system_preadv(descriptor, [buffers[0][:4_096]], position)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    buffer = aligned(16_384)
+    assert file.read_around_cache(buffer, 0) == 16_384
+    assert buffer == content[:16_384]
+
+
 def test_what_is_in_the_page_cache_is_known(tmp_path):
     file = SystemDisk().open(tmp_path / "f", create=True)
     file.write([os.urandom(100_000)], 0)

@@ -415,3 +415,20 @@ def test_damage_found_by_a_lookup_by_time_is_told(tmp_path):
     topic = TopicConfig(index_interval_bytes=200)
     run(with_partition(tmp_path, fill, topic=topic))
     run(with_partition(tmp_path, look, topic=topic))
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("most", [0, 100_000, 280_000])
+def test_a_batch_that_does_not_fit_is_not_jumped_over(tmp_path, cold, most):
+    """At the end of a segment it was taken for a gap that compaction had left, and the next segment was read on."""
+
+    async def test(partition):
+        for size in (10, 300_000, 10, 10):
+            await partition.append(batch(b"v" * size))
+        assert len(partition.segments) > 1
+        read = await partition.read(1, most, at_least_one=False)
+        assert read.records == b""
+        assert next(iter_headers((await partition.read(1, most)).records)).base_offset == 1
+
+    disk = ColdDisk() if cold else SystemDisk()
+    run(with_partition(tmp_path, test, topic=TopicConfig(segment_bytes=300_200), disk=disk))

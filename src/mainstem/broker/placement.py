@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from mainstem.core import TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import PartitionLog
+from mainstem.log.errors import StorageError
 from mainstem.records import Record, build_batch
 
 Stored: TypeAlias = tuple[bytes | None, int, TopicPartition]
@@ -69,11 +70,9 @@ async def put_in_place(
     that lie elsewhere are moved to where they belong, durably on return: what is there already is newer. Keys in `left`
     stay: something else is about to come to them.
 
-    1. The copies are durable. 2. The records are deleted where they were. A crash in between leaves both: the next
-    start does the rest.
-
-    Raises:
-        StorageError: not stored.
+    1. The copies are durable. 2. The records are deleted where they were. A crash in between leaves both, a full disk
+    those that could not be moved: the next start does the rest. What belongs to a partition that could not be read is
+    left out: who asks for it waits for the repair.
     """
     place = placing(len(logs), versions)
     latest: dict[bytes, Stored] = {}
@@ -86,31 +85,36 @@ async def put_in_place(
             else:
                 strays.setdefault((number, to), {})[key] = stored
     for (number, to), found in strays.items():
-        found = {key: stored for key, stored in found.items() if stored[0] is not None}
-        staying = found if to not in read else {key: found[key] for key in found.keys() & left}
-        missing = {key: stored for key, stored in found.items() if key not in latest}
+        if to not in read:
+            continue
+        missing = {key: stored for key, stored in found.items() if stored[0] is not None and key not in latest}
         latest |= missing
-        moving = found.keys() - staying.keys()
-        for batch in _batches([Record(0, now_ms, key, missing[key][0]) for key in missing.keys() & moving]):
-            appended = await logs[to].append(build_batch(batch))
-            for offset, record in enumerate(batch, appended.base_offset):
-                latest[record.key or b""] = record.value, offset, logs[to].topic_partition
-        for batch in _batches([Record(0, now_ms, key, None) for key in moving]):
-            await logs[number].append(build_batch(batch))
+        moving = [key for key, stored in found.items() if stored[0] is not None and key not in left]
+        partition, target = str(logs[number].topic_partition), str(logs[to].topic_partition)
+        try:
+            for batch in _batches([Record(0, now_ms, key, found[key][0]) for key in moving if key in missing]):
+                appended = await logs[to].append(build_batch(batch))
+                for offset, record in enumerate(batch, appended.base_offset):
+                    latest[record.key or b""] = record.value, offset, logs[to].topic_partition
+            for batch in _batches([Record(0, now_ms, key, None) for key in moving]):
+                await logs[number].append(build_batch(batch))
+        except StorageError as error:
+            log.warning("coordinator_records_not_moved", partition=partition, to=target, reason=str(error))
+            continue
         if moving:
-            partition, target = (str(logs[each].topic_partition) for each in (number, to))
             log.info("coordinator_records_moved", partition=partition, to=target, records=len(moving))
     return latest
 
 
 def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
     batch: list[Record] = []
-    size = 0
+    room = _BATCH_BYTES
     for record in records:
-        batch.append(record)
-        size += len(record.key or b"") + len(record.value or b"")
-        if size >= _BATCH_BYTES:
+        size = len(record.key or b"") + len(record.value or b"")
+        if batch and size > room:
             yield batch
-            batch, size = [], 0
+            batch, room = [], _BATCH_BYTES
+        batch.append(record)
+        room -= size
     if batch:
         yield batch

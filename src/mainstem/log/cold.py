@@ -15,12 +15,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from mainstem.core import CorruptData
-from mainstem.log.reading import Batches, Place, next_batches
+from mainstem.log.reading import READ_STEP, Batches, Place, next_batches
 from mainstem.log.segment import Segment
 from mainstem.log.threads import FileThreads
 from mainstem.log.window import Window
@@ -37,11 +38,12 @@ _IDLE_SECONDS: Final = 5.0  # after which nobody is expected to come back
 class _Stream:
     """The next pieces for one reader."""
 
-    def __init__(self, window: Window, segment: Segment, place: Place, offset: int, limit: int, most: int) -> None:
+    def __init__(self, window: Window, segment: Segment, last: Batches, limit: int, most: int) -> None:
+        """What comes after `last`."""
         self.segment = segment
-        self.place = place
+        self.place = last.after
         """Of what is to be read next; the thread's."""
-        self.offset = offset
+        self.offset = last.next_offset
         self.limit = limit
         self.most = most
         self.window = window
@@ -62,15 +64,15 @@ class ColdReads:
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="log-cold")
         self._blocks = ThreadPoolExecutor(1, thread_name_prefix="log-cold-blocks")
-        self._followed: OrderedDict[tuple[Segment, int], None] = OrderedDict()
+        self._followed: OrderedDict[tuple[Path, int], None] = OrderedDict()
         self._streams: OrderedDict[tuple[Segment, int], _Stream] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self._window = Window(self._blocks, ahead=False)
 
-    def has_ready(self, segment: Segment, offset: int) -> bool:
-        """Whether what comes at `offset` has been read already."""
+    def has_ready(self, segment: Segment, offset: int, most: int) -> bool:
+        """Whether what comes at `offset` has been read already, and is no more than so much."""
         stream = self._streams.get((segment, offset))
-        return stream is not None and bool(stream.pieces)
+        return stream is not None and bool(stream.pieces) and len(stream.pieces[0].data) <= most
 
     def is_ahead(self, segment: Segment, offset: int) -> bool:
         """Whether what comes at `offset` is being read ahead."""
@@ -87,7 +89,7 @@ class ColdReads:
         key = segment, offset
         stream = self._streams.pop(key, None)
         if stream is not None:
-            found = await self._take(stream, limit, most, at_least_one=at_least_one)
+            found = await self._take(stream, limit, most)
             if found is not None:
                 return found
         asked = partial(next_batches, place=place, offset=offset, limit=limit, most=most, at_least_one=at_least_one)
@@ -96,51 +98,62 @@ class ColdReads:
                 lambda: _copied(asked(lambda at, size: memoryview(segment.file.read(size, at))))
             )
         found = await self._loop.run_in_executor(self._pool, partial(self._read_once, segment, place.end, asked))
-        if found is not None:
-            follows = self._followed.pop(key, 0) is None
-            if follows and not segment.retired:
-                self._begin(
-                    _Stream(Window(self._blocks, ahead=True), segment, found.after, found.next_offset, limit, most)
-                )
+        if found is not None and found.data:
+            came_from, goes_on = (segment.path, offset), (segment.path, found.next_offset)
+            if came_from in self._followed:
+                del self._followed[came_from]
+                self._begin(_Stream(Window(self._blocks, ahead=True), segment, found, limit, most))
             else:
-                self._followed[segment, found.next_offset] = None
+                self._followed[goes_on] = None
                 if len(self._followed) > _FOLLOWED:
                     self._followed.popitem(last=False)
         return found
 
     def _begin(self, stream: _Stream) -> None:
-        stream.running = True
-        self._pool.submit(self._read_ahead, stream)
-        self._keep(stream)
+        if not stream.segment.retired:
+            stream.running = True
+            self._pool.submit(self._read_ahead, stream)
+            self._keep(stream)
 
     def _keep(self, stream: _Stream) -> None:
+        """It is the one that was used last."""
         stream.used_at = self._loop.time()
-        self._streams[stream.segment, stream.offset] = stream
+        key = stream.segment, stream.offset
+        other = self._streams.pop(key, None)
+        if other is not None:  # two who read the same in step
+            self._drop(other)
+        self._streams[key] = stream
         while len(self._streams) > _STREAMS:
             self._drop(self._streams.popitem(last=False)[1])
         if self._timer is None:
             self._timer = self._loop.call_later(_IDLE_SECONDS, self._look_for_idle)
 
-    async def _take(self, stream: _Stream, limit: int, most: int, *, at_least_one: bool) -> Batches | None:
+    async def _take(self, stream: _Stream, limit: int, most: int) -> Batches | None:
         """The next piece; None where there is none, or it is not for who asks now."""
-        while not stream.pieces and stream.running:
-            stream.arrived.clear()
-            if not stream.pieces and stream.running:
-                await stream.arrived.wait()
+        try:
+            while not stream.pieces and stream.running:
+                stream.arrived.clear()
+                if not stream.pieces and stream.running:
+                    await stream.arrived.wait()
+        except asyncio.CancelledError:
+            self._drop(stream)
+            raise
         with stream.lock:
-            piece = stream.pieces.popleft() if stream.pieces else None
-            if piece is None or piece.next_offset > limit or (len(piece.data) > most and not at_least_one):
+            piece = stream.pieces[0] if stream.pieces else None
+            if piece is None:
                 stream.over = True
                 return None
-            stream.limit, stream.most = limit, max(most, LARGE_BYTES)
+            fits = piece.next_offset <= limit and len(piece.data) <= most
+            if fits:
+                stream.pieces.popleft()
+                stream.limit, stream.most, stream.offset = limit, max(most, LARGE_BYTES), piece.next_offset
             again = not stream.running and not stream.over
             stream.running = stream.running or again
         if again:
             self._pool.submit(self._read_ahead, stream)
-        stream.offset = piece.next_offset
         if stream.pieces or not stream.over:
             self._keep(stream)
-        return piece
+        return msgspec.structs.replace(piece, is_full=True) if fits else None  # more may be there
 
     def _read_ahead(self, stream: _Stream) -> None:
         """One piece, in the thread; then others have their turn."""
@@ -162,14 +175,19 @@ class ColdReads:
             pass  # who asks for it is told
         finally:
             with stream.lock:
-                if piece is not None:
+                if piece is not None and piece.data:
                     stream.place = piece.after
                     stream.pieces.append(piece)
-                stream.over = stream.over or piece is None
-                stream.running = not stream.over and len(stream.pieces) < _AHEAD
-            with suppress(RuntimeError):  # the log is closed, or the loop is gone
+                else:
+                    stream.over = True
+                ahead = sum(len(each.data) for each in stream.pieces)
+                stream.running = not stream.over and len(stream.pieces) < _AHEAD and ahead < _AHEAD * READ_STEP
                 if stream.running:
-                    self._pool.submit(self._read_ahead, stream)
+                    try:
+                        self._pool.submit(self._read_ahead, stream)
+                    except RuntimeError:  # the log is closed
+                        stream.over, stream.running = True, False
+            with suppress(RuntimeError):  # the loop is gone
                 self._loop.call_soon_threadsafe(stream.arrived.set)
 
     def _read_once(self, segment: Segment, until: int, asked: Callable[..., Batches | None]) -> Batches | None:
@@ -191,8 +209,6 @@ class ColdReads:
         for key, stream in list(self._streams.items()):
             if stream.segment.retired or stream.used_at <= since:
                 self._drop(self._streams.pop(key))
-        for key in [key for key in self._followed if key[0].retired]:
-            del self._followed[key]
         if self._streams:
             self._timer = self._loop.call_later(_IDLE_SECONDS, self._look_for_idle)
 

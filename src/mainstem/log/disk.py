@@ -165,16 +165,25 @@ class SystemFile:
         return found < 0 or found > (position + size - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE
 
     def read_around_cache(self, buffer: memoryview, position: int) -> int:
+        found = self._read_directly(buffer, position)
+        while found < len(buffer) and (more := os.preadv(self._descriptor, [buffer[found:]], position + found)):
+            found += more
+        return found
+
+    def _read_directly(self, buffer: memoryview, position: int) -> int:
+        """So much as can be; nothing where the system, or the file system, has no such reads."""
         try:
             direct = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
-        except (AttributeError, OSError) as error:  # a system, or a file system, without it
-            if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.ENOENT):
+            try:
+                return os.preadv(direct, [buffer], position)
+            finally:
+                os.close(direct)
+        except AttributeError:
+            return 0
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOENT):
                 raise
-            return os.preadv(self._descriptor, [buffer], position)
-        try:
-            return os.preadv(direct, [buffer], position)
-        finally:
-            os.close(direct)
+            return 0
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)

@@ -102,14 +102,14 @@ class Reader:
             # Of the segments as they are now, as what is read will be: they may be deleted or compacted meanwhile.
             aborted = self._segments.aborted_between(offset, limit) if with_aborted else ()
             try:
-                records, next_offset = await self._read_segment(
+                records, next_offset, fits = await self._read_segment(
                     segment, offset, limit, max_bytes, enough, at_least_one=at_least_one
                 )
             except _Replaced:
                 self._owner.check_usable()  # the whole partition may be gone: there is no other segment then
                 segment = self._segments.holding(offset)
             else:
-                if records:
+                if records or not fits:
                     return records, tuple(each for each in aborted if each.first_offset < next_offset)
                 # Nothing at or after the offset here: compaction took it out, the next segment goes on.
                 segment = self._segments.after(segment)
@@ -122,10 +122,12 @@ class Reader:
 
     async def _read_segment(
         self, segment: Segment, offset: int, limit: int, max_bytes: int, enough: int, *, at_least_one: bool
-    ) -> tuple[list[bytes], int]:
-        """Batches of one segment, in steps between which others have their turn; and the offset behind them."""
+    ) -> tuple[list[bytes], int, bool]:
+        """Batches of one segment, in steps between which others have their turn; the offset behind them, and False
+        where the next one does not fit.
+        """
         parts: list[bytes] = []
-        left, most, have = max_bytes, _READ_MOST, 0
+        left, most, have, fits = max_bytes, _READ_MOST, 0, True
         end = self._segments.readable_end(segment)
         try:
             if not segment.indexed:
@@ -149,12 +151,14 @@ class Reader:
                     found = next_batches(read, place, offset, limit, room, at_least_one=needs_one)
                     piece = b"" if found is None else bytes(found.data)  # the buffer is everybody's
                 except _NotCached:
-                    if parts and have >= enough and not self._cold.has_ready(segment, offset):
+                    if parts and have >= enough and not self._cold.has_ready(segment, offset, room):
                         break  # who asks may have what is there, while the next comes from the disk
                     found = await self._cold.read(segment, place, offset, limit, room, at_least_one=needs_one)
                     piece = b"" if found is None else bytes(found.data)
-                if found is None:
+                if not piece:
+                    fits = found is None
                     break
+                assert found is not None
                 parts.append(piece)
                 have += len(piece)
                 place, offset = found.after, found.next_offset
@@ -165,7 +169,7 @@ class Reader:
                     await asyncio.sleep(0)
         except (OSError, CorruptData) as error:
             raise self._reason(segment, error) from error
-        return parts, offset
+        return parts, offset, fits
 
     @staticmethod
     def _not_cached(position: int, size: int) -> memoryview:

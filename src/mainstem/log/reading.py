@@ -78,6 +78,7 @@ class Batches(msgspec.Struct, frozen=True, gc=False):
     """Whole batches, and where the next ones begin."""
 
     data: bytes | memoryview
+    """Empty: there is one, and it does not fit."""
     next_offset: int
     after: Place
     is_full: bool
@@ -93,8 +94,8 @@ def next_batches(
     *,
     at_least_one: bool,
 ) -> Batches | None:
-    """The next batches from the one that holds `offset` on, below `limit`, in `most` bytes; None: none, or none that
-    fits. `read` gives so many bytes at a position; at most `READ_STEP` of them are asked for unless one batch has more.
+    """The next batches from the one that holds `offset` on, below `limit`, in `most` bytes; None: the segment has none.
+    `read` gives so many bytes at a position; at most `READ_STEP` of them are asked for unless one batch has more.
 
     Raises:
         CorruptSegment: the file has less than was written.
@@ -109,12 +110,16 @@ def next_batches(
         verify = start < place.verify_below
         part = Part(data, next_offset, place.dense, place.end_offset, indexed_offset, verify)
         first, last, following = cut(part, offset, limit, most, at_least_one=at_least_one)
+        if first < 0:
+            return Batches(b"", offset, place, is_full=False)
         if last > first:
             after = msgspec.structs.replace(place, start=start + last, next_offset=following, indexed_offset=-1)
             return Batches(data[first:last], following, after, size >= READ_STEP)
         more = rest(part, offset, place.end - start)
-        if more is None or (more[1] > most and not at_least_one):
+        if more is None:
             return None
+        if more[1] > most and not at_least_one:
+            return Batches(b"", offset, place, is_full=False)
         skipped, size, next_offset = more
         start += skipped
         if skipped:  # else the batch that the index names is there again, this time whole
@@ -123,7 +128,8 @@ def next_batches(
 
 
 def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int, int]:
-    """The range with whole batches from the one that holds `offset`, within `max_bytes`; the next offset.
+    """The range with whole batches from the one that holds `offset`, within `max_bytes`; the next offset. (-1, -1): the
+    first one does not fit.
 
     No batch begins at or above `limit`.
 
@@ -140,6 +146,8 @@ def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bo
         if first < 0:
             first = last = span.position
         if span.end - first > max_bytes and not (at_least_one and last == first):
+            if last == first:
+                return -1, -1, offset
             break
         if part.verify:
             _check_crc(part.data, span)

@@ -56,6 +56,8 @@ class Window:
         """Let go of the file: one that was deleted keeps its place on the disk while somebody has it open."""
         self._file = None
         self._ahead.clear()
+        if len(self._memory) > _KEPT:
+            self._memory = memoryview(b"")
 
     def _read_on(self, file: File, position: int, to: int) -> None:
         """So that there is what comes from `position` on, up to `to`."""

@@ -683,7 +683,7 @@ class GroupCoordinator:
         shared: list[tuple[share.Key, share.Value]],
         applications: list[tuple[streams.Key, streams.Value]],
     ) -> None:
-        value, at, _ = stored
+        value = stored[0]
         if value is None:
             return
         key = decode_key(data)
@@ -692,7 +692,8 @@ class GroupCoordinator:
                 key.group, decode_group(value), self._clock, self.classic_config
             )
         elif isinstance(key, OffsetKey):
-            self.offsets.put(key.group, TopicPartition(key.topic, key.partition), decode_offset(value), at)
+            partition = TopicPartition(key.topic, key.partition)
+            self.offsets.put(key.group, partition, decode_offset(value), self._rank(key.group, stored))
         elif isinstance(key, share.Key):
             shared.append((key, share.decode_value(key, value)))
         elif isinstance(key, streams.Key):
@@ -709,17 +710,24 @@ class GroupCoordinator:
     ) -> None:
         for data, stored in entries.items():
             value, at, where = stored
-            replaced, replaced_at, _ = latest.get(data, (b"", -1, where))
+            replaced, replaced_at, place = latest.get(data, (b"", -1, where))
             try:
                 key = decode_key(data)
-                if value is None or not isinstance(key, OffsetKey) or (replaced is None and replaced_at > at):
+                deleted = replaced is None and (place != where or replaced_at > at)
+                if value is None or not isinstance(key, OffsetKey) or deleted:
                     continue  # a tombstone came after it
                 offset = decode_offset(value)
             except CorruptData as error:
                 _leave_out(stored, error)
                 continue
             partition = TopicPartition(key.topic, key.partition)
-            self.offsets.put_pending(number, producer_id, key.group, partition, offset, at)
+            self.offsets.put_pending(number, producer_id, key.group, partition, offset, self._rank(key.group, stored))
+
+    def _rank(self, group_id: str, stored: Stored) -> int:
+        """The offset of a record, by which the later of two counts; one that lies elsewhere is older than all that do
+        not.
+        """
+        return stored[1] if stored[2] == self.partition_for(group_id) else -1
 
 
 def _keep_later(latest: dict[bytes, Stored], ended: Mapping[bytes, Stored]) -> None:
