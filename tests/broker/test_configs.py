@@ -3,7 +3,7 @@
 import pytest
 
 from mainstem.broker import configs
-from mainstem.broker.config import BrokerConfig
+from mainstem.broker.config import BrokerConfig, ListenerConfig
 from mainstem.broker.configs import APPEND, DELETE, SET, SUBTRACT, apply_operations
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import RequestError
@@ -66,3 +66,15 @@ def test_the_brokers_settings_have_kafkas_names():
     assert told["num.partitions"] == "3"
     assert told["auto.create.topics.enable"] == "true"
     assert not any("_" in name for name in told)
+
+
+def test_what_tools_for_kafka_ask_of_a_broker():
+    listener = ListenerConfig(host="127.0.0.1", port=9093, advertised_host="log.example", advertised_port=443)
+    config = BrokerConfig(node_id=7, port=9092, listeners={"outside": listener})
+    told = {each["name"]: each for each in configs.describe_broker_configs(config, NothingSet())}
+    assert told["broker.id"]["value"] == told["node.id"]["value"] == "7"
+    assert told["advertised.listeners"]["value"] == "BROKER://127.0.0.1:9092,OUTSIDE://log.example:443"
+    assert told["advertised.listeners"]["config_source"] == configs.FROM_BROKER
+    assert told["advertised.listeners"]["read_only"]
+    assert told["delete.topic.enable"]["value"] == "true"
+    assert told["transaction.state.log.replication.factor"]["value"] == "1"

@@ -44,6 +44,19 @@ _LISTS: Final = (
 )
 _BROKERS_NAMES: Final = {of_topic: of_broker for of_broker, of_topic in TOPIC_DEFAULTS.items()}
 _LONG_ENDINGS: Final = (".ms", ".messages", ".bytes")
+_FIXED: Final = {
+    "default.replication.factor": "1",
+    "delete.topic.enable": "true",
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
+"""What tools for Kafka ask for, and cannot be set here."""
+
+_ALWAYS_SET: Final = ("advertised.listeners", "broker.id", "listeners", "node.id")
+"""By the start, as in Kafka, also where they are as they would be anyway."""
+
 _INTS: Final = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "max.message.bytes")
 
 
@@ -64,8 +77,12 @@ def _as_kafka(config: BrokerConfig) -> dict[str, str]:
     texts["listeners"] = ",".join(
         f"{name.upper()}://{format_address(each.host, each.port)}" for name, each in config.all_listeners().items()
     )
-    texts["default.replication.factor"] = "1"
-    return texts
+    texts["advertised.listeners"] = ",".join(
+        f"{name.upper()}://{format_address(each.advertised_host or each.host, each.advertised_port or each.port)}"
+        for name, each in config.all_listeners().items()
+    )
+    texts["broker.id"] = str(config.node_id)
+    return texts | _FIXED
 
 
 def _text(value: Any) -> str:
@@ -108,7 +125,7 @@ def describe_broker_configs(config: BrokerConfig, dynamic: DynamicSettings) -> l
         _entry(
             name,
             value,
-            FROM_DEFAULT if value == _broker_defaults()[name] else FROM_BROKER,
+            FROM_BROKER if name in _ALWAYS_SET or value != _broker_defaults()[name] else FROM_DEFAULT,
             _broker_defaults()[name],
             read_only=True,
         )
