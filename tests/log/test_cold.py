@@ -199,7 +199,9 @@ def test_who_asks_for_less_has_no_more_than_one_batch_beyond_it(tmp_path):
         for _ in range(4):
             at = offsets(await partition.read(at, 20_000))[-1] + 1
         assert ahead_of(partition)
-        assert len(offsets(await partition.read(at, 1))) == 1
+        for _ in range(10):
+            assert len(offsets(await partition.read(at, 1))) == 1
+        assert max(len(stream.pieces) for stream in ahead_of(partition).values()) <= cold._AHEAD
         assert len(offsets(await partition.read(at, 3_000))) == 2
         assert ahead_of(partition), "it stays for who has room"
         assert offsets(await partition.read(at, 20_000))[0] == at

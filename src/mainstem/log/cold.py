@@ -147,7 +147,7 @@ class ColdReads:
             if fits:
                 stream.pieces.popleft()
                 stream.limit, stream.most, stream.offset = limit, max(most, LARGE_BYTES), piece.next_offset
-            again = not stream.running and not stream.over
+            again = fits and not stream.running and not stream.over
             stream.running = stream.running or again
         if again:
             self._pool.submit(self._read_ahead, stream)
