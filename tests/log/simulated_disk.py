@@ -318,8 +318,8 @@ class SimulatedFile:
         with self.disk.lock:
             return bytes(self.node.data[position : position + size])
 
-    def is_cached(self, size: int, position: int) -> bool:
-        return True
+    def cached_share(self, size: int, position: int) -> float:
+        return 1.0
 
     def read_around_cache(self, buffer: memoryview, position: int) -> int:
         return self.read_cached(buffer, position)

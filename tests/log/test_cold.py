@@ -17,7 +17,7 @@ class ColdDisk(SystemDisk):
     """Nothing is in the page cache; `reads` are those around it."""
 
     def __init__(self):
-        self.reads, self.fails = [], False
+        self.reads, self.fails, self.share = [], False, 0.0
 
     def open(self, path, *, create=False):
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
@@ -31,8 +31,11 @@ class ColdFile(SystemFile):
         super().__init__(path, descriptor)
         self.disk = disk
 
+    def cached_share(self, size, position):
+        return self.disk.share
+
     def read_cached(self, buffer, position):
-        return -1
+        return super().read_cached(buffer, position) if self.disk.share == 1 else -1
 
     def read_around_cache(self, buffer, position):
         if self.disk.fails:
@@ -45,6 +48,7 @@ class ColdFile(SystemFile):
 def small_reads(monkeypatch):
     monkeypatch.setattr(cold, "LARGE_BYTES", 1_000)
     monkeypatch.setattr(window, "BLOCK", 8_192)
+    monkeypatch.setattr("mainstem.log.reader._TRUSTED_BYTES", 0)
 
 
 async def filled(partition, count=COUNT):
@@ -260,3 +264,27 @@ def test_who_goes_away_while_he_waits_is_not_read_ahead_for(tmp_path):
         assert offsets(await partition.read(at, 20_000))[0] == at
 
     run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0])
+def test_what_is_mostly_in_the_page_cache_is_read_through_it(tmp_path, share):
+    """One page that was missing made all that came after it come from the disk."""
+    disk = ColdDisk()
+
+    async def test(partition):
+        await filled(partition)
+        at = 0
+        for _ in range(4):
+            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        assert ahead_of(partition)
+        disk.share = share
+        for stream in ahead_of(partition).values():
+            while stream.running:
+                await asyncio.sleep(0.001)
+        disk.reads.clear()
+        at = offsets(await partition.read(at, 20_000))[-1] + 1
+        disk.reads.clear()
+        await read_on(partition, at)
+        assert not disk.reads
+
+    run(with_partition(tmp_path, test, disk=disk))

@@ -74,26 +74,32 @@ class ColdReads:
         stream = self._streams.get((segment, offset))
         return stream is not None and bool(stream.pieces) and len(stream.pieces[0].data) <= most
 
-    def is_ahead(self, segment: Segment, offset: int) -> bool:
-        """Whether what comes at `offset` is being read ahead."""
-        return (segment, offset) in self._streams
-
     async def read(
-        self, segment: Segment, place: Place, offset: int, limit: int, most: int, *, at_least_one: bool
+        self,
+        segment: Segment,
+        place: Place,
+        offset: int,
+        limit: int,
+        most: int,
+        *,
+        at_least_one: bool,
+        around: bool,
     ) -> Batches | None:
-        """The next batches, as `reading.next_batches`.
+        """The next batches, as `reading.next_batches`; without `around` through the page cache, where most of them are.
 
         Raises:
             OSError, CorruptData: as there.
         """
         key = segment, offset
         stream = self._streams.pop(key, None)
-        if stream is not None:
+        if stream is not None and not around:
+            self._drop(stream)
+        elif stream is not None:
             found = await self._take(stream, limit, most)
             if found is not None:
                 return found
         asked = partial(next_batches, place=place, offset=offset, limit=limit, most=most, at_least_one=at_least_one)
-        if most < LARGE_BYTES:
+        if most < LARGE_BYTES or not around:
             return await self._threads.run(
                 lambda: _copied(asked(lambda at, size: memoryview(segment.file.read(size, at))))
             )

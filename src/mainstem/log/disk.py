@@ -38,9 +38,9 @@ class File(Protocol):
         """Read into `buffer` without waiting for the disk; the number of bytes, -1 where that is not possible."""
         ...
 
-    def is_cached(self, size: int, position: int) -> bool:
-        """Whether that may all be in memory; True where the system does not tell. Unlike a read that must not wait, it
-        does not make the system read ahead.
+    def cached_share(self, size: int, position: int) -> float:
+        """How much of that is in memory, from 0 to 1; 1 where the system does not tell. Unlike a read that must not
+        wait, it does not make the system read ahead.
         """
         ...
 
@@ -159,10 +159,11 @@ class SystemFile:
             self._nowait = False
             return -1
 
-    def is_cached(self, size: int, position: int) -> bool:
+    def cached_share(self, size: int, position: int) -> float:
         cached_pages = _cachestat()
         found = -1 if cached_pages is None else cached_pages(self._descriptor, position, size)
-        return found < 0 or found > (position + size - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE
+        pages = (position + size - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
+        return 1.0 if found < 0 else min(1.0, found / pages)
 
     def read_around_cache(self, buffer: memoryview, position: int) -> int:
         found = self._read_directly(buffer, position)

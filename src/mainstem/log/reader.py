@@ -37,6 +37,7 @@ log = get_logger()
 
 _WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
+_MOSTLY_CACHED = 0.5  # where so much is, the rest is read through the page cache
 _LONG_STEP = 2**18  # bytes after which others have their turn
 _TRUSTED_BYTES = 32 * 2**20  # what this process appended last is in the page cache: reads need not check it again
 
@@ -46,7 +47,11 @@ class _Replaced(Exception):
 
 
 class _NotCached(Exception):
-    """Not all of it is in the page cache."""
+    """Not all of it is in the page cache; `mostly`: most of it is not."""
+
+    def __init__(self, *, mostly: bool) -> None:
+        super().__init__()
+        self.mostly = mostly
 
 
 class Owner(Protocol):
@@ -147,13 +152,14 @@ class Reader:
             while not (parts and segment.retired):
                 room, needs_one = min(left, most) if parts else left, at_least_one and not parts
                 try:
-                    read = self._not_cached if self._cold.is_ahead(segment, offset) else cached
-                    found = next_batches(read, place, offset, limit, room, at_least_one=needs_one)
+                    found = next_batches(cached, place, offset, limit, room, at_least_one=needs_one)
                     piece = b"" if found is None else bytes(found.data)  # the buffer is everybody's
-                except _NotCached:
+                except _NotCached as missing:
                     if parts and have >= enough and not self._cold.has_ready(segment, offset, room):
                         break  # who asks may have what is there, while the next comes from the disk
-                    found = await self._cold.read(segment, place, offset, limit, room, at_least_one=needs_one)
+                    found = await self._cold.read(
+                        segment, place, offset, limit, room, at_least_one=needs_one, around=missing.mostly
+                    )
                     piece = b"" if found is None else bytes(found.data)
                 if not piece:
                     fits = found is None
@@ -171,17 +177,13 @@ class Reader:
             raise self._reason(segment, error) from error
         return parts, offset, fits
 
-    @staticmethod
-    def _not_cached(position: int, size: int) -> memoryview:
-        raise _NotCached
-
     def _read_cached(self, file: File, old_below: int, position: int, size: int) -> memoryview:
         """From the page cache, on the loop."""
-        if position < old_below and not file.is_cached(size, position):
-            raise _NotCached
+        if position < old_below and (share := file.cached_share(size, position)) < 1:
+            raise _NotCached(mostly=share < _MOSTLY_CACHED)
         buffer = self._threads.buffer(size)
         if file.read_cached(buffer, position) != size:
-            raise _NotCached
+            raise _NotCached(mostly=False)  # it was a moment ago, or the system does not tell
         return buffer
 
     async def _load_indexes(self, segment: Segment) -> None:
