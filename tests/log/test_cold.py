@@ -278,11 +278,11 @@ def test_what_is_mostly_in_the_page_cache_is_read_through_it(tmp_path, share):
             at = offsets(await partition.read(at, 20_000))[-1] + 1
         assert ahead_of(partition)
         disk.share = share
-        for stream in ahead_of(partition).values():
-            while stream.running:
-                await asyncio.sleep(0.001)
-        disk.reads.clear()
         at = offsets(await partition.read(at, 20_000))[-1] + 1
+        while any(stream.running for stream in ahead_of(partition).values()):
+            await asyncio.sleep(0.001)
+        for pool in (partition.shared.cold._pool, partition.shared.cold._blocks) * 2:  # what had begun ends
+            await asyncio.get_running_loop().run_in_executor(pool, lambda: None)
         disk.reads.clear()
         await read_on(partition, at)
         assert not disk.reads
