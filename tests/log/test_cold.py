@@ -60,6 +60,14 @@ def offsets(read):
     return [header.base_offset for header in iter_headers(read.records)]
 
 
+async def read_in_order(partition, times):
+    """Often enough to be read ahead for; where it goes on."""
+    at = 0
+    for _ in range(times):
+        at = offsets(await partition.read(at, 20_000))[-1] + 1
+    return at
+
+
 async def read_on(partition, at):
     while at < COUNT:
         at = offsets(await partition.read(at, 20_000))[-1] + 1
@@ -132,9 +140,7 @@ def test_what_is_enough_is_given_while_more_comes_from_the_disk(tmp_path):
 def test_a_reader_that_asks_for_less_or_may_see_less_is_not_given_more(tmp_path, most):
     async def test(partition):
         await filled(partition)
-        at = 0
-        for _ in range(4):
-            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        at = await read_in_order(partition, 4)
         assert ahead_of(partition)
         read = await partition.read(at, most, at_least_one=False)
         assert read.size <= most
@@ -150,9 +156,7 @@ def test_an_error_is_told_to_who_asks_not_before(tmp_path):
 
     async def test(partition):
         await filled(partition)
-        at = 0
-        for _ in range(3):
-            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        at = await read_in_order(partition, 3)
         disk.fails = True
         await asyncio.sleep(0.1)
         assert partition.error is None
@@ -199,9 +203,7 @@ def test_who_asks_for_less_has_no_more_than_one_batch_beyond_it(tmp_path):
 
     async def test(partition):
         await filled(partition)
-        at = 0
-        for _ in range(4):
-            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        at = await read_in_order(partition, 4)
         assert ahead_of(partition)
         for _ in range(10):
             assert len(offsets(await partition.read(at, 1))) == 1
@@ -233,9 +235,7 @@ def test_large_batches_are_read_once(tmp_path):
 def test_a_read_that_waits_ends_when_the_log_is_closed(tmp_path):
     async def test(partition):
         await filled(partition)
-        at = 0
-        for _ in range(3):
-            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        at = await read_in_order(partition, 3)
         reads = [asyncio.ensure_future(partition.read(at, 20_000)) for _ in range(3)]
         await asyncio.sleep(0)
         partition.shared.cold.close()
@@ -248,9 +248,7 @@ def test_a_read_that_waits_ends_when_the_log_is_closed(tmp_path):
 def test_who_goes_away_while_he_waits_is_not_read_ahead_for(tmp_path):
     async def test(partition):
         await filled(partition)
-        at = 0
-        for _ in range(3):
-            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        at = await read_in_order(partition, 3)
         for stream in ahead_of(partition).values():
             while stream.running:
                 await asyncio.sleep(0.001)
@@ -273,9 +271,7 @@ def test_what_is_mostly_in_the_page_cache_is_read_through_it(tmp_path, share):
 
     async def test(partition):
         await filled(partition)
-        at = 0
-        for _ in range(4):
-            at = offsets(await partition.read(at, 20_000))[-1] + 1
+        at = await read_in_order(partition, 4)
         assert ahead_of(partition)
         disk.share = share
         at = offsets(await partition.read(at, 20_000))[-1] + 1

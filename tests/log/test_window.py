@@ -63,6 +63,17 @@ def test_what_comes_next_is_read_while_somebody_looks_at_the_last(tmp_path):
         assert file.starts == [number * BLOCK for number in range(5)], "each once"
 
 
+def test_what_was_read_ahead_of_one_file_is_not_taken_for_anothers(tmp_path):
+    files = []
+    for letter in (b"a", b"b"):
+        (tmp_path / letter.decode()).write_bytes(letter * 8 * BLOCK)
+        files.append(SystemDisk().open(tmp_path / letter.decode()))
+    with ThreadPoolExecutor(1) as blocks:
+        window = Window(blocks, ahead=True)
+        assert bytes(window.read(files[0], BLOCK, 0, 8 * BLOCK)) == b"a" * BLOCK
+        assert bytes(window.read(files[1], BLOCK, BLOCK, 8 * BLOCK)) == b"b" * BLOCK
+
+
 def test_what_may_still_change_is_looked_at_again(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"a" * 5_000)

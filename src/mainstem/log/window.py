@@ -42,6 +42,8 @@ class Window:
         Raises:
             OSError: of the file.
         """
+        if file is not self._file:
+            self._ahead.clear()  # they are the other file's
         if file is not self._file or not self._begin <= position <= self._end:
             self._file, self._begin, self._end = file, position, position
         wanted = min(position + size, until)
