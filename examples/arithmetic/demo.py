@@ -35,6 +35,8 @@ from mainstem.replicate.machine import Effect
 from mainstem.replicate.records import Admission, Beat, Claim, Record, Result
 
 TIMING = ("--heartbeat-ms", "100", "--silence-ms", "600", "--jitter-ms", "400")
+ATTEMPTS = 10
+ATTEMPT_S = 10.0  # within which each step of one must have happened
 
 
 def script(length: int, seed: int) -> list[str]:
@@ -138,8 +140,19 @@ def models_agree(bootstrap: str) -> bool:
     return all(answers == truth for answers in found.values())
 
 
+class Missed(AssertionError):
+    """It went another way than it was to go: on a busy machine a primary may be deposed before it has done its part."""
+
+
 def zombie(*, fenced: bool) -> tuple[str, list[tuple[int, int, Record]]]:
     """What x is in the end, and the log: x+=5, x+=1 that is held back while its primary is deposed, x+=10."""
+    for _ in range(ATTEMPTS):
+        with contextlib.suppress(Missed):
+            return _zombie(fenced=fenced)
+    raise Missed(f"in {ATTEMPTS} attempts no record of a primary arrived after the claim of the next")
+
+
+def _zombie(*, fenced: bool) -> tuple[str, list[tuple[int, int, Record]]]:
     options = [*TIMING, *([] if fenced else ["--unsafe-without-fence"])]
     with mainstem.embedded() as log, contextlib.ExitStack() as stack:
         relays = {f"n{number}": stack.enter_context(Relay(log.bootstrap)) for number in (1, 2, 3)}
@@ -150,7 +163,11 @@ def zombie(*, fenced: bool) -> tuple[str, list[tuple[int, int, Record]]]:
         relays[first].hold()
         one_more = (cluster.addresses[first], "/ops", {"op": "x+=1"}, 60.0)
         threading.Thread(target=ask, args=one_more, daemon=True).start()  # it is told that this is not carried out
-        cluster.wait_until(lambda: cluster.status(first).get("pending"), "the primary has carried out x+=1")
+        deadline = time.monotonic() + ATTEMPT_S
+        while not (status := cluster.status(first)).get("pending"):
+            if time.monotonic() > deadline or status.get("role", "primary") != "primary":
+                raise Missed
+            time.sleep(0.005)
         cluster.stop(first)
         others = [cluster.addresses[node] for node in cluster.nodes if node != first]
         said = Client(others).operate("x+=10")
@@ -159,10 +176,10 @@ def zombie(*, fenced: bool) -> tuple[str, list[tuple[int, int, Record]]]:
         relays[first].release()
         cluster.wake(first)
         records = read_log(Connection(log.bootstrap), cluster.topic)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + ATTEMPT_S
         while not any(_is_late(records, before)):
             if time.monotonic() > deadline:
-                raise Late("the record that was held back did not arrive")
+                raise Missed
             records = read_log(Connection(log.bootstrap), cluster.topic)
         return Client(others).operate("x?"), records
 

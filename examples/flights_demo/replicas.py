@@ -35,7 +35,8 @@ def replicas(bootstrap: str, tell: Callable[[str], None]) -> list[Line]:
             tell(f"  {line.rstrip()}")
     fine = process.returncode == 0
     output = "".join(said)
+    note = "" if fine else "".join(said[-1:]).strip()
     return [
-        Line("replicas", name, None, output.count(text), times, fine and output.count(text) == times)
+        Line("replicas", name, None, output.count(text), times, fine and output.count(text) == times, note)
         for name, (text, times) in SAID.items()
     ]

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import sys
 
@@ -12,10 +13,17 @@ from tests.log.support import batch, read_all, run, with_partition
 _LARGE = 300_000
 
 
-async def _fill(partition, disk, batches):
+async def _fill(partition, batches, disk=None):
     for number in range(batches):
         await partition.append(batch(os.urandom(_LARGE), key=b"%d" % number))
-        await partition.shared.threads.run(int)  # the hint's thread has its turn
+        segment = partition.segments.active
+        while disk is not None and segment.writeback_position not in (segment.restored_size, _hinted(disk, segment)):
+            await asyncio.sleep(0.001)  # the hint has a thread of its own
+
+
+def _hinted(disk, segment):
+    """Up to where the disk was told of it."""
+    return max((position + size for path, position, size in disk.hints if path == segment.path), default=None)
 
 
 def test_what_is_written_is_on_its_way_to_the_disk_before_a_checkpoint_asks(tmp_path):
@@ -23,7 +31,7 @@ def test_what_is_written_is_on_its_way_to_the_disk_before_a_checkpoint_asks(tmp_
     disk = SimulatedDisk(tmp_path)
 
     async def test(partition):
-        await _fill(partition, disk, 40)
+        await _fill(partition, 40, disk)
         segment = partition.segments.active
         assert {path for path, _, _ in disk.hints} == {segment.path}
         ends = [0]
@@ -41,7 +49,7 @@ def test_each_segment_has_its_own_place(tmp_path):
     disk = SimulatedDisk(tmp_path)
 
     async def test(partition):
-        await _fill(partition, disk, 30)
+        await _fill(partition, 30, disk)
         assert len(partition.segments) > 2
         for path in {path for path, _, _ in disk.hints}:
             positions = [position for its, position, _ in disk.hints if its == path]
@@ -55,7 +63,7 @@ def test_what_an_earlier_run_wrote_is_left_out(tmp_path):
     disk = SimulatedDisk(tmp_path)
 
     async def write(partition):
-        await _fill(partition, disk, 12)
+        await _fill(partition, 12, disk)
         return partition.segments.active.size
 
     first = run(with_partition(tmp_path, write, disk=disk))
@@ -83,7 +91,7 @@ class _FailingFile:
 
 def test_a_hint_that_fails_is_of_no_account(tmp_path, caplog):
     async def test(partition):
-        await _fill(partition, None, 12)
+        await _fill(partition, 12)
         return len(await read_all(partition))
 
     config = LogConfig(read_threads=1, sync_threads=1)
