@@ -8,6 +8,8 @@ def test_the_manual_clock_moves_only_when_told():
     assert (clock.now_ms(), clock.monotonic()) == (1_000, 0.0)
     clock.advance_ms(500)
     assert (clock.now_ms(), clock.monotonic()) == (1_500, 0.5)
+    clock.set_back_ms(1_000)
+    assert (clock.now_ms(), clock.monotonic()) == (500, 0.5)
 
 
 def test_the_system_clock_counts_milliseconds():

@@ -50,3 +50,7 @@ class ManualClock:
     def advance_ms(self, milliseconds: int) -> None:
         self._now_ms += milliseconds
         self._monotonic += milliseconds / 1000
+
+    def set_back_ms(self, milliseconds: int) -> None:
+        """Somebody sets the wall clock; timeouts go on."""
+        self._now_ms -= milliseconds

@@ -219,6 +219,17 @@ def test_members_that_come_within_the_assignment_interval_are_assigned_together(
     assert desk.group.target_epoch == 3
 
 
+@pytest.mark.parametrize("interval_ms", [0, 1_000])
+def test_a_clock_that_was_set_back_delays_no_assignment(interval_ms):
+    """The target was made in what is the future now: nobody who came got anything until then."""
+    desk = Desk(assignment_interval_ms=interval_ms)
+    desk.beat("a")
+    desk.clock.set_back_ms(3_600_000)
+    desk.group = desk.restored()
+    assert desk.beat("b").epoch == 3
+    assert desk.settle(a=2, b=3) == {"a": [0, 1], "b": [2, 3]}
+
+
 def test_the_assignor_that_most_ask_for_is_taken():
     desk = Desk(FakeTopics(t=3))
     desk.beat("b", assignor="range")

@@ -169,6 +169,17 @@ def test_members_that_come_together_are_assigned_together():
     assert (answer.epoch, desk.numbers(answer)) == (3, [2, 3])
 
 
+@pytest.mark.parametrize("interval_ms", [0, 1_000])
+def test_a_clock_that_was_set_back_delays_no_assignment(interval_ms):
+    """The target was made in what is the future now: nobody who came got anything until then."""
+    desk = Desk(assignment_interval_ms=interval_ms)
+    desk.beat("a")
+    desk.clock.set_back_ms(3_600_000)
+    desk.group = desk.restored()
+    answer = desk.beat("b")
+    assert (answer.epoch, desk.numbers(answer)) == (3, [2, 3])
+
+
 def test_nobody_commits_offsets():
     desk = Desk()
     desk.beat("a")

@@ -337,6 +337,17 @@ def test_assignments_have_an_interval():
     assert desk.beat("b", 2).epoch == 3
 
 
+@pytest.mark.parametrize("interval_ms", [0, 1_000])
+def test_a_clock_that_was_set_back_delays_no_assignment(interval_ms):
+    """The target was made in what is the future now: nobody who came got anything until then."""
+    desk = Desk(assignment_interval_ms=interval_ms)
+    desk.beat("a")
+    desk.clock.set_back_ms(3_600_000)
+    desk.group = desk.restored()
+    answer = desk.beat("b")
+    assert (answer.epoch, answer.status) == (3, ())
+
+
 # --- leaving ----------------------------------------------------------------------------------------------------------
 
 

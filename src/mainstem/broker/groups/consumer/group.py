@@ -302,10 +302,9 @@ class ConsumerGroup(ModernGroup[Key, Value]):
 
     def _assign(self) -> None:
         """Make the target assignment anew, unless it is of this epoch or was made just now."""
-        interval, now = self._config().assignment_interval_ms, self._clock.now_ms()
         if self.target_epoch >= self.epoch:
             return
-        if self.target_made_ms and interval and now < self.target_made_ms + interval:
+        if self._is_just_made(self.target_made_ms, self._config().assignment_interval_ms):
             return
         there = [topic for name in self.subscribed_topics if (topic := self.topics.get(name)) is not None]
         counts = {topic.topic_id: len(topic.logs) for topic in there}
@@ -318,7 +317,7 @@ class ConsumerGroup(ModernGroup[Key, Value]):
             target = made.get(member_id, {})
             if member_id not in self.targets or self.targets[member_id] != target:
                 self._put(TargetMemberKey(self.group_id, member_id), TargetMemberValue(target))
-        self._put(TargetKey(self.group_id), TargetValue(self.epoch, now))
+        self._put(TargetKey(self.group_id), TargetValue(self.epoch, self._clock.now_ms()))
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,14 @@ class ModernGroup(Group, Generic[K, V]):
     def _start_session(self, member_id: str) -> None:
         """Give a member that has not been heard of since the start all its time."""
 
+    def _is_just_made(self, made_ms: int, interval_ms: int) -> bool:
+        """Whether the target assignment was made less than `interval_ms` ago; 0: there is none.
+
+        The time is stored, so it is of the wall clock. One in the future was made before that was set back: nobody
+        waits for it to come.
+        """
+        return made_ms > 0 and 0 <= self._clock.now_ms() - made_ms < interval_ms
+
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def _is_no_members(self, commit: Commit) -> bool:

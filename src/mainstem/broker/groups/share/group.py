@@ -189,8 +189,8 @@ class ShareGroup(RecordGroup[Key, Value]):
 
     def _assign(self) -> None:
         """Make the target assignment anew, unless it is of this epoch or was made just now."""
-        last, now = self._target_of_all(), self._clock.now_ms()
-        if last.epoch >= self.epoch or (last.made_ms and now < last.made_ms + self._config().assignment_interval_ms):
+        last = self._target_of_all()
+        if last.epoch >= self.epoch or self._is_just_made(last.made_ms, self._config().assignment_interval_ms):
             return
         there = {topic.topic_id: topic for name in self.subscribed_topics if (topic := self.topics.get(name))}
         ids: dict[str, UUID] = {topic.name: topic_id for topic_id, topic in there.items()}
@@ -205,7 +205,7 @@ class ShareGroup(RecordGroup[Key, Value]):
             key = TargetMemberKey(self.group_id, member_id)
             if key not in self._values or self._target(member_id) != target:
                 self._put(key, TargetMemberValue(target))
-        self._put(TargetKey(self.group_id), TargetValue(self.epoch, now))
+        self._put(TargetKey(self.group_id), TargetValue(self.epoch, self._clock.now_ms()))
         # From when a partition is assigned on it has state: none of it is read yet. Kafka writes a first state for each
         # and assigns those only for which that is done; here the first fetch does, and until then a partition begins
         # where the group's settings say.

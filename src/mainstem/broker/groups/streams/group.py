@@ -291,10 +291,10 @@ class StreamsGroup(RecordGroup[Key, Value]):
         """Make the target assignment anew, unless it is of this epoch or not due yet: then that is told."""
         if self._clock.monotonic() < self._assign_from:
             return [_delayed("initial rebalance delay")]
-        last, now = self._target_of_all(), self._clock.now_ms()
+        last = self._target_of_all()
         if last.epoch >= self.epoch:
             return []
-        if last.made_ms and now < last.made_ms + self._config().assignment_interval_ms:
+        if self._is_just_made(last.made_ms, self._config().assignment_interval_ms):
             return [_delayed("assignment interval")]
         members = {
             member_id: TaskMember(member.process_id, self.target(member_id))
@@ -307,7 +307,7 @@ class StreamsGroup(RecordGroup[Key, Value]):
             key, tasks = TargetMemberKey(self.group_id, member_id), made.get(member_id, NO_TASKS)
             if key not in self._values or self.target(member_id) != tasks:
                 self._put(key, TargetMemberValue(tasks))
-        self._put(TargetKey(self.group_id), TargetValue(self.epoch, now))
+        self._put(TargetKey(self.group_id), TargetValue(self.epoch, self._clock.now_ms()))
         return []
 
     def _reconcile(self, member_id: str, current: CurrentValue, reported: Tasks | None) -> CurrentValue:
