@@ -66,6 +66,8 @@ class ReadResult(msgspec.Struct, frozen=True):
     log_start_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
     """For a read of committed records: aborted transactions that touch what was read."""
+    is_cut: bool = False
+    """There may be more that could be read now: the reader had no room for it, or it is in the next segment."""
 
     @property
     def records(self) -> bytes:
@@ -494,7 +496,7 @@ class PartitionLog:
             )
         high_watermark, last_stable_offset = self.high_watermark, self.last_stable_offset  # they may move meanwhile
         limit = last_stable_offset if committed_only else high_watermark
-        pieces, aborted = await self._reader.read(
+        pieces, aborted, is_cut = await self._reader.read(
             offset,
             limit,
             max_bytes,
@@ -502,7 +504,7 @@ class PartitionLog:
             at_least_one=at_least_one,
             with_aborted=committed_only,
         )
-        return ReadResult(pieces, high_watermark, last_stable_offset, self.log_start_offset, aborted)
+        return ReadResult(pieces, high_watermark, last_stable_offset, self.log_start_offset, aborted, is_cut)
 
     async def offset_for_timestamp(self, timestamp: int) -> OffsetAndTimestamp | None:
         """The first record below the high watermark whose timestamp (ms) is at least `timestamp`; None without one.

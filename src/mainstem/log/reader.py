@@ -90,9 +90,10 @@ class Reader:
 
     async def read(
         self, offset: int, limit: int, max_bytes: int, enough: int, *, at_least_one: bool, with_aborted: bool
-    ) -> tuple[list[bytes], tuple[AbortedTransaction, ...]]:
-        """Whole batches from the one that holds `offset` on, none that begins at `limit`; and what was aborted of them.
-        They come in the pieces in which they were read, each of whole batches.
+    ) -> tuple[list[bytes], tuple[AbortedTransaction, ...], bool]:
+        """Whole batches from the one that holds `offset` on, none that begins at `limit`; what was aborted of them; and
+        whether more may be there, which was not read. They come in the pieces in which they were read, each of whole
+        batches.
 
         At most `max_bytes` of them, with `at_least_one` the first one whatever its size. What has to come from the disk
         is not waited for once there are `enough` bytes.
@@ -115,7 +116,8 @@ class Reader:
                 segment = self._segments.holding(offset)
             else:
                 if records or not fits:
-                    return records, tuple(each for each in aborted if each.first_offset < next_offset)
+                    among = tuple(each for each in aborted if each.first_offset < next_offset)
+                    return records, among, next_offset < limit
                 # Nothing at or after the offset here: compaction took it out, the next segment goes on.
                 segment = self._segments.after(segment)
             if offset < self._owner.log_start_offset:
@@ -123,7 +125,7 @@ class Reader:
                     f"{self._owner.topic_partition}: offset {offset}, expected {self._owner.log_start_offset} or later:"
                     " it was deleted while it was read"
                 )
-        return [], ()
+        return [], (), segment is not None and offset < limit
 
     async def _read_segment(
         self, segment: Segment, offset: int, limit: int, max_bytes: int, enough: int, *, at_least_one: bool

@@ -115,6 +115,38 @@ def test_g5_a_waiting_fetch_wakes_when_there_is_enough(raw, topic):
     assert len(raw.receive(1, 11).responses[0].partitions[0].records) >= 3000
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"min_bytes": 3000, "partition_max_bytes": 3000},  # whole batches come to less
+        {"min_bytes": 1 << 20, "partition_max_bytes": 3000},
+        {"min_bytes": 3000, "max_bytes": 3000},
+        {"min_bytes": 1 << 20, "max_bytes": 2000, "partition_max_bytes": 2000},
+    ],
+)
+def test_g5_a_fetch_that_has_no_room_for_more_does_not_wait_for_it(raw, topic, limits):
+    """A reader that lags, of a topic to which nobody writes: each of its fetches took all of its `max_wait`."""
+    for _ in range(10):
+        append(raw, topic, b"x" * 1000)
+    raw.send(1, 11, **ask(topic, max_wait=600_000, **limits))
+    assert raw.receive(1, 11).responses[0].partitions[0].records
+
+
+def test_g5_a_fetch_does_not_wait_at_the_end_of_a_segment(raw, topic):
+    entry = {"name": "segment.bytes", "config_operation": 0, "value": "5000"}
+    raw.call(44, 1, resources=[{"resource_type": 2, "resource_name": topic, "configs": [entry]}], validate_only=False)
+    for _ in range(12):
+        append(raw, topic, b"x" * 1000)
+    offset = 0
+    while offset < 8:  # those of the last segment are waited for
+        raw.send(1, 11, **ask(topic, offset, max_wait=600_000, min_bytes=1 << 19))
+        records = raw.receive(1, 11).responses[0].partitions[0].records
+        assert 0 < len(records) < 6000
+        while records:
+            header = decode_header(records)
+            offset, records = header.last_offset + 1, records[header.size :]
+
+
 def test_g5_a_waiting_fetch_of_committed_records_wakes_on_commit(raw, topic):
     name = uuid.uuid4().hex
     producer = raw.init(name)

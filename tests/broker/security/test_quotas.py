@@ -228,6 +228,24 @@ def test_a_consumer_over_its_quota_gets_an_empty_answer_and_the_records_later():
         assert 1_900 < second.throttle_time.total_seconds() * 1000 < 2_100
 
 
+def test_a_full_fetch_over_the_quota_opens_no_session():
+    """Clients begin again after an answer without partitions: each left one behind, until no slot was free."""
+    with mainstem.embedded() as log, RawClient(log.bootstrap) as raw, RawClient(log.bootstrap, client_id="r") as reader:
+        raw.create_topic("t")
+        raw.produce("t", b"x" * 3_000)
+        alter(raw, entity(client_id="r"), consumer_byte_rate=1_000)
+
+        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+        fields = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": 0}
+        fields["topics"] = [{"topic": "t", "partitions": [partition]}]
+        for _ in range(10):  # ten seconds of the quota are three of them
+            answer = reader.call(1, 11, **fields)
+            assert bool(answer.session_id) is bool(answer.responses)
+            if not answer.responses:
+                return
+        raise AssertionError("never over the quota")
+
+
 def test_time_of_the_processor_and_partitions_have_quotas_too():
     with mainstem.embedded() as log, RawClient(log.bootstrap) as raw:
         alter(raw, entity(user="ANONYMOUS"), request_percentage=0.00001)

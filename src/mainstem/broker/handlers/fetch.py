@@ -2,8 +2,9 @@
 
 Behaviour: reads whole batches, up to the high watermark or, for readers of committed records, the last stable offset;
 a fetch in the middle of a batch gives the whole batch. Where less than `min_bytes` is there, it waits up to `max_wait`
-for appends and for ends of transactions. The first batch of an answer is given even if it is larger than allowed
-(KIP-74), or than there is room for (`answer_memory`). The answer is encoded by hand (`wire.fetch`).
+for appends and for ends of transactions, but not where more is there than could be given: at the end of a segment, or
+of what the reader has room for. The first batch of an answer is given even if it is larger than allowed (KIP-74), or
+than there is room for (`answer_memory`). The answer is encoded by hand (`wire.fetch`).
 
 7: sessions (KIP-227). 9: leader epochs are checked (KIP-320). 12: the diverging epoch of a reader that says what it
 read last (KIP-595). 13: topic ids. 16: the leader is named with an epoch error (KIP-951).
@@ -44,7 +45,11 @@ async def fetch(request: Any, ctx: RequestContext) -> list[Any]:
     incremental = session is not None and request.session_epoch > INITIAL_EPOCH
     fetched = await _Fetch(request, ctx, wanted).run()
     if ctx.meter is not None and not ctx.meter.may_use(CONSUMER, sum(each.size for each in fetched)):
-        # Asked again, when the time has come that the answer names.
+        # Asked again, when the time has come that the answer names. Clients take an answer without partitions to a full
+        # fetch for none and begin again: a session that it opened would be left behind.
+        if session is not None and not incremental:
+            ctx.broker.fetch_sessions.close(session.session_id)
+            session = None
         return wire.encode(ctx.version, [], session_id=NO_SESSION if session is None else session.session_id)
     topics: dict[str | UUID | None, FetchedTopic] = {}
     for partition, found in zip(wanted, fetched, strict=True):
@@ -121,10 +126,11 @@ class _Fetch:
         self._ctx = ctx
         self._wanted = wanted
         self._committed = request.isolation_level == _READ_COMMITTED
-        self._min_bytes = request.min_bytes
         self._max_bytes = min(request.max_bytes, ctx.broker.config.fetch_max_bytes)
         if ctx.meter is not None and (most := ctx.meter.most_bytes()) is not None:
             self._max_bytes = min(self._max_bytes, most)
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._is_cut = False  # some partition has more than it gave
         self._deadline = ctx.broker.loop.time() + request.max_wait.total_seconds()
         self._logs: list[PartitionLog] = []
         self._memory = ctx.broker.answer_memory
@@ -142,7 +148,7 @@ class _Fetch:
         while True:
             fetched = await self._read()
             size = sum(each.size for each in fetched)
-            done = size >= self._min_bytes or not fetched or self._ctx.broker.stopping.done()
+            done = size >= self._min_bytes or self._is_cut or not fetched or self._ctx.broker.stopping.done()
             failed = any(each.code != Code.none or each.diverging_epoch is not None for each in fetched)
             if done or failed or self._ctx.connection.closed or loop.time() >= self._deadline:
                 return fetched
@@ -152,6 +158,7 @@ class _Fetch:
         self._logs = []
         self._memory.give(self._held)
         self._held = 0
+        self._is_cut = False
         left, fetched = self._max_bytes, []
         nothing_yet = True
         for wanted in self._wanted:
@@ -187,6 +194,7 @@ class _Fetch:
                 self._memory.give(room)
             self._memory.take(found.size)
             self._held += found.size
+            self._is_cut = self._is_cut or found.is_cut
         except MainstemError as error:
             code = self._code_of(error, wanted)
             leader = None
