@@ -169,7 +169,7 @@ def main() -> None:
             for server in servers if number % 2 else servers[::-1]:
                 measure(server, number, options, report)
         report.say(f"\n{table(servers)}\n")
-    report.say(f"raw output: {report.path}")
+    print(f"raw output: {report.path}")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def main() -> None:
                 p99 = ", ".join(f"{value:.1f}" for what, value in figures.items() if "p99 " in what)
                 report.say(f"round {number or 'to warm up'}, {server.name}: p99 {p99} ms")
         report.say(f"\n{table(servers)}\n\nours: fdatasync before every answer; Kafka: none")
-    report.say(f"raw output: {report.path}")
+    print(f"raw output: {report.path}")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def main() -> None:
             for server in servers:
                 server.add("memory, highest (MB)", server.memory_mb()[1])
             report.say(f"\n{table(servers)}\n\nours: fdatasync before every answer; Kafka: none")
-    report.say(f"raw output: {report.path}")
+    print(f"raw output: {report.path}")
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def main() -> None:
                 server.add("librdkafka: from the page cache (MB/s)", size / seconds / 1e6)
             server.add("memory, highest (MB)", server.memory_mb()[1])
         report.say(f"\n{table([server])}\n")
-    report.say(f"raw output: {report.path}")
+    print(f"raw output: {report.path}")
 
 
 if __name__ == "__main__":

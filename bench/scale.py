@@ -186,7 +186,7 @@ def main() -> None:
                 with tempfile.TemporaryDirectory(prefix="start-", dir=directory) as place:
                     alone.add_all(measure_restarts(Path(place), what, f"start-{number}", partitions, records, size))
         report.say(f"{table([alone])}\n")
-    report.say(f"raw output: {report.path}")
+    print(f"raw output: {report.path}")
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def main() -> None:
         for server in servers:
             server.add("memory, highest (MB)", server.memory_mb()[1])
         report.say(f"\n{table(servers, [server.name for server in servers])}\n")
-    report.say(f"raw output: {report.path}")
+    print(f"raw output: {report.path}")
 
 
 if __name__ == "__main__":
