@@ -104,7 +104,7 @@ class ExpectedPartition:
         """Expect an append's records from now on, and hold its answer to what was promised.
 
         The log decides how it keeps a batch when it writes it, so one that flies while the trust changes is promised
-        to survive kills only.
+        to survive kills only. A marker survives power cuts everywhere, and so does what lies before it.
         """
         base_offset = self.end
         self.records += [(base_offset + n, key, value) for n, (key, value) in enumerate(pairs)]
@@ -119,7 +119,7 @@ class ExpectedPartition:
         result = await answer
         assert (result.base_offset, result.last_offset) == (base_offset, end - 1), f"{self}: {result}"
         self.promised = max(self.promised, end)
-        if not trusting and changes == self.trust_changes:
+        if commit is not None or (not trusting and changes == self.trust_changes):
             self.safe = max(self.safe, end)
 
     def forget_from(self, end: int) -> None:

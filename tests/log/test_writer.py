@@ -11,7 +11,7 @@ import pytest
 from mainstem.core import TopicPartition
 from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, values, with_partition
+from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, sequenced, values, with_partition
 
 
 def journal_syncs(disk: SimulatedDisk) -> int:
@@ -683,6 +683,36 @@ def test_trust_that_is_taken_back_makes_the_earlier_records_durable_too(tmp_path
             tmp_path, lambda p: check_values(p, [b"trusting", b"synced"]), disk=disk.after_power_cut(lambda m: 0)
         )
     )
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_the_end_of_a_transaction_is_on_the_disk_where_the_page_cache_is_trusted(tmp_path, rolled):
+    """Its coordinator forgets what was open once it is told, so no start may find it open again."""
+    disk = SimulatedDisk(tmp_path)
+    topic = TopicConfig(flush_messages=1_000)
+
+    async def test(partition):
+        await partition.append(sequenced(b"trusting", sequence=0, transactional=True))
+        if rolled:
+            partition.roll()
+        marker = partition.append_marker(1, 0, commit=True, coordinator_epoch=0)
+        with_it = partition.append(batch(b"with it"))
+        await marker
+        assert with_it.done()
+        assert partition.durable_stable_offset == 3
+        before = len(disk.syncs)
+        await partition.append(batch(b"later"))
+        assert len(disk.syncs) == before, "it trusts the page cache again"
+        abandoned.append(disk.after_power_cut(lambda most: 0))
+
+    async def check(partition):
+        assert await values(partition) == [b"trusting", b"with it"]
+        assert not partition.open_transactions
+        assert partition.last_stable_offset == partition.high_watermark == 3
+
+    abandoned: list[SimulatedDisk] = []
+    run(with_partition(tmp_path, test, disk=disk, topic=topic))
+    run(with_partition(tmp_path, check, disk=abandoned[0], topic=topic))
 
 
 def test_a_slow_checkpoint_holds_the_journal_at_a_few_times_its_size(tmp_path):

@@ -21,15 +21,22 @@ class Flushing:
         self._due = False
         self.records = 0
         """Appended since the last sync."""
+        self.promised = False
+        """What is queued ends a transaction: it is journaled, whatever the topic asks for."""
 
     @property
     def waits(self) -> bool:
         """Something was written that only a later sync brings to the disk."""
         return bool(self._unsynced)
 
+    def journals(self, config: TopicConfig) -> bool:
+        """Whether the journal has what is queued."""
+        return config.syncs_every_append or self.promised
+
     def take(self, writes: list[Write], config: TopicConfig) -> list[Segment]:
         """The segments to sync in the round that has `writes`."""
-        journaled = config.syncs_every_append
+        journaled = self.journals(config)
+        self.promised = False
         if not journaled:
             self._unsynced.update(dict.fromkeys(write.segment for write in writes))
         due = self._due or self.records >= config.flush_messages

@@ -316,6 +316,8 @@ class PartitionLog:
     ) -> "asyncio.Future[AppendResult]":
         """End the producer's transaction in this partition; readers of committed records see it once it is durable.
 
+        On the disk, that is, also where the topic trusts the page cache, and with it all that lies before the marker.
+
         Raises:
             InvalidProducerEpoch, CoordinatorFenced: the marker is older than what the partition has seen.
             StorageError: the partition or its directory is offline.
@@ -328,6 +330,7 @@ class PartitionLog:
         batch = build_marker(producer_id, producer_epoch, commit, coordinator_epoch, now)
         offset = self.log_end_offset
         self._enqueue(decode_header(batch), memoryview(batch))
+        self._flushing.promised = True
         self.take_marker(before, producer, marker, offset)
         producers_before: ProducersBefore = ((producer_id, before),)
         future: asyncio.Future[AppendResult] = self.shared.loop.create_future()
@@ -378,12 +381,14 @@ class PartitionLog:
         when it counts. Else `written` is: it survives the process, and the machine once its segment is synced, which
         this round does (`Batch.sync`) where the topic's number or time of records is reached. What was written like
         that before a topic was set to journal is synced too: what is promised from now on lies behind it in the file.
+        What ends a transaction is journaled in every topic: whoever has the marker durable forgets what was open.
         """
         writes, self._queue = self._queue, []
         self._scheduled = False
+        journaled = self._flushing.journals(self._config)
         sync = self._flushing.take(writes, self._config)
         latest = writes[-1].segment.latest if writes else self.segments.readable_latest
-        return Batch(self, writes, self.log_end_offset, latest, self._config.syncs_every_append, sync)
+        return Batch(self, writes, self.log_end_offset, latest, journaled, sync)
 
     # -- 3. the high watermark: what the writer reports ----------------------------------------------------------------
 
@@ -435,6 +440,7 @@ class PartitionLog:
         self.producer_table.forget_markers(self.high_watermark)
         self.log_end_offset = self.high_watermark
         self._queue = []
+        self._flushing.promised = False
         self._answers.fail(error)
         self._answers.forget()
         self._update_last_stable_offset()

@@ -12,7 +12,7 @@ import pytest
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.transactions import STATE_TOPIC
 from mainstem.broker.transactions.errors import StaleProducerEpoch
-from mainstem.broker.transactions.transaction import LAST_EPOCH
+from mainstem.broker.transactions.transaction import COMPLETE_COMMIT, LAST_EPOCH
 from mainstem.core import MainstemError, ManualClock, TopicPartition
 from mainstem.log import StorageError
 from mainstem.records import Record, build_batch
@@ -205,6 +205,31 @@ def test_version_2_after_version_1_waits_until_the_end_is_durable(tmp_path):
         await added
         assert stored.done()
         await produced(broker, "t", producer, 1, b"second")
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_commit_holds_where_a_topic_trusts_the_page_cache(tmp_path, version):
+    """The disk kept the batch and lost its marker: COMPLETE_COMMIT is of no use to who finds the batch open."""
+    clock = ManualClock()
+
+    async def story():
+        disk = SimulatedDisk(tmp_path)
+        broker = await start(tmp_path, clock, CONFIG, disk=disk)
+        await broker.topics.create("facts", 2, {"flush.messages": "10000"})
+        producer = await broker.transactions.initialize("t", 60_000)
+        if version == 1:
+            await broker.transactions.add_partitions("t", producer, {A})
+        await produced(broker, "t", producer, 0, b"v")
+        await broker.log.checkpoint()  # the batch is synced
+        producer = await broker.transactions.end("t", producer, commit=True, version=version)
+        await broker.transactions._entries["t"].stored
+        broker = await restarted(broker, clock, disk.after_power_cut(lambda _: 0))
+        assert await visible(broker) == [b"v"]
+        assert broker.transactions.describe("t").state is COMPLETE_COMMIT
+        assert broker.transactions.describe("t").producer == producer
         await stop(broker)
 
     asyncio.run(story())
