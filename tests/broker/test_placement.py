@@ -11,6 +11,7 @@ from mainstem.broker.groups import coordinator as groups
 from mainstem.broker.groups.coordinator import CoordinatorUnavailable
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetKey, OffsetValue, encode_key
+from mainstem.broker.groups.share.records import PartitionKey
 from mainstem.broker.placement import java_hash, place_of, placing
 from mainstem.broker.server import Broker
 from mainstem.broker.transactions import coordinator as transactions
@@ -60,9 +61,14 @@ def moved(name, partitions):
     return as_before(name, partitions) != place_of(name, partitions)
 
 
+@given(st.text(), st.sampled_from([1, 3, 50]))
+def test_where_earlier_logs_kept_it(name, partitions):
+    assert placement.earlier_place_of(name, partitions) == as_before(name, partitions)
+
+
 @given(st.text(max_size=9), st.binary(max_size=5), st.sampled_from([1, 3, 50]))
 def test_a_key_tells_where_it_belongs(name, rest, partitions):
-    place = placing(partitions, {1})
+    place = placing(partitions, {1}, place_of)
     key = encode_key(OffsetKey(name, "t", 0))
     assert place(key) == place_of(name, partitions)
     assert place(b"\0\2" + key[2:]) is None
@@ -83,11 +89,16 @@ def offsets(broker):
     return {name: broker.groups.offsets.get(name, TopicPartition(TOPIC, 0)).offset for name in NAMES}
 
 
+async def never_stored(*_):
+    """Earlier logs knew of one place only."""
+
+
 @contextlib.contextmanager
 def an_earlier_log(monkeypatch):
     with monkeypatch.context() as earlier:
         for module in (groups, transactions, placement):
             earlier.setattr(module, "place_of", as_before)
+        earlier.setattr(placement, "_store_all_moved", never_stored)
         yield
 
 
@@ -251,6 +262,63 @@ def test_what_belongs_to_a_damaged_partition_waits_for_its_repair(tmp_path, monk
         segment.write_bytes(content)
         broker = await start(tmp_path, clock)
         broker.groups.check_read(name)
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+def flip(path):
+    """Damage a file, or repair it."""
+    content = bytearray(path.read_bytes())
+    content[30] ^= 1
+    path.write_bytes(content)
+
+
+def test_what_may_lie_in_a_damaged_partition_of_an_earlier_log_waits_for_its_repair(tmp_path, monkeypatch):
+    """Where it belongs there was nothing: groups and ids seemed to be new, and states of share groups were deleted."""
+    assert CONFIG.offsets_topic_num_partitions == CONFIG.transaction_state_log_num_partitions == 4
+    name, sharing = "name-1", "share of name-12"
+    assert [(as_before(each, 4), place_of(each, 4)) for each in (name, sharing)] == [(3, 1)] * 2
+    partition = TopicPartition(TOPIC, 0)
+
+    async def story():
+        clock = ManualClock()
+        with an_earlier_log(monkeypatch):
+            broker = await start(tmp_path, clock)
+            topic = await broker.topics.create(TOPIC, 1, {})
+            share = PartitionKey(sharing, topic.topic_id, 0)
+            await commit_all(broker, 7)
+            producers = await initialize_all(broker)
+            await broker.groups.share.set_offsets(share.group, {share: 7})
+            await stop(broker)
+        sources = [tmp_path / f"{topic}-3" / f"{0:020d}.log" for topic in ("__consumer_offsets", "__transaction_state")]
+        for path in sources:
+            flip(path)
+        for _ in range(2):  # the first start with damage moves what it can, and may not say that this was all
+            broker = await start(tmp_path, clock)
+            for group in (name, sharing):
+                with pytest.raises(CoordinatorUnavailable):
+                    broker.groups.check_read(group)
+            with pytest.raises(transactions.CoordinatorUnavailable):
+                await broker.transactions.initialize(name, 60_000)
+            known = [each for each in NAMES if broker.groups.is_read(each)]
+            assert all(broker.groups.offsets.get(each, partition).offset == 7 for each in known)
+            await stop(broker)
+        for path in sources:
+            flip(path)
+        broker = await start(tmp_path, clock)
+        assert offsets(broker) == dict.fromkeys(NAMES, 7)
+        assert broker.groups.share.persister.get(share).start_offset == 7
+        again = await broker.transactions.initialize(name, 60_000)
+        assert (again.producer_id, again.producer_epoch) == (producers[name].producer_id, 1)
+        await stop(broker)
+        for path in sources:
+            flip(path)
+        broker = await start(tmp_path, clock)
+        assert all(broker.groups.is_read(each) is (place_of(each, 4) != 3) for each in (*NAMES, sharing)), (
+            "all is moved: where it was before means nothing"
+        )
+        assert (await broker.transactions.initialize(name, 60_000)).producer_epoch == 2
         await stop(broker)
 
     asyncio.run(story())

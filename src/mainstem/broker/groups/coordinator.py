@@ -43,7 +43,7 @@ from mainstem.broker.groups.share.service import ShareGroups
 from mainstem.broker.groups.streams import records as streams
 from mainstem.broker.groups.streams.group import StreamsGroup
 from mainstem.broker.groups.streams.service import StreamsGroups
-from mainstem.broker.placement import Stored, place_of, put_in_place
+from mainstem.broker.placement import Stored, Unread, place_of, put_in_place
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.core import CorruptData, MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
@@ -114,7 +114,7 @@ class GroupCoordinator:
         self._due: dict[str, float] = {}  # group: the earliest of its entries in the heap
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._unread: dict[int, StorageError] = {}
+        self._unread = Unread(len(self._logs))
         """Partitions of `__consumer_offsets` that the start found damaged: what their groups have is not known."""
 
     @classmethod
@@ -162,7 +162,7 @@ class GroupCoordinator:
 
     def is_read(self, group_id: str) -> bool:
         """False where what the group has could not be read."""
-        return self._number(group_id) not in self._unread
+        return self._unread.reason(group_id) is None
 
     def check_read(self, group_id: str) -> None:
         """Raise where what the group has could not be read: that it had committed nothing would be a lie.
@@ -171,7 +171,7 @@ class GroupCoordinator:
             CoordinatorUnavailable: its partition of `__consumer_offsets` is damaged. It waits for the repair, and the
                 start after that; groups of other partitions do not.
         """
-        if self._unread and (error := self._unread.get(self._number(group_id))) is not None:
+        if (error := self._unread.reason(group_id)) is not None:
             raise CoordinatorUnavailable(group_id, error)
 
     # --- membership ---------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class GroupCoordinator:
             future.set_result(JoinAnswer(error=Code.invalid_group_id, member_id=request.member_id))
         elif not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
             future.set_result(JoinAnswer(error=Code.invalid_session_timeout, member_id=request.member_id))
-        elif self._closed or self._number(group_id) in self._unread:
+        elif self._closed or not self.is_read(group_id):
             future.set_result(JoinAnswer(error=Code.coordinator_not_available, member_id=request.member_id))
         elif self.consumer.has_members(group_id):
             return self.consumer.join(group_id, request)
@@ -203,7 +203,7 @@ class GroupCoordinator:
         """A member's part of the assignment; answered when the leader's assignment is durable."""
         future: asyncio.Future[SyncAnswer] = self._loop.create_future()
         group = self.groups.get(group_id)
-        if not group_id or self._closed or self._number(group_id) in self._unread:
+        if not group_id or self._closed or not self.is_read(group_id):
             code = Code.coordinator_not_available if group_id else Code.invalid_group_id
             future.set_result(SyncAnswer(error=code))
         elif isinstance(group, ConsumerGroup):
@@ -649,12 +649,12 @@ class GroupCoordinator:
             except StorageError as error:
                 if partition_log.error is None:  # no damage: the machine is short of something
                     raise
-                self._unread[number] = error
+                self._unread.errors[number] = error
                 facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
                 log.error("groups_not_read", **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
                 continue
         undecided = {key for found in pending.values() for entries in found.values() for key in entries}
-        latest = await put_in_place(self._logs, read, KEY_VERSIONS, self._clock.now_ms(), left=undecided)
+        latest = await put_in_place(self._logs, read, self._unread, KEY_VERSIONS, self._clock.now_ms(), left=undecided)
         for number, found in pending.items():
             for producer_id, entries in found.items():
                 self._restore_pending(number, producer_id, entries, latest)
@@ -719,6 +719,8 @@ class GroupCoordinator:
                 offset = decode_offset(value)
             except CorruptData as error:
                 _leave_out(stored, error)
+                continue
+            if not self.is_read(key.group):
                 continue
             partition = TopicPartition(key.topic, key.partition)
             self.offsets.put_pending(number, producer_id, key.group, partition, offset, self._rank(key.group, stored))

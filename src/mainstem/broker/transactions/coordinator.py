@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainstem.broker.errors import UnknownTopicOrPartition
 from mainstem.broker.groups import OFFSETS_TOPIC
-from mainstem.broker.placement import Stored, place_of, put_in_place
+from mainstem.broker.placement import Stored, Unread, place_of, put_in_place
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.broker.transactions import producer_ids, transaction
 from mainstem.broker.transactions.errors import ProducerFenced, StaleProducerEpoch, TransactionError
@@ -109,7 +109,7 @@ class TransactionCoordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._expires_at = 0  # when ids that nobody uses are looked for again
         self._closed = False
-        self._unread: dict[int, StorageError] = {}
+        self._unread = Unread(len(self._logs))
         """Partitions of `__transaction_state` that the start found damaged: what their ids have is not known."""
 
     @classmethod
@@ -150,7 +150,7 @@ class TransactionCoordinator:
             CoordinatorUnavailable: its partition of `__transaction_state` is damaged. It waits for the repair, and the
                 start after that; ids of other partitions do not.
         """
-        if self._unread and (error := self._unread.get(self._number(transactional_id))) is not None:
+        if (error := self._unread.reason(transactional_id)) is not None:
             raise CoordinatorUnavailable(transactional_id, error)
 
     # --- what producers ask -------------------------------------------------------------------------------------------
@@ -513,10 +513,10 @@ class TransactionCoordinator:
             except StorageError as error:
                 if partition_log.error is None:  # no damage: the machine is short of something
                     raise
-                self._unread[number] = error
+                self._unread.errors[number] = error
                 facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
                 log.error("transactions_not_read", **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
-        latest = await put_in_place(self._logs, read, KEY_VERSIONS, self._clock.now_ms())
+        latest = await put_in_place(self._logs, read, self._unread, KEY_VERSIONS, self._clock.now_ms())
         first_free = 0
         found: dict[str, Transaction] = {}
         for key, (value, offset, partition) in latest.items():
