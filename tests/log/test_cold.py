@@ -1,47 +1,15 @@
 """Reads around the page cache, by partitions of which nothing is in it."""
 
 import asyncio
-import os
 
 import pytest
 
-from mainstem.log import StorageError, SystemDisk, TopicConfig, cold, window
-from mainstem.log.disk import SystemFile
+from mainstem.log import StorageError, TopicConfig, cold, window
 from mainstem.records import iter_headers
+from tests.log.cold_disk import ColdDisk
 from tests.log.support import batch, run, with_partition
 
 COUNT = 400
-
-
-class ColdDisk(SystemDisk):
-    """Nothing is in the page cache; `reads` are those around it."""
-
-    def __init__(self):
-        self.reads, self.fails, self.share = [], False, 0.0
-
-    def open(self, path, *, create=False):
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
-        return ColdFile(path, descriptor, self)
-
-
-class ColdFile(SystemFile):
-    __slots__ = ("disk",)
-
-    def __init__(self, path, descriptor, disk):
-        super().__init__(path, descriptor)
-        self.disk = disk
-
-    def cached_share(self, size, position):
-        return self.disk.share
-
-    def read_cached(self, buffer, position):
-        return super().read_cached(buffer, position) if self.disk.share == 1 else -1
-
-    def read_around_cache(self, buffer, position):
-        if self.disk.fails:
-            raise OSError(5, "no")
-        self.disk.reads.append(position)
-        return super().read_around_cache(buffer, position)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mainstem.log.epochs import LeaderEpochs
+from mainstem.log.epochs import LeaderEpochs, epoch_at
 
 
 @pytest.mark.parametrize(
@@ -10,6 +10,16 @@ from mainstem.log.epochs import LeaderEpochs
 )
 def test_where_an_epoch_ended(epoch, expected):
     assert LeaderEpochs([(1, 0), (4, 10)]).end_offset_for(epoch, 15) == expected
+
+
+def test_of_which_epoch_a_batch_is():
+    epochs = LeaderEpochs([(1, 3), (4, 10)])
+    assert [epoch_at(epochs.known, offset)[0] for offset in (2, 3, 9, 10, 99)] == [1, 1, 1, 4, 4]
+    assert epoch_at(epochs.known, 3)[1] == 10
+    epochs.assign(6, 20)
+    assert epoch_at(epochs.known, 25)[0] == 6
+    epochs.truncate_after(20)
+    assert epoch_at(epochs.known, 25)[0] == 4
 
 
 def test_nothing_is_known_of_an_empty_log():

@@ -75,7 +75,7 @@ def test_a_torn_end_is_cut_off(tmp_path):
 def test_a_whole_batch_that_was_not_promised_may_stay(tmp_path):
     written = run(write(tmp_path, close=False))
     with last_segment(tmp_path).open("ab") as file:
-        file.write(batch(b"a surprise", base_offset=30))
+        file.write(batch(b"a surprise", base_offset=30, leader_epoch=0))
     assert run(try_to_read(tmp_path)) == [*written, b"a surprise"]
 
 

@@ -17,6 +17,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log.cold import ColdReads
 from mainstem.log.config import TopicConfig
 from mainstem.log.disk import File
+from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.errors import OffsetOutOfRange, StorageError
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.look_ups import LookUps
@@ -61,6 +62,7 @@ class Owner(Protocol):
     log_start_offset: int
     high_watermark: int
     changed: bool
+    epochs: LeaderEpochs
 
     @property
     def config(self) -> TopicConfig: ...
@@ -149,6 +151,7 @@ class Reader:
                 segment.is_dense,
                 segment.next_offset,
                 max(segment.restored_size, segment.size - _TRUSTED_BYTES),
+                self._owner.epochs.known,
             )
             cached = partial(self._read_cached, segment.file, place.verify_below)
             while not (parts and segment.retired):

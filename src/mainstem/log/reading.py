@@ -8,6 +8,7 @@ import msgspec
 from crc32c import crc32c
 
 from mainstem.core.logging import get_logger
+from mainstem.log.epochs import NO_EPOCH, epoch_at
 from mainstem.log.errors import CorruptSegment
 from mainstem.log.segment import Segment
 from mainstem.records import CorruptBatch, CorruptRecords, Record, Span, UnknownCompression, decode_records, iter_spans
@@ -15,7 +16,6 @@ from mainstem.records.batch import (
     BEFORE_LENGTH_COUNTS,
     CRC_FROM,
     HEADER,
-    MAGIC_AT,
     OFFSET_AND_LENGTH,
     decode_header,
 )
@@ -29,8 +29,8 @@ READ_STEP = 2**20 + READ_SLACK
 """Bytes that are read and gone through at once: 10 ms where batches are as small as can be. A usual fetch (1 MB) is one
 step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
 
-_CRC = Struct(">I")
-_CRC_AT = 17
+_UNCOVERED = Struct(">iBI")  # leader epoch, magic and the CRC itself, which does not cover them
+_UNCOVERED_AT = 12
 _MAGIC = 2
 
 
@@ -55,7 +55,9 @@ class Part(msgspec.Struct, gc=False):
     indexed_offset: int = -1
     """The first batch ends with this offset, says the index, which then gives no `next_offset`; -1: it says nothing."""
     verify: bool = True
-    """Check CRCs as well: nobody has since the process began."""
+    """Check CRCs and leader epochs as well: nobody has since the process began."""
+    epochs: tuple[tuple[int, int], ...] = ()
+    """`LeaderEpochs.known`; empty: nothing is."""
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +74,8 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     end_offset: int
     verify_below: int
     """What begins below it is checked by its CRC: nobody has since the process began, or since long ago."""
+    epochs: tuple[tuple[int, int], ...]
+    """As in `Part`."""
 
 
 class Batches(msgspec.Struct, frozen=True, gc=False):
@@ -108,7 +112,7 @@ def next_batches(
         if len(data) < size:
             raise CorruptSegment(f"position {start}: {len(data)} bytes, {size} bytes were written")
         verify = start < place.verify_below
-        part = Part(data, next_offset, place.dense, place.end_offset, indexed_offset, verify)
+        part = Part(data, next_offset, place.dense, place.end_offset, indexed_offset, verify, place.epochs)
         first, last, following = cut(part, offset, limit, most, at_least_one=at_least_one)
         if first < 0:
             return Batches(b"", offset, place, is_full=False)
@@ -134,9 +138,11 @@ def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bo
     No batch begins at or above `limit`.
 
     Raises:
-        CorruptBatch: the offsets are not what they must be or, with `verify`, a CRC does not match.
+        CorruptBatch: the offsets are not what they must be or, with `verify`, a CRC or a leader epoch does
+            not match.
     """
     first = last = -1
+    epoch, epoch_end = NO_EPOCH, 0 if part.epochs else limit
     next_offset = offset
     for span in _spans(part):
         if span.last_offset < offset:
@@ -150,7 +156,9 @@ def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bo
                 return -1, -1, offset
             break
         if part.verify:
-            _check_crc(part.data, span)
+            if span.base_offset >= epoch_end:
+                epoch, epoch_end = epoch_at(part.epochs, span.base_offset)
+            _check(part.data, span, epoch)
         last, next_offset = span.end, span.last_offset + 1
     return max(first, 0), max(last, 0), next_offset
 
@@ -172,11 +180,16 @@ def _spans(part: Part) -> Iterator[Span]:
         yield span
 
 
-def _check_crc(data: memoryview, span: Span) -> None:
-    if data[span.position + MAGIC_AT] != _MAGIC:  # the CRC does not cover it
+def _check(data: memoryview, span: Span, epoch: int) -> None:
+    leader_epoch, magic, crc = _UNCOVERED.unpack_from(data, span.position + _UNCOVERED_AT)
+    if magic != _MAGIC:
         raise CorruptBatch(f"byte {span.position}: offset {span.base_offset}: unknown format")
-    if crc32c(data[span.position + CRC_FROM : span.end]) != _CRC.unpack_from(data, span.position + _CRC_AT)[0]:
+    if crc32c(data[span.position + CRC_FROM : span.end]) != crc:
         raise CorruptBatch(f"byte {span.position}: offset {span.base_offset}: bad CRC")
+    if leader_epoch != epoch != NO_EPOCH:
+        raise CorruptBatch(
+            f"byte {span.position}: offset {span.base_offset}: leader epoch {leader_epoch}, expected {epoch}"
+        )
 
 
 def rest(part: Part, offset: int, available: int) -> tuple[int, int, int] | None:
