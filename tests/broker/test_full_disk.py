@@ -11,13 +11,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from mainstem.broker.transactions.coordinator import CoordinatorUnavailable
 from mainstem.client.reader import arrived
-from mainstem.core import SystemClock
+from mainstem.core import SystemClock, TopicPartition
+from mainstem.records import Record, build_batch
 from tests.log.simulated_disk import SimulatedDisk
-from tests.support.broker import restarted, start, stop, until
+from tests.support.broker import committed_records, restarted, start, stop, until
 from tests.support.raw import in_thread
 
 GROWING = ("create", "write", "mkdir")
+FACTS = TopicPartition("facts", 0)
 
 
 class FullDisk(SimulatedDisk):
@@ -117,6 +120,54 @@ def test_an_offset_that_finds_no_room_ends_the_log_and_a_start_with_room_goes_on
         assert await in_thread(read_all, bootstrap, 1) == [b"before"]
         await in_thread(commit, bootstrap, 2)
         assert await in_thread(committed, bootstrap) == 2
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+def transactional_batch(producer, value):
+    return build_batch(
+        [Record(0, 0, b"k", value)],
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+
+
+def test_a_start_leaves_open_what_it_has_no_room_to_abort(tmp_path):
+    """It ended there, at every try, and nothing could be deleted."""
+
+    class FullForFacts(SimulatedDisk):
+        full = True
+
+        def _changing(self, call, path):
+            if self.full and call in GROWING and path.parent.name == "facts-0":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            super()._changing(call, path)
+
+    async def story():
+        disk = SimulatedDisk(tmp_path)
+        broker = await start(tmp_path, SystemClock(), disk=disk)
+        await broker.topics.create("facts", 1, {})
+        producer = await broker.transactions.initialize("t", 60_000)
+        await broker.partition(FACTS).append(transactional_batch(producer, b"of an earlier epoch"))
+        producer = await broker.transactions.initialize("t", 60_000)
+        await broker.log.checkpoint()  # so that the start has nothing to write again
+        full = FullForFacts(tmp_path, disk.after_kill().tree)
+        broker = await restarted(broker, SystemClock(), full)
+        transactions, facts = broker.transactions, broker.partition(FACTS)
+        assert facts.last_stable_offset == 0
+        identity = ("t", producer.producer_id, producer.producer_epoch)
+        with pytest.raises(CoordinatorUnavailable):  # its commit would be one of both
+            transactions.verify_or_add(*identity, FACTS, implicit_add=True)
+        full.full = False
+        transactions.expire()
+        await until(lambda: facts.last_stable_offset == 2, "it is aborted once there is room")
+        transactions.verify_or_add(*identity, FACTS, implicit_add=True)
+        await facts.append(transactional_batch(producer, b"v"))
+        await transactions.end("t", producer, commit=True, version=2)
+        assert [record.value for record in await committed_records(facts)] == [b"v"]
         await stop(broker)
 
     asyncio.run(story())

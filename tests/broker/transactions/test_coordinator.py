@@ -139,6 +139,24 @@ def test_an_open_transaction_of_nobody_is_aborted_at_the_start(tmp_path, clock):
     asyncio.run(story())
 
 
+def test_a_marker_by_hand_of_a_higher_coordinator_epoch_does_not_keep_the_broker_from_starting(tmp_path, clock):
+    """The start's marker was refused because of it, at every try."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        stranger = Producer(4711, 3)
+        await broker.partition(A).append(transactional_batch(stranger, 0, b"v", clock))
+        await broker.transactions.write_marker(stranger, A, commit=False, coordinator_epoch=1000)
+        await broker.partition(A).append(transactional_batch(stranger, 1, b"w", clock))
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert broker.partition(A).last_stable_offset == broker.partition(A).high_watermark == 4
+        assert await values(broker) == []
+        await stop(broker)
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_damaged_partition_with_a_transaction_open_does_not_keep_the_broker_from_starting(tmp_path, clock, version):
     """The checkpoint says that it is open; no marker can be written there before somebody repairs it."""

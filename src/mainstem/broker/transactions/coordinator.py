@@ -20,7 +20,7 @@ durable.
 import asyncio
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainstem.broker.errors import UnknownTopicOrPartition
 from mainstem.broker.groups import OFFSETS_TOPIC
@@ -91,6 +91,15 @@ class _Entry:
         """Done when the record queued last is durable, or could not be stored."""
 
 
+class _Orphan(NamedTuple):
+    """What is open in a partition and of no transactional id, and with which epochs it is aborted."""
+
+    partition_log: PartitionLog
+    producer: Producer
+    producer_epoch: int
+    coordinator_epoch: int
+
+
 class TransactionCoordinator:
     """All transactional ids of the broker."""
 
@@ -111,6 +120,8 @@ class TransactionCoordinator:
         self._closed = False
         self._unread = Unread(len(self._logs))
         """Partitions of `__transaction_state` that the start found damaged: what their ids have is not known."""
+        self._orphans: list[_Orphan] = []
+        """What is still to be aborted."""
 
     @classmethod
     async def open(cls, broker: "Broker") -> "TransactionCoordinator":
@@ -222,9 +233,13 @@ class TransactionCoordinator:
         Raises:
             StaleProducerEpoch: the producer is fenced.
             PartitionNotInTransaction: the partition was not added (version 1): nothing may be written there.
+            CoordinatorUnavailable: what an earlier epoch left open there is not aborted yet, and would be committed.
             TransactionError: see `transaction.add`.
         """
         self.check_read(transactional_id)
+        for orphan in self._orphans:
+            if orphan.partition_log.topic_partition == topic_partition and orphan.producer.producer_id == producer_id:
+                raise CoordinatorUnavailable(transactional_id, f"{topic_partition} has a transaction to be aborted")
         producer = Producer(producer_id, producer_epoch)
         entry = self._entries.get(transactional_id)
         current = None if entry is None else entry.transaction
@@ -417,6 +432,8 @@ class TransactionCoordinator:
     def expire(self) -> None:
         """Abort transactions that took too long, try again what could not be ended, forget ids nobody uses."""
         now = self._clock.now_ms()
+        if self._orphans:
+            self._broker.spawn(self._abort_orphans(), name="abort orphan transactions")
         for transactional_id in list(self._watched):
             with _failing_alone("transaction_not_ended", transactional_id):
                 self._look_after(transactional_id, now)
@@ -561,8 +578,8 @@ class TransactionCoordinator:
         - of a transaction that is being ended: it is ended there too;
         - of the transaction after one that is being ended: that one has its markers already, only COMPLETE_* was not
           durable; the partition is adopted when it is complete. A marker now would end the wrong transaction;
-        - of anybody else: aborted. Nobody could end it any more. Where some transactional ids could not be read it may
-          be one of theirs, and committed: it is left as it is.
+        - of anybody else: aborted. Nobody could end it any more. What finds no room is tried again by the clock. Where
+          some transactional ids could not be read it may be one of theirs, and committed: it is left as it is.
 
         A partition that is offline takes no marker, and what is known of it may be old: it waits for the start after
         its repair.
@@ -570,7 +587,6 @@ class TransactionCoordinator:
         owners = {entry.transaction.producer_id: entry for entry in self._entries.values()}
         owners |= {entry.transaction.next_producer_id: entry for entry in self._entries.values()}
         owners.pop(NO_PRODUCER_ID, None)
-        orphans: list[asyncio.Future[AppendResult]] = []
         adopted: list[asyncio.Future[None]] = []
         for partition, partition_log in list(self._broker.log.partitions.items()):
             open_producers = _open_producers(partition_log)
@@ -583,38 +599,63 @@ class TransactionCoordinator:
                 if self._unread and entry is None:
                     log.warning("open_transactions_left", partition=str(partition), producer_id=producer.producer_id)
                 elif entry is None or current is None:
-                    orphans.append(self._abort_orphan(partition_log, producer, None))
+                    self._orphans.append(self._orphan(partition_log, producer, None))
                 elif producer == transaction.following(current):
                     entry.following |= {partition}
                     entry.unmarked -= {partition}
                 elif current.state in PREPARED and producer.producer_id == current.producer_id:
                     entry.unmarked |= {partition}
                 elif producer != current.producer:
-                    orphans.append(self._abort_orphan(partition_log, producer, current))
+                    self._orphans.append(self._orphan(partition_log, producer, current))
                 elif current.state is not ONGOING or partition not in current.partitions:
                     log.info("transaction_adopted", transactional_id=current.transactional_id, partition=str(partition))
                     adopted.append(self._change(transaction.adopt(current, {partition}, self._clock.now_ms())))
-        for marker in orphans:
-            await marker
+        await self._abort_orphans()
         for stored in adopted:
             await stored
 
-    def _abort_orphan(
-        self, partition_log: PartitionLog, producer: Producer, current: Transaction | None
-    ) -> "asyncio.Future[AppendResult]":
+    def _orphan(self, partition_log: PartitionLog, producer: Producer, current: Transaction | None) -> _Orphan:
         epoch = producer.producer_epoch
         coordinator_epoch = max(each.leader_epoch for each in self._logs)
-        if current is not None:  # no higher than its own coordinator's: that one's next marker would be refused
+        if current is not None:
             if current.producer_id == producer.producer_id:
                 epoch = max(epoch, current.producer_epoch)
             coordinator_epoch = self._coordinator_epoch(current)
-        partition = partition_log.topic_partition
-        log.warning("orphan_transaction_aborted", partition=str(partition), producer_id=producer.producer_id)
-        if partition.topic == OFFSETS_TOPIC:
-            self._broker.groups.end_transaction(partition.partition, producer.producer_id, commit=False)
-        return partition_log.append_marker(
-            producer.producer_id, epoch, commit=False, coordinator_epoch=coordinator_epoch
-        )
+        return _Orphan(partition_log, producer, epoch, coordinator_epoch)
+
+    async def _abort_orphans(self) -> None:
+        """A marker for each; those that find no room stay for another try, and hold up nobody else's start."""
+        orphans, self._orphans = self._orphans, []
+        queued: list[tuple[_Orphan, asyncio.Future[AppendResult]]] = []
+        for orphan in orphans:
+            partition_log, producer, epoch, coordinator_epoch = orphan
+            if partition_log.error is not None or producer not in _open_producers(partition_log):
+                continue  # it was deleted, or ended by hand
+            partition = partition_log.topic_partition
+            try:
+                marker = partition_log.append_marker(
+                    producer.producer_id,
+                    epoch,
+                    commit=False,
+                    coordinator_epoch=_accepted(coordinator_epoch, partition_log, producer.producer_id),
+                )
+            except StorageError as error:
+                self._left(orphan, error)
+                continue
+            log.warning("orphan_transaction_aborted", partition=str(partition), producer_id=producer.producer_id)
+            if partition.topic == OFFSETS_TOPIC:
+                self._broker.groups.end_transaction(partition.partition, producer.producer_id, commit=False)
+            queued.append((orphan, marker))
+        for orphan, marker in queued:
+            try:
+                await marker
+            except StorageError as error:
+                self._left(orphan, error)
+
+    def _left(self, orphan: _Orphan, error: StorageError) -> None:
+        self._orphans.append(orphan)
+        facts = {"partition": str(orphan.partition_log.topic_partition), "producer_id": orphan.producer.producer_id}
+        log.warning("open_transactions_left", **facts, reason=str(error))
 
 
 _EXPIRATION_CHECK_MS: Final = 3_600_000
@@ -642,6 +683,16 @@ async def _read(partition_log: PartitionLog) -> dict[bytes, Stored]:
         for record in records:
             latest[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
     return latest
+
+
+def _accepted(coordinator_epoch: int, partition_log: PartitionLog, producer_id: int) -> int:
+    """The coordinator epoch of a marker that the partition takes: what it remembers of the producer, if that is higher.
+
+    It fences a coordinator that was replaced by another, and here there is one. A higher one is left by a marker by
+    hand, and where the transactional id was kept in a partition of `__transaction_state` that a repair has cut.
+    """
+    before = partition_log.producer(producer_id)
+    return coordinator_epoch if before is None else max(coordinator_epoch, before.coordinator_epoch)
 
 
 def _open_producers(partition_log: PartitionLog) -> list[Producer]:
