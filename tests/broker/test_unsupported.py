@@ -3,8 +3,13 @@
 import re
 from fnmatch import fnmatch
 
+import pytest
+
 from mainstem.broker.handlers import load_handlers
+from mainstem.embedded_log import EmbeddedLog
 from mainstem.log import TopicConfig
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.raw import RawClient
 from tests.support.repository import PACKAGE, ROOT
 
 TEXT = (ROOT / "docs" / "unsupported.md").read_text()
@@ -33,6 +38,27 @@ def test_no_handled_api_is_listed_as_unsupported():
     refused = numbers(NOT_SERVED.partition("## Limits")[0])
     assert refused & load_handlers().keys() == set()
     assert refused | load_handlers().keys() == set(range(93))
+
+
+def offered(bootstrap: str) -> dict[int, tuple[int, int]]:
+    """What it says of itself to a client."""
+    with RawClient(bootstrap) as raw:
+        answer = raw.call(18, 4, client_software_name="test", client_software_version="1")
+    return {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+
+
+@pytest.mark.kafka
+def test_what_kafka_offers_is_offered_or_listed(kafka_broker: KafkaCluster, mainstem_log: EmbeddedLog) -> None:
+    """In the same versions, and nothing beyond them."""
+    kafka, ours = offered(kafka_broker.bootstrap), offered(mainstem_log.bootstrap)
+    refused = numbers(NOT_SERVED.partition("## Limits")[0])
+    assert {key for key in kafka if key not in ours} <= refused
+    assert ours.keys() <= kafka.keys()
+    names = {int(key): name for key, name in re.findall(r"\| (\d+) \| (\w+) \|", SERVED)}
+    for key, (first, last) in ours.items():
+        if kafka[key] != (first, last):
+            assert kafka[key][0] == first
+            assert f"\n- {names[key]} {last + 1}–{kafka[key][1]} is " in NOT_SERVED, f"{names[key]}: {kafka[key]}"
 
 
 def test_a_topic_setting_has_an_effect_or_is_listed_as_one_that_has_none():
