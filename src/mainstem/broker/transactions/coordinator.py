@@ -48,8 +48,8 @@ from mainstem.broker.transactions.transaction import (
 from mainstem.core import CorruptData, MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import AppendResult, PartitionLog
-from mainstem.log.errors import CoordinatorFenced, InvalidProducerEpoch, StorageError
-from mainstem.records import Record, build_batch
+from mainstem.log.errors import StorageError
+from mainstem.records import Marker, Record, build_batch
 from mainstem.wire.errors import Code
 
 if TYPE_CHECKING:
@@ -383,35 +383,51 @@ class TransactionCoordinator:
     async def _write_markers(self, entry: _Entry) -> None:
         """A marker for every partition that has none yet; those that fail stay for another try."""
         prepared = entry.transaction
-        commit = prepared.state is PREPARE_COMMIT
-        coordinator_epoch = self._coordinator_epoch(prepared)
-        queued: list[tuple[TopicPartition, asyncio.Future[AppendResult]]] = []
+        queued: list[tuple[TopicPartition, Marker, asyncio.Future[AppendResult]]] = []
         failure: MainstemError | None = None
         for partition in sorted(entry.unmarked):
             try:
-                marker = self._broker.partition(partition).append_marker(
-                    prepared.producer_id, prepared.producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch
-                )
+                partition_log = self._broker.partition(partition)
+                partition_log.check_appendable()  # what is known of one that is damaged may be old
+                marker = self._marker(partition_log, prepared)
+                if marker is None:
+                    entry.unmarked -= {partition}
+                else:
+                    queued.append((partition, marker, _append(partition_log, marker)))
             except UnknownTopicOrPartition:
                 entry.unmarked -= {partition}  # the topic was deleted, and with it what was written there
-            except (InvalidProducerEpoch, CoordinatorFenced) as error:
-                log.warning("marker_refused", partition=str(partition), reason=str(error))
-                entry.unmarked -= {partition}  # a later producer's epoch is there: our batches were ended before
             except StorageError as error:
                 failure = error
-            else:
-                queued.append((partition, marker))
-        for partition, marker in queued:
+        for partition, marker, written in queued:
             try:
-                await marker
+                await written
             except StorageError as error:
                 failure = error
                 continue
             entry.unmarked -= {partition}
             if partition.topic == OFFSETS_TOPIC:
-                self._broker.groups.end_transaction(partition.partition, prepared.producer_id, commit=commit)
+                self._broker.groups.end_transaction(partition.partition, marker.producer_id, commit=marker.commit)
         if failure is not None:
             raise failure
+
+    def _marker(self, partition_log: PartitionLog, prepared: Transaction) -> Marker | None:
+        """What ends the transaction in the partition. Kafka's coordinator stops for ever where a partition refuses it.
+
+        None where a later epoch was there, and has nothing open: what was of this one is ended. If that epoch has
+        something open, then what is stored of the transactional id is older (it was repaired, say), and nobody could
+        end it: it is aborted.
+        """
+        commit, epoch = prepared.state is PREPARE_COMMIT, prepared.producer_epoch
+        found = partition_log.producer(prepared.producer_id)
+        if found is not None and found.producer_epoch > epoch:
+            is_open = found.transaction_first_offset >= 0
+            facts = {"partition": str(partition_log.topic_partition), "transactional_id": prepared.transactional_id}
+            log.warning("marker_too_late", **facts, epoch=epoch, found=found.producer_epoch, aborted=is_open)
+            if not is_open:
+                return None
+            commit, epoch = False, found.producer_epoch
+        coordinator_epoch = _accepted(self._coordinator_epoch(prepared), partition_log, prepared.producer_id)
+        return Marker(prepared.producer_id, epoch, commit, coordinator_epoch)
 
     def _coordinator_epoch(self, current: Transaction) -> int:
         return self._logs[self._number(current.transactional_id)].leader_epoch
@@ -633,12 +649,8 @@ class TransactionCoordinator:
                 continue  # it was deleted, or ended by hand
             partition = partition_log.topic_partition
             try:
-                marker = partition_log.append_marker(
-                    producer.producer_id,
-                    epoch,
-                    commit=False,
-                    coordinator_epoch=_accepted(coordinator_epoch, partition_log, producer.producer_id),
-                )
+                coordinator_epoch = _accepted(coordinator_epoch, partition_log, producer.producer_id)
+                marker = _append(partition_log, Marker(producer.producer_id, epoch, False, coordinator_epoch))
             except StorageError as error:
                 self._left(orphan, error)
                 continue
@@ -693,6 +705,15 @@ def _accepted(coordinator_epoch: int, partition_log: PartitionLog, producer_id: 
     """
     before = partition_log.producer(producer_id)
     return coordinator_epoch if before is None else max(coordinator_epoch, before.coordinator_epoch)
+
+
+def _append(partition_log: PartitionLog, marker: Marker) -> "asyncio.Future[AppendResult]":
+    return partition_log.append_marker(
+        marker.producer_id,
+        marker.producer_epoch,
+        commit=marker.commit,
+        coordinator_epoch=marker.coordinator_epoch,
+    )
 
 
 def _open_producers(partition_log: PartitionLog) -> list[Producer]:
