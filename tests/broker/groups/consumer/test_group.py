@@ -459,6 +459,51 @@ def test_only_what_changes_is_stored():
     ]
 
 
+def revoke_in_vain(desk, *reported):
+    """A heartbeat of `a` that is not stored."""
+    request = Heartbeat(member_id="a", epoch=2, reported=desk.partitions(*reported))
+    desk.group.heartbeat(request).take_back()
+
+
+def test_who_is_told_to_give_up_partitions_in_vain_has_no_deadline_for_it():
+    """It was removed when the time was over, though nothing was to be given up."""
+    desk = Desk()
+    desk.beat("a", rebalance_timeout_ms=10_000)
+    desk.beat("b")
+    revoke_in_vain(desk, 0, 1, 2, 3)
+    assert desk.pass_time(10_001) == []
+
+
+def test_who_gives_up_partitions_in_vain_has_no_more_time_for_it():
+    """It had them for as long as it sent heartbeats: nothing gave them to others."""
+    desk = Desk()
+    desk.beat("a", rebalance_timeout_ms=10_000)
+    desk.beat("b")
+    answer = desk.beat("a", 2, reported=(0, 1, 2, 3), rebalance_timeout_ms=10_000)
+    kept = desk.told(answer)
+    assert desk.pass_time(6_000) == []
+    revoke_in_vain(desk, *kept)
+    assert desk.pass_time(3_999) == []
+    revoke_in_vain(desk, *kept)
+    desk.clock.advance_ms(1)
+    assert desk.group.overdue() == ["a"]
+    desk.group.remove(["a"], None).take_back()
+    assert desk.pass_time(9_999) == []
+    assert desk.pass_time(1) == ["a"], "it could not be removed: it has all the time again, and not more"
+
+
+def test_who_leaves_for_a_while_has_nothing_to_give_up_meanwhile():
+    desk = Desk()
+    desk.beat("a", rebalance_timeout_ms=10_000, instance_id="i")
+    desk.beat("b")
+    desk.beat("a", 2, reported=(0, 1, 2, 3), rebalance_timeout_ms=10_000)
+    desk.group.leave_for_a_while(desk.group.member("a")).take_back()
+    assert desk.pass_time(9_999) == []
+    desk.log.append(desk.group.leave_for_a_while(desk.group.member("a")).entries)
+    assert desk.pass_time(1) == []
+    assert desk.pass_time(SESSION_MS) == ["a", "b"]
+
+
 def test_a_change_that_cannot_be_stored_is_taken_back():
     desk = Desk()
     desk.beat("a", instance_id="i")

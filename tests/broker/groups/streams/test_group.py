@@ -516,6 +516,24 @@ def test_what_cannot_be_stored_is_taken_back():
     assert desk.pass_time(SESSION_MS) == ["a"]
 
 
+def test_a_heartbeat_that_is_not_stored_changes_no_time_to_give_up_tasks():
+    desk = Desk()
+    mine = desk.beat("a").tasks
+    desk.beat("b")
+
+    def in_vain(reported):
+        desk.group.heartbeat(Heartbeat(member_id="a", epoch=2, reported=reported)).take_back()
+
+    in_vain(mine)
+    assert desk.pass_time(REBALANCE_MS) == []
+    kept = desk.beat("a", 2, mine).tasks
+    desk.clock.advance_ms(REBALANCE_MS - 1_000)
+    in_vain(kept)
+    desk.beat("a", 2)
+    desk.beat("b", 3)
+    assert desk.pass_time(1_000) == ["a"]
+
+
 def test_a_start_goes_on_where_the_group_was():
     desk = Desk()
     mine = desk.beat("a").tasks

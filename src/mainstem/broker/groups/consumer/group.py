@@ -96,7 +96,6 @@ class ConsumerGroup(ModernGroup[Key, Value]):
         self._subscribed: frozenset[str] | None = None
         self._topics_seen = -1
         self._resolved_at: dict[str, int] = {}
-        self._rebalance_epochs: dict[str, int] = {}
 
     # --- as clients see it --------------------------------------------------------------------------------------------
 
@@ -268,11 +267,9 @@ class ConsumerGroup(ModernGroup[Key, Value]):
         return after
 
     def _give_time_to_revoke(self, member: Member) -> None:
-        if member.classic is not None:
-            return  # it is given time to join and to sync
-        if member.state is MemberState.UNREVOKED_PARTITIONS:
+        # One of the classic protocol is given time to join and to sync.
+        if member.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
             self.set_deadline(member.member_id, REBALANCE, member.rebalance_timeout_ms)
-            self._rebalance_epochs[member.member_id] = member.epoch
         else:
             self.drop_deadline(member.member_id, REBALANCE)
 
@@ -341,6 +338,7 @@ class ConsumerGroup(ModernGroup[Key, Value]):
             kept = {topic_id: dict.fromkeys(found, 0) for topic_id, found in member.assigned.items()}
             away = msgspec.structs.replace(member, epoch=LEAVE_FOR_A_WHILE, assigned=kept, revoking={})
             self._put(CurrentKey(self.group_id, member.member_id), away.current())
+            self.drop_deadline(member.member_id, REBALANCE)
             return self.change(HeartbeatAnswer(member.member_id, LEAVE_FOR_A_WHILE))
 
     def remove(self, member_ids: Iterable[str], answer: T) -> Change[T]:
@@ -357,9 +355,6 @@ class ConsumerGroup(ModernGroup[Key, Value]):
         self._put(MemberKey(self.group_id, member_id), None)
 
     # --- the clock ----------------------------------------------------------------------------------------------------
-
-    def _is_late(self, member_id: str, what_for: str) -> bool:
-        return what_for != REBALANCE or self._rebalance_epochs.get(member_id) == self.members[member_id].epoch
 
     def _start_session(self, member_id: str) -> None:
         member = self.members[member_id]
@@ -519,7 +514,6 @@ class ConsumerGroup(ModernGroup[Key, Value]):
             self.members.pop(member_id, None)
             for what_for in (SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC):
                 self.drop_deadline(member_id, what_for)
-            self._rebalance_epochs.pop(member_id, None)
             return
         member = Member(member_id=member_id) if before is None else before
         self.members[member_id] = member.with_described(value)

@@ -40,6 +40,14 @@ class Change(msgspec.Struct, Generic[T]):
     """The records cannot be stored: the group is as it was."""
 
 
+class _Done(msgspec.Struct, Generic[K, V]):
+    """What a change has replaced, in order."""
+
+    records: list[tuple[K, V | None]] = []
+    deadlines: list[tuple[Due, float | None]] = []
+    """But those of sessions: who was heard of was heard of."""
+
+
 class ModernGroup(Group, Generic[K, V]):
     """A group and its members."""
 
@@ -53,7 +61,7 @@ class ModernGroup(Group, Generic[K, V]):
         self.topics = topics
         self._clock = clock
         self._deadlines: Deadlines[Due] = Deadlines()
-        self._open: list[tuple[K, V | None]] | None = None
+        self._open: _Done[K, V] | None = None
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -85,11 +93,18 @@ class ModernGroup(Group, Generic[K, V]):
     def set_deadline(self, member_id: str, what_for: str, milliseconds: int, *, if_absent: bool = False) -> None:
         """Give a member time for something."""
         if not (if_absent and (member_id, what_for) in self._deadlines):
+            self._note_deadline(member_id, what_for)
             self._deadlines.set((member_id, what_for), self._clock.monotonic() + milliseconds / 1000)
 
     def drop_deadline(self, member_id: str, what_for: str) -> None:
         """The member has done it, or is gone."""
+        self._note_deadline(member_id, what_for)
         self._deadlines.discard((member_id, what_for))
+
+    def _note_deadline(self, member_id: str, what_for: str) -> None:
+        if self._open is not None and what_for != SESSION:
+            due = member_id, what_for
+            self._open.deadlines.append((due, self._deadlines.get(due)))
 
     def next_deadline(self) -> float | None:
         """When `overdue` has something to tell; monotonic seconds."""
@@ -99,14 +114,10 @@ class ModernGroup(Group, Generic[K, V]):
         """Members whose time is over: they are to be removed. Each is told once."""
         found: dict[str, None] = {}
         while (due := self._deadlines.take_due(self._clock.monotonic())) is not None:
-            member_id, what_for = due
-            if member_id in self.members and self._is_late(member_id, what_for):
+            member_id, _ = due
+            if member_id in self.members:
                 found[member_id] = None
         return list(found)
-
-    def _is_late(self, member_id: str, what_for: str) -> bool:
-        """Whether a deadline that has come is still of what the member is at."""
-        return True
 
     def start_sessions(self, *, only_missing: bool = False) -> None:
         """After a start: everybody has a session's time to be heard of."""
@@ -186,7 +197,7 @@ class ModernGroup(Group, Generic[K, V]):
     def changing(self) -> Iterator[None]:
         """A call that changes the group: it leaves nothing behind if it raises, and ends with `change`."""
         assert self._open is None, f"group {self.group_id}: one change at a time"
-        done = self._open = []
+        done = self._open = _Done()
         try:
             yield
         except BaseException:
@@ -199,12 +210,17 @@ class ModernGroup(Group, Generic[K, V]):
         """What has been put since `changing` began, with an answer."""
         assert self._open is not None
         done = self._open
-        entries: list[Entry] = [(key, self.get(key)) for key in dict.fromkeys(key for key, _ in done)]
+        entries: list[Entry] = [(key, self.get(key)) for key in dict.fromkeys(key for key, _ in done.records)]
         return Change(entries, answer, lambda: self._undo(done))
 
-    def _undo(self, done: list[tuple[K, V | None]]) -> None:
-        for key, before in reversed(done):
+    def _undo(self, done: _Done[K, V]) -> None:
+        for key, before in reversed(done.records):
             self.put(key, before)
+        for due, at in reversed(done.deadlines):
+            if at is None:
+                self._deadlines.discard(due)
+            else:
+                self._deadlines.set(due, at)
         self._forget_what_topics_were()
         self.start_sessions(only_missing=True)
 
@@ -216,7 +232,7 @@ class ModernGroup(Group, Generic[K, V]):
         assert self._open is not None
         before = self.get(key)
         if before != value:
-            self._open.append((key, before))
+            self._open.records.append((key, before))
             self.put(key, value)
 
 
