@@ -353,7 +353,8 @@ def test_states_that_cannot_be_read_hold_up_nobody_else(tmp_path):
     asyncio.run(story())
 
 
-def test_producer_ids_are_not_given_again_when_a_repair_has_cut_off_which_were(tmp_path):
+@pytest.mark.parametrize("known", ["by its records", "by its transactional id", "not yet"])
+def test_producer_ids_are_not_given_again_when_a_repair_has_cut_off_which_were(tmp_path, known):
     """The next producer would have continued another one's sequences: its records were acknowledged as repetitions."""
 
     async def story():
@@ -363,8 +364,13 @@ def test_producer_ids_are_not_given_again_when_a_repair_has_cut_off_which_were(t
         given = await broker.transactions.new_producer_id()
         batch = build_batch([Record(0, 1, b"k", b"v")], producer_id=given, producer_epoch=0, base_sequence=0)
         await broker.partition(ORDERS).append(batch)
-        await stop(broker)
         state = TopicPartition(STATE, 0)
+        if known != "by its records":
+            transactional_id = next(each for each in "abcdef" if broker.transactions.partition_for(each) != state)
+            given = (await broker.transactions.initialize(transactional_id, 60_000)).producer_id
+        if known == "not yet":
+            given = await broker.transactions.new_producer_id()
+        await stop(broker)
         disk.file(tmp_path / str(state) / f"{0:020d}.log").data[30] ^= 1
         assert await repair(tmp_path, state, clock=clock, cut=True, disk=disk) is not None
         async with serving(tmp_path, CONFIG, LogConfig(), clock=clock, disk=disk) as broker:

@@ -550,19 +550,19 @@ class TransactionCoordinator:
                 facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
                 log.error("transactions_not_read", **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
         latest = await put_in_place(self._logs, read, self._unread, KEY_VERSIONS, self._clock.now_ms())
-        first_free = 0
+        reserved = 0
         found: dict[str, Transaction] = {}
         for key, (value, offset, partition) in latest.items():
             if value is None:
                 continue
             try:
                 if key == producer_ids.KEY:
-                    first_free = max(first_free, producer_ids.decode_reserved(value))
+                    reserved = producer_ids.decode_reserved(value)
                 elif (transactional_id := decode_key(key)) is not None:
                     found[transactional_id] = decode_transaction(transactional_id, value)
             except CorruptData as error:
                 if key == producer_ids.KEY:
-                    first_free = self._beyond_ids_in_use()
+                    reserved = -1
                 hint = "a transactional id is not known: what it had open is aborted"
                 report_unreadable(partition, offset, error, hint=hint)
         for transactional_id, current in found.items():
@@ -571,20 +571,20 @@ class TransactionCoordinator:
             if current.state not in IDLE:
                 age_ms = max(0, self._clock.now_ms() - current.started_ms)  # the life before has left nothing better
                 self._watched[transactional_id] = self._clock.monotonic() - age_ms / 1000
-            first_free = max(first_free, current.producer_id + 1, current.next_producer_id + 1)
-        if first_free <= self._last_id_in_use():  # a repair has cut off what was reserved
-            first_free = self._beyond_ids_in_use()
-        self._ids = ProducerIds(first_free, self._reserve_ids)
+        self._ids = ProducerIds(self._first_free_id(reserved), self._reserve_ids)
         log.info("transactions_recovered", transactional_ids=len(found))
 
-    def _beyond_ids_in_use(self) -> int:
-        """What was reserved cannot be read: far above every id that a partition knows, since some are not used yet."""
-        return _ID_GAP + max(0, self._last_id_in_use())
+    def _first_free_id(self, reserved: int) -> int:
+        """What was reserved, as it was read (-1: it could not be), or an id that nobody can have, where that is lost.
 
-    def _last_id_in_use(self) -> int:
-        """By any partition; -1 without one."""
+        It is lost where anybody has an id beyond it: a repair has cut it off. Then it is far above every id that is
+        known, since some are not used yet.
+        """
+        entries = [entry.transaction for entry in self._entries.values()]
+        known = [max(current.producer_id, current.next_producer_id) for current in entries]
         logs = self._broker.log.partitions.values()
-        return max((each.producer_id for log in logs for each in log.producers()), default=-1)
+        last = max((*known, *(each.producer_id for log in logs for each in log.producers())), default=-1)
+        return reserved if reserved > last else _ID_GAP + max(0, last)
 
     async def _reconcile(self) -> None:
         """Every open batch in the log belongs to a transaction, or is ended: nothing may hold readers back for ever.
