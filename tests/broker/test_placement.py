@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import shutil
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import LogConfig, LogDirectory, PartitionLog
 from mainstem.log.errors import StorageError
 from mainstem.records import Record
-from tests.support.broker import CONFIG, crashed, start, stop
+from tests.support.broker import CONFIG, crashed, start, stop, until
 
 NAMES = [f"name-{number}" for number in range(20)]
 TOPIC = "facts"
@@ -185,18 +186,20 @@ def test_a_start_that_ends_while_it_moves_goes_on_at_the_next(tmp_path, monkeypa
     asyncio.run(story())
 
 
+async def commit_in_transaction(name, broker, producer, offset):
+    where = broker.groups.partition_for(name)
+    await broker.transactions.add_partitions("t", producer, {where})
+    value = {TopicPartition(TOPIC, 0): OffsetValue(offset)}
+    await broker.groups.commit_transactional(
+        name, Commit(transactional=True), producer.producer_id, producer.producer_epoch, value
+    )
+
+
 def test_a_transaction_that_is_open_over_the_move_counts_when_it_ends(tmp_path, monkeypatch):
     """Places in two partitions were compared: what was committed later was taken for older."""
     name = next(each for each in NAMES if moved(each, CONFIG.offsets_topic_num_partitions))
     partition = TopicPartition(TOPIC, 0)
-
-    async def in_transaction(broker, producer, offset):
-        where = broker.groups.partition_for(name)
-        await broker.transactions.add_partitions("t", producer, {where})
-        value = {partition: OffsetValue(offset)}
-        await broker.groups.commit_transactional(
-            name, Commit(transactional=True), producer.producer_id, producer.producer_epoch, value
-        )
+    in_transaction = partial(commit_in_transaction, name)
 
     async def story():
         clock = ManualClock()
@@ -262,6 +265,99 @@ def test_what_belongs_to_a_damaged_partition_waits_for_its_repair(tmp_path, monk
         segment.write_bytes(content)
         broker = await start(tmp_path, clock)
         broker.groups.check_read(name)
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+def test_a_transaction_that_is_open_over_the_move_does_not_replace_what_was_committed_after_it(tmp_path, monkeypatch):
+    """Of two records that had not been moved the one that became visible last was taken for the later one."""
+    name = next(each for each in NAMES if moved(each, CONFIG.offsets_topic_num_partitions))
+    partition = TopicPartition(TOPIC, 0)
+
+    async def story():
+        clock = ManualClock()
+        with an_earlier_log(monkeypatch):
+            broker = await start(tmp_path, clock)
+            await broker.topics.create(TOPIC, 1, {})
+            producer = await broker.transactions.initialize("t", 60_000)
+            await commit_in_transaction(name, broker, producer, 6)
+            await broker.groups.commit(name, Commit(), {partition: OffsetValue(7)})
+            await stop(broker)
+        broker = await start(tmp_path, clock)
+        assert broker.groups.offsets.get(name, partition).offset == 7
+        await broker.transactions.end("t", producer, commit=True, version=1)
+        assert broker.groups.offsets.get(name, partition).offset == 7
+        await stop(broker)
+        broker = await start(tmp_path, clock)
+        assert broker.groups.offsets.get(name, partition).offset == 7
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["offset", "group"])
+def test_what_is_deleted_before_it_could_be_moved_does_not_come_back(tmp_path, monkeypatch, whole):
+    """Only the tombstone where it belongs held it back, and compaction takes that a day later."""
+    name = next(each for each in NAMES if moved(each, CONFIG.offsets_topic_num_partitions))
+    partition = TopicPartition(TOPIC, 0)
+
+    async def story():
+        clock = ManualClock()
+        with an_earlier_log(monkeypatch):
+            broker = await start(tmp_path, clock)
+            await broker.topics.create(TOPIC, 1, {})
+            producer = await broker.transactions.initialize("t", 60_000)
+            await broker.groups.commit(name, Commit(), {partition: OffsetValue(5)})
+            await commit_in_transaction(name, broker, producer, 6)
+            number = broker.groups.partition_for(name).partition
+            await stop(broker)
+        broker = await start(tmp_path, clock)
+        if whole:
+            await broker.groups.delete_group(name)
+        else:
+            await broker.groups.delete_offsets(name, [partition])
+        await broker.transactions.end("t", producer, commit=True, version=1)
+        await nothing_is_left(broker, number, name)
+        await stop(broker)
+        broker = await start(tmp_path, clock)
+        assert broker.groups.offsets.get(name, partition) is None
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+async def nothing_is_left(broker, number, name):
+    """In a partition where it does not belong."""
+    earlier = broker.groups._logs[number]
+    await until(lambda: earlier.high_watermark == earlier.log_end_offset, "all is durable")
+    latest, pending = await groups._read(earlier)
+    assert not pending
+    assert latest[encode_key(OffsetKey(name, TOPIC, 0))][0] is None
+
+
+def test_a_start_after_a_crash_deletes_what_was_left_and_is_deleted(tmp_path, monkeypatch):
+    """The crash came between the tombstone where it belongs and the one where it was left."""
+    name = next(each for each in NAMES if moved(each, CONFIG.offsets_topic_num_partitions))
+
+    async def story():
+        clock = ManualClock()
+        with an_earlier_log(monkeypatch):
+            broker = await start(tmp_path, clock)
+            await broker.topics.create(TOPIC, 1, {})
+            producer = await broker.transactions.initialize("t", 60_000)
+            await commit_in_transaction(name, broker, producer, 6)
+            number = broker.groups.partition_for(name).partition
+            await stop(broker)
+        broker = await start(tmp_path, clock)
+        with monkeypatch.context() as crashing:
+            crashing.setattr(groups.GroupCoordinator, "_delete_left", lambda *_: None)
+            await broker.groups.delete_offsets(name, [TopicPartition(TOPIC, 0)])
+        await stop(broker)
+        broker = await start(tmp_path, clock)
+        await broker.transactions.end("t", producer, commit=True, version=1)
+        await nothing_is_left(broker, number, name)
+        assert broker.groups.offsets.get(name, TopicPartition(TOPIC, 0)) is None
         await stop(broker)
 
     asyncio.run(story())

@@ -63,6 +63,9 @@ _OFFSETS_CONFIG: Final = {
     "max.message.bytes": "16777216",  # a group's record holds every member's subscription and assignment
 }
 
+_OFFSETS: Final = 2**63
+"""More than there can be."""
+
 T = TypeVar("T")
 
 log = get_logger()
@@ -116,6 +119,8 @@ class GroupCoordinator:
         self._closed = False
         self._unread = Unread(len(self._logs))
         """Partitions of `__consumer_offsets` that the start found damaged: what their groups have is not known."""
+        self._left: dict[bytes, int] = {}
+        """Keys of committed offsets, and the partition where an open transaction held them back from being moved."""
 
     @classmethod
     async def open(cls, broker: "Broker") -> "GroupCoordinator":
@@ -622,9 +627,23 @@ class GroupCoordinator:
                 _fail(done, CoordinatorUnavailable(group_id, error))
             else:
                 _resolve(done, future.result().base_offset)
+                self._delete_left(records)
 
         appended.add_done_callback(durable)
         return done
+
+    def _delete_left(self, records: Sequence[Record]) -> None:
+        """What is deleted where it belongs is deleted where it was left, too: it would be back at the first start after
+        compaction has taken the tombstone. A start that finds that one still there does the same.
+        """
+        for record in records if self._left else ():
+            if record.value is None and (number := self._left.pop(record.key or b"", None)) is not None:
+                try:
+                    appended = self._logs[number].append(build_batch([record]))
+                except StorageError as error:
+                    log.warning("offset_left_elsewhere", partition=number, reason=str(error))
+                else:
+                    appended.add_done_callback(_note_failure)
 
     def _next_sequence(self, number: int, producer_id: int, producer_epoch: int) -> int:
         """The log checks sequences of every producer, so commits inside a transaction have them too.
@@ -713,14 +732,18 @@ class GroupCoordinator:
             replaced, replaced_at, place = latest.get(data, (b"", -1, where))
             try:
                 key = decode_key(data)
-                deleted = replaced is None and (place != where or replaced_at > at)
-                if value is None or not isinstance(key, OffsetKey) or deleted:
-                    continue  # a tombstone came after it
+                if value is None or not isinstance(key, OffsetKey):
+                    continue
                 offset = decode_offset(value)
             except CorruptData as error:
                 _leave_out(stored, error)
                 continue
             if not self.is_read(key.group):
+                continue
+            if where != self.partition_for(key.group):
+                self._left[data] = number
+            if replaced is None and (place != where or replaced_at > at):  # a tombstone came after it
+                self._delete_left([Record(0, self._clock.now_ms(), data, None)])
                 continue
             partition = TopicPartition(key.topic, key.partition)
             self.offsets.put_pending(number, producer_id, key.group, partition, offset, self._rank(key.group, stored))
@@ -729,7 +752,7 @@ class GroupCoordinator:
         """The offset of a record, by which the later of two counts; one that lies elsewhere is older than all that do
         not.
         """
-        return stored[1] if stored[2] == self.partition_for(group_id) else -1
+        return stored[1] if stored[2] == self.partition_for(group_id) else stored[1] - _OFFSETS
 
 
 def _keep_later(latest: dict[bytes, Stored], ended: Mapping[bytes, Stored]) -> None:
@@ -765,6 +788,11 @@ def _leave_out(stored: Stored, error: CorruptData) -> None:
 
 def _offset_entries(group_id: str, offsets: Mapping[TopicPartition, OffsetValue]) -> list[Entry]:
     return [(OffsetKey(group_id, partition.topic, partition.partition), value) for partition, value in offsets.items()]
+
+
+def _note_failure(future: "asyncio.Future[AppendResult]") -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("offset_left_elsewhere", reason=str(error))
 
 
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:
