@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mainstem
-from mainstem.broker.config import BrokerConfig
+from mainstem.client.errors import BrokerUnavailable
 from mainstem.embedded_child import NotStarted
 from tests.support.processes import alive
 from tests.support.raw import RawClient
@@ -53,9 +53,32 @@ def test_what_prevents_the_start_is_told_here(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        broker = BrokerConfig(port=taken.getsockname()[1])
+        broker = mainstem.BrokerConfig(port=taken.getsockname()[1])
         with pytest.raises(NotStarted, match="in use"), mainstem.embedded(child=True, broker=broker):
             pass
+
+
+def test_a_topic_is_not_waited_for_where_no_log_runs():
+    with mainstem.embedded(child=True) as log:
+        log.kill()
+        with pytest.raises(BrokerUnavailable, match=f"^{log.bootstrap}: the log does not run$") as told:
+            log.create_topic("late")
+        assert told.value.hint == "start() it"
+        log.start()
+        log.create_topic("late")
+
+
+def test_it_is_started_again_where_it_was_from_another_directory(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with mainstem.embedded("data", child=True) as log:
+        log.create_topic("kept")
+        log.kill()
+        monkeypatch.chdir("other")
+        log.start()
+        with RawClient(log.bootstrap) as raw:
+            assert raw.produce("kept", b"x") == 0
+    assert list((tmp_path / "other").iterdir()) == []
 
 
 def test_one_that_runs_is_not_started_twice():

@@ -2,16 +2,20 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from confluent_kafka import KafkaException
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 import mainstem
-from mainstem.broker.config import BrokerConfig
 from mainstem.broker.errors import AddressInUse
+from mainstem.client.errors import BrokerUnavailable, TopicRefused
+from mainstem.core.config import BadSetting
 from mainstem.log import LogDirectoryInUse
 from tests.support.raw import RawClient
 
@@ -54,7 +58,7 @@ def test_what_prevents_the_start_is_raised_here(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(AddressInUse), mainstem.embedded(broker=BrokerConfig(port=port)):
+        with pytest.raises(AddressInUse), mainstem.embedded(broker=mainstem.BrokerConfig(port=port)):
             pass
 
 
@@ -73,5 +77,70 @@ def test_a_topic_is_made_with_its_settings():
         assert len(admin.list_topics("orders", timeout=30).topics["orders"].partitions) == 3
         resource = ConfigResource(ConfigResource.Type.TOPIC, "orders")
         assert admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == "compact"
-        with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+        with pytest.raises(TopicRefused, match=r"^topic orders: TOPIC_ALREADY_EXISTS: topic 'orders' already exists$"):
             log.create_topic("orders")
+        with pytest.raises(TopicRefused, match=r"^topic others: INVALID_CONFIG: unknown topic setting 'speed'$"):
+            log.create_topic("others", config={"speed": "high"})
+
+
+def test_the_package_itself_has_what_a_program_names_and_imports_it_then():
+    program = (
+        "import sys, mainstem\n"
+        "assert not [name for name in sys.modules if name.startswith('mainstem.')]\n"
+        "print([getattr(mainstem, name).__name__ for name in mainstem.__all__])\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == str(mainstem.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'LogCofnig'"):
+        _ = mainstem.LogCofnig
+
+
+def test_settings_are_plain_tables_and_the_port_is_a_free_one_unless_it_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = {"broker": {"num_partitions": 3}, "log": {"read_threads": 1}}
+    with mainstem.embedded("data", **settings) as log, mainstem.embedded(**settings) as other:
+        assert log.data == tmp_path / "data"
+        assert log.bootstrap != other.bootstrap
+        with RawClient(log.bootstrap) as raw:
+            (topic,) = raw.settled(3, 12, topics=[{"name": "made", "topic_id": None}]).topics
+            assert len(topic.partitions) == 3
+    with pytest.raises(BadSetting, match=r"^broker: Object contains unknown field `num_partition`$") as told:
+        mainstem.embedded(broker={"num_partition": 3}).__enter__()
+    assert told.value.hint == "did you mean num_partitions?"
+
+
+def test_a_log_with_users_is_reached_by_who_says_who_he_is():
+    broker = {"protocol": "SASL_PLAINTEXT", "users": {"shop": "secret"}}
+    client = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "shop",
+        "sasl.password": "secret",
+    }
+    with mainstem.embedded(broker=broker, client=client) as log:
+        log.create_topic("orders")
+        producer = Producer(log.client)
+        producer.produce("orders", b"v")
+        assert producer.flush(30) == 0
+        del producer
+
+
+def test_a_log_that_does_not_answer_is_told_in_one_line(monkeypatch):
+    monkeypatch.setattr("mainstem.embedded_log._ADMIN_SECONDS", 0.5)
+    with mainstem.embedded() as log:
+        pass
+    with pytest.raises(BrokerUnavailable, match=f"^{log.bootstrap}: no answer within 0.5 s$"):
+        log.create_topic("late")
+
+
+@pytest.mark.parametrize("child", [False, True])
+def test_a_start_takes_well_under_a_second(child):
+    """In a thread 50 ms, as a process 350 ms, where the machine has nothing else to do; the best of some counts."""
+    best = 60.0
+    for _ in range(8):
+        begun = time.monotonic()
+        with mainstem.embedded(child=child):
+            best = min(best, time.monotonic() - begun)
+        if best < 0.5:
+            break
+    assert best < 1

@@ -1,7 +1,7 @@
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from mainstem.embedded_log import EmbeddedLog
+from mainstem.embedded_log import ChildLog, EmbeddedLog
 from tests.support.raw import RawClient
 
 
@@ -16,3 +16,12 @@ def test_each_test_gets_a_topic_of_its_own(mainstem_log: EmbeddedLog, mainstem_t
     with RawClient(mainstem_log.bootstrap) as raw:
         assert raw.produce(mainstem_topic, b"first") == 0
     assert mainstem_topic.startswith(f"test_each_test_gets_a_topic_of_its_own-{number}")
+
+
+def test_a_test_may_kill_the_log_that_is_its_own(mainstem_child_log: ChildLog, mainstem_log: EmbeddedLog) -> None:
+    assert mainstem_child_log.bootstrap != mainstem_log.bootstrap
+    mainstem_child_log.create_topic("kept")
+    mainstem_child_log.kill()
+    mainstem_child_log.start()
+    with RawClient(mainstem_child_log.bootstrap) as raw:
+        assert raw.produce("kept", b"first") == 0

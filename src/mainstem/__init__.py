@@ -1,44 +1,67 @@
 """Mainstem: one durable log, everything else subscribes to it."""
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
-    from pathlib import Path
+    from os import PathLike
 
     from mainstem.broker.config import BrokerConfig
+    from mainstem.core import MainstemError
     from mainstem.embedded_log import ChildLog, EmbeddedLog
     from mainstem.log import LogConfig
 
-__all__ = ["embedded"]
+__all__ = ["BrokerConfig", "ChildLog", "EmbeddedLog", "LogConfig", "MainstemError", "embedded"]
+
+_WHERE = {
+    "BrokerConfig": "mainstem.broker.config",
+    "ChildLog": "mainstem.embedded_log",
+    "EmbeddedLog": "mainstem.embedded_log",
+    "LogConfig": "mainstem.log",
+    "MainstemError": "mainstem.core",
+}
+"""Imported when they are named: most programs never need a broker."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_WHERE[name]), name)
 
 
 @overload
 def embedded(
-    data: "Path | None" = None,
+    data: "str | PathLike[str] | None" = None,
     *,
     child: Literal[False] = False,
-    broker: "BrokerConfig | None" = None,
-    log: "LogConfig | None" = None,
+    broker: "BrokerConfig | Mapping[str, Any] | None" = None,
+    log: "LogConfig | Mapping[str, Any] | None" = None,
+    client: "Mapping[str, Any] | None" = None,
 ) -> "AbstractContextManager[EmbeddedLog]": ...
 
 
 @overload
 def embedded(
-    data: "Path | None" = None,
+    data: "str | PathLike[str] | None" = None,
     *,
     child: Literal[True],
-    broker: "BrokerConfig | None" = None,
-    log: "LogConfig | None" = None,
+    broker: "BrokerConfig | Mapping[str, Any] | None" = None,
+    log: "LogConfig | Mapping[str, Any] | None" = None,
+    client: "Mapping[str, Any] | None" = None,
 ) -> "AbstractContextManager[ChildLog]": ...
 
 
 def embedded(
-    data: "Path | None" = None,
+    data: "str | PathLike[str] | None" = None,
     *,
     child: bool = False,
-    broker: "BrokerConfig | None" = None,
-    log: "LogConfig | None" = None,
+    broker: "BrokerConfig | Mapping[str, Any] | None" = None,
+    log: "LogConfig | Mapping[str, Any] | None" = None,
+    client: "Mapping[str, Any] | None" = None,
 ) -> "AbstractContextManager[EmbeddedLog]":
     """A log inside this process: `with mainstem.embedded() as log:`, and any Kafka client connects to `log.bootstrap`.
 
@@ -47,4 +70,6 @@ def embedded(
     """
     from mainstem.embedded_log import embedded as run
 
-    return run(data, child=True, broker=broker, log=log) if child else run(data, broker=broker, log=log)
+    if child:
+        return run(data, child=True, broker=broker, log=log, client=client)
+    return run(data, broker=broker, log=log, client=client)

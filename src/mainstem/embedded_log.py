@@ -12,28 +12,32 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.node import serving
 from mainstem.core.address import format_address
+from mainstem.core.config import convert
 from mainstem.core.logging import configure
 from mainstem.log import LogConfig
 
 if TYPE_CHECKING:
     from mainstem.embedded_child import Child
 
-_ADMIN_SECONDS = 30
+_ADMIN_SECONDS = 10
 
 
 class EmbeddedLog:
     """A running log: its address and its directory."""
 
-    def __init__(self, bootstrap: str, data: Path) -> None:
+    def __init__(self, bootstrap: str, data: Path, client: Mapping[str, Any]) -> None:
         self.bootstrap = bootstrap
         """`host:port`, for any client's bootstrap servers."""
         self.data = data
+        self.client = {"bootstrap.servers": bootstrap, **client}
+        """Settings of a confluent-kafka client that reaches it: `Producer(log.client)`."""
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Make a topic; `config` has Kafka's names, as in `{"cleanup.policy": "compact"}`.
@@ -41,21 +45,39 @@ class EmbeddedLog:
         Topics that a client writes to come into being by themselves, with one partition.
 
         Raises:
-            KafkaException: there is one, or a setting is refused.
+            TopicRefused: there is one, or its name or a setting is refused.
+            BrokerUnavailable: the log does not answer: it has ended, or its users and certificates need a `client`.
         """
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        from mainstem.client.errors import BrokerUnavailable, TopicRefused
+
+        admin = AdminClient({"log_level": 0, **self.client})
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
-        admin.create_topics([topic])[name].result(_ADMIN_SECONDS)
+        try:
+            admin.create_topics([topic], request_timeout=_ADMIN_SECONDS)[name].result()
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            if reason.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._AUTHENTICATION):
+                hint = "does it still run? one with users or certificates needs `client=` to be reached"
+                raise BrokerUnavailable(f"{self.bootstrap}: no answer within {_ADMIN_SECONDS} s", hint=hint) from None
+            raise TopicRefused(f"topic {name}: {reason.name()}: {reason.str()}") from None
 
 
 class ChildLog(EmbeddedLog):
     """A log in a process of its own: `kill` it in the middle of anything, `start` it again at the same address."""
 
-    def __init__(self, bootstrap: str, data: Path, child: "Child") -> None:
-        super().__init__(bootstrap, data)
+    def __init__(self, bootstrap: str, data: Path, client: Mapping[str, Any], child: "Child") -> None:
+        super().__init__(bootstrap, data, client)
         self._child = child
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        if not self.process_id:
+            from mainstem.client.errors import BrokerUnavailable
+
+            raise BrokerUnavailable(f"{self.bootstrap}: the log does not run", hint="start() it")
+        super().create_topic(name, partitions, config)
 
     @property
     def process_id(self) -> int:
@@ -81,50 +103,59 @@ class ChildLog(EmbeddedLog):
 
 @overload
 def embedded(
-    data: Path | None = None,
+    data: str | PathLike[str] | None = None,
     *,
     child: Literal[False] = False,
-    broker: BrokerConfig | None = None,
-    log: LogConfig | None = None,
+    broker: BrokerConfig | Mapping[str, Any] | None = None,
+    log: LogConfig | Mapping[str, Any] | None = None,
+    client: Mapping[str, Any] | None = None,
 ) -> AbstractContextManager[EmbeddedLog]: ...
 
 
 @overload
 def embedded(
-    data: Path | None = None,
+    data: str | PathLike[str] | None = None,
     *,
     child: Literal[True],
-    broker: BrokerConfig | None = None,
-    log: LogConfig | None = None,
+    broker: BrokerConfig | Mapping[str, Any] | None = None,
+    log: LogConfig | Mapping[str, Any] | None = None,
+    client: Mapping[str, Any] | None = None,
 ) -> AbstractContextManager[ChildLog]: ...
 
 
 @contextmanager
 def embedded(
-    data: Path | None = None,
+    data: str | PathLike[str] | None = None,
     *,
     child: bool = False,
-    broker: BrokerConfig | None = None,
-    log: LogConfig | None = None,
+    broker: BrokerConfig | Mapping[str, Any] | None = None,
+    log: LogConfig | Mapping[str, Any] | None = None,
+    client: Mapping[str, Any] | None = None,
 ) -> Iterator[Any]:
     """Run a log for as long as the context lasts.
 
     Args:
         data: its directory, kept afterwards; None makes a temporary one that is removed.
         child: in a process of its own, which takes nothing from this one's interpreter and can be killed.
-        broker: settings; the default listens on 127.0.0.1 on a free port.
-        log: settings of the log directory.
+        broker: settings, as in table `[broker]`; what says no port listens on 127.0.0.1 on a free one. A `BrokerConfig`
+            is taken as it is: its port is Kafka's, unless it says another.
+        log: settings of the log directory, as in table `[log]`.
+        client: what a client of librdkafka needs to reach it, where it has users or certificates; `create_topic` does.
 
     Raises:
+        BadSetting: one is unknown, or of the wrong type.
         LogDirectoryInUse: `data` belongs to another process (`child`: NotStarted, with what it says).
         AddressInUse: the port that was asked for is taken (`child`: NotStarted).
     """
-    broker = broker if broker is not None else BrokerConfig(port=0)
-    log = log if log is not None else LogConfig()
-    directory = Path(tempfile.mkdtemp(prefix="mainstem-log-")) if data is None else data
+    if not isinstance(broker, BrokerConfig):
+        broker = convert({"port": 0, **(broker or {})}, BrokerConfig, where="broker")
+    if not isinstance(log, LogConfig):
+        log = convert(dict(log or {}), LogConfig, where="log")
+    # A program may change its directory before it starts the child again.
+    directory = Path(tempfile.mkdtemp(prefix="mainstem-log-")) if data is None else Path(data).absolute()
     run = _child if child else _thread
     try:
-        with run(directory, broker, log) as running:
+        with run(directory, broker, log, client or {}) as running:
             yield running
     finally:
         if data is None:
@@ -132,18 +163,18 @@ def embedded(
 
 
 @contextmanager
-def _child(directory: Path, broker: BrokerConfig, log: LogConfig) -> Iterator[EmbeddedLog]:
+def _child(directory: Path, broker: BrokerConfig, log: LogConfig, client: Mapping[str, Any]) -> Iterator[EmbeddedLog]:
     from mainstem.embedded_child import Child
 
     process = Child(directory, broker, log)
     try:
-        yield ChildLog(process.start(), directory, process)
+        yield ChildLog(process.start(), directory, client, process)
     finally:
         process.stop()
 
 
 @contextmanager
-def _thread(directory: Path, broker: BrokerConfig, log: LogConfig) -> Iterator[EmbeddedLog]:
+def _thread(directory: Path, broker: BrokerConfig, log: LogConfig, client: Mapping[str, Any]) -> Iterator[EmbeddedLog]:
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]] = Future()
     thread = threading.Thread(
         target=_run, args=(directory, broker, log, started), name="mainstem-embedded-log", daemon=True
@@ -151,7 +182,7 @@ def _thread(directory: Path, broker: BrokerConfig, log: LogConfig) -> Iterator[E
     thread.start()
     loop, stop, address = started.result()
     try:
-        yield EmbeddedLog(address, directory)
+        yield EmbeddedLog(address, directory, client)
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()

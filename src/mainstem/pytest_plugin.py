@@ -1,24 +1,42 @@
 """pytest: `def test_x(mainstem_log): ...` gets an embedded log of its own session; its address is
 `mainstem_log.bootstrap`. `mainstem_topic` is the name of a new topic in it, which no other test has.
+`mainstem_child_log` is a log of this test's own, in a process that it may kill and start again.
 """
 
 import re
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from mainstem.embedded_log import EmbeddedLog
+    from mainstem.embedded_log import ChildLog, EmbeddedLog
 
 
 @pytest.fixture(scope="session")
-def mainstem_log() -> "Iterator[EmbeddedLog]":
+def mainstem_log_settings() -> Mapping[str, Any]:
+    """What the logs of this session are started with: arguments of `mainstem.embedded`. Yours, of the same name in
+    `conftest.py`, takes its place.
+    """
+    return {}
+
+
+@pytest.fixture(scope="session")
+def mainstem_log(mainstem_log_settings: Mapping[str, Any]) -> "Iterator[EmbeddedLog]":
     """A log that speaks the Kafka protocol, started for this test session and removed after it."""
     from mainstem import embedded
 
-    with embedded() as log:
+    with embedded(**mainstem_log_settings) as log:
+        yield log
+
+
+@pytest.fixture
+def mainstem_child_log(mainstem_log_settings: Mapping[str, Any]) -> "Iterator[ChildLog]":
+    """A log of this test's own, in a new directory and a process of its own: `kill()` it, `start()` it again."""
+    from mainstem import embedded
+
+    with embedded(**{**mainstem_log_settings, "data": None, "child": True}) as log:
         yield log
 
 
