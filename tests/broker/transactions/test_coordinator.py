@@ -547,6 +547,21 @@ def test_an_id_that_nobody_uses_is_forgotten(tmp_path, clock):
     asyncio.run(story())
 
 
+def test_ids_that_nobody_uses_are_looked_for_also_after_the_clock_was_set_back(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await broker.transactions.initialize("t", 60_000)
+            clock.advance_ms(broker.config.transactional_id_expiration_ms - 1)
+            broker.transactions.expire()
+            clock.set_back_ms(10_000_000)
+            clock.advance_ms(10_000_001)
+            broker.transactions.expire()
+            with pytest.raises(TransactionError, match="not known"):
+                broker.transactions.describe("t")
+
+    asyncio.run(story())
+
+
 def test_version_1_is_verified_in_the_same_turn_as_the_append(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

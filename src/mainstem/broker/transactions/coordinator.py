@@ -116,7 +116,7 @@ class TransactionCoordinator:
         self._watched: dict[str, float] = {}
         self._ids = ProducerIds(0, self._reserve_ids)
         self._timer: asyncio.TimerHandle | None = None
-        self._expires_at = 0  # when ids that nobody uses are looked for again
+        self._expires_at = self._clock.monotonic()  # when ids that nobody uses are looked for again
         self._closed = False
         self._unread = Unread(len(self._logs))
         """Partitions of `__transaction_state` that the start found damaged: what their ids have is not known."""
@@ -453,8 +453,8 @@ class TransactionCoordinator:
         for transactional_id in list(self._watched):
             with _failing_alone("transaction_not_ended", transactional_id):
                 self._look_after(transactional_id, now)
-        if self._expires_at <= now:
-            self._expires_at = now + _EXPIRATION_CHECK_MS
+        if self._expires_at <= self._clock.monotonic():
+            self._expires_at = self._clock.monotonic() + _EXPIRATION_CHECK_SECONDS
             for transactional_id, entry in list(self._entries.items()):
                 with _failing_alone("transactional_id_not_expired", transactional_id):
                     self._expire_id(entry, now)
@@ -670,7 +670,7 @@ class TransactionCoordinator:
         log.warning("open_transactions_left", **facts, reason=str(error))
 
 
-_EXPIRATION_CHECK_MS: Final = 3_600_000
+_EXPIRATION_CHECK_SECONDS: Final = 3_600
 
 
 @contextmanager
