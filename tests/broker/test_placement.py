@@ -12,8 +12,11 @@ from mainstem.broker.groups import coordinator as groups
 from mainstem.broker.groups.coordinator import CoordinatorUnavailable
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetKey, OffsetValue, encode_key
-from mainstem.broker.groups.share.records import PartitionKey
+from mainstem.broker.groups.share import persister
+from mainstem.broker.groups.share.records import PartitionKey, decode_state_key
+from mainstem.broker.groups.share.state import Change, ShareState
 from mainstem.broker.placement import java_hash, place_of, placing
+from mainstem.broker.replay import replay
 from mainstem.broker.server import Broker
 from mainstem.broker.transactions import coordinator as transactions
 from mainstem.core import ManualClock, TopicPartition
@@ -97,7 +100,7 @@ async def never_stored(*_):
 @contextlib.contextmanager
 def an_earlier_log(monkeypatch):
     with monkeypatch.context() as earlier:
-        for module in (groups, transactions, placement):
+        for module in (groups, transactions, placement, persister):
             earlier.setattr(module, "place_of", as_before)
         earlier.setattr(placement, "_store_all_moved", never_stored)
         yield
@@ -415,6 +418,54 @@ def test_what_may_lie_in_a_damaged_partition_of_an_earlier_log_waits_for_its_rep
             "all is moved: where it was before means nothing"
         )
         assert (await broker.transactions.initialize(name, 60_000)).producer_epoch == 2
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+def test_states_of_share_partitions_are_moved_to_where_kafka_looks_for_them(tmp_path, monkeypatch):
+    """The old one was read after the new one, when its partition came later: every start went back to it."""
+
+    async def story():
+        clock = ManualClock()
+        with an_earlier_log(monkeypatch):
+            broker = await start(tmp_path / "a", clock)
+            topic = await broker.topics.create(TOPIC, 1, {})
+            keys = [PartitionKey(name, topic.topic_id, 0) for name in NAMES]
+            for key in keys:
+                await broker.groups.share.set_offsets(key.group, {key: 5})
+            broker = await crashed(broker, tmp_path / "b", clock)
+            await stop(broker)
+        broker = await start(tmp_path / "b", clock)
+
+        def kept():
+            found = [broker.groups.share.persister.get(key) for key in keys]
+            return [None if each is None else each.start_offset for each in found]
+
+        async def go_on(key, offset):
+            epoch = broker.groups.share.persister.get(key).state_epoch
+            await broker.groups.share.persister.update(key, Change(offset, 1, ()), state_epoch=epoch, leader_epoch=0)
+
+        assert kept() == [5] * len(keys)
+        for key in keys:
+            await go_on(key, 6)
+        broker = await crashed(broker, tmp_path / "c", clock)
+        assert kept() == [6] * len(keys)
+        for key in keys:
+            await broker.groups.share.persister.set(key, ShareState(start_offset=7, state_epoch=9))
+        broker = await crashed(broker, tmp_path / "d", clock)
+        assert kept() == [7] * len(keys)
+        logs = broker.topics.by_name(persister.STATE_TOPIC).logs
+        ends = [each.log_end_offset for each in logs]
+        found = {}
+        for number, each in enumerate(logs):
+            async for _, _, records in replay(each):
+                found |= {(number, decode_state_key(record.key)): record.value for record in records}
+        assert all(
+            persister.place(key, len(logs)) == number for (number, key), value in found.items() if value is not None
+        )
+        broker = await crashed(broker, tmp_path / "e", clock)
+        assert [each.log_end_offset for each in broker.topics.by_name(persister.STATE_TOPIC).logs] == ends, "moved once"
         await stop(broker)
 
     asyncio.run(story())

@@ -365,28 +365,66 @@ class SharePersister:
 
     async def _recover(self, logs: Sequence[PartitionLog]) -> None:
         self._logs = [_StateLog(partition) for partition in logs]
-        for state_log in self._logs:
+        in_place: list[tuple[_StateLog, StateKey, StateValue | None, int]] = []
+        for number, state_log in enumerate(self._logs):
             try:
                 async for _, _, records in replay(state_log.partition):
                     for record in records:
-                        self._restore(state_log, record)
+                        if (decoded := _decode(state_log, record)) is None:
+                            continue
+                        if place(decoded[0], len(logs)) == number:
+                            in_place.append((state_log, *decoded, record.offset))
+                        else:  # of an earlier log: what is in place goes on from there, wherever it is read
+                            self._restore(state_log, *decoded, record.offset)
             except StorageError as error:
                 if state_log.partition.error is None:  # no damage: the machine is short of something
                     raise
                 self._damaged = error
                 facts = {"partition": str(state_log.partition.topic_partition), "hint": error.hint}
                 log.error("share_states_not_read", **facts, error=str(error))  # noqa: TRY400 - damage in one line
+        for each in in_place:
+            self._restore(*each)
+        for number, state_log in enumerate(self._logs):
+            await self._put_in_place(number, state_log)
         log.info("share_states_recovered", share_partitions=len(self._states))
 
-    def _restore(self, state_log: _StateLog, record: Record) -> None:
-        try:
-            key = decode_state_key(record.key or b"")
-            if key is None:
-                return
-            value = None if record.value is None else decode_state(key, record.value)
-        except CorruptData as error:
-            hint = "records of a share partition may be delivered again"
-            report_unreadable(state_log.partition.topic_partition, record.offset, error, hint=hint)
-            return
+    def _restore(self, state_log: _StateLog, key: StateKey, value: StateValue | None, offset: int) -> None:
         self._states.replay(key, value)
-        state_log.note(key, value, record.offset)
+        state_log.note(key, value, offset)
+
+    async def _put_in_place(self, number: int, state_log: _StateLog) -> None:
+        """Move what an earlier log has kept in this partition (see `placement`).
+
+        1. A snapshot is durable where each belongs, 2. it is deleted here. A crash in between leaves both.
+        """
+        count, partition = len(self._logs), state_log.partition
+        if partition.error is not None:  # what could be read is not all
+            return
+        targets = {key: self._logs[place(key, count)] for key in state_log.snapshots if place(key, count) != number}
+        strays = [key for key, target in targets.items() if target.partition.error is None]
+        try:
+            for first in range(0, len(strays), _AT_ONCE):
+                moving = strays[first : first + _AT_ONCE]
+                await self._all([self._snapshot(key) for key in moving if key not in targets[key].snapshots])
+                keys = [encode_state_key(SnapshotKey(key.group, key.topic_id, key.partition)) for key in moving]
+                await partition.append(build_batch([Record(0, self._clock.now_ms(), key, None) for key in keys]))
+                for key in moving:
+                    del state_log.snapshots[key]
+        except MainstemError as error:  # the next start does the rest
+            log.warning("coordinator_records_not_moved", partition=str(partition.topic_partition), reason=str(error))
+        else:
+            if strays:
+                log.info("coordinator_records_moved", partition=str(partition.topic_partition), records=len(strays))
+
+
+def _decode(state_log: _StateLog, record: Record) -> tuple[StateKey, StateValue | None] | None:
+    """None: its key is of a version that is not known, or it is not readable."""
+    try:
+        key = decode_state_key(record.key or b"")
+        if key is None:
+            return None
+        return key, None if record.value is None else decode_state(key, record.value)
+    except CorruptData as error:
+        hint = "records of a share partition may be delivered again"
+        report_unreadable(state_log.partition.topic_partition, record.offset, error, hint=hint)
+        return None
