@@ -226,6 +226,25 @@ def test_a_transaction_that_ended_in_a_deleted_segment_is_not_open_after_a_repai
     run(test())
 
 
+def test_a_reader_in_the_gap_waits_for_the_transaction_behind_it(tmp_path):
+    """He was led on to a segment that nothing was written to yet; it has no file, and that was taken for damage."""
+
+    async def story():
+        damage(tmp_path, (await fill(tmp_path))[-1], "first batch")
+        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).first_offset == 9
+        log = await open_log(tmp_path)
+        partition = log.partitions[TP]
+        await partition.append(sequenced(b"open", sequence=0, transactional=True, producer_id=2))
+        partition.roll()
+        read = await partition.read(9, 1 << 20, committed_only=True)
+        assert (read.records, read.last_stable_offset, read.is_cut) == (b"", 12, False)
+        await partition.append_marker(2, 0, commit=True, coordinator_epoch=0)
+        assert (await partition.read(9, 1 << 20, committed_only=True)).records
+        await log.close()
+
+    run(story())
+
+
 def test_damage_names_the_command(tmp_path):
     async def test():
         await fill(tmp_path)

@@ -120,14 +120,17 @@ class Reader:
                 if records or not fits:
                     among = tuple(each for each in aborted if each.first_offset < next_offset)
                     return records, among, next_offset < limit
-                # Nothing at or after the offset here: compaction took it out, the next segment goes on.
+                # Nothing at or after the offset here: compaction took it out, or a repair; the next segment goes on,
+                # unless it begins where nobody may read yet: it may have no file then.
                 segment = self._segments.after(segment)
+                if segment is not None and segment.base_offset >= limit:
+                    break
             if offset < self._owner.log_start_offset:
                 raise OffsetOutOfRange(
                     f"{self._owner.topic_partition}: offset {offset}, expected {self._owner.log_start_offset} or later:"
                     " it was deleted while it was read"
                 )
-        return [], (), segment is not None and offset < limit
+        return [], (), segment is not None and segment.base_offset < limit and offset < limit
 
     async def _read_segment(
         self, segment: Segment, offset: int, limit: int, max_bytes: int, enough: int, *, at_least_one: bool
