@@ -699,7 +699,7 @@ def test_the_end_of_a_transaction_is_on_the_disk_where_the_page_cache_is_trusted
         with_it = partition.append(batch(b"with it"))
         await marker
         assert with_it.done()
-        assert partition.durable_stable_offset == 3
+        assert partition.last_stable_offset == 3
         before = len(disk.syncs)
         await partition.append(batch(b"later"))
         assert len(disk.syncs) == before, "it trusts the page cache again"

@@ -40,8 +40,6 @@ class _Snapshot(msgspec.Struct, frozen=True):
     """The state at the end of a journal generation, and what has to reach the disk before it is the checkpoint."""
 
     partitions: list[tuple[PartitionLog, PartitionState]]
-    stable_offsets: list[int]
-    """Theirs."""
     raws: Raws
     """The unchanged partitions' words in the last checkpoint."""
     segments: list[tuple[Segment, SegmentState]]
@@ -234,7 +232,6 @@ class Checkpointer:
     def _take_snapshot(self, generation: int) -> _Snapshot:
         """The state of everything that was appended; the journal goes on from there with `generation`."""
         partitions: list[tuple[PartitionLog, PartitionState]] = []
-        stable_offsets: list[int] = []
         segments: list[tuple[Segment, SegmentState]] = []
         created, self._created = self._created, []
         directories: list[Path] = []
@@ -244,7 +241,6 @@ class Checkpointer:
             state = partition.state()
             partition.changed = False
             partitions.append((partition, state))
-            stable_offsets.append(partition.producer_table.last_stable_offset(partition.log_end_offset))
             for segment, segment_state in zip(partition.segments, state.segments, strict=True):
                 if segment.unsaved:
                     segments.append((segment, segment_state))
@@ -254,9 +250,7 @@ class Checkpointer:
                 partition.segments.changed = False
         changed = {partition.topic_partition for partition, _ in partitions}
         raws = {tp: raw for tp, raw in self._raws.items() if tp not in changed}
-        return _Snapshot(
-            partitions, stable_offsets, raws, segments, created, directories, generation, self._journal.sequence
-        )
+        return _Snapshot(partitions, raws, segments, created, directories, generation, self._journal.sequence)
 
     def _run(self, snapshot: _Snapshot, write: Callable[[], Raws]) -> None:
         self._later = None
@@ -293,9 +287,7 @@ class Checkpointer:
         self._writer.checkpoint_done()
 
     def _saved(self, snapshot: _Snapshot) -> None:
-        """Their look-ups may leave memory from now on, and what their transactions have ended with is durable."""
-        for (partition, _), stable_offset in zip(snapshot.partitions, snapshot.stable_offsets, strict=True):
-            partition.saved_stable_offset = stable_offset
+        """Their look-ups may leave memory from now on."""
         for segment, state in snapshot.segments:
             segment.is_saved(state)
             self._look_ups.used(segment)

@@ -24,11 +24,6 @@ class Flushing:
         self.promised = False
         """What is queued ends a transaction: it is journaled, whatever the topic asks for."""
 
-    @property
-    def waits(self) -> bool:
-        """Something was written that only a later sync brings to the disk."""
-        return bool(self._unsynced)
-
     def journals(self, config: TopicConfig) -> bool:
         """Whether the journal has what is queued."""
         return config.syncs_every_append or self.promised

@@ -167,7 +167,7 @@ async def compact(partition: PartitionLog, cleaner: Cleaner, *, most_keys: int) 
 
 def _plan(partition: PartitionLog, most_keys: int) -> Plan | None:
     config, now = partition.config, partition.shared.clock.now_ms()
-    segments = compaction.cleanable(partition.segments, partition.durable_stable_offset, config, now)
+    segments = compaction.cleanable(partition.segments, partition.last_stable_offset, config, now)
     dirty = [segment for segment in segments if segment.next_offset > partition.cleaned_offset]
     overdue = any(0 <= s.first_append_ms < now - config.max_compaction_lag_ms for s in dirty)
     ratio = compaction.dirty_ratio(segments, partition.cleaned_offset)

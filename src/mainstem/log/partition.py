@@ -101,8 +101,6 @@ class PartitionLog:
         self.high_watermark = 0
         self.last_stable_offset = 0
         self.log_end_offset = 0
-        self.saved_stable_offset = 0
-        """`last_stable_offset` at the last checkpoint."""
         self.cleaned_offset = 0
         """Compaction has seen every record below it."""
         self.tombstones_expire_ms = 0
@@ -166,13 +164,6 @@ class PartitionLog:
     def producers(self) -> list[Producer]:
         """Every producer that the partition remembers."""
         return list(self.producer_table)
-
-    @property
-    def durable_stable_offset(self) -> int:
-        """Below it every transaction has ended, by a marker that survives a crash of the machine."""
-        if self._flushing.waits:
-            return min(self.saved_stable_offset, self.last_stable_offset)
-        return self.last_stable_offset
 
     @property
     def size_bytes(self) -> int:

@@ -272,7 +272,9 @@ class PartitionRecovery:
         for header, batch in self.changes.batches_before(end):
             if header.base_offset >= partition.log_end_offset:
                 self._pass_unknown(header.base_offset)
-                replay.count_producer(partition, header, batch)
+                # The marker of a producer that was forgotten does not tell what may follow: any sequence is taken.
+                if not header.is_control or partition.producer(header.producer_id) is not None:
+                    replay.count_producer(partition, header, batch)
                 partition.log_end_offset = header.next_offset
         self._pass_unknown(end)
 
