@@ -11,7 +11,23 @@ import pytest
 from mainstem.core.logging import configure
 from tests.log.history import play
 
-SEEDS = [*range(60), 76, 456, 5375, 5658, 6271, 20048, 601674, 602045, 607229, 803605, 293282849, 1003162]
+SEEDS = [
+    *range(60),
+    76,
+    456,
+    5375,
+    5658,
+    6271,
+    20048,
+    601674,
+    602045,
+    607229,
+    803605,
+    293282849,
+    1003162,
+    375934139,
+    319806944,
+]
 A_BLOCK = 250
 
 

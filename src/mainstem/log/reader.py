@@ -146,6 +146,8 @@ class Reader:
                 await self._load_indexes(segment)
             self._look_ups.used(segment)
             indexed_offset, start = segment.offset_index.lookup(offset)
+            if start >= end:
+                return parts, offset, fits  # what was rolled to has no file before its first batch
             place = Place(
                 start,
                 segment.base_offset,
