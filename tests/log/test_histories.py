@@ -9,6 +9,7 @@ from random import SystemRandom
 import pytest
 
 from mainstem.core.logging import configure
+from mainstem.log import writer
 from tests.log.history import play
 
 SEEDS = [
@@ -44,9 +45,17 @@ def test_what_was_promised_is_there(tmp_path, seed):
     play(seed, tmp_path / "node")
 
 
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_what_was_promised_is_there_with_frames_in_two_steps(tmp_path, monkeypatch, seed):
+    monkeypatch.setattr(writer, "_LARGE", 1)
+    play(seed, tmp_path / "node")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("block", range(8))
-def test_what_was_promised_is_there_in_many_histories(tmp_path, block):
+def test_what_was_promised_is_there_in_many_histories(tmp_path, monkeypatch, block):
+    if block % 2:
+        monkeypatch.setattr(writer, "_LARGE", 1)
     first = SystemRandom().randrange(10**9)
     print(f"block {block}: seeds {first} to {first + A_BLOCK - 1}")
     for seed in range(first, first + A_BLOCK):

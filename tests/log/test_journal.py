@@ -114,6 +114,24 @@ def test_the_last_frame_may_be_torn():
     assert [f.sequence for f in read_frames(files_of(frame(1, 10) + torn), generation=1, sequence=1)] == [1]
 
 
+@given(entries, st.data())
+def test_a_frame_in_two_steps_is_none_before_its_first_page_and_then_the_same(given_entries, data):
+    content = frame(1, 10)
+    disk = SimulatedDisk(Path("/log"))
+    journal = Journal(Path("/log"), disk, generation=1, sequence=1)
+    journal.append([Entry(DATA, UUID(int=1), 0, payload=(bytes([1]) * 10,))])
+    begun = journal.begin(given_entries)
+    files = [disk.open(Path("/log") / name) for name in NAMES]
+    assert [each.sequence for each in read_frames(files, generation=1, sequence=1)] == [1]
+    if data.draw(st.booleans(), label="taken back"):
+        journal.take_back()
+        assert files[0].read(files[0].size(), 0) == content
+        begun = journal.begin(given_entries)
+    journal.finish(begun)
+    assert files[0].read(10**6, 0) == content + b"".join(encode_frame(1, 2, given_entries))
+    assert (journal.size, journal.sequence) == (files[0].size(), 3)
+
+
 def test_two_generations_follow_each_other_and_older_ones_are_over():
     old = frame(5, 100, generation=1) + frame(6, 100, generation=1)
     first = frame(8, 10, generation=3) + old[PAGE:]

@@ -121,6 +121,70 @@ def test_a_full_disk_refuses_and_the_log_goes_on(tmp_path):
     )
 
 
+MEGABYTE = b"v" * 2**20
+LARGE_BATCHES = TopicConfig(max_message_bytes=2**21)
+
+
+def test_a_large_frame_is_written_beside_its_segment_and_its_first_page_last(tmp_path):
+    """Whenever the power goes off, it is there as a whole or not at all; it is there once it was acknowledged."""
+
+    async def reopened(disk):
+        log = await open_log(tmp_path, disk=disk)
+        log.partitions[TP].config = LARGE_BATCHES
+        return log, log.partitions[TP]
+
+    async def test():
+        disk = SimulatedDisk(tmp_path)
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, LARGE_BATCHES)
+        await partition.append(batch(b"before"))
+        syncs, changes = journal_syncs(disk), disk.changes
+        await partition.append(batch(MEGABYTE))
+        assert journal_syncs(disk) - syncs == 2
+        changes = disk.changes - changes
+        abandon(log)
+        there = [b"before", MEGABYTE]
+        for off_after in range(changes + 1):
+            for choose in (lambda most: 0, lambda most: most):
+                disk = disk.after_power_cut(lambda most: most)
+                log, partition = await reopened(disk)
+                assert await values(partition) == there
+                disk.power_off_after(off_after)
+                if off_after < changes:
+                    with pytest.raises(StorageError):
+                        await partition.append(batch(MEGABYTE))
+                else:
+                    await partition.append(batch(MEGABYTE))
+                abandon(log)
+                disk = disk.after_power_cut(choose)
+                log, partition = await reopened(disk)
+                found = await values(partition)
+                assert found in ([*there, MEGABYTE], there if off_after < changes else None)
+                there = found
+                abandon(log)
+
+    run(test())
+
+
+@pytest.mark.parametrize("places", [[".log"], ["journal"], [".log", "journal"]])
+def test_a_full_disk_refuses_a_large_round_and_leaves_nothing_of_it(tmp_path, places):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        await partition.append(batch(b"before"))
+        for place in places:
+            disk.refuse("write", errno.ENOSPC, place)
+        with pytest.raises(StorageError, match="nothing was appended"):
+            await partition.append(batch(MEGABYTE))
+        assert (await partition.append(batch(b"after"))).base_offset == 1
+        assert (await partition.append(batch(MEGABYTE))).base_offset == 2
+        assert await values(partition) == [b"before", b"after", MEGABYTE]
+
+    run(with_partition(tmp_path, test, disk=disk, topic=LARGE_BATCHES))
+    after = disk.after_power_cut(lambda most: 0)
+    run(with_partition(tmp_path, lambda p: check_values(p, [b"before", b"after", MEGABYTE]), disk=after))
+
+
 @pytest.mark.parametrize("refusals", [1, 2])
 def test_what_makes_room_is_not_refused_with_what_a_full_disk_has_no_room_for(tmp_path, refusals):
     """A busy producer was in every round, so that nothing could be deleted any more."""
@@ -183,19 +247,20 @@ def test_a_topic_is_deleted_on_a_full_disk_while_it_is_written(tmp_path, written
     run(test())
 
 
+@pytest.mark.parametrize("value", [b"in doubt", MEGABYTE])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_sync_that_fails_is_never_taken_for_a_full_disk(tmp_path, error):
+def test_a_sync_that_fails_is_never_taken_for_a_full_disk(tmp_path, error, value):
     """The append was undone, but its frame was in the journal: the next one got the same offset, and after a kill the
     partition was offline with acknowledged records in it."""
     disk = SimulatedDisk(tmp_path)
 
     async def test():
         log = await open_log(tmp_path, disk=disk)
-        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        partition = await log.create_partition(TP, TOPIC_ID, LARGE_BATCHES)
         await partition.append(batch(b"before"))
         disk.refuse("sync", error, "journal")
         with pytest.raises(StorageError, match="offline"):
-            await partition.append(batch(b"in doubt"))
+            await partition.append(batch(value))
         assert log.offline
         with pytest.raises(StorageError, match="offline"):
             partition.append(batch(b"refused"))
@@ -205,7 +270,7 @@ def test_a_sync_that_fails_is_never_taken_for_a_full_disk(tmp_path, error):
             partition = again.partitions[TP]
             await partition.append(batch(b"acknowledged"))
             found = await values(partition)
-            assert found in ([b"before", b"acknowledged"], [b"before", b"in doubt", b"acknowledged"])
+            assert found in ([b"before", b"acknowledged"], [b"before", value, b"acknowledged"])
             abandon(again)
 
     run(test())

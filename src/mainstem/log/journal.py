@@ -9,6 +9,8 @@ of its own, so that writing a frame never touches a page with acknowledged data 
     └──────┴──────┴─────────┴─────────┴─────────────┴───────────┴─────────────────┴───────────────────┴─ to 4096┘
                    └────────────────────── the CRC-32C covers this ────────────────────────────────────┘
 
+A large frame is written in two steps, its first page last (`begin`, `finish`): until then it is no frame.
+
 Sequences go on without a gap from frame to frame, over files and restarts. A round starts only when the one before it
 is durable, so only the last frame can be torn: an invalid frame with a valid later one means damage.
 """
@@ -79,6 +81,13 @@ class Frame(msgspec.Struct, frozen=True):
     size: int
 
 
+class Begun(msgspec.Struct, frozen=True):
+    """A frame of which all is written but its first page."""
+
+    first_page: list[Buffer]
+    size: int
+
+
 class Journal:
     """Appends frames; blocking, for the writer's thread."""
 
@@ -107,11 +116,29 @@ class Journal:
         """Write one frame; durable after `sync`. Where it fails, `take_back` removes what is there of it."""
         frame = encode_frame(self.generation, self.sequence, entries)
         self._files[self._current].write(frame, self.size)
-        self.size += sum(map(len, frame))
+        self._appended(sum(map(len, frame)))
+
+    def begin(self, entries: list[Entry]) -> Begun:
+        """Write one frame but for its first page, without which it is none, whatever of the rest reaches the disk.
+
+        `finish` appends it, `take_back` removes it; nothing else is appended meanwhile.
+        """
+        frame = encode_frame(self.generation, self.sequence, entries)
+        first_page, rest = _split(frame, PAGE)
+        self._files[self._current].write(rest, self.size + PAGE)
+        return Begun(first_page, sum(map(len, frame)))
+
+    def finish(self, begun: Begun) -> None:
+        """Write the first page of that frame; durable after `sync`."""
+        self._files[self._current].write(begun.first_page, self.size)
+        self._appended(begun.size)
+
+    def _appended(self, size: int) -> None:
+        self.size += size
         self.sequence += 1
 
     def take_back(self) -> None:
-        """Remove what `append` wrote before it failed: a frame that lacks only its padding would count at a start."""
+        """Remove what was written of a frame that failed: one that lacks only its padding would count at a start."""
         file = self._files[self._current]
         if file.size() > self.size:
             file.truncate(self.size)
@@ -152,6 +179,18 @@ def encode_frame(generation: int, sequence: int, entries: list[Entry]) -> list[B
         crc = crc32c(piece, crc)
     header[4:8] = crc.to_bytes(4, "big")
     return [header, table, *payload, bytes(-length % PAGE)]
+
+
+def _split(pieces: list[Buffer], size: int) -> tuple[list[Buffer], list[Buffer]]:
+    """The first `size` bytes of the pieces together, and the others."""
+    first: list[Buffer] = []
+    for number, piece in enumerate(pieces):
+        if len(piece) > size:
+            view = memoryview(piece)
+            return [*first, view[:size]], [view[size:], *pieces[number + 1 :]]
+        first.append(piece)
+        size -= len(piece)
+    return first, []
 
 
 def write_frames(frames: Iterable[Frame], file: File) -> None:

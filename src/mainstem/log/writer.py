@@ -11,6 +11,9 @@ A round, for everything that was queued when it began:
    frame holds may lie behind bytes that are in no journal, and part of the frame may reach the disk before its sync;
 5. everybody else answers.
 
+Of a round of a megabyte or more, the frame is written and synced beside steps 1 to 3, since so much takes a while in
+both places: all but its first page, without which it is none, whatever of it reaches the disk. Step 4 adds that page.
+
 A round that follows another waits until as many batches are queued as were queued or in flight when that one ended:
 clients that had an answer are about to send their next request, and one sync for all of them costs little more than one
 for the first. Where they do not come, it goes without them after a millisecond. docs/decisions/log-speed.md has what it
@@ -38,13 +41,14 @@ import msgspec
 from mainstem.core.logging import get_logger
 from mainstem.log.disk import Buffer, File
 from mainstem.log.errors import StorageError
-from mainstem.log.journal import DATA, Entry, Journal
+from mainstem.log.journal import DATA, Begun, Entry, Journal
 from mainstem.log.segment import Segment
 from mainstem.log.threads import WriterThread
 
 log = get_logger()
 
 _LONGEST_GATHERING = 0.001  # seconds
+_LARGE = 2**20  # bytes: below, a second sync and thread cost more than they save
 _LONGEST_JOURNAL = 4  # times the limit, while a checkpoint is slow: it bounds recovery too
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # opening fails for now; no sync gives these
@@ -292,6 +296,8 @@ class Writer:
         entries += [note.entry for note in notes]
         begun: list[tuple[Batch, Write]] = []
         told = naming = False
+        large = sum(run.size for batch, run in runs if batch.journaled) >= _LARGE
+        frame = self._thread.beside(partial(self._begin_frame, entries)) if large else None
         try:
             for batch, run in runs:
                 file = run.segment.file_to_write(run.position)
@@ -305,16 +311,26 @@ class Writer:
             naming = True
             _sync_names(segments)
         except OSError as error:
+            if frame is not None:
+                frame.result()
             if error.errno not in (NO_DESCRIPTORS if naming else FULL + NOT_OPENED):
                 raise
+            if frame is not None:
+                self._journal.take_back()
             _cut_files([run for batch, run in begun if batch.journaled or not told])
             raise _TakenBack(error) from error
         for segment, opened in to_sync:
             segment.sync(opened)
         if not entries:
             return
+        laid = None if frame is None else frame.result()
         try:
-            self._journal.append(entries)
+            if laid is None:
+                self._journal.append(entries)
+            elif isinstance(laid, Begun):
+                self._journal.finish(laid)
+            else:
+                raise laid
         except OSError as error:
             if error.errno not in FULL + NOT_OPENED:
                 raise
@@ -322,6 +338,21 @@ class Writer:
             _cut_files([run for batch, run in begun if batch.journaled])
             raise _TakenBack(error) from error
         self._journal.sync()
+
+    def _begin_frame(self, entries: list[Entry]) -> Begun | OSError:
+        """In a thread beside the writer's: a frame but for its first page, durable; or why there is no room for it.
+
+        Raises:
+            OSError: the disk has failed.
+        """
+        try:
+            begun = self._journal.begin(entries)
+        except OSError as error:
+            if error.errno not in FULL + NOT_OPENED:
+                raise
+            return error
+        self._journal.sync()
+        return begun
 
     def _end_round(
         self, batches: list[Batch], notes: list[Note], checkpoint: bool, error: BaseException | None
