@@ -125,7 +125,7 @@ class ExpectedPartition:
     def forget_from(self, end: int) -> None:
         """Expect nothing from offset `end` on."""
         del self.records[end:]
-        self.sent = [sent for sent in self.sent if sent.base_offset < end]
+        self.sent = [sent for sent in self.sent if sent.last_offset < end]  # a log start may lie within a batch
         self.batch_ends = {each for each in self.batch_ends if each < end} | {end}
 
     def synced(self, promised: int) -> None:
