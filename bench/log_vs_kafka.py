@@ -38,7 +38,7 @@ from bench.servers import (
 )
 from tests.support import kafka_tools
 
-_DELETED_AT_ONCE = {"file.delete.delay.ms": "0"}
+_DELETED_AT_ONCE = {"log.segment.delete.delay.ms": "0"}
 _MEMORY_IS_TAKEN_BACK = 5  # seconds
 
 
@@ -62,7 +62,7 @@ def _forget(server: Server, topic: str) -> None:
 def measure_tools(server: Server, size: int, records: int, number: int, report: Report) -> dict[str, float]:
     """One JVM that produces, then one that consumes."""
     topic = f"tools-{size}-{number}"
-    create_topic(server, topic, settings=_DELETED_AT_ONCE)
+    create_topic(server, topic)
     produced = produce(server, topic, records, size, -1, report, warm_up=records // 4)
     consumed = consume(server, topic, records, report)
     _forget(server, topic)
@@ -75,7 +75,7 @@ def measure_tools(server: Server, size: int, records: int, number: int, report: 
 def measure_handles(server: Server, size: int, records: int, number: int, handles: int) -> dict[str, float]:
     """As many librdkafka producers, then consumers, as partitions."""
     topic, who = f"handles-{size}-{handles}-{number}", f"librdkafka x {handles}, {size} B"
-    create_topic(server, topic, handles, _DELETED_AT_ONCE)
+    create_topic(server, topic, handles)
     produced = produce_all(server.bootstrap, topic, records, size, handles=handles, partitions=handles)
     count, _, seconds = consume_all(server.bootstrap, topic, handles=handles, partitions=handles)
     _forget(server, topic)
@@ -111,7 +111,7 @@ def main() -> None:
         directory = Path(name)
         report.say(f"start times, {options.rounds} each")
         starts = measure_starts(directory, options.rounds, options.heap_mb)
-        with both(directory, options.heap_mb) as servers:
+        with both(directory, options.heap_mb, kafka=_DELETED_AT_ONCE) as servers:
             for server in servers:
                 server.measured["start to first Metadata answer (s)"] = starts[server.name]
                 server.add("memory after the start (MB)", server.memory_mb()[0])

@@ -106,7 +106,8 @@ class Reader:
                 the machine is short of something.
         """
         segment = self._segments.holding(offset)
-        while segment is not None and offset < limit and (max_bytes > 0 or at_least_one):
+        # A segment that begins where nobody may read yet may have no file.
+        while segment is not None and max(offset, segment.base_offset) < limit and (max_bytes > 0 or at_least_one):
             # Of the segments as they are now, as what is read will be: they may be deleted or compacted meanwhile.
             aborted = self._segments.aborted_between(offset, limit) if with_aborted else ()
             try:
@@ -120,17 +121,14 @@ class Reader:
                 if records or not fits:
                     among = tuple(each for each in aborted if each.first_offset < next_offset)
                     return records, among, next_offset < limit
-                # Nothing at or after the offset here: compaction took it out, or a repair; the next segment goes on,
-                # unless it begins where nobody may read yet: it may have no file then.
+                # Nothing at or after the offset here: compaction took it out, or a repair; the next segment goes on.
                 segment = self._segments.after(segment)
-                if segment is not None and segment.base_offset >= limit:
-                    break
             if offset < self._owner.log_start_offset:
                 raise OffsetOutOfRange(
                     f"{self._owner.topic_partition}: offset {offset}, expected {self._owner.log_start_offset} or later:"
                     " it was deleted while it was read"
                 )
-        return [], (), segment is not None and segment.base_offset < limit and offset < limit
+        return [], (), segment is not None and max(offset, segment.base_offset) < limit
 
     async def _read_segment(
         self, segment: Segment, offset: int, limit: int, max_bytes: int, enough: int, *, at_least_one: bool
@@ -147,7 +145,7 @@ class Reader:
             self._look_ups.used(segment)
             indexed_offset, start = segment.offset_index.lookup(offset)
             if start >= end:
-                return parts, offset, fits  # what was rolled to has no file before its first batch
+                return parts, offset, fits  # there may be no file: of a segment that was just begun, or emptied
             place = Place(
                 start,
                 segment.base_offset,

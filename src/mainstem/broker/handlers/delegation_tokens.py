@@ -18,7 +18,7 @@ def _refusal(ctx: RequestContext) -> Code:
 
 
 def _time(code: Code) -> int:
-    """As Kafka has it."""
+    """The token's times where there is none: Kafka answers 0 if tokens are disabled, else -1."""
     return 0 if code is Code.delegation_token_auth_disabled else -1
 
 

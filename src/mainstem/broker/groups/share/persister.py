@@ -96,7 +96,7 @@ class _Line(msgspec.Struct):
 
     @property
     def tasks(self) -> list[_Task]:
-        """In order."""
+        """In the order in which they were asked for: what is on its way comes first."""
         return self.under_way + self.waiting
 
 
