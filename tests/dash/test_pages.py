@@ -323,7 +323,7 @@ def test_a_page_that_is_gone_back_to_is_live_again(opened, shop):
     page.wait_for(card("clicks"), "offset")
     page.click(card("clicks"))
     page.wait_for("#records tbody tr")
-    page.run("history.back()")
+    page.back()
     page.wait_for(card("clicks"), "offset")
     shop.write("site", "clicks", [(None, {"path": "/back"})] * 1000)
     page.wait_for(f"{card('clicks')} .middle", "offset 1,")

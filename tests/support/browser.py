@@ -125,7 +125,8 @@ class Page:
     def open(self, url: str) -> None:
         """Go there; on return its document is loaded."""
         self.call("Page.navigate", url=url)
-        wait_until(lambda: self.run("document.readyState") == "complete" and self.run("location.href") == url, url)
+        loaded = f"document.readyState === 'complete' && location.href === {json.dumps(url)}"
+        wait_until(lambda: self.holds(loaded), url)
 
     def beside(self) -> "Page":
         """Another tab of the same browser, as a person has them: it shares connections, and what is kept."""
@@ -139,11 +140,25 @@ class Page:
         )
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """The value of an expression in the page; it fails where the page is left before that has one."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise PageError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
+
+    def holds(self, script: str) -> bool:
+        """Whether an expression is true in the page; not while one page gives way to another."""
+        try:
+            return bool(self.run(script))
+        except PageError as error:
+            if "Inspected target navigated or closed" in str(error) or "Cannot find context" in str(error):
+                return False
+            raise
+
+    def back(self) -> None:
+        """To the page before."""
+        # Later: the answer to this call would be lost with the page that it leaves.
+        self.run("void setTimeout(() => history.back())")
 
     def text(self, selector: str = "body") -> str:
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"))
@@ -154,7 +169,7 @@ class Page:
     def wait_for(self, selector: str, text: str = "", *, seconds: float = 30) -> None:
         """Until something is there, with `text` in it."""
         script = f"[...document.querySelectorAll({json.dumps(selector)})].some(e => e.textContent.includes({json.dumps(text)}))"
-        wait_until(lambda: self.run(script), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=seconds)
+        wait_until(lambda: self.holds(script), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=seconds)
 
     def click(self, selector: str, text: str = "") -> None:
         """With the mouse, in the middle of the first such thing that has `text`, once it can be seen."""
@@ -162,9 +177,7 @@ class Page:
             f"[...document.querySelectorAll({json.dumps(selector)})]"
             f".find(e => e.textContent.includes({json.dumps(text)}) && e.checkVisibility())"
         )
-        wait_until(
-            lambda: self.run(f"Boolean({find})"), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=30
-        )
+        wait_until(lambda: self.holds(f"Boolean({find})"), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=30)
         x, y = self.run(
             f"(() => {{ const e = {find}; e.scrollIntoView({{block: 'center'}});"
             "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
