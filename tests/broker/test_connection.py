@@ -455,7 +455,7 @@ def test_no_further_request_is_started_while_there_is_much_to_send(tmp_path):
     async def check(directory) -> None:
         async with running(directory, ManualClock(), BrokerConfig(port=0)) as broker:
             for number in range(10_000):
-                broker.groups._group(f"group-{number}")
+                broker.groups.group(f"group-{number}")
             client = await who_takes_little(broker)
             await asyncio.get_running_loop().sock_sendall(client, frame(16, 0, 1, {}) * 40)
             await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")
@@ -472,7 +472,7 @@ def test_a_client_that_takes_no_answers_is_idle_in_the_end(tmp_path):
     async def check(directory) -> None:
         async with running(directory, clock, BrokerConfig(port=0)) as broker:
             for number in range(30_000):
-                broker.groups._group(f"group-{number}")
+                broker.groups.group(f"group-{number}")
             client = await who_takes_little(broker)
             await asyncio.get_running_loop().sock_sendall(client, frame(16, 0, 1, {}) * 20)
             await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.groups.coordinator import CoordinatorUnavailable
+from mainstem.broker.groups.errors import CoordinatorUnavailable
 from mainstem.broker.groups.share.persister import STATE_TOPIC, StateUnavailable, place
 from mainstem.broker.groups.share.records import PartitionKey
 from mainstem.broker.node import serving
@@ -366,7 +366,9 @@ def test_producer_ids_are_not_given_again_when_a_repair_has_cut_off_which_were(t
         await broker.partition(ORDERS).append(batch)
         state = TopicPartition(STATE, 0)
         if known != "by its records":
-            transactional_id = next(each for each in "abcdef" if broker.transactions.partition_for(each) != state)
+            transactional_id = next(
+                each for each in "abcdef" if broker.transactions.storage.partition_for(each) != state
+            )
             given = (await broker.transactions.initialize(transactional_id, 60_000)).producer_id
         if known == "not yet":
             given = await broker.transactions.new_producer_id()

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mainstem.broker.transactions.coordinator import CoordinatorUnavailable
+from mainstem.broker.transactions.errors import CoordinatorUnavailable
 from mainstem.client.reader import arrived
 from mainstem.core import SystemClock, TopicPartition
 from mainstem.records import Record, build_batch

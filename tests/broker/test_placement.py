@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker import placement
-from mainstem.broker.groups import coordinator as groups
-from mainstem.broker.groups.coordinator import CoordinatorUnavailable
+from mainstem.broker import placement, state_topic
+from mainstem.broker.groups import storage
+from mainstem.broker.groups.errors import CoordinatorUnavailable
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetKey, OffsetValue, encode_key
 from mainstem.broker.groups.share import persister
@@ -18,7 +18,7 @@ from mainstem.broker.groups.share.state import Change, ShareState
 from mainstem.broker.placement import java_hash, place_of, placing
 from mainstem.broker.replay import replay
 from mainstem.broker.server import Broker
-from mainstem.broker.transactions import coordinator as transactions
+from mainstem.broker.transactions import errors as transactions
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import LogConfig, LogDirectory, PartitionLog
 from mainstem.log.errors import StorageError
@@ -100,7 +100,7 @@ async def never_stored(*_):
 @contextlib.contextmanager
 def an_earlier_log(monkeypatch):
     with monkeypatch.context() as earlier:
-        for module in (groups, transactions, placement, persister):
+        for module in (state_topic, placement, persister):
             earlier.setattr(module, "place_of", as_before)
         earlier.setattr(placement, "_store_all_moved", never_stored)
         yield
@@ -116,15 +116,15 @@ def test_what_an_earlier_log_has_stored_is_moved_to_where_kafka_looks_for_it(tmp
             await broker.topics.create(TOPIC, 1, {})
             await commit_all(broker, 7)
             producers = await initialize_all(broker)
-            ends = [log.log_end_offset for log in broker.groups._logs]
+            ends = [log.log_end_offset for log in broker.groups.storage.logs]
             broker = await crashed(broker, tmp_path / "b", clock)
-            assert [log.log_end_offset for log in broker.groups._logs] == ends, "nothing to move"
+            assert [log.log_end_offset for log in broker.groups.storage.logs] == ends, "nothing to move"
             await stop(broker)
         broker = await start(tmp_path / "b", clock)
         assert offsets(broker) == dict.fromkeys(NAMES, 7)
         for name in NAMES:
-            number = broker.groups.partition_for(name).partition
-            read, _ = await groups._read(broker.groups._logs[number])
+            number = broker.groups.storage.partition_for(name).partition
+            read, _ = await storage.read_partition(broker.groups.storage.logs[number])
             assert read[encode_key(OffsetKey(name, TOPIC, 0))][0] is not None
         await commit_all(broker, 9)
         again = await initialize_all(broker)
@@ -132,9 +132,9 @@ def test_what_an_earlier_log_has_stored_is_moved_to_where_kafka_looks_for_it(tmp
             assert again[name].producer_id == producers[name].producer_id
             assert again[name].producer_epoch == producers[name].producer_epoch + 1
         broker = await crashed(broker, tmp_path / "c", clock)
-        ends = [log.log_end_offset for log in broker.groups._logs]
+        ends = [log.log_end_offset for log in broker.groups.storage.logs]
         broker = await crashed(broker, tmp_path / "d", clock)
-        assert [log.log_end_offset for log in broker.groups._logs] == ends, "moved once"
+        assert [log.log_end_offset for log in broker.groups.storage.logs] == ends, "moved once"
         assert offsets(broker) == dict.fromkeys(NAMES, 9)
         await stop(broker)
 
@@ -190,7 +190,7 @@ def test_a_start_that_ends_while_it_moves_goes_on_at_the_next(tmp_path, monkeypa
 
 
 async def commit_in_transaction(name, broker, producer, offset):
-    where = broker.groups.partition_for(name)
+    where = broker.groups.storage.partition_for(name)
     await broker.transactions.add_partitions("t", producer, {where})
     value = {TopicPartition(TOPIC, 0): OffsetValue(offset)}
     await broker.groups.commit_transactional(
@@ -260,14 +260,14 @@ def test_what_belongs_to_a_damaged_partition_waits_for_its_repair(tmp_path, monk
         segment.write_bytes(content)
         broker = await start(tmp_path, clock)
         with pytest.raises(CoordinatorUnavailable):
-            broker.groups.check_read(name)
+            broker.groups.storage.check_read(name)
         assert broker.groups.offsets.get(name, partition) is None
         await broker.topics.delete(broker.topics.by_name(TOPIC))
         await stop(broker)
         content[30] ^= 1
         segment.write_bytes(content)
         broker = await start(tmp_path, clock)
-        broker.groups.check_read(name)
+        broker.groups.storage.check_read(name)
         await stop(broker)
 
     asyncio.run(story())
@@ -313,7 +313,7 @@ def test_what_is_deleted_before_it_could_be_moved_does_not_come_back(tmp_path, m
             producer = await broker.transactions.initialize("t", 60_000)
             await broker.groups.commit(name, Commit(), {partition: OffsetValue(5)})
             await commit_in_transaction(name, broker, producer, 6)
-            number = broker.groups.partition_for(name).partition
+            number = broker.groups.storage.partition_for(name).partition
             await stop(broker)
         broker = await start(tmp_path, clock)
         if whole:
@@ -332,9 +332,9 @@ def test_what_is_deleted_before_it_could_be_moved_does_not_come_back(tmp_path, m
 
 async def nothing_is_left(broker, number, name):
     """In a partition where it does not belong."""
-    earlier = broker.groups._logs[number]
+    earlier = broker.groups.storage.logs[number]
     await until(lambda: earlier.high_watermark == earlier.log_end_offset, "all is durable")
-    latest, pending = await groups._read(earlier)
+    latest, pending = await storage.read_partition(earlier)
     assert not pending
     assert latest[encode_key(OffsetKey(name, TOPIC, 0))][0] is None
 
@@ -350,11 +350,11 @@ def test_a_start_after_a_crash_deletes_what_was_left_and_is_deleted(tmp_path, mo
             await broker.topics.create(TOPIC, 1, {})
             producer = await broker.transactions.initialize("t", 60_000)
             await commit_in_transaction(name, broker, producer, 6)
-            number = broker.groups.partition_for(name).partition
+            number = broker.groups.storage.partition_for(name).partition
             await stop(broker)
         broker = await start(tmp_path, clock)
         with monkeypatch.context() as crashing:
-            crashing.setattr(groups.GroupCoordinator, "_delete_left", lambda *_: None)
+            crashing.setattr(storage.GroupStorage, "_delete", lambda *_: None)
             await broker.groups.delete_offsets(name, [TopicPartition(TOPIC, 0)])
         await stop(broker)
         broker = await start(tmp_path, clock)
@@ -397,10 +397,10 @@ def test_what_may_lie_in_a_damaged_partition_of_an_earlier_log_waits_for_its_rep
             broker = await start(tmp_path, clock)
             for group in (name, sharing):
                 with pytest.raises(CoordinatorUnavailable):
-                    broker.groups.check_read(group)
+                    broker.groups.storage.check_read(group)
             with pytest.raises(transactions.CoordinatorUnavailable):
                 await broker.transactions.initialize(name, 60_000)
-            known = [each for each in NAMES if broker.groups.is_read(each)]
+            known = [each for each in NAMES if broker.groups.storage.is_read(each)]
             assert all(broker.groups.offsets.get(each, partition).offset == 7 for each in known)
             await stop(broker)
         for path in sources:
@@ -414,7 +414,7 @@ def test_what_may_lie_in_a_damaged_partition_of_an_earlier_log_waits_for_its_rep
         for path in sources:
             flip(path)
         broker = await start(tmp_path, clock)
-        assert all(broker.groups.is_read(each) is (place_of(each, 4) != 3) for each in (*NAMES, sharing)), (
+        assert all(broker.groups.storage.is_read(each) is (place_of(each, 4) != 3) for each in (*NAMES, sharing)), (
             "all is moved: where it was before means nothing"
         )
         assert (await broker.transactions.initialize(name, 60_000)).producer_epoch == 2

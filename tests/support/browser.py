@@ -177,7 +177,9 @@ class Page:
             f"[...document.querySelectorAll({json.dumps(selector)})]"
             f".find(e => e.textContent.includes({json.dumps(text)}) && e.checkVisibility())"
         )
-        wait_until(lambda: self.holds(f"Boolean({find})"), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=30)
+        wait_until(
+            lambda: self.holds(f"Boolean({find})"), f"{selector} with {text!r} in: {self.text()[:500]}", seconds=30
+        )
         x, y = self.run(
             f"(() => {{ const e = {find}; e.scrollIntoView({{block: 'center'}});"
             "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"

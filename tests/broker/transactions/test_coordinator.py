@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mainstem.broker.groups import OFFSETS_TOPIC
-from mainstem.broker.transactions import STATE_TOPIC, Producer, producer_ids, transaction
-from mainstem.broker.transactions.coordinator import CoordinatorUnavailable
-from mainstem.broker.transactions.errors import PartitionNotInTransaction, ProducerFenced, TransactionError
-from mainstem.broker.transactions.records import encode_key
+from mainstem.broker.transactions import STATE_TOPIC, Producer, transaction
+from mainstem.broker.transactions.errors import (
+    CoordinatorUnavailable,
+    PartitionNotInTransaction,
+    ProducerFenced,
+    TransactionError,
+)
 from mainstem.broker.transactions.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, ONGOING, PREPARED
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import PartitionLog
 from mainstem.log.errors import StorageError
-from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code
 from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.support.broker import (
@@ -36,6 +38,7 @@ from tests.support.broker import (
     until,
 )
 from tests.support.properties import examples
+from tests.support.transactions import committed_values, transactional_batch
 
 TOPIC = "facts"
 A, B = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
@@ -59,20 +62,6 @@ async def a_topic(broker):
     await broker.topics.create(TOPIC, 2, {})
 
 
-def transactional_batch(producer, sequence, value, clock):
-    return build_batch(
-        [Record(0, clock.now_ms(), b"k", value)],
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=sequence,
-        transactional=True,
-    )
-
-
-async def values(broker, partition=A):
-    return [record.value for record in await committed_records(broker.partition(partition))]
-
-
 # --- what a crash leaves ----------------------------------------------------------------------------------------------
 
 
@@ -92,11 +81,11 @@ def test_prepared_found_at_the_start_is_completed(tmp_path, clock):
         await transactions._change(
             transaction.end(entry.transaction, "t", producer, clock.now_ms(), None, commit=True, version=1)
         )
-        assert await values(broker) == []
+        assert await committed_values(broker, A) == []
         broker = await crashed(broker, tmp_path / "b", clock)
         await broker.transactions._settle("t")
         assert broker.transactions.describe("t").state is COMPLETE_COMMIT
-        assert await values(broker, A) == await values(broker, B) == [b"v"]
+        assert await committed_values(broker, A) == await committed_values(broker, B) == [b"v"]
         await stop(broker)
 
     asyncio.run(story())
@@ -116,42 +105,7 @@ def test_an_implicit_add_lost_in_a_crash_is_made_good(tmp_path, clock):
         assert (found.state, found.partitions) == (ONGOING, {A})
         assert (await broker.partition(A).append(batch)).duplicate
         await broker.transactions.end("t", producer, commit=True, version=2)
-        assert await values(broker) == [b"v"]
-        await stop(broker)
-
-    asyncio.run(story())
-
-
-def test_an_open_transaction_of_nobody_is_aborted_at_the_start(tmp_path, clock):
-    """Without an owner nobody could ever end it, and readers of committed records would wait for ever."""
-
-    async def story():
-        broker = await start(tmp_path / "a", clock)
-        await a_topic(broker)
-        stranger = Producer(4711, 3)
-        await broker.partition(A).append(transactional_batch(stranger, 0, b"v", clock))
-        assert broker.partition(A).last_stable_offset == 0
-        broker = await crashed(broker, tmp_path / "b", clock)
-        assert broker.partition(A).last_stable_offset == 2
-        assert await values(broker) == []
-        await stop(broker)
-
-    asyncio.run(story())
-
-
-def test_a_marker_by_hand_of_a_higher_coordinator_epoch_does_not_keep_the_broker_from_starting(tmp_path, clock):
-    """The start's marker was refused because of it, at every try."""
-
-    async def story():
-        broker = await start(tmp_path / "a", clock)
-        await a_topic(broker)
-        stranger = Producer(4711, 3)
-        await broker.partition(A).append(transactional_batch(stranger, 0, b"v", clock))
-        await broker.transactions.write_marker(stranger, A, commit=False, coordinator_epoch=1000)
-        await broker.partition(A).append(transactional_batch(stranger, 1, b"w", clock))
-        broker = await crashed(broker, tmp_path / "b", clock)
-        assert broker.partition(A).last_stable_offset == broker.partition(A).high_watermark == 4
-        assert await values(broker) == []
+        assert await committed_values(broker, A) == [b"v"]
         await stop(broker)
 
     asyncio.run(story())
@@ -181,82 +135,8 @@ def test_a_damaged_partition_with_a_transaction_open_does_not_keep_the_broker_fr
         await broker.transactions.add_partitions("t", producer, {B})
         await broker.partition(B).append(transactional_batch(producer, 0, b"v", clock))
         await broker.transactions.end("t", producer, commit=True, version=1)
-        assert await values(broker, B) == [b"v"]
+        assert await committed_values(broker, B) == [b"v"]
         await stop(broker)
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("commit", [True, False])
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_transaction_ends_after_a_marker_by_hand_of_a_higher_coordinator_epoch(tmp_path, clock, version, commit):
-    """Its own marker was refused, the client was told that it committed, and readers waited for ever."""
-
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            await a_topic(broker)
-            transactions = broker.transactions
-            producer = await transactions.initialize("t", 60_000)
-            await transactions.add_partitions("t", producer, {A})
-            await transactions.write_marker(producer, A, commit=False, coordinator_epoch=1000)
-            await broker.partition(A).append(transactional_batch(producer, 0, b"v", clock))
-            producer = await transactions.end("t", producer, commit=commit, version=version)
-            assert await values(broker) == ([b"v"] if commit else [])
-            assert broker.partition(A).last_stable_offset == broker.partition(A).high_watermark == 3
-            await transactions.add_partitions("t", producer, {A})
-            await broker.partition(A).append(transactional_batch(producer, 1 if version == 1 else 0, b"w", clock))
-            await transactions.end("t", producer, commit=True, version=version)
-            assert (await values(broker))[-1:] == [b"w"]
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_what_a_later_epoch_has_open_is_not_committed_with_an_older_transaction(tmp_path, clock, restart):
-    """As after a repair of `__transaction_state`: the record is older than what is in the log. It hung for ever."""
-
-    async def story():
-        broker = await start(tmp_path / "a", clock)
-        await a_topic(broker)
-        transactions = broker.transactions
-        producer = await transactions.initialize("t", 60_000)
-        await transactions.add_partitions("t", producer, {A, B})
-        await broker.partition(B).append(transactional_batch(producer, 0, b"v", clock))
-        later = Producer(producer.producer_id, producer.producer_epoch + 5)
-        await broker.partition(A).append(transactional_batch(later, 0, b"of a later epoch", clock))
-        if restart:
-            prepared = transaction.end(
-                transactions.describe("t"), "t", producer, clock.now_ms(), None, commit=True, version=2
-            )
-            await transactions._change(prepared)
-            broker = await crashed(broker, tmp_path / "b", clock)
-            await broker.transactions._settle("t")
-        else:
-            await transactions.end("t", producer, commit=True, version=2)
-        assert broker.transactions.describe("t").state is COMPLETE_COMMIT
-        assert (await values(broker, A), await values(broker, B)) == ([], [b"v"])
-        for partition in (A, B):
-            assert broker.partition(partition).last_stable_offset == broker.partition(partition).high_watermark == 2
-        await stop(broker)
-
-    asyncio.run(story())
-
-
-def test_a_marker_that_a_later_epoch_has_outrun_is_not_waited_for(tmp_path, clock):
-    """Somebody has ended by hand what was open, with the producer's next epoch."""
-
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            await a_topic(broker)
-            transactions = broker.transactions
-            producer = await transactions.initialize("t", 60_000)
-            await transactions.add_partitions("t", producer, {A})
-            await broker.partition(A).append(transactional_batch(producer, 0, b"v", clock))
-            by_hand = Producer(producer.producer_id, producer.producer_epoch + 5)
-            await transactions.write_marker(by_hand, A, commit=False, coordinator_epoch=0)
-            await transactions.end("t", producer, commit=False, version=1)
-            assert transactions.describe("t").state is COMPLETE_ABORT
-            assert broker.partition(A).last_stable_offset == broker.partition(A).high_watermark == 2
 
     asyncio.run(story())
 
@@ -303,7 +183,7 @@ def test_epochs_that_are_used_up_give_a_new_producer_id(tmp_path, clock):
             assert after.producer_id != producer.producer_id
             assert after.producer_epoch == 0
             assert await transactions.end("t", last, commit=True, version=2) == after, "a retry"
-            assert await values(broker) == [b"v"]
+            assert await committed_values(broker, A) == [b"v"]
             # By InitProducerId too.
             await transactions._change(msgspec.structs.replace(entry.transaction, producer_epoch=32766))
             again = await transactions.initialize("t", 60_000)
@@ -336,7 +216,7 @@ def test_a_timeout_of_the_last_epoch_gives_a_new_producer_id(tmp_path, clock):
         await transactions.add_partitions("t", after, {A})
         await broker.partition(A).append(transactional_batch(after, 0, b"v", clock))
         await transactions.end("t", after, commit=True, version=2)
-        assert await values(broker) == [b"v"]
+        assert await committed_values(broker, A) == [b"v"]
         await stop(broker)
 
     asyncio.run(story())
@@ -466,8 +346,8 @@ def test_an_offline_partition_does_not_stop_the_clock_of_the_others(tmp_path, cl
             names = "abcdefgh"
             for name in names:
                 await transactions.add_partitions(name, await transactions.initialize(name, 1000), {A})
-            offline = transactions.partition_for("a")
-            others = [name for name in names if transactions.partition_for(name) != offline]
+            offline = transactions.storage.partition_for("a")
+            others = [name for name in names if transactions.storage.partition_for(name) != offline]
             assert others
             broker.partition(offline).go_offline(StorageError("bit rot"))
             clock.advance_ms(1001)
@@ -538,7 +418,7 @@ def test_an_id_that_nobody_uses_is_forgotten(tmp_path, clock):
         broker.transactions.expire()
         with pytest.raises(TransactionError, match="not known"):
             broker.transactions.describe("t")
-        stored = broker.partition(broker.transactions.partition_for("t"))
+        stored = broker.partition(broker.transactions.storage.partition_for("t"))
         await until(lambda: stored.high_watermark == stored.log_end_offset, "the tombstone is durable")
         broker = await crashed(broker, tmp_path / "b", clock)
         assert broker.transactions.all_transactions() == []
@@ -577,15 +457,6 @@ def test_version_1_is_verified_in_the_same_turn_as_the_append(tmp_path, clock):
                 await asyncio.sleep(0)
                 with pytest.raises(PartitionNotInTransaction):
                     transactions.verify_or_add("t", *last_fields(producer), A, implicit_add=False)
-
-    asyncio.run(story())
-
-
-def test_the_records_lie_where_kafka_looks_for_them(tmp_path, clock):
-    async def story():
-        async with running(tmp_path, clock) as broker:
-            assert broker.transactions.partition_for("t").topic == STATE_TOPIC
-            assert broker.groups.partition_for("g").topic == OFFSETS_TOPIC
 
     asyncio.run(story())
 
@@ -906,28 +777,3 @@ class Transactions(RuleBasedStateMachine):
 
 TestTransactions = Transactions.TestCase
 TestTransactions.settings = settings(max_examples=examples(30), stateful_step_count=25, deadline=None)
-
-
-def test_records_that_do_not_decode_are_left_out_and_named_and_no_producer_id_comes_twice(tmp_path, clock):
-    """One record with a key of one byte kept the broker from ever starting again."""
-
-    async def story():
-        broker = await start(tmp_path / "a", clock)
-        kept = await broker.transactions.initialize("kept", 60_000)
-        partition_log = broker.partition(TopicPartition(STATE_TOPIC, 0))
-        at = partition_log.log_end_offset
-        unreadable = [(b"x", b"v"), (encode_key("lost"), b""), (producer_ids.KEY, b"")]
-        await partition_log.append(build_batch([Record(0, 1, key, value) for key, value in unreadable]))
-        with structlog.testing.capture_logs() as logs:
-            broker = await crashed(broker, tmp_path / "b", clock)
-        said = [each for each in logs if each["event"] == "coordinator_record_unreadable"]
-        assert [(each["topic"], each["partition"], each["offset"]) for each in said] == [
-            (STATE_TOPIC, 0, offset)
-            for offset in (at + 2, at, at + 1)  # the producer ids' record is the oldest key
-        ]
-        assert broker.transactions.describe("kept").producer_id == kept.producer_id
-        fresh = await broker.transactions.initialize("fresh", 60_000)
-        assert fresh.producer_id > kept.producer_id + producer_ids.BLOCK
-        await stop(broker)
-
-    asyncio.run(story())

@@ -1,5 +1,6 @@
 """What a member of a group is told when its request does not fit the group."""
 
+from mainstem.log import BatchTooLarge
 from mainstem.wire.errors import Code, RequestError
 
 
@@ -86,3 +87,24 @@ class GroupFull(GroupError):
 
     def __init__(self, group_id: str, message: str) -> None:
         super().__init__(Code.group_max_size_reached, group_id, message)
+
+
+class CoordinatorUnavailable(GroupError):
+    """The coordinator could not store what it was about to answer, or does not know what it had: its log is offline."""
+
+    def __init__(self, group_id: str, reason: BaseException | str) -> None:
+        super().__init__(Code.coordinator_not_available, group_id, f"not stored: {reason}")
+
+
+class RecordTooLarge(GroupError):
+    """What was to be stored is more than `__consumer_offsets` takes at once."""
+
+    def __init__(self, group_id: str, reason: BatchTooLarge) -> None:
+        super().__init__(Code.message_too_large, group_id, str(reason))
+
+
+class NameTooLong(GroupError):
+    """The id of a group or member has more bytes than the length in a key can say; requests allow it."""
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(Code.invalid_request, group_id[:100], "names have at most 32,767 bytes")

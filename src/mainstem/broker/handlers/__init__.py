@@ -3,7 +3,7 @@
     @handler(12, 0, 4)
     def heartbeat(request: Any, ctx: RequestContext) -> Response:
         instance_id = getattr(request, "group_instance_id", None)
-        ctx.broker.groups.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
+        ctx.broker.groups.classic.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
         return {"error_code": 0}
 
 - `request` is kio's entity of the version that was asked. A field that does not exist in that version is absent from

@@ -20,8 +20,8 @@ from mainstem.wire.errors import Code, RequestError
 async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id)
     ctx.check(READ, GROUP, request.group_id)
-    ctx.broker.groups.check_read(request.group_id)  # a damaged partition takes no marker: it would never end
-    partition = ctx.broker.groups.partition_for(request.group_id)
+    ctx.broker.groups.storage.check_read(request.group_id)  # a damaged partition takes no marker: it would never end
+    partition = ctx.broker.groups.storage.partition_for(request.group_id)
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
         await ctx.broker.transactions.add_partitions(request.transactional_id, producer, {partition})

@@ -26,7 +26,7 @@ def describe_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     for group_id in dict.fromkeys(request.groups):
         if ctx.may(DESCRIBE, GROUP, group_id):
             try:
-                ctx.broker.groups.check_read(group_id)
+                ctx.broker.groups.storage.check_read(group_id)
             except GroupError as error:
                 answers.append({"group_id": group_id, "error_code": error.code})
                 continue

@@ -57,9 +57,9 @@ def _coordinator(ctx: RequestContext, kind: int, key: str) -> dict[str, Any]:
     try:
         _check(ctx, kind, key)
         if kind == 1:
-            ctx.broker.transactions.check_read(key)
+            ctx.broker.transactions.storage.check_read(key)
         else:
-            ctx.broker.groups.check_read(key.rsplit(":", 2)[0] if kind == _SHARE and ctx.version >= 6 else key)
+            ctx.broker.groups.storage.check_read(key.rsplit(":", 2)[0] if kind == _SHARE and ctx.version >= 6 else key)
     except (RequestError, GroupError, TransactionError) as error:
         return {"error_code": error.code, "error_message": str(error), "node_id": -1, "host": "", "port": -1}
     listener = ctx.connection.listener

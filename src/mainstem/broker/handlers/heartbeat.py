@@ -16,5 +16,5 @@ from mainstem.wire.errors import Code
 def heartbeat(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(READ, GROUP, request.group_id)
     instance_id = getattr(request, "group_instance_id", None)
-    ctx.broker.groups.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
+    ctx.broker.groups.classic.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
     return {"error_code": Code.none}

@@ -28,7 +28,7 @@ def join_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]]":
     reason = getattr(request, "reason", None)
     if reason:
         log.debug("join_group", group=request.group_id, member_id=request.member_id, reason=reason)
-    joined = ctx.broker.groups.join(
+    joined = ctx.broker.groups.classic.join(
         request.group_id,
         JoinRequest(
             member_id=request.member_id,

@@ -23,14 +23,14 @@ log = get_logger()
 def leave_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
     ctx.check(READ, GROUP, request.group_id)
     if ctx.version < 3:
-        left = ctx.broker.groups.leave(request.group_id, [(request.member_id, None)])
+        left = ctx.broker.groups.classic.leave(request.group_id, [(request.member_id, None)])
         return then(left, lambda codes: {"error_code": codes[0]})
     members = [(member.member_id, member.group_instance_id) for member in request.members]
     for member in request.members:
         if getattr(member, "reason", None):
             log.debug("leave_group", group=request.group_id, member_id=member.member_id, reason=member.reason)
     try:
-        left = ctx.broker.groups.leave(request.group_id, members)
+        left = ctx.broker.groups.classic.leave(request.group_id, members)
     except UnknownMember:  # no such group: Kafka says so of each member
         return _fields(members, [Code.unknown_member_id] * len(members))
     return then(left, lambda codes: _fields(members, codes))

@@ -19,7 +19,7 @@ def list_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     everything = ctx.may(DESCRIBE, CLUSTER, THE_CLUSTER)
     return {
-        "error_code": Code.none if ctx.broker.groups.knows_all else Code.coordinator_not_available,
+        "error_code": Code.none if ctx.broker.groups.storage.knows_all else Code.coordinator_not_available,
         "groups": [
             {
                 "group_id": group.group_id,

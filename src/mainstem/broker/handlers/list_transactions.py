@@ -35,7 +35,7 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
     if pattern := getattr(request, "transactional_id_pattern", None):
         found = await asyncio.to_thread(_matching, pattern, found)
     return {
-        "error_code": Code.none if ctx.broker.transactions.knows_all else Code.coordinator_not_available,
+        "error_code": Code.none if ctx.broker.transactions.storage.knows_all else Code.coordinator_not_available,
         "unknown_state_filters": [name for name in request.state_filters if name not in names],
         "transaction_states": [
             {

@@ -34,7 +34,7 @@ def offset_fetch(request: Any, ctx: RequestContext) -> dict[str, Any]:
     if ctx.version >= 8:
         return {"groups": [_group(group, ctx, stable) for group in request.groups]}
     ctx.check(DESCRIBE, GROUP, request.group_id)
-    ctx.broker.groups.check_read(request.group_id)
+    ctx.broker.groups.storage.check_read(request.group_id)
     return {"error_code": Code.none, "topics": _topics(request, ctx, stable)}
 
 
@@ -43,7 +43,7 @@ def _group(request: Any, ctx: RequestContext, stable: bool) -> dict[str, Any]:
         return {"group_id": request.group_id, "error_code": Code.group_authorization_failed}
     group = ctx.broker.groups.groups.get(request.group_id)
     try:
-        ctx.broker.groups.check_read(request.group_id)
+        ctx.broker.groups.storage.check_read(request.group_id)
         if group is not None:
             group.check_fetch(getattr(request, "member_id", None), getattr(request, "member_epoch", -1))
     except GroupError as error:

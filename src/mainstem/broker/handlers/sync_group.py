@@ -29,7 +29,7 @@ def sync_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | d
         protocol=protocol,
         assignments={each.member_id: each.assignment for each in request.assignments},
     )
-    return then(ctx.broker.groups.sync(request.group_id, asked), _fields)
+    return then(ctx.broker.groups.classic.sync(request.group_id, asked), _fields)
 
 
 def _fields(answer: SyncAnswer) -> dict[str, Any]:

@@ -70,7 +70,7 @@ async def _commit(request: Any, ctx: RequestContext, offsets: dict[TopicPartitio
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
-            groups.partition_for(request.group_id),
+            groups.storage.partition_for(request.group_id),
             implicit_add=ctx.version >= 5,
         )
         if ending is None:

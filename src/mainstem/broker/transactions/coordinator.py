@@ -20,22 +20,21 @@ durable.
 import asyncio
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from mainstem.broker.errors import UnknownTopicOrPartition
 from mainstem.broker.groups import OFFSETS_TOPIC
-from mainstem.broker.placement import Stored, Unread, place_of, put_in_place
-from mainstem.broker.replay import replay, report_unreadable
-from mainstem.broker.transactions import producer_ids, transaction
-from mainstem.broker.transactions.errors import ProducerFenced, StaleProducerEpoch, TransactionError
-from mainstem.broker.transactions.producer_ids import ProducerIds
-from mainstem.broker.transactions.records import (
-    KEY_VERSIONS,
-    decode_key,
-    decode_transaction,
-    encode_key,
-    encode_transaction,
+from mainstem.broker.transactions import transaction
+from mainstem.broker.transactions.errors import (
+    CoordinatorUnavailable,
+    ProducerFenced,
+    StaleProducerEpoch,
+    TransactionError,
 )
+from mainstem.broker.transactions.markers import accepted_epoch, append_marker, open_producers
+from mainstem.broker.transactions.orphans import Orphan, Orphans
+from mainstem.broker.transactions.producer_ids import ProducerIds
+from mainstem.broker.transactions.storage import STATE_CONFIG, STATE_TOPIC, TransactionStorage
 from mainstem.broker.transactions.transaction import (
     IDLE,
     NO_PRODUCER_ID,
@@ -45,33 +44,19 @@ from mainstem.broker.transactions.transaction import (
     Producer,
     Transaction,
 )
-from mainstem.core import CorruptData, MainstemError, TopicPartition
+from mainstem.core import MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import AppendResult, PartitionLog
 from mainstem.log.errors import StorageError
-from mainstem.records import Marker, Record, build_batch
+from mainstem.records import Marker
 from mainstem.wire.errors import Code
 
 if TYPE_CHECKING:
     from mainstem.broker.server import Broker
 
-STATE_TOPIC: Final = "__transaction_state"
-_STATE_CONFIG: Final = {
-    "cleanup.policy": "compact",
-    "segment.bytes": "4194304",  # all but the last are compacted, so this is what a start reads at most in vain
-    "max.message.bytes": "16777216",  # a transaction's record names every partition of it
-}
-
 _ID_GAP: Final = 2**32  # more ids than any node hands out before one of them is used
 
 log = get_logger()
-
-
-class CoordinatorUnavailable(TransactionError):
-    """The coordinator could not store what it was about to answer: its log is offline."""
-
-    def __init__(self, transactional_id: str, reason: BaseException | str) -> None:
-        super().__init__(Code.coordinator_not_available, transactional_id, f"not stored: {reason}")
 
 
 class _Entry:
@@ -87,47 +72,35 @@ class _Entry:
         """Of a PREPARE_* state: partitions whose marker is not durable yet."""
         self.following: frozenset[TopicPartition] = frozenset()
         """Of a PREPARE_* state found at the start: partitions that hold batches of the transaction after it already."""
-        self.stored: asyncio.Future[None] | None = None
+        self.stored: asyncio.Future[int] | None = None
         """Done when the record queued last is durable, or could not be stored."""
-
-
-class _Orphan(NamedTuple):
-    """What is open in a partition and of no transactional id, and with which epochs it is aborted."""
-
-    partition_log: PartitionLog
-    producer: Producer
-    producer_epoch: int
-    coordinator_epoch: int
 
 
 class TransactionCoordinator:
     """All transactional ids of the broker."""
 
     def __init__(self, broker: "Broker", logs: Sequence[PartitionLog]) -> None:
+        self.storage = TransactionStorage(logs, broker.clock)
         self._broker = broker
         self._config = broker.config
         self._clock = broker.clock
         self._loop = asyncio.get_running_loop()
-        self._logs = list(logs)
         self._entries: dict[str, _Entry] = {}
         # Ids that are not idle, for their timeouts and unfinished ends: when the transaction began, by the clock that
         # never jumps. By the wall clock, one that is set forward would abort all that is open, and a client whose own
         # clock says that there was time left takes that for a rival.
         self._watched: dict[str, float] = {}
-        self._ids = ProducerIds(0, self._reserve_ids)
+        self._ids = ProducerIds(0, self.storage.reserve_ids)
         self._timer: asyncio.TimerHandle | None = None
         self._expires_at = self._clock.monotonic()  # when ids that nobody uses are looked for again
         self._closed = False
-        self._unread = Unread(len(self._logs))
-        """Partitions of `__transaction_state` that the start found damaged: what their ids have is not known."""
-        self._orphans: list[_Orphan] = []
-        """What is still to be aborted."""
+        self._orphans = Orphans()
 
     @classmethod
     async def open(cls, broker: "Broker") -> "TransactionCoordinator":
         """Read what is stored, end what was being ended, and start the clock."""
         count = broker.config.transaction_state_log_num_partitions
-        coordinator = cls(broker, await broker.ensure_internal_topic(STATE_TOPIC, count, _STATE_CONFIG))
+        coordinator = cls(broker, await broker.ensure_internal_topic(STATE_TOPIC, count, STATE_CONFIG))
         await coordinator._recover()
         await coordinator._reconcile()
         for entry in list(coordinator._entries.values()):
@@ -141,28 +114,6 @@ class TransactionCoordinator:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-
-    def partition_for(self, transactional_id: str) -> TopicPartition:
-        """The partition of `__transaction_state` that keeps the transactional id."""
-        return TopicPartition(STATE_TOPIC, self._number(transactional_id))
-
-    def _number(self, transactional_id: str) -> int:
-        return place_of(transactional_id, len(self._logs))
-
-    @property
-    def knows_all(self) -> bool:
-        """False where transactional ids may be missing: what is stored of some could not be read."""
-        return not self._unread
-
-    def check_read(self, transactional_id: str) -> None:
-        """Raise where what is stored of the transactional id could not be read.
-
-        Raises:
-            CoordinatorUnavailable: its partition of `__transaction_state` is damaged. It waits for the repair, and the
-                start after that; ids of other partitions do not.
-        """
-        if (error := self._unread.reason(transactional_id)) is not None:
-            raise CoordinatorUnavailable(transactional_id, error)
 
     # --- what producers ask -------------------------------------------------------------------------------------------
 
@@ -224,7 +175,7 @@ class TransactionCoordinator:
         topic_partition: TopicPartition,
         *,
         implicit_add: bool,
-    ) -> "asyncio.Future[None] | None":
+    ) -> "asyncio.Future[Any] | None":
         """May the producer write to the partition in the same turn of the loop (KIP-890)?
 
         None says yes: the partition belongs to its transaction, with `implicit_add` from now on. A future says that
@@ -236,10 +187,9 @@ class TransactionCoordinator:
             CoordinatorUnavailable: what an earlier epoch left open there is not aborted yet, and would be committed.
             TransactionError: see `transaction.add`.
         """
-        self.check_read(transactional_id)
-        for orphan in self._orphans:
-            if orphan.partition_log.topic_partition == topic_partition and orphan.producer.producer_id == producer_id:
-                raise CoordinatorUnavailable(transactional_id, f"{topic_partition} has a transaction to be aborted")
+        self.storage.check_read(transactional_id)
+        if self._orphans and self._orphans.has(topic_partition, producer_id):
+            raise CoordinatorUnavailable(transactional_id, f"{topic_partition} has a transaction to be aborted")
         producer = Producer(producer_id, producer_epoch)
         entry = self._entries.get(transactional_id)
         current = None if entry is None else entry.transaction
@@ -297,7 +247,7 @@ class TransactionCoordinator:
         Raises:
             TransactionError: the transactional id is not known, or what is stored of it could not be read.
         """
-        self.check_read(transactional_id)
+        self.storage.check_read(transactional_id)
         current = self._current(transactional_id)
         if current is None:
             raise TransactionError(Code.transactional_id_not_found, transactional_id, "not known")
@@ -329,7 +279,7 @@ class TransactionCoordinator:
         Raises:
             CoordinatorUnavailable: what is stored of it could not be read.
         """
-        self.check_read(transactional_id)
+        self.storage.check_read(transactional_id)
         while (entry := self._entries.get(transactional_id)) is not None and entry.ending is not None:
             await asyncio.shield(entry.ending)
 
@@ -347,7 +297,7 @@ class TransactionCoordinator:
         return entry.ending
 
     async def _complete(
-        self, entry: _Entry, stored: "asyncio.Future[None] | None", ending: "asyncio.Future[None]"
+        self, entry: _Entry, stored: "asyncio.Future[int] | None", ending: "asyncio.Future[None]"
     ) -> None:
         """1. PREPARE_* is durable, 2. the markers are durable, 3. COMPLETE_* is queued.
 
@@ -393,7 +343,7 @@ class TransactionCoordinator:
                 if marker is None:
                     entry.unmarked -= {partition}
                 else:
-                    queued.append((partition, marker, _append(partition_log, marker)))
+                    queued.append((partition, marker, append_marker(partition_log, marker)))
             except UnknownTopicOrPartition:
                 entry.unmarked -= {partition}  # the topic was deleted, and with it what was written there
             except StorageError as error:
@@ -426,11 +376,10 @@ class TransactionCoordinator:
             if not is_open:
                 return None
             commit, epoch = False, found.producer_epoch
-        coordinator_epoch = _accepted(self._coordinator_epoch(prepared), partition_log, prepared.producer_id)
+        coordinator_epoch = accepted_epoch(
+            self.storage.coordinator_epoch(prepared.transactional_id), partition_log, prepared.producer_id
+        )
         return Marker(prepared.producer_id, epoch, commit, coordinator_epoch)
-
-    def _coordinator_epoch(self, current: Transaction) -> int:
-        return self._logs[self._number(current.transactional_id)].leader_epoch
 
     # --- the clock ----------------------------------------------------------------------------------------------------
 
@@ -449,7 +398,7 @@ class TransactionCoordinator:
         """Abort transactions that took too long, try again what could not be ended, forget ids nobody uses."""
         now = self._clock.now_ms()
         if self._orphans:
-            self._broker.spawn(self._abort_orphans(), name="abort orphan transactions")
+            self._broker.spawn(self._orphans.abort(self._broker.groups), name="abort orphan transactions")
         for transactional_id in list(self._watched):
             with _failing_alone("transaction_not_ended", transactional_id):
                 self._look_after(transactional_id, now)
@@ -480,20 +429,19 @@ class TransactionCoordinator:
     def _expire_id(self, entry: _Entry, now_ms: int) -> None:
         current = entry.transaction
         if transaction.has_expired(current, now_ms, self._config.transactional_id_expiration_ms):
-            stored = self._append(current.transactional_id, encode_key(current.transactional_id), None)
-            stored.add_done_callback(_note_failure)
+            self.storage.forget(current.transactional_id).add_done_callback(_note_failure)
             del self._entries[current.transactional_id]
             log.info("transactional_id_expired", transactional_id=current.transactional_id)
 
-    # --- the log ------------------------------------------------------------------------------------------------------
+    # --- the state ----------------------------------------------------------------------------------------------------
 
     def _current(self, transactional_id: str) -> Transaction | None:
         entry = self._entries.get(transactional_id)
         return None if entry is None else entry.transaction
 
-    def _change(self, after: Transaction) -> "asyncio.Future[None]":
+    def _change(self, after: Transaction) -> "asyncio.Future[int]":
         """Make `after` the state and queue its record; the future is done when it is durable."""
-        stored = self._append(after.transactional_id, encode_key(after.transactional_id), encode_transaction(after))
+        stored = self.storage.store(after)
         entry = self._entries.get(after.transactional_id)
         begins = after.state is ONGOING and (entry is None or entry.transaction.state is not ONGOING)
         if entry is None:
@@ -504,74 +452,18 @@ class TransactionCoordinator:
             self._watched[after.transactional_id] = self._clock.monotonic()
         return stored
 
-    def _append(self, transactional_id: str, key: bytes, value: bytes | None) -> "asyncio.Future[None]":
-        """Queue a record.
-
-        Raises:
-            CoordinatorUnavailable: the log takes nothing.
-        """
-        record = Record(0, self._clock.now_ms(), key, value)
-        number = 0 if key == producer_ids.KEY else self._number(transactional_id)
-        try:
-            appended = self._logs[number].append(build_batch([record]))
-        except StorageError as error:
-            raise CoordinatorUnavailable(transactional_id, error) from error
-        done: asyncio.Future[None] = self._loop.create_future()
-
-        def durable(future: "asyncio.Future[AppendResult]") -> None:
-            if done.done():
-                return
-            if future.cancelled():
-                done.cancel()
-            elif (error := future.exception()) is not None:
-                done.set_exception(CoordinatorUnavailable(transactional_id, error))
-            else:
-                done.set_result(None)
-
-        appended.add_done_callback(durable)
-        done.add_done_callback(_retrieve)
-        return done
-
-    def _reserve_ids(self, end: int) -> "asyncio.Future[None]":
-        return self._append("", producer_ids.KEY, producer_ids.encode_reserved(end))
-
     # --- the start ----------------------------------------------------------------------------------------------------
 
     async def _recover(self) -> None:
         """Read every transactional id, and the first producer id that is free."""
-        read: dict[int, dict[bytes, Stored]] = {}
-        for number, partition_log in enumerate(self._logs):
-            try:
-                read[number] = await _read(partition_log)
-            except StorageError as error:
-                if partition_log.error is None:  # no damage: the machine is short of something
-                    raise
-                self._unread.errors[number] = error
-                facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
-                log.error("transactions_not_read", **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
-        latest = await put_in_place(self._logs, read, self._unread, KEY_VERSIONS, self._clock.now_ms())
-        reserved = 0
-        found: dict[str, Transaction] = {}
-        for key, (value, offset, partition) in latest.items():
-            if value is None:
-                continue
-            try:
-                if key == producer_ids.KEY:
-                    reserved = producer_ids.decode_reserved(value)
-                elif (transactional_id := decode_key(key)) is not None:
-                    found[transactional_id] = decode_transaction(transactional_id, value)
-            except CorruptData as error:
-                if key == producer_ids.KEY:
-                    reserved = -1
-                hint = "a transactional id is not known: what it had open is aborted"
-                report_unreadable(partition, offset, error, hint=hint)
+        found, reserved = await self.storage.find()
         for transactional_id, current in found.items():
             entry = self._entries[transactional_id] = _Entry(current)
             entry.unmarked = current.partitions if current.state in PREPARED else frozenset()
             if current.state not in IDLE:
                 age_ms = max(0, self._clock.now_ms() - current.started_ms)  # the life before has left nothing better
                 self._watched[transactional_id] = self._clock.monotonic() - age_ms / 1000
-        self._ids = ProducerIds(self._first_free_id(reserved), self._reserve_ids)
+        self._ids = ProducerIds(self._first_free_id(reserved), self.storage.reserve_ids)
         log.info("transactions_recovered", transactional_ids=len(found))
 
     def _first_free_id(self, reserved: int) -> int:
@@ -603,71 +495,41 @@ class TransactionCoordinator:
         owners = {entry.transaction.producer_id: entry for entry in self._entries.values()}
         owners |= {entry.transaction.next_producer_id: entry for entry in self._entries.values()}
         owners.pop(NO_PRODUCER_ID, None)
-        adopted: list[asyncio.Future[None]] = []
+        adopted: list[asyncio.Future[int]] = []
         for partition, partition_log in list(self._broker.log.partitions.items()):
-            open_producers = _open_producers(partition_log)
-            if open_producers and partition_log.error is not None:
+            producers = open_producers(partition_log)
+            if producers and partition_log.error is not None:
                 log.warning("open_transactions_left", partition=str(partition), reason=str(partition_log.error))
                 continue
-            for producer in open_producers:
+            for producer in producers:
                 entry = owners.get(producer.producer_id)
                 current = None if entry is None else entry.transaction
-                if self._unread and entry is None:
+                if not self.storage.knows_all and entry is None:
                     log.warning("open_transactions_left", partition=str(partition), producer_id=producer.producer_id)
                 elif entry is None or current is None:
-                    self._orphans.append(self._orphan(partition_log, producer, None))
+                    self._orphans.add(self._orphan(partition_log, producer, None))
                 elif producer == transaction.following(current):
                     entry.following |= {partition}
                     entry.unmarked -= {partition}
                 elif current.state in PREPARED and producer.producer_id == current.producer_id:
                     entry.unmarked |= {partition}
                 elif producer != current.producer:
-                    self._orphans.append(self._orphan(partition_log, producer, current))
+                    self._orphans.add(self._orphan(partition_log, producer, current))
                 elif current.state is not ONGOING or partition not in current.partitions:
                     log.info("transaction_adopted", transactional_id=current.transactional_id, partition=str(partition))
                     adopted.append(self._change(transaction.adopt(current, {partition}, self._clock.now_ms())))
-        await self._abort_orphans()
+        await self._orphans.abort(self._broker.groups)
         for stored in adopted:
             await stored
 
-    def _orphan(self, partition_log: PartitionLog, producer: Producer, current: Transaction | None) -> _Orphan:
+    def _orphan(self, partition_log: PartitionLog, producer: Producer, current: Transaction | None) -> Orphan:
         epoch = producer.producer_epoch
-        coordinator_epoch = max(each.leader_epoch for each in self._logs)
+        coordinator_epoch = self.storage.highest_epoch
         if current is not None:
             if current.producer_id == producer.producer_id:
                 epoch = max(epoch, current.producer_epoch)
-            coordinator_epoch = self._coordinator_epoch(current)
-        return _Orphan(partition_log, producer, epoch, coordinator_epoch)
-
-    async def _abort_orphans(self) -> None:
-        """A marker for each; those that find no room stay for another try, and hold up nobody else's start."""
-        orphans, self._orphans = self._orphans, []
-        queued: list[tuple[_Orphan, asyncio.Future[AppendResult]]] = []
-        for orphan in orphans:
-            partition_log, producer, epoch, coordinator_epoch = orphan
-            if partition_log.error is not None or producer not in _open_producers(partition_log):
-                continue  # it was deleted, or ended by hand
-            partition = partition_log.topic_partition
-            try:
-                coordinator_epoch = _accepted(coordinator_epoch, partition_log, producer.producer_id)
-                marker = _append(partition_log, Marker(producer.producer_id, epoch, False, coordinator_epoch))
-            except StorageError as error:
-                self._left(orphan, error)
-                continue
-            log.warning("orphan_transaction_aborted", partition=str(partition), producer_id=producer.producer_id)
-            if partition.topic == OFFSETS_TOPIC:
-                self._broker.groups.end_transaction(partition.partition, producer.producer_id, commit=False)
-            queued.append((orphan, marker))
-        for orphan, marker in queued:
-            try:
-                await marker
-            except StorageError as error:
-                self._left(orphan, error)
-
-    def _left(self, orphan: _Orphan, error: StorageError) -> None:
-        self._orphans.append(orphan)
-        facts = {"partition": str(orphan.partition_log.topic_partition), "producer_id": orphan.producer.producer_id}
-        log.warning("open_transactions_left", **facts, reason=str(error))
+            coordinator_epoch = self.storage.coordinator_epoch(current.transactional_id)
+        return Orphan(partition_log, producer, epoch, coordinator_epoch)
 
 
 _EXPIRATION_CHECK_SECONDS: Final = 3_600
@@ -684,55 +546,12 @@ def _failing_alone(event: str, transactional_id: str) -> Iterator[None]:
         log.exception(event, transactional_id=transactional_id)
 
 
-async def _read(partition_log: PartitionLog) -> dict[bytes, Stored]:
-    """The last record of each key.
-
-    Raises:
-        StorageError: the partition is damaged, or the machine is short of something.
-    """
-    latest: dict[bytes, Stored] = {}
-    async for _, _, records in replay(partition_log):
-        for record in records:
-            latest[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
-    return latest
-
-
-def _accepted(coordinator_epoch: int, partition_log: PartitionLog, producer_id: int) -> int:
-    """The coordinator epoch of a marker that the partition takes: what it remembers of the producer, if that is higher.
-
-    It fences a coordinator that was replaced by another, and here there is one. A higher one is left by a marker by
-    hand, and where the transactional id was kept in a partition of `__transaction_state` that a repair has cut.
-    """
-    before = partition_log.producer(producer_id)
-    return coordinator_epoch if before is None else max(coordinator_epoch, before.coordinator_epoch)
-
-
-def _append(partition_log: PartitionLog, marker: Marker) -> "asyncio.Future[AppendResult]":
-    return partition_log.append_marker(
-        marker.producer_id,
-        marker.producer_epoch,
-        commit=marker.commit,
-        coordinator_epoch=marker.coordinator_epoch,
-    )
-
-
-def _open_producers(partition_log: PartitionLog) -> list[Producer]:
-    """Each that has a transaction open in the partition."""
-    if not partition_log.open_transactions:
-        return []
-    return [
-        Producer(producer.producer_id, producer.producer_epoch)
-        for producer in partition_log.producers()
-        if producer.transaction_first_offset >= 0
-    ]
-
-
 def _retrieve(future: "asyncio.Future[None]") -> None:
     """Whoever waits gets the error; if nobody does, it was logged already."""
     if not future.cancelled():
         future.exception()
 
 
-def _note_failure(future: "asyncio.Future[None]") -> None:
+def _note_failure(future: "asyncio.Future[int]") -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         log.error("transaction_not_stored", reason=str(error))

@@ -58,3 +58,10 @@ class TransactionEnding(TransactionError):
 
     def __init__(self, transactional_id: str, message: str) -> None:
         super().__init__(Code.concurrent_transactions, transactional_id, message)
+
+
+class CoordinatorUnavailable(TransactionError):
+    """The coordinator could not store what it was about to answer, or does not know what it had: its log is offline."""
+
+    def __init__(self, transactional_id: str, reason: BaseException | str) -> None:
+        super().__init__(Code.coordinator_not_available, transactional_id, f"not stored: {reason}")

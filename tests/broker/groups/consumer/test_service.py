@@ -66,12 +66,12 @@ async def with_topic(broker, partitions=4):
 
 
 async def a_classic_member(groups, group="g"):
-    joined = await groups.join(group, a_join())
+    joined = await groups.classic.join(group, a_join())
     assignment = write_assignment(1, {TOPIC: frozenset(range(4))})
     request = SyncRequest(
         member_id=joined.member_id, generation=joined.generation, assignments={joined.member_id: assignment}
     )
-    await groups.sync(group, request)
+    await groups.classic.sync(group, request)
     return joined.member_id
 
 
@@ -137,7 +137,7 @@ def test_leaving(tmp_path, clock):
             away = await consumer.heartbeat("g", a_beat("b", LEAVE_FOR_A_WHILE, instance_id="i"))
             assert away.epoch == LEAVE_FOR_A_WHILE
             assert set(consumer.get("g").members) == {"b"}
-            assert await groups.leave("g", [("", "i"), ("x", None)]) == [Code.none, Code.unknown_member_id]
+            assert await groups.classic.leave("g", [("", "i"), ("x", None)]) == [Code.none, Code.unknown_member_id]
             assert consumer.get("g").is_empty
             await groups.delete_group("g")
             assert "g" not in groups.groups
@@ -187,13 +187,13 @@ def test_the_first_member_of_the_consumer_protocol_upgrades_the_group(tmp_path, 
         new = await consumer.heartbeat("g", a_beat("new"))
         assert (new.epoch, new.assignment) == (2, {})
         with pytest.raises(RebalanceInProgress):
-            groups.heartbeat("g", old, None, 1)
-        joined = await groups.join("g", a_join(old, owned=range(4)))
+            groups.classic.heartbeat("g", old, None, 1)
+        joined = await groups.classic.join("g", a_join(old, owned=range(4)))
         assert (joined.error, joined.generation) == (Code.none, 1)
-        synced = await groups.sync("g", SyncRequest(member_id=old, generation=1))
+        synced = await groups.classic.sync("g", SyncRequest(member_id=old, generation=1))
         kept = read_assignment(synced.assignment).partitions[TOPIC]
         assert len(kept) == 2
-        joined = await groups.join("g", a_join(old, owned=kept))
+        joined = await groups.classic.join("g", a_join(old, owned=kept))
         assert joined.generation == 2
         new = await consumer.heartbeat("g", a_beat("new", 2))
         assert set(numbers(new.assignment)) == {0, 1, 2, 3} - kept
@@ -210,16 +210,16 @@ def test_the_last_member_of_the_consumer_protocol_that_leaves_downgrades_the_gro
         broker = await start(tmp_path / "a", clock)
         groups, consumer = await with_topic(broker)
         await consumer.heartbeat("g", a_beat("new"))
-        old = (await groups.join("g", a_join())).member_id
-        await groups.sync("g", SyncRequest(member_id=old, generation=3))
+        old = (await groups.classic.join("g", a_join())).member_id
+        await groups.classic.sync("g", SyncRequest(member_id=old, generation=3))
         await consumer.heartbeat("g", a_beat("new", LEAVE))
         group = groups.groups["g"]
         assert isinstance(group, ClassicGroup)
         assert group.state is PREPARING, "the others share what it had"
-        joined = await groups.join("g", a_join(old))
+        joined = await groups.classic.join("g", a_join(old))
         assert (joined.error, joined.generation, joined.leader) == (Code.none, 4, old)
         assignment = write_assignment(1, {TOPIC: frozenset(range(4))})
-        await groups.sync("g", SyncRequest(member_id=old, generation=4, assignments={old: assignment}))
+        await groups.classic.sync("g", SyncRequest(member_id=old, generation=4, assignments={old: assignment}))
         broker = await crashed(broker, tmp_path / "b", clock)
         group = broker.groups.groups["g"]
         assert isinstance(group, ClassicGroup)
@@ -234,16 +234,16 @@ def test_a_session_that_ends_downgrades_too(tmp_path, clock):
         async with running(tmp_path, clock) as broker:
             groups, consumer = await with_topic(broker)
             await consumer.heartbeat("g", a_beat("new"))
-            old = (await groups.join("g", a_join())).member_id
-            await groups.sync("g", SyncRequest(member_id=old, generation=3))
+            old = (await groups.classic.join("g", a_join())).member_id
+            await groups.classic.sync("g", SyncRequest(member_id=old, generation=3))
             for _ in range(5):
                 clock.advance_ms(9_000)
                 groups.expire()
                 if isinstance(groups.groups["g"], ConsumerGroup):
-                    groups.heartbeat("g", old, None, 3)
+                    groups.classic.heartbeat("g", old, None, 3)
             assert isinstance(groups.groups["g"], ClassicGroup)
             with pytest.raises(RebalanceInProgress):
-                groups.heartbeat("g", old, None, 3)
+                groups.classic.heartbeat("g", old, None, 3)
 
     told(story)
 
@@ -253,14 +253,14 @@ def test_a_static_member_that_comes_back_with_the_old_protocol_downgrades_the_gr
         async with running(tmp_path, clock) as broker:
             groups, consumer = await with_topic(broker)
             await consumer.heartbeat("g", a_beat("new", instance_id="i"))
-            joined = await groups.join("g", a_join(instance="i"))
+            joined = await groups.classic.join("g", a_join(instance="i"))
             group = groups.groups["g"]
             assert isinstance(group, ClassicGroup)
             assert (group.state, joined.generation, group.generation) == (STABLE, 2, 2)
             request = SyncRequest(member_id=joined.member_id, instance_id="i", generation=2)
-            synced = await groups.sync("g", request)
+            synced = await groups.classic.sync("g", request)
             assert read_assignment(synced.assignment).partitions == {TOPIC: {0, 1, 2, 3}}
-            groups.heartbeat("g", joined.member_id, "i", 2)
+            groups.classic.heartbeat("g", joined.member_id, "i", 2)
 
     told(story)
 
@@ -278,7 +278,7 @@ def test_a_downgrade_that_cannot_be_stored_leaves_the_group_as_it_was(tmp_path, 
             with monkeypatch.context() as patched:
                 for each_log in broker.topics.get("__consumer_offsets").logs:
                     patched.setattr(each_log, "append", refuse)
-                joined = await groups.join("g", a_join(instance="i"))
+                joined = await groups.classic.join("g", a_join(instance="i"))
                 assert joined.error is Code.coordinator_not_available
             assert dict(consumer.get("g").members) == before
             beat = a_beat("new", answer.epoch, instance_id="i")
@@ -292,7 +292,7 @@ def test_classic_members_that_wait_are_sent_into_the_new_group(tmp_path, clock):
         config = msgspec.structs.replace(CONFIG, group_initial_rebalance_delay_ms=3_000)
         async with running(tmp_path, clock, config) as broker:
             groups, consumer = await with_topic(broker)
-            waiting = groups.join("g", a_join())
+            waiting = groups.classic.join("g", a_join())
             await consumer.heartbeat("g", a_beat("new"))
             assert (await waiting).error is Code.rebalance_in_progress
             assert len(consumer.get("g").members) == 2
@@ -305,10 +305,10 @@ def test_an_empty_group_changes_its_protocol_without_more(tmp_path, clock):
         broker = await start(tmp_path / "a", clock)
         groups, consumer = await with_topic(broker)
         old = await a_classic_member(groups)
-        await groups.leave("g", [(old, None)])
+        await groups.classic.leave("g", [(old, None)])
         assert (await consumer.heartbeat("g", a_beat("new"))).epoch == 2
         await consumer.heartbeat("g", a_beat("new", LEAVE))
-        assert (await groups.join("g", a_join("somebody"))).error is Code.unknown_member_id
+        assert (await groups.classic.join("g", a_join("somebody"))).error is Code.unknown_member_id
         await a_classic_member(groups)
         broker = await crashed(broker, tmp_path / "b", clock)
         assert isinstance(broker.groups.groups["g"], ClassicGroup)
@@ -326,7 +326,7 @@ def test_a_policy_keeps_groups_as_they_are(tmp_path, clock):
             with pytest.raises(UnknownGroup):
                 await consumer.heartbeat("g", a_beat("new"))
             await consumer.heartbeat("h", a_beat("new"))
-            await groups.join("h", a_join())
+            await groups.classic.join("h", a_join())
             await consumer.heartbeat("h", a_beat("new", LEAVE))
             assert isinstance(groups.groups["h"], ConsumerGroup)
 
@@ -339,11 +339,11 @@ def test_a_join_that_is_refused_is_an_answer(tmp_path, clock):
             groups, consumer = await with_topic(broker)
             await consumer.heartbeat("g", a_beat("new"))
             request = msgspec.structs.replace(a_join("x"), protocol_type="connect")
-            joined = await groups.join("g", request)
+            joined = await groups.classic.join("g", request)
             assert (joined.error, joined.member_id) == (Code.inconsistent_group_protocol, "x")
-            synced = await groups.sync("g", SyncRequest(member_id="new", generation=2))
+            synced = await groups.classic.sync("g", SyncRequest(member_id="new", generation=2))
             assert synced.error is Code.unknown_member_id
             with pytest.raises(UnknownMember):
-                groups.heartbeat("g", "new", None, 1)
+                groups.classic.heartbeat("g", "new", None, 1)
 
     told(story)

@@ -71,7 +71,7 @@ def refuse_all(monkeypatch, broker):
     def refuse(batch):
         raise StorageError("the disk is gone")
 
-    for log in broker.groups._logs:
+    for log in broker.groups.storage.logs:
         monkeypatch.setattr(log, "append", refuse)
 
 

@@ -38,7 +38,7 @@ def test_what_is_refused_is_nothing_that_others_wait_for(tmp_path, monkeypatch):
             def refuse(batch):
                 raise StorageError("the disk is gone")
 
-            for log in broker.groups._logs:
+            for log in broker.groups.storage.logs:
                 monkeypatch.setattr(log, "append", refuse)
             stored = storing.store("g", list(ENTRIES))
             assert is_refused(stored)

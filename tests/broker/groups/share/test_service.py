@@ -114,13 +114,13 @@ def test_a_share_group_is_no_group_of_another_protocol(tmp_path, clock):
             groups, share = await with_topic(broker)
             await share.heartbeat("g", a_beat("a"))
             await share.heartbeat("g", a_beat("a", LEAVE))
-            assert (await groups.join("g", a_classic_join())).error is Code.inconsistent_group_protocol
+            assert (await groups.classic.join("g", a_classic_join())).error is Code.inconsistent_group_protocol
             with pytest.raises(UnknownGroup):
                 await groups.commit("g", Commit(), {TopicPartition(TOPIC, 0): OffsetValue(1)})
             with pytest.raises(UnknownGroup):
                 await groups.delete_offsets("g", [TopicPartition(TOPIC, 0)])
             with pytest.raises(UnknownMember):
-                groups.heartbeat("g", "a", None, 1)
+                groups.classic.heartbeat("g", "a", None, 1)
             assert share.get("g").is_empty
 
     told(story)

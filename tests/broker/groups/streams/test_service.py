@@ -104,10 +104,10 @@ def test_an_empty_group_of_the_classic_protocol_becomes_one_and_back(tmp_path, c
         await groups.commit("g", Commit(), offset)
         await streams.heartbeat("g", a_beat("a"))
         assert groups.offsets.get("g", TopicPartition(TOPIC, 0)).offset == 5
-        assert (await groups.join("g", a_classic_join())).error is Code.inconsistent_group_protocol
+        assert (await groups.classic.join("g", a_classic_join())).error is Code.inconsistent_group_protocol
         await streams.heartbeat("g", a_beat("a", LEAVE))
-        assert (await groups.join("g", a_classic_join("m"))).error is Code.unknown_member_id
-        joined = await groups.join("g", a_classic_join())
+        assert (await groups.classic.join("g", a_classic_join("m"))).error is Code.unknown_member_id
+        joined = await groups.classic.join("g", a_classic_join())
         assert joined.error is Code.none
         assert streams.get("g") is None
         with pytest.raises(UnknownGroup):
@@ -132,7 +132,7 @@ def test_groups_of_other_protocols_are_none(tmp_path, clock):
             with pytest.raises(UnknownGroup):
                 await groups.consumer.heartbeat("g", reads)
             with pytest.raises(UnknownMember):
-                groups.heartbeat("g", "a", None, 1)
+                groups.classic.heartbeat("g", "a", None, 1)
 
     told(story)
 

@@ -115,7 +115,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         group, before = self._group_for(group_id, present, joins=request.epoch == JOIN)
         answer = self._take(group, group.heartbeat(request, resolved), before)
         if isinstance(present, ClassicGroup) and self._coordinator.groups.get(group_id) is group:
-            self._coordinator.answer(present.abandon(Code.rebalance_in_progress))
+            self._coordinator.classic.abandon(present, Code.rebalance_in_progress)
         return answer
 
     def _group_for(self, group_id: str, present: Group | None, *, joins: bool) -> tuple[ConsumerGroup, list[Entry]]:
@@ -150,7 +150,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
 
     def _remove(self, group: ConsumerGroup, member_ids: Sequence[str], answer: T) -> "asyncio.Future[T]":
         """Members are gone; if those that are left all speak the classic protocol, the group becomes a classic one."""
-        if migration.may_downgrade(group, member_ids, self._policy, self._coordinator.classic_config):
+        if migration.may_downgrade(group, member_ids, self._policy, self._coordinator.classic.config):
             return self._downgrade(group, Change([], answer, lambda: None), member_ids, rebalances=True)
         return self._take(group, group.remove(member_ids, answer))
 
@@ -158,7 +158,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         self, group: ConsumerGroup, change: Change[T], gone: Iterable[str], *, rebalances: bool
     ) -> "asyncio.Future[T]":
         """After `change`, and without who is `gone`, it is a classic group; if that is refused, all is as before."""
-        classic, value = migration.downgraded(group, set(gone), self._clock, self._coordinator.classic_config)
+        classic, value = migration.downgraded(group, set(gone), self._clock, self._coordinator.classic.config)
         group_id = group.group_id
         stored = self._storing.store(group_id, [*change.entries, *group.tombstones(), (GroupKey(group_id), value)])
         if is_refused(stored):
@@ -167,7 +167,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
             log.info("group_downgraded", group=group_id, members=len(classic.members))
             self._coordinator.groups[group_id] = classic
             if rebalances:
-                self._coordinator.answer(classic.rebalance())
+                self._coordinator.classic.rebalance(classic)
             self._coordinator.schedule(classic)
         return then(stored, lambda _: change.answer)
 
@@ -185,7 +185,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
             change = classic_members.join(group, request)
             all_classic = all(member.classic is not None for member in group.members.values())
             last_of_the_others = replaced is not None and replaced.classic is None and all_classic
-            fits = len(group.members) <= self._coordinator.classic_config.max_size
+            fits = len(group.members) <= self._coordinator.classic.config.max_size
             if not (last_of_the_others and fits and self._policy.downgrades):
                 return self._take(group, change)
             settled = all(member.is_reconciled_to(group.epoch) for member in group.members.values())

@@ -12,9 +12,9 @@ from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from mainstem.broker.groups.deadlines import Deadlines
 from mainstem.broker.groups.errors import GroupError, GroupNotEmpty, UnknownMember
 from mainstem.broker.groups.membership import Commit, Entry, Group
-from mainstem.broker.groups.modern.deadlines import Deadlines
 from mainstem.broker.groups.modern.records import GroupRecordKey
 from mainstem.broker.groups.modern.subscriptions import TopicsView
 from mainstem.broker.groups.records import ModernKey, ModernValue

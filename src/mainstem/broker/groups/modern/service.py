@@ -63,7 +63,7 @@ class ModernGroups(ABC, Generic[G, K, V]):
         """Raise GroupError if nothing can be promised: the broker stops, or what the group has could not be read."""
         if self._coordinator.is_closed:
             raise GroupError(Code.coordinator_not_available, group_id, "the broker stops")
-        self._coordinator.check_read(group_id)
+        self._coordinator.storage.check_read(group_id)
 
     async def settled(self, group_id: str) -> None:
         """Return when all that the group has in memory is durable.
@@ -71,7 +71,7 @@ class ModernGroups(ABC, Generic[G, K, V]):
         Raises:
             CoordinatorUnavailable: it never will be, or what the group has could not be read.
         """
-        self._coordinator.check_read(group_id)
+        self._coordinator.storage.check_read(group_id)
         await self._storing.settled(group_id)
 
     def expire(self, group: G) -> None:

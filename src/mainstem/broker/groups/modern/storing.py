@@ -39,7 +39,7 @@ class Storing:
             nothing: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             nothing.set_result(-1)
             return nothing
-        stored = self._coordinator.store(group_id, entries)
+        stored = self._coordinator.storage.store(group_id, entries)
         if is_refused(stored):
             return stored
         self._last[group_id] = stored

@@ -73,7 +73,7 @@ class ShareGroups(ModernGroups[ShareGroup, Key, Value]):
 
     def _is_there(self, key: PartitionKey) -> bool:
         """Whether there is the group, or may be after a repair, and the topic."""
-        known = self.get(key.group) is not None or not self._coordinator.is_read(key.group)
+        known = self.get(key.group) is not None or not self._coordinator.storage.is_read(key.group)
         return known and self._broker.topics.get_by_id(key.topic_id) is not None
 
     def settings(self, group_id: str) -> ShareGroupConfig:

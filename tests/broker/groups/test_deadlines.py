@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.groups.modern.deadlines import Deadlines
+from mainstem.broker.groups.deadlines import Deadlines
 
 KEYS = st.sampled_from("abc")
 CALLS = st.one_of(
