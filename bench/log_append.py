@@ -60,10 +60,11 @@ async def read(partition: PartitionLog) -> None:
     started, offset, size, calls = time.perf_counter(), partition.log_start_offset, 0, 0
     while offset < partition.high_watermark:
         result = await partition.read(offset, 1 << 20)
-        size += len(result.records)
+        size += result.size
         calls += 1
-        for span in iter_spans(result.records):
-            offset = span.last_offset + 1
+        for piece in result.pieces:
+            for span in iter_spans(piece):
+                offset = span.last_offset + 1
     elapsed = time.perf_counter() - started
     print(f"read   {size / 1e6:.0f} MB in {calls} calls: {size / elapsed / 1e6:.0f} MB/s", flush=True)
 

@@ -7,6 +7,7 @@ from mainstem.broker.state_topic import StateTopic
 from mainstem.core import MainstemError, ManualClock
 from mainstem.log.errors import BatchTooLarge, StorageError
 from mainstem.records import Record, build_batch
+from tests.log.support import joined
 from tests.support.broker import running, start, stop
 
 TOPIC = "states"
@@ -29,7 +30,7 @@ async def a_state_topic(broker):
 async def keys_of(partition_log):
     partition_log.check_usable()
     found = await partition_log.read(0, 1 << 20)
-    return found.records
+    return joined(found)
 
 
 def names_of_others(name):

@@ -14,7 +14,7 @@ import pytest
 from mainstem.core import ManualClock
 from mainstem.log import LogConfig, LogDirectory, PartitionLog
 from mainstem.records import decode_records, iter_headers
-from tests.log.support import run
+from tests.log.support import joined, run
 
 WRITER = Path(__file__).with_name("log_writer.py")
 
@@ -37,11 +37,12 @@ async def records_of(partition: PartitionLog, *, committed_only: bool) -> list[t
     offset, found = partition.log_start_offset, []
     while True:
         result = await partition.read(offset, 1 << 20, committed_only=committed_only)
-        if not result.records:
+        whole = joined(result)
+        if not whole:
             return found
         position = 0
-        for header in iter_headers(result.records):
-            data = result.records[position : position + header.size]
+        for header in iter_headers(whole):
+            data = whole[position : position + header.size]
             position += header.size
             offset = header.next_offset
             aborted = any(

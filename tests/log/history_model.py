@@ -9,7 +9,7 @@ import msgspec
 from mainstem.core import TopicPartition
 from mainstem.log import PartitionLog, TopicConfig
 from mainstem.records import iter_headers
-from tests.log.support import read_all
+from tests.log.support import joined, read_all
 
 Appended = tuple[int, bytes, bytes | None]
 """Offset, key and value; of a marker the key is empty."""
@@ -262,7 +262,7 @@ class ExpectedPartition:
         assert partition.leader_epoch >= self.leader_epoch, f"{self}: epoch {partition.leader_epoch} after others"
         self.leader_epoch = partition.leader_epoch
         offset = partition.log_start_offset
-        while records := (await partition.read(offset, 1 << 20)).records:
+        while records := joined(await partition.read(offset, 1 << 20)):
             for header in iter_headers(records):
                 offset = header.next_offset
                 of_it = [epoch for epoch, start in epochs if start <= max(header.base_offset, self.start)]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import Disk, LogConfig, LogDirectory, PartitionLog, TopicConfig
+from mainstem.log import Disk, LogConfig, LogDirectory, PartitionLog, ReadResult, TopicConfig
 from mainstem.records import Record, build_batch, decode_records, iter_headers
 
 T = TypeVar("T")
@@ -17,6 +17,11 @@ TP = TopicPartition("orders", 0)
 TOPIC_ID = UUID(int=7)
 # One thread each, so that a simulated disk sees the same calls in the same order every time.
 CONFIG = LogConfig(read_threads=1, sync_threads=1)
+
+
+def joined(found: ReadResult) -> bytes:
+    """All batches that were read, one after the other."""
+    return b"".join(found.pieces)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -78,11 +83,12 @@ async def read_all(partition: PartitionLog, *, start: int | None = None, committ
     offset = partition.log_start_offset if start is None else start
     while True:
         result = await partition.read(offset, 1 << 20, committed_only=committed_only)
-        if not result.records:
+        whole = joined(result)
+        if not whole:
             return records
         position = 0
-        for header in iter_headers(result.records):
-            data = result.records[position : position + header.size]
+        for header in iter_headers(whole):
+            data = whole[position : position + header.size]
             position += header.size
             aborted = any(
                 a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset

@@ -7,7 +7,7 @@ import pytest
 from mainstem.log import StorageError, TopicConfig, cold, window
 from mainstem.records import iter_headers
 from tests.log.cold_disk import ColdDisk
-from tests.log.support import batch, run, with_partition
+from tests.log.support import batch, joined, run, with_partition
 
 COUNT = 400
 
@@ -25,7 +25,7 @@ async def filled(partition, count=COUNT):
 
 
 def offsets(read):
-    return [header.base_offset for header in iter_headers(read.records)]
+    return [header.base_offset for header in iter_headers(joined(read))]
 
 
 async def read_in_order(partition, times):

@@ -20,7 +20,7 @@ from mainstem.core import TopicPartition
 from mainstem.log import PartitionLog, StorageError, TopicConfig, cold, window
 from mainstem.records import iter_headers
 from tests.log.cold_disk import ColdDisk
-from tests.log.support import TP, abandon, batch, open_log, run
+from tests.log.support import TP, abandon, batch, joined, open_log, run
 
 OTHER = TopicPartition("others", 0)
 COUNT = 120
@@ -114,7 +114,7 @@ def damage_of(path: Path, where: str, random: Random, *, after: int = 0, before:
 async def read_on(partition: PartitionLog, offset: int, most: int, found: list[bytes]) -> None:
     """To the end, as a consumer does."""
     while offset < partition.high_watermark:
-        records = (await partition.read(offset, most)).records
+        records = joined(await partition.read(offset, most))
         headers = list(iter_headers(records))
         offset = headers[-1].last_offset + 1
         found.append(records)
@@ -153,7 +153,7 @@ async def _read_damaged(path: Path, original: Path, where: str, random: Random, 
     begin = after = 0
     if late:
         while not partition.shared.cold._streams:
-            found.append((await partition.read(begin, most)).records)
+            found.append(joined(await partition.read(begin, most)))
             begin = list(iter_headers(found[-1]))[-1].last_offset + 1
         ends = list(accumulate(end - start for _, start, end, _ in there))
         after = next(
@@ -198,7 +198,7 @@ def test_what_was_read_ahead_before_the_damage_is_given(tmp_path: Path, original
             nonlocal found_ahead
             offset = 0
             while True:
-                found.append((await partition.read(offset, 10_000)).records)
+                found.append(joined(await partition.read(offset, 10_000)))
                 offset = list(iter_headers(found[-1]))[-1].last_offset + 1
                 if len(found) == 3:
                     damage.happen()

@@ -16,7 +16,7 @@ from mainstem.core import ManualClock
 from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
 from mainstem.records import iter_headers
 from tests.log.simulated_disk import SimulatedDisk, adversary
-from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all
+from tests.log.support import TOPIC_ID, TP, abandon, batch, joined, open_log, read_all
 from tests.support.properties import examples
 
 CONFIG = LogConfig(read_threads=1, sync_threads=1, journal_bytes=16_000, compaction_keys=4)
@@ -184,7 +184,7 @@ class CompactionMachine(RuleBasedStateMachine):
         for end, committed_only in ((p.high_watermark, False), (p.last_stable_offset, True)):
             if end > self.start:
                 result = self.run(p.read(end - 1, 1, committed_only=committed_only))
-                assert [header.last_offset for header in iter_headers(result.records)] == [end - 1]
+                assert [header.last_offset for header in iter_headers(joined(result))] == [end - 1]
 
     @invariant()
     def the_last_value_of_each_key_stays(self) -> None:

@@ -12,7 +12,7 @@ from mainstem.log import TopicConfig, housekeeping
 from mainstem.log.look_ups import LookUps
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import decode_records
-from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, run
+from tests.log.support import TOPIC_ID, TP, abandon, batch, joined, open_log, run
 
 OTHER, OTHER_ID = TopicPartition("others", 0), UUID(int=8)
 NOW = 1_700_000_000_000
@@ -28,7 +28,7 @@ async def fill(log, topic_partition=TP, *, start: int, count: int) -> None:
 async def check(partition, offsets) -> None:
     for offset in offsets:
         read = await partition.read(offset, 1_000)
-        assert decode_records(read.records)[0].value.startswith(b"%03d" % offset)
+        assert decode_records(joined(read))[0].value.startswith(b"%03d" % offset)
         assert (await partition.offset_for_timestamp(NOW + offset)).offset == offset
 
 

@@ -11,7 +11,7 @@ from mainstem.core import ManualClock
 from mainstem.log import BatchTooLarge, InvalidRecord, OutOfOrderSequence, StorageError, TopicConfig, validation
 from mainstem.records import CorruptBatch, CorruptRecords, iter_headers
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import TOPIC_ID, TP, batch, open_log, read_all, run, sequenced, values, with_partition
+from tests.log.support import TOPIC_ID, TP, batch, joined, open_log, read_all, run, sequenced, values, with_partition
 
 NOW = 1_700_000_000_000
 
@@ -24,8 +24,8 @@ def test_offsets_and_epoch_are_assigned_and_the_rest_stays_byte_for_byte(tmp_pat
         result = await partition.append(memoryview(data))
         assert (result.base_offset, result.last_offset, result.log_append_time_ms) == (1, 2, -1)
         read = await partition.read(1, 1_000)
-        assert read.records[16:] == data[16:]
-        header = next(iter_headers(read.records))
+        assert joined(read)[16:] == data[16:]
+        header = next(iter_headers(joined(read)))
         assert (header.base_offset, header.leader_epoch) == (1, partition.leader_epoch)
 
     run(with_partition(tmp_path, test))
@@ -130,7 +130,7 @@ def test_readers_of_committed_records_wait_for_the_marker(tmp_path):
         await partition.append(batch(b"plain"))
         assert dict(partition.open_transactions) == {1: 0}
         assert (partition.high_watermark, partition.last_stable_offset) == (2, 0)
-        assert (await partition.read(0, 1_000, committed_only=True)).records == b""
+        assert joined(await partition.read(0, 1_000, committed_only=True)) == b""
         future = partition.append_marker(1, 0, commit=True, coordinator_epoch=3)
         assert partition.last_stable_offset == 0  # the marker is not durable yet
         assert (await future).base_offset == 2

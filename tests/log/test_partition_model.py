@@ -18,7 +18,7 @@ from mainstem.core import ManualClock
 from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
 from mainstem.records import iter_headers
 from tests.log.simulated_disk import SimulatedDisk, adversary
-from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all
+from tests.log.support import TOPIC_ID, TP, abandon, batch, joined, open_log, read_all
 from tests.support.properties import examples
 
 CONFIG = LogConfig(read_threads=1, sync_threads=1, journal_bytes=9_000)
@@ -295,12 +295,12 @@ class LogMachine(RuleBasedStateMachine):
     def read_from_the_middle(self, percent, size) -> None:
         offset = self.start + len(self.records) * percent // 100
         result = self.run(self.partition.read(offset, size))
-        headers = list(iter_headers(result.records))
+        headers = list(iter_headers(joined(result)))
         if offset == self.end:
             assert not headers
             return
         assert headers[0].base_offset <= offset <= headers[0].last_offset
-        assert len(result.records) <= max(size, headers[0].size)
+        assert len(joined(result)) <= max(size, headers[0].size)
 
 
 async def _wait(future):

@@ -17,7 +17,7 @@ from mainstem.log.cleaner import Cleaner
 from mainstem.log.disk import SystemFile
 from mainstem.records import decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch
-from tests.log.support import batch, run, sequenced, values, with_partition
+from tests.log.support import batch, joined, run, sequenced, values, with_partition
 from tests.support.properties import examples
 
 NOW = 1_700_000_000_000
@@ -25,13 +25,13 @@ NOW = 1_700_000_000_000
 
 def test_reads_at_the_edges(tmp_path):
     async def test(partition):
-        assert (await partition.read(0, 100)).records == b""
+        assert joined(await partition.read(0, 100)) == b""
         await partition.append(batch(*[b"v" * 300] * 4))
         size = partition.size_bytes
         small = await partition.read(2, 10)
-        assert len(small.records) == size  # the whole batch that holds the offset, also a large one
-        assert (await partition.read(2, 10, at_least_one=False)).records == b""
-        assert (await partition.read(4, 100)).records == b""
+        assert len(joined(small)) == size  # the whole batch that holds the offset, also a large one
+        assert joined(await partition.read(2, 10, at_least_one=False)) == b""
+        assert joined(await partition.read(4, 100)) == b""
         for offset in (-1, 5):
             with pytest.raises(OffsetOutOfRange, match=f"offset {offset}, expected 0 to 4"):
                 await partition.read(offset, 100)
@@ -44,7 +44,7 @@ def test_a_batch_larger_than_a_read_is_read_whole(tmp_path):
         await partition.append(batch(b"small"))
         await partition.append(batch(b"v" * 900_000))
         read = await partition.read(1, 1_000)
-        assert decode_records(read.records)[0].value == b"v" * 900_000
+        assert decode_records(joined(read))[0].value == b"v" * 900_000
 
     run(with_partition(tmp_path, test))
 
@@ -61,7 +61,7 @@ def test_large_batches_that_the_index_names_are_found(sizes, most):
             await partition.append(batch(b"v" * size))
         for offset, size in enumerate(sizes):
             read = await partition.read(offset, most)
-            assert decode_records(read.records)[0].value == b"v" * size
+            assert decode_records(joined(read))[0].value == b"v" * size
 
     with TemporaryDirectory() as directory:
         run(with_partition(Path(directory), test))
@@ -85,14 +85,14 @@ def test_a_read_in_steps_gives_what_fits(sizes, most, committed_only):
         offset = 0
         while offset <= len(sizes):
             read = await partition.read(offset, most, committed_only=committed_only)
-            headers = list(iter_headers(read.records))
+            headers = list(iter_headers(joined(read)))
             assert [header.base_offset for header in headers] == list(range(offset, offset + len(headers)))
-            assert len(read.records) <= most or len(headers) == 1
+            assert len(joined(read)) <= most or len(headers) == 1
             assert [each.first_offset for each in read.aborted] == ([0] if committed_only else [])
             offset += len(headers)
             slack = SLACK + 4_000  # of which no further step is made, and the batch that did not fit
             assert headers
-            assert len(read.records) > most - slack or offset == len(sizes) + 1
+            assert len(joined(read)) > most - slack or offset == len(sizes) + 1
 
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr("mainstem.log.reading.READ_STEP", 1_000)
@@ -118,7 +118,7 @@ def test_others_have_their_turn_while_much_is_read(tmp_path):
         count()
         read = await partition.read(0, 2**24)
         assert turns >= 4
-        assert len(read.records) == partition.size_bytes
+        assert len(joined(read)) == partition.size_bytes
 
     run(with_partition(tmp_path, test))
 
@@ -264,7 +264,7 @@ async def with_what_is_read_deleted(path, disk, *, before_offset):
 def test_what_was_aborted_is_told_of_records_that_are_deleted_while_they_are_read(tmp_path):
     """The segment had taken what it knew of aborted transactions with it: their records passed for committed ones."""
     result = run(with_what_is_read_deleted(tmp_path, HeldBackDisk(), before_offset=3))
-    assert [header.base_offset for header in iter_headers(result.records)] == [0, 1, 2]
+    assert [header.base_offset for header in iter_headers(joined(result))] == [0, 1, 2]
     assert [(each.producer_id, each.first_offset, each.last_offset) for each in result.aborted] == [(1, 0, 2)]
 
 
@@ -360,7 +360,7 @@ def test_a_batch_that_only_its_writer_understands_is_no_damage(tmp_path):
         assert await housekeeping.compact(partition, cleaner, most_keys=10)
         cleaner.close()
         result = await partition.read(0, 10_000)
-        assert [header.base_offset for header in iter_headers(result.records)] == [1, 2, 3]
+        assert [header.base_offset for header in iter_headers(joined(result))] == [1, 2, 3]
         assert (await partition.append(batch(b"3"))).base_offset == 4
 
     run(with_partition(tmp_path, test, clock=clock))
@@ -427,8 +427,8 @@ def test_a_batch_that_does_not_fit_is_not_jumped_over(tmp_path, cold, most):
             await partition.append(batch(b"v" * size))
         assert len(partition.segments) > 1
         read = await partition.read(1, most, at_least_one=False)
-        assert read.records == b""
-        assert next(iter_headers((await partition.read(1, most)).records)).base_offset == 1
+        assert joined(read) == b""
+        assert next(iter_headers(joined(await partition.read(1, most)))).base_offset == 1
 
     disk = ColdDisk() if cold else SystemDisk()
     run(with_partition(tmp_path, test, topic=TopicConfig(segment_bytes=300_200), disk=disk))

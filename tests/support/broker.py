@@ -19,6 +19,7 @@ from mainstem.log import LogConfig, LogDirectory, PartitionLog
 from mainstem.records import Record, decode_header, decode_marker, decode_records, iter_spans
 from mainstem.wire import codec, frames
 from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import joined
 
 CONFIG = BrokerConfig(
     port=0, stop_timeout_ms=200, group_min_session_timeout_ms=100, group_max_session_timeout_ms=3_600_000
@@ -106,12 +107,13 @@ async def committed_records(partition: PartitionLog) -> list[Record]:
     offset = partition.log_start_offset
     while offset < partition.last_stable_offset:
         found = await partition.read(offset, 1 << 20, committed_only=True, at_least_one=True)
-        if not found.records:
+        whole = joined(found)
+        if not whole:
             break
         waiting = sorted(found.aborted, key=lambda each: each.first_offset)
         aborted: set[int] = set()
-        for span in iter_spans(found.records):
-            batch = found.records[span.position : span.end]
+        for span in iter_spans(whole):
+            batch = whole[span.position : span.end]
             header = decode_header(batch)
             offset = span.last_offset + 1
             while waiting and waiting[0].first_offset <= header.last_offset:

@@ -78,11 +78,12 @@ async def _read(store: PartitionLog) -> dict[str, Any]:
     offset = store.log_start_offset
     while offset < store.high_watermark:
         found = await store.read(offset, 1 << 20, committed_only=False, at_least_one=True)
-        for span in iter_spans(found.records):
-            for record in decode_records(found.records[span.position : span.end]):
-                key = (record.key or b"").decode()
-                facts[key] = None if record.value is None else msgspec.json.decode(record.value)
-            offset = span.last_offset + 1
-        if not found.records:  # compaction left nothing up to the end
+        for piece in found.pieces:
+            for span in iter_spans(piece):
+                for record in decode_records(piece[span.position : span.end]):
+                    key = (record.key or b"").decode()
+                    facts[key] = None if record.value is None else msgspec.json.decode(record.value)
+                offset = span.last_offset + 1
+        if not found.pieces:  # compaction left nothing up to the end
             break
     return facts

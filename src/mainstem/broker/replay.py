@@ -48,15 +48,16 @@ async def replay(partition: PartitionLog) -> AsyncIterator[tuple[BatchHeader, Ma
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
         found = await partition.read(offset, _READ_BYTES, committed_only=False, at_least_one=True)
-        for place in iter_spans(found.records):
-            batch = memoryview(found.records)[place.position : place.end]
-            header = decode_header(batch)
-            offset = place.last_offset + 1
-            if header.is_control:
-                yield header, decode_marker(batch), []
-            else:
-                yield header, None, _records(partition, header, batch)
-        if not found.records:
+        for piece in found.pieces:
+            for place in iter_spans(piece):
+                batch = memoryview(piece)[place.position : place.end]
+                header = decode_header(batch)
+                offset = place.last_offset + 1
+                if header.is_control:
+                    yield header, decode_marker(batch), []
+                else:
+                    yield header, None, _records(partition, header, batch)
+        if not found.pieces:
             return
 
 

@@ -70,11 +70,6 @@ class ReadResult(msgspec.Struct, frozen=True):
     """There may be more that could be read now: the reader had no room for it, or it is in the next segment."""
 
     @property
-    def records(self) -> bytes:
-        """All of them, one after the other."""
-        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
-
-    @property
     def size(self) -> int:
         """In bytes."""
         return sum(map(len, self.pieces))
