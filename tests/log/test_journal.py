@@ -19,7 +19,8 @@ from mainstem.log.journal import (
     decode_frame,
     decode_frames,
     encode_frame,
-    is_of_before,
+    generation_of,
+    next_generation,
     read_frames,
     write_frames,
 )
@@ -124,7 +125,7 @@ def test_a_frame_in_two_steps_is_none_before_its_first_page_and_then_the_same(gi
     files = [disk.open(Path("/log") / name) for name in NAMES]
     assert [each.sequence for each in read_frames(files, generation=1, sequence=1)] == [1]
     if data.draw(st.booleans(), label="taken back"):
-        journal.take_back()
+        journal.abandon()
         assert files[0].read(files[0].size(), 0) == content
         begun = journal.begin(given_entries)
     journal.finish(begun)
@@ -171,8 +172,8 @@ def test_rounds_of_earlier_runs_are_forgotten(tmp_path):
     assert [(tmp_path / name).read_bytes() for name in NAMES] == [b"", b""]
 
 
-@given(written=st.lists(st.integers(0, 3), max_size=8))
-def test_without_a_checkpoint_the_last_rounds_are_found_whatever_becomes_of_the_next(written):
+@given(written=st.lists(st.integers(0, 3), max_size=8), in_steps=st.booleans())
+def test_without_a_checkpoint_the_last_rounds_are_found_whatever_becomes_of_the_next(written, in_steps):
     """The first round of a generation was torn, or taken back, and the generation before had no rounds: older ones
     passed for the last.
     """
@@ -184,17 +185,85 @@ def test_without_a_checkpoint_the_last_rounds_are_found_whatever_becomes_of_the_
             journal.append([Entry(LOG_START, UUID(int=1), 0, number=journal.sequence)])
         journal.switch()
     last = journal.sequence - 1
-    journal.append([Entry(LOG_START, UUID(int=1), 0, number=last + 1, payload=(bytes(PAGE),))])
-    journal.size -= 2 * PAGE
-    journal.sequence -= 1
-    journal.take_back()
-    frames = read_frames([disk.open(path / name) for name in NAMES], generation=1, sequence=None)
+    next_round = [Entry(LOG_START, UUID(int=1), 0, number=last + 1, payload=(bytes(PAGE),))]
+    if in_steps:
+        journal.begin(next_round)
+        journal.abandon()
+    else:
+        journal.append(next_round)
+        journal.size -= 2 * PAGE
+        journal.sequence -= 1
+        journal.take_back()
+    frames = read_frames([disk.open(path / name) for name in NAMES], generation=None, sequence=None)
     assert not frames or frames[-1].sequence == last
 
 
-@pytest.mark.parametrize(("page", "before"), [
-    (b"", True), (frame(1, 10, generation=3), True), (frame(1, 10, generation=4), False),
-    (frame(1, 10, generation=5), False), (bytes(PAGE), False), (b"MSJ1", False),
+@pytest.mark.parametrize(("content", "generation"), [
+    (b"", None), (bytes(PAGE), None), (b"MSJ1", None), (frame(1, 10, generation=3), 3),
+    (frame(1, 10, generation=3)[:40], 3), (b"x" + frame(1, 10, generation=3), None),
 ])  # fmt: skip
-def test_the_first_page_tells_whether_a_file_is_of_before(page, before):
-    assert is_of_before(page[:PAGE], 4) == before
+def test_a_file_says_what_it_was_used_for_last(content, generation):
+    assert generation_of(file_of(content)) == generation
+
+
+def test_generations_of_starts_follow_each_other_and_cannot_be_guessed():
+    seen = [next_generation(7) for _ in range(20)]
+    assert len(set(seen)) == 20
+    assert min(seen) >= 2**40
+    assert next_generation(seen[0]) > seen[0]
+
+
+MADE_UP = frame(2**62, 10, generation=2**62)
+"""What somebody who may produce could send, and have lie where a page begins."""
+
+
+@pytest.mark.parametrize("place", ["in a torn frame", "behind the last frame"])
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_what_a_client_makes_look_like_a_frame_is_none(place, has_checkpoint):
+    """A start took it for damage, and without a checkpoint for the last round that there was."""
+    mine = [frame(number, 10, generation=70) for number in (5, 6)]
+    payload = bytes(PAGE - 77) + MADE_UP + bytes(PAGE)
+    whole = b"".join(encode_frame(70, 7, [Entry(DATA, UUID(int=1), 0, payload=(payload,))]))
+    assert whole[PAGE : PAGE + len(MADE_UP)] == MADE_UP
+    rest = bytes(PAGE) + whole[PAGE:] if place == "in a torn frame" else MADE_UP
+    generation, sequence = (70, 5) if has_checkpoint else (None, None)
+    found = read_frames(files_of(b"".join(mine) + rest), generation=generation, sequence=sequence)
+    assert [each.sequence for each in found] == [5, 6]
+
+
+def test_what_a_client_makes_look_like_the_beginning_of_a_large_frame_is_not_gone_through():
+    """Each such page had the whole file read."""
+    made_up = frame(2**62, 10, generation=2**62)
+    made_up = made_up[:8] + (PAGE * 50).to_bytes(4, "big") + made_up[12:]
+    file = file_of(frame(5, 10, generation=70) + made_up * 100)
+    read = 0
+
+    class Counting:
+        path = file.path
+
+        def size(self):
+            return file.size()
+
+        def read(self, size, position):
+            nonlocal read
+            read += size
+            return file.read(size, position)
+
+    assert [each.sequence for each in read_frames([Counting()], generation=70, sequence=5)] == [5]
+    assert read <= file.size() + PAGE
+
+
+def test_a_frame_that_is_abandoned_leaves_the_blocks_that_the_file_had(tmp_path):
+    """On a full disk, what makes room is to find them."""
+    journal = Journal(tmp_path, SystemDisk(), generation=1, sequence=1)
+    for _ in range(2):
+        journal.append([Entry(DATA, UUID(int=1), 0, payload=(bytes(10 * PAGE),))])
+        journal.switch()
+    size = (tmp_path / NAMES[0]).stat().st_size
+    for payload in (PAGE, 30 * PAGE):
+        journal.begin([Entry(DATA, UUID(int=1), 0, payload=(b"x" * payload,))])
+        journal.abandon()
+        assert (tmp_path / NAMES[0]).stat().st_size == size
+    journal.append([Entry(LOG_START, UUID(int=1), 0, number=9)])
+    frames = read_frames(files_of(*[(tmp_path / name).read_bytes() for name in NAMES]), generation=2, sequence=2)
+    assert [(each.generation, each.sequence) for each in frames] == [(2, 2), (3, 3)]

@@ -518,6 +518,64 @@ def test_a_failing_disk_takes_the_directory_offline(tmp_path, call, where):
     run(with_partition(tmp_path, lambda p: starts_with(p, b"durable"), disk=disk.after_power_cut(lambda m: 0)))
 
 
+@pytest.mark.parametrize("where", ["a large frame", "the hint to the disk", "the checkpoint"])
+def test_what_nobody_foresaw_takes_the_directory_offline_and_leaves_nobody_waiting(tmp_path, monkeypatch, where):
+    """Appends were never answered again, and the log could not be closed."""
+    no_thread = RuntimeError("can't start new thread")
+
+    def fails(*_):
+        raise no_thread
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, LARGE_BATCHES)
+        await partition.append(batch(b"durable"))
+        waiting = []
+        with monkeypatch.context() as short:
+            if where == "a large frame":
+                short.setattr(log._writer_thread, "beside", fails)
+            elif where == "the hint to the disk":
+                short.setattr(log._writer, "_written", fails)
+            else:
+                short.setattr(log._checkpoints, "start", fails)
+                waiting.append(asyncio.ensure_future(log.checkpoint()))
+                await asyncio.sleep(0)
+            other = log.create_partition(TopicPartition("other", 0), UUID(int=8), TopicConfig())
+            waiting += [partition.append(batch(MEGABYTE)), asyncio.ensure_future(other)]
+            done, late = await asyncio.wait(waiting, timeout=10)
+            assert not late
+            assert any("can't start new thread" in str(each.exception()) for each in done)
+        assert log.offline
+        with pytest.raises(StorageError, match="can't start new thread"):
+            partition.append(batch(b"later"))
+        await asyncio.wait_for(log.close(), 10)
+
+    run(test())
+    run(with_partition(tmp_path, lambda partition: starts_with(partition, b"durable")))
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_a_start_without_a_thread_says_so_and_leaves_the_directory_to_the_next(tmp_path, monkeypatch, left):
+    async def test():
+        start, started = threading.Thread.start, 0
+
+        def limited(thread):
+            nonlocal started
+            started += 1
+            if started > left:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with monkeypatch.context() as short:
+            short.setattr(threading.Thread, "start", limited)
+            with pytest.raises(StorageError, match="can't start new thread") as refused:
+                await open_log(tmp_path)
+        assert "ulimit -u" in refused.value.hint
+        await (await open_log(tmp_path)).close()
+
+    run(test())
+
+
 async def starts_with(partition, value):
     assert (await values(partition))[0] == value
 

@@ -80,13 +80,18 @@ class LogDirectory:
             LogDirectoryInUse: another process has it.
             CorruptFile: its checkpoint or journal is damaged.
             UnsupportedFormat: a later version of the program wrote it.
-            StorageError: there is no room, memory or file descriptor for its start; nothing is lost.
+            StorageError: there is no room, memory, thread or file descriptor for its start; nothing is lost.
         """
         try:
             lock = DirectoryLock(path, LOCK)
         except DirectoryInUse as error:
             raise LogDirectoryInUse(str(error), hint=error.hint) from None
-        directory = cls(path, config, clock, disk or SystemDisk(), lock)
+        try:
+            directory = cls(path, config, clock, disk or SystemDisk(), lock)
+        except RuntimeError as error:
+            lock.release()
+            hint = "nothing is lost: raise the limit of threads (ulimit -u, a container's pids), then start again"
+            raise StorageError(f"{path}: {error}", hint=hint) from error
         try:
             await directory._threads.run(directory._recover)
         except BaseException:

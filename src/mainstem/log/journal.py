@@ -13,9 +13,13 @@ A large frame is written in two steps, its first page last (`begin`, `finish`): 
 
 Sequences go on without a gap from frame to frame, over files and restarts. A round starts only when the one before it
 is durable, so only the last frame can be torn: an invalid frame with a valid later one means damage.
+
+Each start begins with a generation that nobody can guess. Pages of a torn frame, and those behind the last one, hold
+what clients sent: what looks like a frame there, made by somebody on purpose, has the wrong generation.
 """
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from struct import Struct
 from uuid import UUID
@@ -40,6 +44,7 @@ _MAGIC = b"MSJ1"
 _HEADER = Struct(">4sIIIqq")
 _ENTRY = Struct(">B16siqqq")
 _CRC_FROM = 8
+_SECRET_BITS = 40
 _READ_BYTES = 2**20
 
 
@@ -79,6 +84,8 @@ class Frame(msgspec.Struct, frozen=True):
     sequence: int
     entries: list[Entry]
     size: int
+    stored: Stored | None = None
+    """Where it was found, as a whole."""
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -86,6 +93,11 @@ class Begun(msgspec.Struct, frozen=True):
 
     first_page: list[Buffer]
     size: int
+
+
+def next_generation(last: int) -> int:
+    """The first one of a start, after all that there were; always as long in a checkpoint."""
+    return max(last, 1 << _SECRET_BITS) + 1 + int.from_bytes(os.urandom(_SECRET_BITS // 8), "big")
 
 
 class Journal:
@@ -100,6 +112,7 @@ class Journal:
         """Of the next frame."""
         self.size = 0
         """Bytes of this generation."""
+        self._reserved = 0  # bytes that the file had when a frame was begun
 
     def empty(self) -> None:
         """Forget the rounds of earlier runs, all of which a checkpoint covers.
@@ -121,11 +134,13 @@ class Journal:
     def begin(self, entries: list[Entry]) -> Begun:
         """Write one frame but for its first page, without which it is none, whatever of the rest reaches the disk.
 
-        `finish` appends it, `take_back` removes it; nothing else is appended meanwhile.
+        `finish` appends it, `abandon` removes it; nothing else is appended meanwhile.
         """
         frame = encode_frame(self.generation, self.sequence, entries)
         first_page, rest = _split(frame, PAGE)
-        self._files[self._current].write(rest, self.size + PAGE)
+        file = self._files[self._current]
+        self._reserved = file.size()
+        file.write(rest, self.size + PAGE)
         return Begun(first_page, sum(map(len, frame)))
 
     def finish(self, begun: Begun) -> None:
@@ -139,9 +154,19 @@ class Journal:
 
     def take_back(self) -> None:
         """Remove what was written of a frame that failed: one that lacks only its padding would count at a start."""
+        self._cut(self.size)
+
+    def abandon(self) -> None:
+        """Remove what `begin` wrote, or a part of it, which is no frame.
+
+        What the file had before stays: with no block left, the note that makes room is written over it.
+        """
+        self._cut(max(self.size, self._reserved))
+
+    def _cut(self, size: int) -> None:
         file = self._files[self._current]
-        if file.size() > self.size:
-            file.truncate(self.size)
+        if file.size() > size:
+            file.truncate(size)
             file.sync()
 
     def sync(self) -> None:
@@ -220,18 +245,20 @@ def decode_frames(file: File) -> list[Frame]:
     return frames
 
 
-def decode_frame(file: File, position: int, size: int, *, generation: int = 0) -> Frame | None:
+def decode_frame(file: File, position: int, size: int, *, generations: Container[int] | None = None) -> Frame | None:
     """The frame that starts at `position` of a file of `size` bytes (blocking).
 
-    None where there is no whole frame of `generation` or later with a matching CRC.
+    None where there is no whole frame of these generations (of any) with a matching CRC.
     """
     page = file.read(PAGE, position)
     if len(page) < _HEADER.size:
         return None
-    magic, crc, length, count, its_generation, sequence = _HEADER.unpack_from(page)
+    magic, crc, length, count, generation, sequence = _HEADER.unpack_from(page)
+    if magic != _MAGIC or (generations is not None and generation not in generations):
+        return None  # before its length is believed: what somebody made would have the whole file read for each page
     table_end = _HEADER.size + count * _ENTRY.size
     end = position + length
-    if magic != _MAGIC or its_generation < generation or not (table_end <= length and end <= size):
+    if not (table_end <= length and end <= size):
         return None
     found = crc32c(memoryview(page)[_CRC_FROM:length])
     for start in range(position + PAGE, end, _READ_BYTES):
@@ -244,28 +271,36 @@ def decode_frame(file: File, position: int, size: int, *, generation: int = 0) -
         kind, topic_id, partition, number, target, carried = _ENTRY.unpack_from(table, place)
         entries.append(Entry(kind, UUID(bytes=topic_id), partition, number, target, stored=Stored(file, at, carried)))
         at += carried
-    return Frame(its_generation, sequence, entries, length + (-length % PAGE))
+    padded = length + (-length % PAGE)
+    return Frame(generation, sequence, entries, padded, Stored(file, position, padded))
 
 
-def is_of_before(page: bytes, generation: int) -> bool:
-    """Whether a file that begins with `page` was last used before that generation, or never."""
-    if len(page) < _HEADER.size:
-        return not page
-    magic, _, _, _, found, _ = _HEADER.unpack_from(page)
-    return bool(magic == _MAGIC and found < generation)
+def generation_of(file: File) -> int | None:
+    """The generation that a file was used for last (blocking); None: it has none, or what it begins with is damaged.
+
+    No client's bytes are ever where a file begins.
+    """
+    page = file.read(_HEADER.size, 0)
+    if len(page) < _HEADER.size or page[: len(_MAGIC)] != _MAGIC:
+        return None
+    generation: int = _HEADER.unpack(page)[4]
+    return generation
 
 
-def read_frames(files: Iterable[File], *, generation: int, sequence: int | None) -> list[Frame]:
-    """The rounds from `sequence` on, in order, found in the journal files of `generation` or later (blocking).
+def read_frames(files: Iterable[File], *, generation: int | None, sequence: int | None) -> list[Frame]:
+    """The rounds from `sequence` on, in order, found in the journal files of `generation` or the next one (blocking).
 
-    Without a sequence (the checkpoint is gone) the longest row of rounds that ends with the last one.
+    Without them (the checkpoint is gone) the longest row of rounds that ends with the last one, of the generation that
+    each file was used for last.
 
     Raises:
         CorruptFile: a round is missing or damaged that a later one proves to have been durable.
     """
     frames: list[Frame] = []
     for file in files:
-        frames += _frames_of(file, generation)
+        last = generation_of(file) if generation is None else None
+        both = None if generation is None else (generation, generation + 1)
+        frames += _frames_of(file, both if last is None else (last,))
     frames.sort(key=lambda frame: frame.sequence)
     if sequence is None:
         return _last_row(frames)
@@ -286,11 +321,11 @@ def _last_row(frames: list[Frame]) -> list[Frame]:
     return frames[start:]
 
 
-def _frames_of(file: File, generation: int) -> list[Frame]:
-    """Every valid frame of `generation` or later, also behind an invalid one."""
+def _frames_of(file: File, generations: Container[int] | None) -> list[Frame]:
+    """Every valid frame of these generations, also behind an invalid one."""
     frames, position, size = [], 0, file.size()
     while position < size:
-        frame = decode_frame(file, position, size, generation=generation)
+        frame = decode_frame(file, position, size, generations=generations)
         if frame is None:
             position += PAGE
         else:

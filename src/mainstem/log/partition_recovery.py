@@ -25,7 +25,7 @@ from mainstem.log.errors import CorruptFile, CorruptSegment
 from mainstem.log.journal import decode_frames, write_frames
 from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
-from mainstem.log.redo import Changes, redo_batches, redo_replacements
+from mainstem.log.redo import Changes, redo_batches, redo_replacements, write_again
 from mainstem.log.salvage import find_batches
 from mainstem.log.segment import LOG, SUFFIXES, BadBatch, Segment, file_name
 from mainstem.records.batch import PREFIX
@@ -189,6 +189,7 @@ class PartitionRecovery:
         size = self._disk.file_size(segment.path) if self._disk.exists(segment.path) else 0
         if size <= segment.size:
             return
+        start = segment.size
         try:
             self._count_batches(segment, size)
         except BadBatch as error:
@@ -204,6 +205,9 @@ class PartitionRecovery:
             segment.file.truncate(error.position)
             segment.file.sync()
             self.touched = True
+        if self.words is not None:  # else the whole of it is read, and nothing says what was durable
+            for begin, end in self.changes.gaps(segment.base_offset, start, segment.size):
+                write_again(segment.file, begin, end)
 
     def _is_damage(self, segment: Segment, error: BadBatch, size: int) -> bool:
         """Something follows that was promised."""

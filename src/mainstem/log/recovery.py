@@ -19,18 +19,19 @@ from mainstem.core import CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import checkpoint as checkpoints
 from mainstem.log.checkpoint import Checkpoint, PartitionState
-from mainstem.log.disk import Disk
+from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptFile, StorageError
-from mainstem.log.journal import NAMES, PAGE, Frame, is_of_before, read_frames
+from mainstem.log.journal import NAMES, Frame, generation_of, next_generation, read_frames
 from mainstem.log.metadata import DELETED, create_files, doomed_name, list_files, read_topic_id
 from mainstem.log.partition import PartitionLog
 from mainstem.log.partition_recovery import PartitionRecovery
-from mainstem.log.redo import Changes, Key, changes_by_partition
+from mainstem.log.redo import Changes, Key, changes_by_partition, write_again
 from mainstem.log.segment import LOG, file_name
 from mainstem.log.writer import FULL, NOT_OPENED
 
 log = get_logger()
 
+_HINT = "nothing is lost: see to room on the disk, memory and file descriptors, then start again"
 
 MakePartition = Callable[[TopicPartition, UUID], PartitionLog]
 
@@ -60,6 +61,8 @@ def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
     _sync(path, disk)
     saved = checkpoints.load(disk, path)
     frames = _read_journal(path, disk, saved)
+    if frames:
+        _write_again(frames[-1])
     recovery = _Recovery(path, disk, make_partition, saved, changes_by_partition(frames))
     recovery.add_saved()
     recovery.add_created()
@@ -73,7 +76,7 @@ def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
         [each.partition for each in recovery.partitions.values()],
         recovery.created,
         recovery.kept,
-        generation=max([saved.generation if saved else 1, *(frame.generation for frame in frames)]) + 1,
+        generation=next_generation(max([saved.generation if saved else 0, *(frame.generation for frame in frames)])),
         sequence=frames[-1].sequence + 1 if frames else saved.sequence if saved else 1,
         clean=clean,
     )
@@ -97,11 +100,29 @@ def _read_journal(path: Path, disk: Disk, saved: Checkpoint | None) -> list[Fram
         with suppress(FileNotFoundError):
             file = disk.open(path / name)
             # After a clean end nothing of it counts, as its first page tells; the whole may be a quarter of a gigabyte.
-            if saved is None or not saved.clean or not is_of_before(file.read(PAGE, 0), saved.generation):
+            if saved is None or not saved.clean or _may_count(file, saved.generation):
                 files.append(file)
     if saved is None:
-        return read_frames(files, generation=1, sequence=None)
+        return read_frames(files, generation=None, sequence=None)
     return read_frames(files, generation=saved.generation, sequence=saved.sequence)
+
+
+def _write_again(last: Frame) -> None:
+    """Make the last round durable, also after a sync that failed: another one succeeds without it."""
+    assert last.stored is not None
+    file, start = last.stored.file, last.stored.position
+    try:
+        write_again(file, start, start + last.size)
+        file.sync()
+    except OSError as error:
+        if error.errno in FULL + NOT_OPENED:
+            raise StorageError(f"{file.path}: {error}", hint=_HINT) from error
+        raise
+
+
+def _may_count(file: File, generation: int) -> bool:
+    found = generation_of(file)
+    return file.size() > 0 if found is None else found >= generation
 
 
 class _Recovery:
@@ -238,8 +259,7 @@ def _guard(recovery: PartitionRecovery, step: Callable[[], None]) -> None:
         step()
     except (CorruptData, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL + NOT_OPENED:
-            hint = "nothing is lost: see to room on the disk, memory and file descriptors, then start again"
-            raise StorageError(f"{partition.topic_partition}: {error}", hint=hint) from error
+            raise StorageError(f"{partition.topic_partition}: {error}", hint=_HINT) from error
         failure = StorageError(f"{partition.topic_partition}: {error}", hint=partition.repair_hint)
         log.error("partition_offline", partition=str(partition.topic_partition), error=str(error))  # noqa: TRY400 - damage is told in one line, no traceback
         partition.go_offline(failure)

@@ -13,12 +13,14 @@ from crc32c import crc32c
 
 from mainstem.core.prepared import prepared
 from mainstem.log.compaction import CLEANED, Replacement
-from mainstem.log.disk import Disk
+from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptFile
 from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, REPLACE, Entry, Frame
 from mainstem.log.segment import LOG, BadBatch, OpenFiles, Segment, file_name
 from mainstem.records import BatchHeader, iter_headers
 from mainstem.records.batch import PREFIX
+
+_PIECE_BYTES = 1 << 20
 
 Key = tuple[UUID, int]
 """A partition: its topic's id, its number."""
@@ -76,6 +78,17 @@ class Changes:
     def replaced(self) -> set[int]:
         """Base offsets of the segments that compaction has put others in the place of."""
         return {base_offset for replacement in self.replacements for base_offset in replacement.base_offsets}
+
+    def gaps(self, base_offset: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where bytes of a segment between these positions are that the journal does not have."""
+        entries = () if base_offset in self.replaced else self.batches.get(base_offset, ())
+        for entry in entries:
+            size = 0 if entry.stored is None else entry.stored.size
+            if start < min(entry.position, end):
+                yield start, min(entry.position, end)
+            start = max(start, entry.position + size)
+        if start < end:
+            yield start, end
 
     def end_of(self, base_offset: int) -> int:
         """Where what the journal has of a segment ends."""
@@ -145,6 +158,15 @@ def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int, 
             file.write([entry.data], entry.position)
         if sync:
             file.sync()
+
+
+def write_again(file: File, start: int, end: int) -> None:
+    """Let the next sync bring these bytes to the disk (blocking).
+
+    After one that failed they may be in the page cache alone, and the next one succeeds without them.
+    """
+    for position in range(start, end, _PIECE_BYTES):
+        file.write([file.read(min(_PIECE_BYTES, end - position), position)], position)
 
 
 def _is_whole(cleaned: Path, replacement: Replacement, files: OpenFiles) -> bool:

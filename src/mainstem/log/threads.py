@@ -11,12 +11,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+def _started(pool: ThreadPoolExecutor) -> ThreadPoolExecutor:
+    """With a thread. Where none is left it is better told at a start than amid a round."""
+    pool.submit(int)
+    return pool
+
+
 class FileThreads:
     """Runs blocking calls of the event loop that made it."""
 
     def __init__(self, count: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="log-files")
+        self._pool = _started(ThreadPoolExecutor(count, thread_name_prefix="log-files"))
         self._buffer = memoryview(bytearray(0))
 
     def run(self, function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
@@ -41,7 +47,7 @@ class WriterThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-beside")
+        self._beside = _started(ThreadPoolExecutor(1, thread_name_prefix=f"{name}-beside"))
         self._closed = False
         self._calls: SimpleQueue[tuple[Callable[[], None], Callable[[BaseException | None], None]] | None] = (
             SimpleQueue()

@@ -294,14 +294,14 @@ class Writer:
             if batch.journaled
         ]
         entries += [note.entry for note in notes]
-        begun: list[tuple[Batch, Write]] = []
+        begun: list[tuple[Batch, Write, File]] = []
         told = naming = False
         large = sum(run.size for batch, run in runs if batch.journaled) >= _LARGE
         frame = self._thread.beside(partial(self._begin_frame, entries)) if large else None
         try:
             for batch, run in runs:
                 file = run.segment.file_to_write(run.position)
-                begun.append((batch, run))
+                begun.append((batch, run, file))
                 file.write(run.pieces, run.position)
             segments = dict.fromkeys(segment for batch in batches for segment in batch.sync)
             to_sync = _files(segments)
@@ -316,8 +316,8 @@ class Writer:
             if error.errno not in (NO_DESCRIPTORS if naming else FULL + NOT_OPENED):
                 raise
             if frame is not None:
-                self._journal.take_back()
-            _cut_files([run for batch, run in begun if batch.journaled or not told])
+                self._journal.abandon()
+            _cut_files([(run, file) for batch, run, file in begun if batch.journaled or not told])
             raise _TakenBack(error) from error
         for segment, opened in to_sync:
             segment.sync(opened)
@@ -334,8 +334,11 @@ class Writer:
         except OSError as error:
             if error.errno not in FULL + NOT_OPENED:
                 raise
-            self._journal.take_back()
-            _cut_files([run for batch, run in begun if batch.journaled])
+            if isinstance(laid, OSError):
+                self._journal.abandon()
+            else:
+                self._journal.take_back()
+            _cut_files([(run, file) for batch, run, file in begun if batch.journaled])
             raise _TakenBack(error) from error
         self._journal.sync()
 
@@ -358,21 +361,18 @@ class Writer:
         self, batches: list[Batch], notes: list[Note], checkpoint: bool, error: BaseException | None
     ) -> None:
         self.rounds += 1
-        if error is not None:
-            self._fail_round(batches, notes, error)
-            if checkpoint:
-                self._checkpoints.cancel()
-        else:
-            for batch in batches:
-                if not batch.journaled:
-                    self.unjournaled_bytes += sum(write.size for write in batch.writes)
-                batch.sink.synced(batch)
-            self._written(batches)
-            self._apply(notes)
-            if checkpoint:
-                self._journal.switch()
-                self.unjournaled_bytes = 0
-                self._checkpoints.start()
+        try:
+            if error is not None:
+                self._fail_round(batches, notes, error)
+                if checkpoint:
+                    self._checkpoints.cancel()
+            else:
+                self._complete_round(batches, notes, checkpoint)
+        except Exception as unforeseen:  # a bug, or no thread or memory is left; whoever waits is not to wait for ever
+            log.exception("round_failed")
+            self._disk_failed(OSError(repr(unforeseen)))
+            for note in notes:
+                _fail(note.future, StorageError(f"{unforeseen!r}: the log directory is offline"))
         wanted = self._checkpoint_wanted and not self._checkpoints.running
         if (self._dirty or self._notes or wanted) and self._stopped is None:
             if self._dirty and error is None:
@@ -382,6 +382,18 @@ class Writer:
         else:
             self._busy = False
             self._idle.set()
+
+    def _complete_round(self, batches: list[Batch], notes: list[Note], checkpoint: bool) -> None:
+        for batch in batches:
+            if not batch.journaled:
+                self.unjournaled_bytes += sum(write.size for write in batch.writes)
+            batch.sink.synced(batch)
+        self._written(batches)
+        self._apply(notes)
+        if checkpoint:
+            self._journal.switch()
+            self.unjournaled_bytes = 0
+            self._checkpoints.start()
 
     def _apply(self, notes: list[Note]) -> None:
         for note in notes:
@@ -408,11 +420,11 @@ class Writer:
                 self._notes_alone = bool(self._notes)
         else:
             refusal = StorageError(f"{error}: the log directory is offline")
+            if not isinstance(error, OSError | _TakenBack):
+                log.error("round_failed", exc_info=error)
             self._disk_failed(error if isinstance(error, OSError) else OSError(str(error) or repr(error)))
         for note in notes:
             _fail(note.future, refusal)
-        if not isinstance(error, OSError | _TakenBack):
-            raise error
 
 
 def _runs(writes: list[Write]) -> list[Write]:
@@ -447,13 +459,9 @@ def _sync_names(segments: Iterable[Segment]) -> None:
                 raise
 
 
-def _cut_files(runs: list[Write]) -> None:
+def _cut_files(runs: list[tuple[Write, File]]) -> None:
     """Take back what a full disk let through; synced, so that a power cut does not bring it back."""
-    for run in runs:
-        try:
-            file = run.segment.file
-        except FileNotFoundError:  # deleted meanwhile
-            continue
+    for run, file in runs:
         file.truncate(run.position)
         run.segment.sync(file)
 
