@@ -238,7 +238,7 @@ def test_what_is_announced_and_not_sent_costs_nothing(tmp_path):
             for _, writer in connections:
                 writer.write(struct.pack(">i", 100_000_000) + b"x")
             await until(lambda: sum(c._frame is not None for c in broker.connections) == 10, "all have begun")
-            assert sum(len(c._frame) for c in broker.connections) == broker.request_memory.held <= 10 * 65_536
+            assert sum(len(c._frame) for c in broker.connections) == broker.request_memory.held <= 10 * 4_097
             for _, writer in connections:
                 writer.close()
             await until(lambda: not broker.connections, "they are gone")
@@ -277,6 +277,38 @@ def test_large_requests_of_many_share_one_budget_and_are_all_answered(tmp_path):
 
     asyncio.run(check(tmp_path))
     assert max(most) <= limit + 12 * 4 * 65_536 + len(large)
+
+
+def test_clients_that_stop_amid_their_requests_do_not_keep_others_out(tmp_path):
+    """Two thousand of them with five bytes each used up the budget, and nobody was read from any more."""
+    limit = 1 << 20
+    large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 2000})
+
+    async def ask(reader, writer, request) -> None:
+        writer.write(request)
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        assert len(await reader.readexactly(size)) == size
+
+    async def check(directory) -> None:
+        clock, config = ManualClock(), BrokerConfig(port=0, queued_max_request_bytes=limit)
+        async with running(directory, clock, config) as broker:
+            stalled = [await asyncio.open_connection(broker.host, broker.port) for _ in range(10)]
+            for _, writer in stalled:
+                writer.write(struct.pack(">i", 10_000_000) + bytes(200_000))
+            await until(lambda: broker.request_memory.held >= limit, "the budget is used up")
+            other = await asyncio.open_connection(broker.host, broker.port)
+            async with asyncio.timeout(20):
+                for number in range(3):
+                    await ask(*other, frame(18, 0, number, {}))
+                clock.advance_ms(11_000)
+                await ask(*other, large)
+            assert broker.request_memory.held == 0, "the others are gone"
+            for _, writer in stalled:
+                writer.close()
+            other[1].close()
+        assert broker.request_memory.held == 0
+
+    asyncio.run(check(tmp_path))
 
 
 def test_connections_beyond_the_limit_are_closed_at_once():

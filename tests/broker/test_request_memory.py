@@ -3,7 +3,34 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.request_memory import RequestMemory
+from mainstem.broker.request_memory import PATIENCE_SECONDS, PROGRESS_BYTES, SMALL_BYTES, RequestMemory
+from mainstem.core import ManualClock
+
+UNIT = SMALL_BYTES  # pieces and limits are so many of these: none is small
+
+
+class Calls:
+    """What is to be called soon, and later."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.soon = []
+        self.later = []
+
+    def memory(self, limit):
+        return RequestMemory(limit, self.clock, self.soon.append, lambda _, call: self.later.append(call))
+
+    def run(self):
+        while self.soon:
+            self.soon.pop(0)()
+
+    def after(self, seconds):
+        """Let time pass, and what was to be called by then be called."""
+        self.clock.advance_ms(round(seconds * 1000))
+        calls, self.later = self.later, []
+        for call in calls:
+            call()
+        self.run()
 
 
 class Connection:
@@ -11,18 +38,28 @@ class Connection:
 
     def __init__(self, memory, pieces):
         self.memory = memory
-        self.pieces = list(pieces)
+        self.pieces = [piece * UNIT for piece in pieces]
         self.received = 0
         self.reading = True
         self.answered = False
+        self.is_cut_off = False
 
     @property
     def unfinished(self):
         return bool(self.pieces) and self.received > 0
 
+    @property
+    def arrived_bytes(self):
+        return self.received if self.unfinished else 0
+
     def look_again(self):
         holds = 0 if self.answered else self.received
         self.reading = self.memory.admits(self, unfinished=self.unfinished, holds=holds)
+
+    def cut_off(self):
+        self.is_cut_off = True
+        self.memory.give(self.received)
+        self.memory.leave(self)
 
     def receive(self):
         piece = self.pieces.pop(0)
@@ -37,35 +74,37 @@ class Connection:
 
 
 def test_whoever_waits_is_told_when_there_is_room():
-    called = []
-    memory = RequestMemory(10, called.append)
-    first, second = Connection(memory, [10]), Connection(memory, [5])
+    calls = Calls()
+    memory = calls.memory(3 * UNIT)
+    first, second = Connection(memory, [3]), Connection(memory, [1])
     first.receive()
     second.look_again()
     assert not second.reading
     first.answer()
-    assert called == [first.look_again, second.look_again]
-    second.look_again()
+    assert calls.soon == [first.look_again, second.look_again]
+    calls.run()
     assert second.reading
 
 
 def test_one_unfinished_request_goes_on_although_the_budget_is_used_up():
-    memory = RequestMemory(10, lambda call: call())
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
     first, second = Connection(memory, [6, 6]), Connection(memory, [6, 6])
     first.receive()
     second.receive()
-    assert [first.reading, second.reading] == [True, True], "nobody has asked since"
     first.look_again()
     second.look_again()
     assert [first.reading, second.reading].count(True) == 1
-    memory.leave(first)
-    second.look_again()
-    assert second.reading, "the one that went on is gone"
+    going_on, waiting = (first, second) if first.reading else (second, first)
+    memory.leave(going_on)
+    waiting.look_again()
+    assert waiting.reading, "the one that went on is gone"
 
 
 def test_the_next_goes_on_when_the_one_before_it_is_answered():
     """As soon as one had arrived the next went on: all of them were held at once."""
-    memory = RequestMemory(10, lambda call: call())
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
     connections = [Connection(memory, [6, 6]) for _ in range(3)]
     for each in connections:
         each.receive()
@@ -76,7 +115,71 @@ def test_the_next_goes_on_when_the_one_before_it_is_answered():
     third.look_again()
     assert [each.reading for each in connections] == [False, False, False]
     second.answer()
+    calls.run()
     assert [first.reading, third.reading].count(True) == 1
+
+
+def test_small_requests_are_read_although_the_budget_is_used_up_but_not_without_an_end():
+    """Where unfinished requests held all of it nobody could log in, or say that it lives."""
+    memory = Calls().memory(8 * UNIT)
+    Connection(memory, [20, 1]).receive()
+    small = [Connection(memory, [0.5, 0.25]) for _ in range(4)]
+    for each in small:
+        each.look_again()
+    assert [each.reading for each in small] == [True, True, False, False]
+    for each in small[:2]:
+        each.receive()
+        assert each.reading
+        each.receive()
+    assert memory.held == 21.5 * UNIT
+    memory.leave(small[0])
+    small[2].look_again()
+    assert small[2].reading
+
+
+def test_who_leaves_a_request_unfinished_is_cut_off_where_others_want_the_room():
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    stalled = [Connection(memory, [4, 4]) for _ in range(2)]
+    for each in stalled:
+        each.receive()
+    calls.after(10 * PATIENCE_SECONDS)
+    assert not any(each.is_cut_off for each in stalled), "nobody wants the room"
+    other = Connection(memory, [6, 1])
+    other.receive()
+    third = Connection(memory, [2, 2])
+    third.receive()
+    assert (other.reading, third.reading) == (True, False)
+    calls.after(1)
+    assert [each.is_cut_off for each in stalled] == [True, True]
+    assert (other.reading, third.reading) == (True, True)
+
+
+def test_who_goes_on_is_not_cut_off_nor_who_waits_for_it():
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    progress = PROGRESS_BYTES // UNIT
+    busy, waits = Connection(memory, [12] + [progress] * 5), Connection(memory, [2, 2])
+    busy.receive()
+    waits.receive()
+    assert (busy.reading, waits.reading) == (True, False)
+    for _ in range(4):
+        busy.receive()
+        calls.after(PATIENCE_SECONDS)
+        assert not busy.is_cut_off
+        assert not waits.is_cut_off
+
+
+def test_where_nobody_goes_on_what_waits_is_cut_off_too():
+    """Each of two thousand would have had its turn, and its ten seconds."""
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    stalled = [Connection(memory, [6, 6]) for _ in range(10)]
+    for each in stalled:
+        each.receive()
+    calls.after(PATIENCE_SECONDS)
+    assert all(each.is_cut_off for each in stalled)
+    assert memory.held == 0
 
 
 @given(
@@ -84,19 +187,19 @@ def test_the_next_goes_on_when_the_one_before_it_is_answered():
     order=st.randoms(use_true_random=False),
 )
 def test_every_request_arrives_in_the_end(requests, order):
-    calls = []
+    calls = Calls()
     limit = 30
-    memory = RequestMemory(limit, calls.append)
+    memory = calls.memory(limit * UNIT)
     connections = [Connection(memory, pieces) for pieces in requests]
     while not all(each.answered for each in connections):
         moves = [each.receive for each in connections if each.pieces and each.reading]
         moves += [each.answer for each in connections if not each.pieces and not each.answered]
-        moves += calls[:1]
+        moves += calls.soon[:1]
         assert moves, "nobody can go on"
         move = order.choice(moves)
-        if move in calls:
-            calls.remove(move)
+        if move in calls.soon:
+            calls.soon.remove(move)
         move()
         # Each may read once more than it should before it asks, and one whole request goes on in any case.
-        assert memory.held <= limit + 20 * len(connections) + 100
+        assert memory.held <= (limit + 20 * len(connections) + 100) * UNIT
     assert memory.held == 0

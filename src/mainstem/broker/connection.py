@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mainstem.broker.server import Broker
 
 SCRATCH_BYTES = 65_536
-_FIRST_ROOM = 65_536
+_FIRST_ROOM = 4_096  # who sends little, slowly, is to hold little
 _GROWTH = 4  # times what has arrived: a frame of a megabyte grows twice
 _MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
 
@@ -242,7 +242,10 @@ class Connection(asyncio.BufferedProtocol):
                 position += size
                 continue
             self._frame_filled = filled - position
-            self._frame = bytearray(min(size, max(_FIRST_ROOM, 2 * self._frame_filled)))
+            more = max(_FIRST_ROOM, self._frame_filled)
+            if not self._memory.has_room(self, self._frame_filled + more):
+                more = _FIRST_ROOM
+            self._frame = bytearray(min(size, self._frame_filled + more))
             self._hold(len(self._frame))
             self._frame_view = memoryview(self._frame)
             self._frame_size = size
@@ -258,7 +261,10 @@ class Connection(asyncio.BufferedProtocol):
     def _grow_frame(self) -> None:
         assert self._frame is not None
         arrived = self._frame  # the transport still has a view of it, so it cannot be resized
-        self._frame = bytearray(min(self._frame_size, _GROWTH * len(arrived)))
+        room = _GROWTH * len(arrived)
+        if not self._memory.has_room(self, room - len(arrived)):
+            room = len(arrived) + _FIRST_ROOM  # until there is, or it is this one's turn
+        self._frame = bytearray(min(self._frame_size, room))
         self._frame[: len(arrived)] = arrived
         self._frame_view = memoryview(self._frame)
         self._hold(len(self._frame) - len(arrived))
@@ -399,6 +405,18 @@ class Connection(asyncio.BufferedProtocol):
         self._held_answers -= self._written
         self._answer_memory.give(self._written)
         self._written = 0
+
+    @property
+    def arrived_bytes(self) -> int:
+        """Of a request that has arrived in part."""
+        return 0 if self._frame is None else self._frame_filled
+
+    def cut_off(self) -> None:
+        """Close the socket at once: a request that was begun does not go on, and others want its room."""
+        log.info("connection_cut_off", client=self.client_host, arrived_bytes=self.arrived_bytes)
+        self._closing = True
+        self._requests.clear()
+        self._transport.abort()
 
     def look_again(self) -> None:
         """There may be room for more requests."""

@@ -1,32 +1,67 @@
 """The memory that requests hold, of all connections together: what has arrived of one, until its answer has left.
 
-A connection asks before it reads on. Where the budget is used up nobody reads, but for one connection whose request has
-arrived in part: else parts of requests could fill the budget, and none would ever be whole. The next one's turn comes
-when that request has been answered: else one after the other would become whole, and all be held. What a client
-announces costs nothing; only what it sends does.
+A connection asks before it reads on. Where the budget is used up nobody reads, but for
+
+- small requests, as long as a quarter more is enough for them: who may not read at all cannot even say that it lives,
+  or log in;
+- one connection whose request has arrived in part: else parts of requests could fill the budget, and none would ever be
+  whole. The next one's turn comes when that request has been answered: else one after the other would become whole, and
+  all be held.
+
+Where room is wanted, a client that leaves a request unfinished is cut off: who has sent less than 256 KB of it for ten
+seconds. Who waited meanwhile goes on; but where nobody at all went on, what waits goes too, since most of it may be as
+dead, and each would take its ten seconds. What a client announces costs nothing; what it sends costs up to four
+times as much, as room for more.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+from mainstem.core import Clock
+
+PATIENCE_SECONDS: Final = 10.0
+PROGRESS_BYTES: Final = 262_144
+SMALL_BYTES: Final = 16_384
+_SECONDS_BETWEEN_LOOKS: Final = 1.0
 
 
 class Reader(Protocol):
     """A connection."""
 
+    @property
+    def arrived_bytes(self) -> int:
+        """Of the request that has arrived in part."""
+        ...
+
     def look_again(self) -> None:
         """Ask again whether it may read."""
+        ...
+
+    def cut_off(self) -> None:
+        """End at once: its client does not finish what it has begun, and others want the room."""
         ...
 
 
 class RequestMemory:
     """The budget, and who waits for it. No I/O."""
 
-    def __init__(self, limit: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
         self.limit = limit
         self.held = 0
+        self._clock = clock
         self._call_soon = call_soon
+        self._call_later = call_later
         self._waiting: dict[Reader, None] = {}
         self._favourite: Reader | None = None  # reads its request to the end, whatever is held
+        self._small: set[Reader] = set()  # who may read on a small request, whatever is held
+        self._arriving: dict[Reader, tuple[float, int]] = {}  # unfinished: since when it has had so many bytes
+        self._looking = False
 
     def take(self, size: int) -> None:
         """So many bytes have arrived, or have room made for them."""
@@ -38,23 +73,43 @@ class RequestMemory:
         if self._waiting and self.held < self.limit:
             self._wake()
 
+    def has_room(self, reader: Reader, size: int) -> bool:
+        """Whether so many bytes more may be held for what it has not sent yet."""
+        return self.held + size <= self.limit or self._favourite is reader
+
     def admits(self, reader: Reader, *, unfinished: bool, holds: int) -> bool:
         """May it read on? If not, it is told to look again. `unfinished`: a request has arrived in part; `holds`: bytes
         of the budget that are the reader's.
         """
         if self._favourite is reader and not holds:
             self._dismiss()
-        if unfinished and self.held >= self.limit and self._favourite is None:
-            self._favourite = reader
-        if self.held < self.limit or (unfinished and self._favourite is reader):
+        self._small.discard(reader)
+        if self.held < self.limit:
+            admitted = True
+        elif holds < SMALL_BYTES and len(self._small) < self.limit // 4 // SMALL_BYTES:
+            self._small.add(reader)
+            admitted = True
+        else:
+            if unfinished and self._favourite is None:
+                self._favourite = reader
+            admitted = unfinished and self._favourite is reader
+            self._look_later()
+        goes_on = admitted and reader in self._waiting
+        if admitted:
             self._waiting.pop(reader, None)
-            return True
-        self._waiting[reader] = None
-        return False
+        else:
+            self._waiting[reader] = None
+        if not unfinished:
+            self._arriving.pop(reader, None)
+        elif goes_on or reader not in self._arriving:
+            self._arriving[reader] = (self._clock.monotonic(), reader.arrived_bytes)
+        return admitted
 
     def leave(self, reader: Reader) -> None:
         """The connection is gone, or does not want to read for now."""
         self._waiting.pop(reader, None)
+        self._arriving.pop(reader, None)
+        self._small.discard(reader)
         if self._favourite is reader:
             self._dismiss()
 
@@ -66,3 +121,27 @@ class RequestMemory:
         waiting, self._waiting = self._waiting, {}
         for reader in waiting:
             self._call_soon(reader.look_again)
+
+    def _look_later(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._call_later(_SECONDS_BETWEEN_LOOKS, self._look)
+
+    def _look(self) -> None:
+        """Cut off who does not go on, as long as somebody wants the room."""
+        self._looking = False
+        if self.held < self.limit:
+            return
+        now = self._clock.monotonic()
+        late, somebody_goes_on = [], False
+        for reader, (since, had) in list(self._arriving.items()):
+            has = reader.arrived_bytes
+            if has - had >= PROGRESS_BYTES:
+                self._arriving[reader] = (now, has)
+                somebody_goes_on = True
+            elif now - since >= PATIENCE_SECONDS:
+                late.append((reader, reader in self._waiting))
+        for reader, waits in late:
+            if not (waits and somebody_goes_on):
+                reader.cut_off()
+        self._look_later()

@@ -106,7 +106,9 @@ class Broker:
         """
         self.loop = asyncio.get_running_loop()
         self.stopping = self.loop.create_future()
-        self.request_memory = RequestMemory(self.config.queued_max_request_bytes, self.loop.call_soon)
+        self.request_memory = RequestMemory(
+            self.config.queued_max_request_bytes, self.clock, self.loop.call_soon, self.loop.call_later
+        )
         self.answer_memory = AnswerMemory(self.config.queued_max_request_bytes, self.clock)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
