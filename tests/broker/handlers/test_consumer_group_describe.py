@@ -49,16 +49,6 @@ def test_a_group_with_what_its_members_have_and_are_to_have(raw, topic, group):
     assert (b.assignment.topic_partitions, b.target_assignment.topic_partitions) == ((), ())
 
 
-def test_groups_that_are_none(raw, group):
-    raw.call(8, 8, group_id=group, member_id="", generation_id_or_member_epoch=-1, topics=[])
-    found = describe(raw, group, group + "x", "")
-    assert [(each.error_code, each.error_message) for each in found] == [
-        (Code.group_id_not_found, f"Group {group} is not a consumer group."),
-        (Code.group_id_not_found, f"Group {group}x not found."),
-        (Code.invalid_group_id, None),
-    ]
-
-
 def test_version_0_tells_no_member_types(raw, topic, group):
     beat(raw, group, topic, "a")
     (found,) = describe(raw, group, version=0)

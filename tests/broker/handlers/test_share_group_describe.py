@@ -54,16 +54,6 @@ def test_a_topic_that_is_gone_has_no_name(raw, topic, group):
     assert found.members[0].assignment.topic_partitions == ()
 
 
-def test_groups_that_are_none(raw, group):
-    raw.call(8, 8, group_id=group, member_id="", generation_id_or_member_epoch=-1, topics=[])
-    found = describe(raw, group, group + "x", "")
-    assert [(each.error_code, each.error_message) for each in found] == [
-        (Code.group_id_not_found, f"Group {group} is not a share group."),
-        (Code.group_id_not_found, f"Group {group}x not found."),
-        (Code.invalid_group_id, None),
-    ]
-
-
 def test_other_apis_know_the_group_as_a_share_group(raw, topic, group):
     beat(raw, group, topic, "a")
     listed = {each.group_id: each for each in raw.call(16, 5, types_filter=["Share"], states_filter=["stable"]).groups}

@@ -57,16 +57,6 @@ def test_a_group_without_members(raw, topic, group):
     assert found.topology.subtopologies[0].source_topics == (topic,)
 
 
-def test_groups_that_are_none(raw, group):
-    raw.call(8, 8, group_id=group, member_id="", generation_id_or_member_epoch=-1, topics=[])
-    found = describe(raw, group, group + "x", "")
-    assert [(each.error_code, each.error_message) for each in found] == [
-        (Code.group_id_not_found, f"Group {group} is not a streams group."),
-        (Code.group_id_not_found, f"Group {group}x not found."),
-        (Code.invalid_group_id, None),
-    ]
-
-
 def test_other_apis_know_the_group_as_a_streams_group(raw, topic, group):
     beat(raw, group, a_topology(a_part("0", topic)))
     asked = {"types_filter": ["Streams"], "states_filter": ["stable"]}

@@ -6,68 +6,33 @@ other protocols are GROUP_ID_NOT_FOUND, as groups that are not there. One that i
 1: whether a member speaks the classic protocol (KIP-1099).
 """
 
-from typing import Any
+from typing import Any, Final
 
+from mainstem.broker.group_descriptions import Description
 from mainstem.broker.groups.consumer.group import ConsumerGroup
 from mainstem.broker.groups.consumer.member import Member
-from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.modern.partitions import Assignment, without_epochs
 from mainstem.broker.groups.modern.subscriptions import TopicsView
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.metadata import NOT_ASKED
-from mainstem.broker.security.acls import DESCRIBE, GROUP, TOPIC
-from mainstem.wire.errors import Code
 
 _CLASSIC, _CONSUMER = 0, 1
-HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
 
 
-@handler(69, 0, 1, failure=lambda request, code: {"groups": [missing(each, code, "") for each in request.group_ids]})
+def _failed(request: Any, code: int) -> dict[str, Any]:
+    return {"groups": [_DESCRIPTION.missing(each, code, "") for each in request.group_ids]}
+
+
+@handler(69, 0, 1, failure=_failed)
 async def consumer_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    asked = request.include_authorized_operations
-    return {"groups": [await _described(each, ctx, asked=asked) for each in dict.fromkeys(request.group_ids)]}
+    return await _DESCRIPTION.answer(request, ctx, ctx.broker.groups.consumer)
 
 
-async def _described(group_id: str, ctx: RequestContext, *, asked: bool) -> dict[str, Any]:
-    groups = ctx.broker.groups
-    if not ctx.may(DESCRIBE, GROUP, group_id):
-        return missing(group_id, Code.group_authorization_failed, None)
-    if not group_id:
-        return missing(group_id, Code.invalid_group_id, None)
-    try:
-        await groups.consumer.settled(group_id)
-    except GroupError as error:
-        return missing(group_id, error.code, str(error))
-    group = groups.consumer.get(group_id)
-    if group is None:
-        reason = "not found" if group_id not in groups.groups else "is not a consumer group"
-        message = f"Group {group_id} {reason}."
-        return missing(group_id, Code.group_id_not_found, message)
-    if not all(ctx.may(DESCRIBE, TOPIC, name) for name in group.subscribed_topics):
-        return missing(group_id, Code.topic_authorization_failed, HIDDEN)
+def _described(group: ConsumerGroup) -> dict[str, Any]:
     return {
-        "error_code": Code.none,
-        "group_id": group_id,
-        "group_state": group.state_name,
         "group_epoch": group.epoch,
         "assignment_epoch": group.target_epoch,
         "assignor_name": group.assignor,
         "members": [_member(each, group) for each in group.members.values()],
-        "authorized_operations": ctx.operations(GROUP, group_id) if asked else NOT_ASKED,
-    }
-
-
-def missing(group_id: str, code: int, message: str | None) -> dict[str, Any]:
-    """A group of which nothing is told but why."""
-    return {
-        "group_id": group_id,
-        "error_code": code,
-        "error_message": message,
-        "group_state": "",
-        "assignor_name": "",
-        "group_epoch": 0,
-        "assignment_epoch": 0,
-        "authorized_operations": NOT_ASKED,
     }
 
 
@@ -98,3 +63,6 @@ def assignment(partitions: Assignment, topics: TopicsView) -> dict[str, Any]:
         if (topic := topics.get_by_id(topic_id)) is not None
     ]
     return {"topic_partitions": found}
+
+
+_DESCRIPTION: Final = Description(_described, lambda group: group.subscribed_topics, {"assignor_name": ""})

@@ -10,67 +10,38 @@ Offsets of tasks are not told, as in Kafka 4.3, and no member is a classic one.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from mainstem.broker.groups.errors import GroupError
+from mainstem.broker.group_descriptions import Description
 from mainstem.broker.groups.streams.configured import ConfiguredSubtopology
 from mainstem.broker.groups.streams.group import StreamsGroup
 from mainstem.broker.groups.streams.tasks import Tasks
 from mainstem.broker.groups.streams.topology import InternalTopic, Subtopology, Topology
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.handlers.streams_group_heartbeat import task_ids
-from mainstem.broker.metadata import NOT_ASKED
-from mainstem.broker.security.acls import DESCRIBE, GROUP, TOPIC
-from mainstem.wire.errors import Code
 
 _HIDDEN: Final = "The described group uses topics that the client is not authorized to describe."
 
 
-@handler(89, 0, 0, failure=lambda request, code: {"groups": [_missing(each, code, None) for each in request.group_ids]})
+def _failed(request: Any, code: int) -> dict[str, Any]:
+    return {"groups": [_DESCRIPTION.missing(each, code, None) for each in request.group_ids]}
+
+
+@handler(89, 0, 0, failure=_failed)
 async def streams_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    asked = request.include_authorized_operations
-    return {"groups": [await _described(each, ctx, asked=asked) for each in dict.fromkeys(request.group_ids)]}
+    return await _DESCRIPTION.answer(request, ctx, ctx.broker.groups.streams)
 
 
-async def _described(group_id: str, ctx: RequestContext, *, asked: bool) -> dict[str, Any]:
-    groups = ctx.broker.groups
-    if not ctx.may(DESCRIBE, GROUP, group_id):
-        return _missing(group_id, Code.group_authorization_failed, None)
-    if not group_id:
-        return _missing(group_id, Code.invalid_group_id, None)
-    try:
-        await groups.streams.settled(group_id)
-    except GroupError as error:
-        return _missing(group_id, error.code, str(error))
-    group = groups.streams.get(group_id)
-    if group is None:
-        reason = "not found" if group_id not in groups.groups else "is not a streams group"
-        return _missing(group_id, Code.group_id_not_found, f"Group {group_id} {reason}.")
-    topology = group.topology
-    parts = () if topology is None else topology.subtopologies
-    if not all(ctx.may(DESCRIBE, TOPIC, name) for each in parts for name in each.all_topics):
-        return _missing(group_id, Code.topic_authorization_failed, _HIDDEN)
+def _described(group: StreamsGroup) -> dict[str, Any]:
     return {
-        "error_code": Code.none,
-        "group_id": group_id,
-        "group_state": group.state_name,
         "group_epoch": group.epoch,
         "assignment_epoch": group.target_epoch,
-        "topology": None if topology is None else _topology(topology, group),
+        "topology": None if group.topology is None else _topology(group.topology, group),
         "members": [_member(member_id, group) for member_id in group.members],
-        "authorized_operations": ctx.operations(GROUP, group_id) if asked else NOT_ASKED,
     }
 
 
-def _missing(group_id: str, code: int, message: str | None) -> dict[str, Any]:
-    return {
-        "group_id": group_id,
-        "error_code": code,
-        "error_message": message,
-        "group_state": "",
-        "group_epoch": 0,
-        "assignment_epoch": 0,
-        "topology": None,
-        "authorized_operations": NOT_ASKED,
-    }
+def _all_topics(group: StreamsGroup) -> Iterable[str]:
+    parts = () if group.topology is None else group.topology.subtopologies
+    return (name for each in parts for name in each.all_topics)
 
 
 def _topology(topology: Topology, group: StreamsGroup) -> dict[str, Any]:
@@ -138,3 +109,6 @@ def _assignment(tasks: Tasks) -> dict[str, Any]:
         f"{kind}_tasks": task_ids(found)
         for kind, found in zip(("active", "standby", "warmup"), tasks.kinds, strict=True)
     }
+
+
+_DESCRIPTION: Final = Description(_described, _all_topics, {"topology": None}, _HIDDEN)

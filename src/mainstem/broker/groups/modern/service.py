@@ -37,6 +37,11 @@ class ModernGroups(ABC, Generic[G, K, V]):
         self._kind = kind
         self._storing = Storing(coordinator)
 
+    @property
+    def kind(self) -> str:
+        """Of its groups, as ListGroups names it."""
+        return self._kind.kind
+
     @abstractmethod
     def _new(self, group_id: str) -> G:
         """A group without members, which is not among the coordinator's yet."""
