@@ -5,7 +5,7 @@ import errno
 
 import pytest
 
-from mainstem.broker.facts import Facts
+from mainstem.broker.facts import METADATA, Facts, peek
 from mainstem.core import ManualClock
 from mainstem.log import LogConfig, LogDirectory, StorageError
 from tests.log.simulated_disk import SimulatedDisk
@@ -44,3 +44,23 @@ def test_a_full_disk_takes_none_of_them(tmp_path):
         await directory.close()
 
     asyncio.run(check())
+
+
+def test_a_look_from_outside_sees_what_is_there_and_nothing_else(tmp_path):
+    async def check() -> None:
+        directory = await LogDirectory.open(tmp_path, LogConfig(), clock=ManualClock())
+        facts = await Facts.load(directory, ManualClock())
+        await facts.put({"a": 1, "b": 2})
+        await facts.put({"a": None, "c": {"d": 3}})
+        assert peek(tmp_path) == {"b": 2, "c": {"d": 3}}
+        await directory.close()
+        (segment,) = (tmp_path / str(METADATA)).glob("*.log")
+        segment.write_bytes(segment.read_bytes() + b"torn")
+        assert peek(tmp_path) == {"b": 2, "c": {"d": 3}}
+        content = bytearray(segment.read_bytes())
+        content[-30] ^= 1
+        segment.write_bytes(content)
+        assert peek(tmp_path) == {"a": 1, "b": 2}
+
+    asyncio.run(check())
+    assert peek(tmp_path / "nothing") == {}

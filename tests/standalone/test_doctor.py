@@ -8,7 +8,9 @@ from importlib.metadata import packages_distributions
 import pytest
 from packaging.utils import canonicalize_name
 
+import mainstem
 from mainstem.standalone.doctor import EXTRAS, examine, sync_milliseconds
+from tests.support.raw import RawClient
 from tests.support.repository import pyproject
 
 NOT_INSTALLED = ("starlette", "pyspark")
@@ -74,3 +76,22 @@ def test_it_is_the_durable_write_that_is_measured(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fdatasync", slow)
     assert sync_milliseconds(tmp_path, times=3) >= 50  # their median
+
+
+def test_topics_that_a_power_cut_may_take_records_of_are_named(tmp_path):
+    with mainstem.embedded(data=tmp_path / "log") as log:
+        log.create_topic("safe")
+        log.create_topic("fast", config={"flush.messages": "1000"})
+        log.create_topic("timed", config={"flush.messages": "9223372036854775807", "flush.ms": "250"})
+        log.create_topic("gone", config={"flush.messages": "5"})
+        with RawClient(log.bootstrap) as raw:
+            raw.call(20, 5, topic_names=["gone"], timeout=30_000)
+        for place in (tmp_path, tmp_path / "log"):
+            found = {each.what: (each.verdict, each.found) for each in examine(place)}
+            assert found["topic fast"] == (
+                "warn",
+                "a power cut may take the last 1,000 records of a partition (flush.messages)",
+            )
+            assert found["topic timed"] == ("warn", "a power cut may take the last 250 ms (flush.messages)")
+            assert {what for what in found if what.startswith("topic ")} == {"topic fast", "topic timed"}
+            assert found["acknowledged records"][0] == "ok"

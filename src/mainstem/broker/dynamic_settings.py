@@ -59,6 +59,8 @@ TOPIC_DEFAULTS: Final[Mapping[str, str]] = {
 
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "background.threads": "10",
+    "follower.replication.throttled.rate": "9223372036854775807",
+    "leader.replication.throttled.rate": "9223372036854775807",
     "log.cleaner.backoff.ms": "15000",
     "log.cleaner.dedupe.buffer.size": "134217728",
     "log.cleaner.io.buffer.load.factor": "0.9",
@@ -69,6 +71,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "num.network.threads": "3",
     "num.recovery.threads.per.data.dir": "2",
     "num.replica.fetchers": "1",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "9223372036854775807",
     "sasl.kerberos.min.time.before.relogin": "60000",
     "sasl.kerberos.ticket.renew.jitter": "0.05",
     "sasl.kerberos.ticket.renew.window.factor": "0.8",
@@ -77,7 +80,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "sasl.login.refresh.window.factor": "0.8",
     "sasl.login.refresh.window.jitter": "0.05",
 }
-"""Kafka's name and default: its threads, its cleaner's buffers, its logins elsewhere."""
+"""Kafka's name and default: its threads, its cleaner's buffers, its replication, its logins elsewhere."""
 
 Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
 """What is to be set for a layer, made of what is set for it when its turn has come."""

@@ -17,12 +17,14 @@ A program that does not know a key leaves it as it is.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 
-from mainstem.core import Clock, TopicPartition
+from mainstem.core import Clock, CorruptData, TopicPartition
 from mainstem.log import LogDirectory, PartitionLog, TopicConfig
 from mainstem.records import Record, build_batch, decode_records, iter_spans
 
@@ -87,3 +89,19 @@ async def _read(store: PartitionLog) -> dict[str, Any]:
         if not found.pieces:  # compaction left nothing up to the end
             break
     return facts
+
+
+def peek(directory: Path) -> dict[str, Any]:
+    """The last fact per key of a log directory that somebody else may have (blocking): nothing is locked or repaired.
+
+    What its files cannot give is left out.
+    """
+    facts: dict[str, Any] = {}
+    for segment in sorted((directory / str(METADATA)).glob("*.log")):
+        data = segment.read_bytes()
+        with suppress(CorruptData):
+            for span in iter_spans(data):
+                for record in decode_records(data[span.position : span.end]):
+                    key = (record.key or b"").decode()
+                    facts[key] = None if record.value is None else msgspec.json.decode(record.value)
+    return {key: fact for key, fact in facts.items() if fact is not None}

@@ -230,6 +230,7 @@ class Topics:
             topic.logs = await self._create_partitions(topic, partitions, settings)
             self._add(topic)
         log.info("topic_created", topic=name, partitions=partitions)
+        _tell_trust(topic)
         return topic
 
     async def delete(self, topic: Topic) -> None:
@@ -285,6 +286,7 @@ class Topics:
             await self._put(f"topic:{topic.name}", _fact(topic, config=after))
             topic.config = after
             self._configure(topic)
+        _tell_trust(topic)
 
     def _check_is_there(self, topic: Topic) -> None:
         """Whoever waited for its turn may find the topic deleted: its record must not bring it back."""
@@ -377,3 +379,10 @@ def _fact(topic: Topic, *, partitions: int | None = None, config: dict[str, str]
     count = len(topic.logs) if partitions is None else partitions
     settings = topic.config if config is None else config
     return {"id": str(topic.topic_id), "partitions": count, "config": settings, "internal": topic.internal}
+
+
+def _tell_trust(topic: Topic) -> None:
+    """Nobody is to find out by a power cut that this topic promises less than the others."""
+    settings = topic.logs[0].config
+    if not settings.syncs_every_append:
+        log.warning("topic_trusts_page_cache", topic=topic.name, lost=settings.lost_by_power_cut)

@@ -97,6 +97,15 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """An append is acknowledged only when it is on the disk."""
         return self.flush_messages == 1 or self.flush_ms == 0
 
+    @property
+    def lost_by_power_cut(self) -> str:
+        """What of the acknowledged records a power cut may take, in words; a kill takes none."""
+        if self.syncs_every_append:
+            return "nothing"
+        lost = f"the last {self.flush_messages:,} records of a partition" if self.flush_messages < FOREVER else ""
+        time = f"the last {self.flush_ms:,} ms" if self.flush_ms < FOREVER else ""
+        return " or ".join(filter(None, (lost, time))) or "what came since the last checkpoint"
+
     @classmethod
     def from_kafka(cls, settings: Mapping[str, str], *, base: "TopicConfig | None" = None) -> "TopicConfig":
         """The settings with Kafka's names and text values laid over `base` (or the defaults).

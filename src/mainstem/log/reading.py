@@ -39,7 +39,6 @@ class OffsetAndTimestamp(msgspec.Struct, frozen=True, gc=False):
 
     offset: int
     timestamp: int
-    leader_epoch: int
 
 
 class Part(msgspec.Struct, gc=False):
@@ -242,7 +241,7 @@ def find_timestamp(
             continue
         for record in records_of(batch, segment.path):
             if record.timestamp >= timestamp and low <= record.offset < high:
-                return OffsetAndTimestamp(record.offset, record.timestamp, header.leader_epoch)
+                return OffsetAndTimestamp(record.offset, record.timestamp)
     return None
 
 
@@ -261,7 +260,7 @@ def latest_of_batch(
         if header.last_offset == last_offset < high and header.base_offset >= low:
             for record in records_of(batch, segment.path):
                 if record.timestamp == timestamp:
-                    return OffsetAndTimestamp(record.offset, record.timestamp, header.leader_epoch)
+                    return OffsetAndTimestamp(record.offset, record.timestamp)
         return None
     return None
 
@@ -286,5 +285,5 @@ def find_latest(segment: Segment, end: int, low: int, high: int) -> OffsetAndTim
     found = None
     for record in records:
         if low <= record.offset < high and (found is None or record.timestamp > found.timestamp):
-            found = OffsetAndTimestamp(record.offset, record.timestamp, decode_header(best[1]).leader_epoch)
+            found = OffsetAndTimestamp(record.offset, record.timestamp)
     return found

@@ -70,6 +70,7 @@ def examine(data: Path) -> list[Finding]:
         _jars,
         _class_archive,
         lambda: _disk(data),
+        lambda: _promises(data),
         _files,
         _ports,
     ]
@@ -142,6 +143,24 @@ def _disk(data: Path) -> Iterator[Finding]:
     slow = milliseconds > SLOW_SYNC_MS
     note = ": every acknowledged write waits for this" if slow else ""
     yield Finding("warn" if slow else "ok", "a durable write (fdatasync of 4 KiB)", f"{milliseconds:.2f} ms{note}")
+
+
+def _promises(data: Path) -> Iterator[Finding]:
+    """What a power cut may take of the log that is there, running or not."""
+    from mainstem.broker.facts import METADATA, peek
+    from mainstem.log import TopicConfig
+
+    for directory in (data, data / "log"):
+        if not (directory / str(METADATA)).is_dir():
+            continue
+        facts = peek(directory)
+        found = {key.removeprefix("topic:"): fact for key, fact in facts.items() if key.startswith("topic:")}
+        settings = {name: TopicConfig.from_kafka(topic["config"]) for name, topic in found.items()}
+        trusting = {name: each for name, each in settings.items() if not each.syncs_every_append}
+        for name, each in sorted(trusting.items()):
+            yield Finding("warn", f"topic {name}", f"a power cut may take {each.lost_by_power_cut} (flush.messages)")
+        count = len(settings) - len(trusting)
+        yield Finding("ok", "acknowledged records", f"on the disk before they are acknowledged, in {count} topics")
 
 
 def sync_milliseconds(directory: Path, times: int = 9) -> float:

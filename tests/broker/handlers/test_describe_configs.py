@@ -57,7 +57,9 @@ def test_other_resources(raw):
     kinds = {each.name.partition(".")[0] for each in describe(raw, GROUP, "g").configs}
     assert kinds == {"consumer", "share", "streams"}
     assert describe(raw, METRICS, "m").configs == ()
-    assert describe(raw, LOGGER, "1").error_code is Code.invalid_request
+    assert (describe(raw, LOGGER, "1").error_code, describe(raw, LOGGER, "1").configs) == (Code.none, ())
+    assert describe(raw, LOGGER, "2").error_code is Code.invalid_request
+    assert describe(raw, LOGGER, "").error_code is Code.invalid_request
     assert describe(raw, BROKER, "77").error_code is Code.invalid_request
     assert describe(raw, TOPIC, "no-such-topic").error_code is Code.unknown_topic_or_partition
 

@@ -1,12 +1,16 @@
 """ListOffsets: the ends, and exact look-ups by time."""
 
+import asyncio
 import time
 import uuid
 
 import pytest
 
+from mainstem.broker.handlers import list_offsets
+from mainstem.core import ManualClock, TopicPartition
 from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code
+from tests.support.broker import start, stop
 
 NOW = int(time.time() * 1000) - 100_000
 
@@ -76,3 +80,27 @@ def test_errors(raw, topic):
     assert look_up(raw, topic, -1, partition=7).error_code is Code.unknown_topic_or_partition
     assert look_up(raw, topic, -1, epoch=99).error_code is Code.unknown_leader_epoch
     assert look_up(raw, topic, -77).error_code is Code.unsupported_version
+
+
+def test_a_leader_epoch_is_not_what_a_flipped_bit_says(tmp_path):
+    """No CRC covers that of a batch; a consumer that was told another one took its records for lost."""
+    partition = TopicPartition("facts", 0)
+
+    async def story():
+        clock = ManualClock()
+        broker = await start(tmp_path, clock)
+        await broker.topics.create("facts", 1, {})
+        at = clock.now_ms()
+        await broker.partition(partition).append(build_batch([Record(0, at, b"k", b"v")]))
+        before = [await list_offsets._find(broker.partition(partition), each, committed=False) for each in (at, -3)]
+        await stop(broker)
+        (segment,) = (tmp_path / "facts-0").glob("*.log")
+        content = bytearray(segment.read_bytes())
+        content[13] ^= 1
+        segment.write_bytes(content)
+        broker = await start(tmp_path, clock)
+        after = [await list_offsets._find(broker.partition(partition), each, committed=False) for each in (at, -3)]
+        assert after == before
+        await stop(broker)
+
+    asyncio.run(story())

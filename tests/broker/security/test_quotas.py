@@ -267,6 +267,31 @@ def test_time_of_the_processor_and_partitions_have_quotas_too():
         assert 4 < wait < 8
 
 
+def make_by_asking(raw):
+    raw.call(3, 9, topics=[{"name": "new"}], allow_auto_topic_creation=True)
+
+
+def grow(raw):
+    raw.call(37, 3, topics=[{"name": "t", "count": 32, "assignments": None}], timeout=9_000, validate_only=False)
+
+
+def delete(raw):
+    raw.call(20, 5, topic_names=["t"], timeout=9_000)
+
+
+@pytest.mark.parametrize("change", [make_by_asking, grow, delete])
+def test_whatever_makes_or_deletes_partitions_has_a_quota(change):
+    with mainstem.embedded(broker={"num_partitions": 16}) as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("t", 16)
+        alter(raw, entity(user="ANONYMOUS"), controller_mutation_rate=1)
+        change(raw)
+        topic = {"name": "refused", "num_partitions": 1, "replication_factor": 1}
+        answer = raw.call(19, 7, topics=[topic], timeout=9_000)
+        assert answer.topics[0].error_code is Code.throttling_quota_exceeded
+        names = {each.name for each in raw.call(3, 9, topics=None).topics if not each.is_internal}
+        assert names == {make_by_asking: {"t", "new"}, grow: {"t"}, delete: set()}[change]
+
+
 def test_too_many_connections_per_second_from_an_address_are_kept_waiting_and_closed(tmp_path):
     async def check() -> None:
         async with running(tmp_path, SystemClock()) as broker:

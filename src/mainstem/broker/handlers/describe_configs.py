@@ -1,8 +1,8 @@
 """DescribeConfigs, API 32, versions 1-4.
 
 Behaviour: every setting with its value and where it comes from, for topics, for the broker and for groups; a group
-need not be there. Client metrics have no settings. What is asked for many times is told once. 1: synonyms. 3: types;
-the documentation is left out.
+need not be there. Client metrics and loggers have no settings. What is asked for many times is told once. 1: synonyms.
+3: types; the documentation is left out.
 """
 
 from typing import Any
@@ -66,6 +66,6 @@ def _entries(ctx: RequestContext, kind: int, name: str) -> list[dict[str, Any]]:
         return configs.describe_group_configs(
             {one: settings.default(one) for one in SETTINGS}, settings.overrides(name)
         )
-    if kind == configs.CLIENT_METRICS:
+    if kind == configs.CLIENT_METRICS or (kind == configs.BROKER_LOGGER and name == str(config.node_id)):
         return []
     raise RequestError(Code.invalid_request, f"resource type {kind} has no settings here")

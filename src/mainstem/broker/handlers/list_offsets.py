@@ -78,11 +78,11 @@ async def _find(partition_log: PartitionLog, timestamp: int, *, committed: bool)
         found = await partition_log.offset_for_timestamp(timestamp)
     if found is None or (found.offset >= end and timestamp != MAX_TIMESTAMP):
         return -1, -1, -1
-    return found.offset, found.timestamp, found.leader_epoch
+    return found.offset, found.timestamp, _epoch_at(partition_log, found.offset)
 
 
 def _epoch_at(partition_log: PartitionLog, offset: int) -> int:
-    """The leader epoch in which the record at `offset` was, or will be, appended."""
+    """The leader epoch in which the record at `offset` was, or will be, appended; no CRC covers what its batch says."""
     for epoch, start_offset in reversed(partition_log.epochs.entries()):
         if start_offset <= offset:
             return epoch

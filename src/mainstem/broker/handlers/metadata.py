@@ -54,6 +54,7 @@ async def _create_and_answer(request: Any, ctx: RequestContext, asked: list[Any]
     for name in missing:
         try:
             check_create(ctx, name)
+            ctx.mutate(ctx.broker.config.num_partitions, strict=False)
             await ctx.broker.topics.create(name, ctx.broker.config.num_partitions, {})
         except TopicAlreadyExists:  # another request was faster
             continue
