@@ -169,6 +169,8 @@ def test_bytes_that_are_nearly_requests(limited, seed, unknown):
 def test_so_many_bytes_were_sent(limited):
     """Ten million in the long profile."""
     process, bootstrap, _ = limited
+    if not sent:
+        pytest.skip("it counts what the test above has sent, which was not run")
     assert sum(sent) >= (10_000_000 if examples(1) > 1 else 1_000_000)
     check_alive(process, bootstrap)
 

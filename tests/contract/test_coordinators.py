@@ -4,9 +4,11 @@ Every expectation here was met by Apache Kafka 4.3.0 (`pytest --kafka`); the one
 away while it is busy (`RawClient.settled` asks again), and ours lets them wait.
 """
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -433,6 +435,45 @@ def lead(raw, group):
     generation = join(raw, group, member=member).generation_id
     assert sync(raw, group, generation, member, assignments=[(member, b"all")]).assignment == b"all"
     return member, generation
+
+
+def stay(bootstrap: str, group: str, ended: threading.Event, told: list[Code]) -> None:
+    """Be a member as clients are: join again when told to, until it has ended."""
+    with RoutedClient(bootstrap) as raw:
+        raw.find_coordinators("any")
+        member = join(raw, group).member_id
+        while not ended.is_set():
+            answer = join(raw, group, member=member)
+            told.append(Code(answer.error_code))
+            if answer.error_code != OK:
+                continue
+            everybody = [(each.member_id, b"a") for each in answer.members]
+            told.append(Code(sync(raw, group, answer.generation_id, member, assignments=everybody).error_code))
+            while told[-1] is OK and not ended.is_set():
+                time.sleep(0.01)
+                told.append(beat(raw, group, answer.generation_id, member))
+
+
+def test_g8_who_stays_is_known_while_others_come_and_go(log, name):
+    """librdkafka and franz-go were told UNKNOWN_MEMBER_ID amid a rebalance that another member had begun."""
+    ended = threading.Event()
+    told: list[list[Code]] = [[], []]
+    with ThreadPoolExecutor(2) as threads:
+        staying = [threads.submit(stay, log.bootstrap, name, ended, each) for each in told]
+        try:
+            with RoutedClient(log.bootstrap) as raw:
+                raw.find_coordinators("any")
+                for _ in range(8):
+                    member = join(raw, name).member_id
+                    assert join(raw, name, member=member).error_code == OK
+                    left = raw.call(13, 3, group_id=name, members=[{"member_id": member}])
+                    assert left.members[0].error_code == OK
+        finally:
+            ended.set()
+        for each in staying:
+            each.result(60)
+    for each in told:
+        assert set(each) == {OK, Code.rebalance_in_progress}
 
 
 def test_a_group_that_is_not_there(raw, name):
