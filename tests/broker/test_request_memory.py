@@ -56,7 +56,7 @@ class Connection:
         holds = 0 if self.answered else self.received
         self.reading = self.memory.admits(self, unfinished=self.unfinished, holds=holds)
 
-    def cut_off(self):
+    def abort(self):
         self.is_cut_off = True
         self.memory.give(self.received)
         self.memory.leave(self)

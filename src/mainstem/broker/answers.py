@@ -67,6 +67,12 @@ def then(future: "asyncio.Future[T]", make: Callable[[T], U]) -> "asyncio.Future
     return made
 
 
+def resolve(future: "asyncio.Future[T]", value: T) -> None:
+    """Give the answer to whoever waits; he may be gone."""
+    if not future.done():
+        future.set_result(value)
+
+
 def partition_exists(topics: "Topics", partition: TopicPartition) -> bool:
     """True if the broker has that partition."""
     topic = topics.get(partition.topic)

@@ -411,13 +411,6 @@ class Connection(asyncio.BufferedProtocol):
         """Of a request that has arrived in part."""
         return 0 if self._frame is None else self._frame_filled
 
-    def cut_off(self) -> None:
-        """Close the socket at once: a request that was begun does not go on, and others want its room."""
-        log.info("connection_cut_off", client=self.client_host, arrived_bytes=self.arrived_bytes)
-        self._closing = True
-        self._requests.clear()
-        self._transport.abort()
-
     def look_again(self) -> None:
         """There may be room for more requests."""
         if not self._closing and not self.broker.stopping.done():
@@ -484,8 +477,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def abort(self) -> None:
-        """Close the socket at once, whatever was written and has not left."""
-        log.info("connection_cut_off", client=self.client_host, unsent_bytes=self.unsent_bytes)
+        """Close the socket at once, whatever was written and has not left, or has arrived in part."""
+        facts = {"unsent_bytes": self.unsent_bytes, "arrived_bytes": self.arrived_bytes}
+        log.info("connection_cut_off", client=self.client_host, **facts)
         self._closing = True
         self._requests.clear()
         self._transport.abort()

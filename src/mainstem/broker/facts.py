@@ -81,14 +81,24 @@ async def _read(store: PartitionLog) -> dict[str, Any]:
     while offset < store.high_watermark:
         found = await store.read(offset, 1 << 20, committed_only=False, at_least_one=True)
         for piece in found.pieces:
-            for span in iter_spans(piece):
-                for record in decode_records(piece[span.position : span.end]):
-                    key = (record.key or b"").decode()
-                    facts[key] = None if record.value is None else msgspec.json.decode(record.value)
-                offset = span.last_offset + 1
+            for next_offset, found_here in _facts_of(piece):
+                facts |= found_here
+                offset = next_offset
         if not found.pieces:  # compaction left nothing up to the end
             break
     return facts
+
+
+def _facts_of(data: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Of each whole batch the offset behind it, and its facts; None for what it deletes."""
+    for span in iter_spans(data):
+        yield (
+            span.last_offset + 1,
+            {
+                (record.key or b"").decode(): None if record.value is None else msgspec.json.decode(record.value)
+                for record in decode_records(data[span.position : span.end])
+            },
+        )
 
 
 def peek(directory: Path) -> dict[str, Any]:
@@ -100,8 +110,6 @@ def peek(directory: Path) -> dict[str, Any]:
     for segment in sorted((directory / str(METADATA)).glob("*.log")):
         data = segment.read_bytes()
         with suppress(CorruptData):
-            for span in iter_spans(data):
-                for record in decode_records(data[span.position : span.end]):
-                    key = (record.key or b"").decode()
-                    facts[key] = None if record.value is None else msgspec.json.decode(record.value)
+            for _, found in _facts_of(data):
+                facts |= found
     return {key: fact for key, fact in facts.items() if fact is not None}

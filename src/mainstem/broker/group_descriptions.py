@@ -44,6 +44,10 @@ class Description(NamedTuple, Generic[G]):
             **self.nothing,
         }
 
+    def all_missing(self, request: Any, code: int, message: str | None) -> dict[str, Any]:
+        """The answer to a request that failed as a whole."""
+        return {"groups": [self.missing(each, code, message) for each in request.group_ids]}
+
     async def answer(self, request: Any, ctx: "RequestContext", groups: ModernGroups[G, Any, Any]) -> dict[str, Any]:
         """Each group that is asked for, once."""
         asked = request.include_authorized_operations

@@ -37,7 +37,7 @@ class Reader(Protocol):
         """Ask again whether it may read."""
         ...
 
-    def cut_off(self) -> None:
+    def abort(self) -> None:
         """End at once: its client does not finish what it has begun, and others want the room."""
         ...
 
@@ -143,5 +143,5 @@ class RequestMemory:
                 late.append((reader, reader in self._waiting))
         for reader, waits in late:
             if not (waits and somebody_goes_on):
-                reader.cut_off()
+                reader.abort()
         self._look_later()

@@ -8,9 +8,9 @@ finds.
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from mainstem.broker.answers import then
+from mainstem.broker.answers import resolve, then
 from mainstem.broker.groups.classic.group import ClassicGroup
 from mainstem.broker.groups.classic.service import ClassicGroups
 from mainstem.broker.groups.consumer import records as consumer
@@ -45,8 +45,6 @@ from mainstem.wire.errors import Code
 
 if TYPE_CHECKING:
     from mainstem.broker.server import Broker
-
-T = TypeVar("T")
 
 log = get_logger()
 
@@ -232,7 +230,7 @@ class GroupCoordinator:
             for at, (partition, value) in enumerate(offsets.items(), future.result()):
                 self.offsets.put(group_id, partition, value, at)
             self.group(group_id)  # a look for groups without offsets may have removed it meanwhile
-            _resolve(done, None)
+            resolve(done, None)
 
         if offsets:
             appended = self.storage.store(group_id, _offset_entries(group_id, offsets))
@@ -450,11 +448,6 @@ def _offset_entries(group_id: str, offsets: Mapping[TopicPartition, OffsetValue]
     return [(OffsetKey(group_id, partition.topic, partition.partition), value) for partition, value in offsets.items()]
 
 
-def _resolve(future: "asyncio.Future[T]", value: T) -> None:
-    if not future.done():  # whoever waited may be gone
-        future.set_result(value)
-
-
-def _fail(future: "asyncio.Future[T]", error: BaseException) -> None:
+def _fail(future: "asyncio.Future[None]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)

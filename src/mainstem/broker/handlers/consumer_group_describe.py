@@ -18,11 +18,7 @@ from mainstem.broker.handlers import RequestContext, handler
 _CLASSIC, _CONSUMER = 0, 1
 
 
-def _failed(request: Any, code: int) -> dict[str, Any]:
-    return {"groups": [_DESCRIPTION.missing(each, code, "") for each in request.group_ids]}
-
-
-@handler(69, 0, 1, failure=_failed)
+@handler(69, 0, 1, failure=lambda request, code: _DESCRIPTION.all_missing(request, code, ""))
 async def consumer_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await _DESCRIPTION.answer(request, ctx, ctx.broker.groups.consumer)
 
@@ -65,4 +61,6 @@ def assignment(partitions: Assignment, topics: TopicsView) -> dict[str, Any]:
     return {"topic_partitions": found}
 
 
-_DESCRIPTION: Final = Description(_described, lambda group: group.subscribed_topics, {"assignor_name": ""})
+_DESCRIPTION: Final[Description[ConsumerGroup]] = Description(
+    _described, lambda group: group.subscribed_topics, {"assignor_name": ""}
+)

@@ -14,11 +14,7 @@ from mainstem.broker.handlers.consumer_group_describe import assignment
 _ASSIGNOR: Final = "simple"
 
 
-def _failed(request: Any, code: int) -> dict[str, Any]:
-    return {"groups": [_DESCRIPTION.missing(each, code, "") for each in request.group_ids]}
-
-
-@handler(77, 1, 1, failure=_failed)
+@handler(77, 1, 1, failure=lambda request, code: _DESCRIPTION.all_missing(request, code, ""))
 async def share_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await _DESCRIPTION.answer(request, ctx, ctx.broker.groups.share)
 
@@ -45,4 +41,6 @@ def _member(member_id: str, group: ShareGroup) -> dict[str, Any]:
     }
 
 
-_DESCRIPTION: Final = Description(_described, lambda group: group.subscribed_topics, {"assignor_name": ""})
+_DESCRIPTION: Final[Description[ShareGroup]] = Description(
+    _described, lambda group: group.subscribed_topics, {"assignor_name": ""}
+)

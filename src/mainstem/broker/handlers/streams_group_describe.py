@@ -21,11 +21,7 @@ from mainstem.broker.handlers.streams_group_heartbeat import task_ids
 _HIDDEN: Final = "The described group uses topics that the client is not authorized to describe."
 
 
-def _failed(request: Any, code: int) -> dict[str, Any]:
-    return {"groups": [_DESCRIPTION.missing(each, code, None) for each in request.group_ids]}
-
-
-@handler(89, 0, 0, failure=_failed)
+@handler(89, 0, 0, failure=lambda request, code: _DESCRIPTION.all_missing(request, code, None))
 async def streams_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await _DESCRIPTION.answer(request, ctx, ctx.broker.groups.streams)
 
@@ -111,4 +107,4 @@ def _assignment(tasks: Tasks) -> dict[str, Any]:
     }
 
 
-_DESCRIPTION: Final = Description(_described, _all_topics, {"topology": None}, _HIDDEN)
+_DESCRIPTION: Final[Description[StreamsGroup]] = Description(_described, _all_topics, {"topology": None}, _HIDDEN)

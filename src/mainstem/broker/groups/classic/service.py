@@ -6,8 +6,9 @@ ask goes through `consumer.service`.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from mainstem.broker.answers import resolve
 from mainstem.broker.groups.classic.group import ClassicGroup, Step
 from mainstem.broker.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from mainstem.broker.groups.config import ClassicGroupConfig
@@ -21,8 +22,6 @@ from mainstem.wire.errors import Code
 if TYPE_CHECKING:
     from mainstem.broker.groups.coordinator import GroupCoordinator
     from mainstem.broker.server import Broker
-
-T = TypeVar("T")
 
 log = get_logger()
 
@@ -70,7 +69,7 @@ class ClassicGroups:
             except GroupError as error:
                 future.set_result(JoinAnswer(error=error.code, member_id=request.member_id))
             else:
-                self._take(group, group.join(request, lambda answer: _resolve(future, answer)))
+                self._take(group, group.join(request, lambda answer: resolve(future, answer)))
         return future
 
     def sync(self, group_id: str, request: SyncRequest) -> "asyncio.Future[SyncAnswer]":
@@ -86,7 +85,7 @@ class ClassicGroups:
         elif not isinstance(group, ClassicGroup):
             future.set_result(SyncAnswer(error=Code.unknown_member_id))
         else:
-            self._take(group, group.sync(request, lambda answer: _resolve(future, answer)))
+            self._take(group, group.sync(request, lambda answer: resolve(future, answer)))
         return future
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
@@ -108,7 +107,7 @@ class ClassicGroups:
             return self._coordinator.consumer.leave(group, members)
         codes, step = group.leave(members)
         future: asyncio.Future[list[Code]] = self._loop.create_future()
-        self._take(group, step, lambda: _resolve(future, codes))
+        self._take(group, step, lambda: resolve(future, codes))
         return future
 
     def expire(self, group: ClassicGroup) -> None:
@@ -185,8 +184,3 @@ class ClassicGroups:
 def _answer(step: Step) -> None:
     for answer in step.answers:
         answer()
-
-
-def _resolve(future: "asyncio.Future[T]", value: T) -> None:
-    if not future.done():  # whoever waited may be gone
-        future.set_result(value)
