@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from mainstem.core import ManualClock
 from mainstem.embedded_log import EmbeddedLog
 from mainstem.wire import writing
 from tests.support.raw import RawClient
@@ -22,6 +23,12 @@ def no_field_is_misspelt() -> Iterator[None]:
 def raw(mainstem_log: EmbeddedLog) -> Iterator[RawClient]:
     with RawClient(mainstem_log.bootstrap) as client:
         yield client
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """For a broker of the test's own."""
+    return ManualClock()
 
 
 @pytest.fixture

@@ -15,27 +15,14 @@ from mainstem.broker.groups.errors import (
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.transactions import Producer
-from mainstem.core import ManualClock, TopicPartition
+from mainstem.core import TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
 from tests.support.broker import CONFIG, crashed, running, start, stop, until
+from tests.support.facts import FIRST as P
+from tests.support.facts import SECOND as Q
+from tests.support.facts import TOPIC, a_topic
 from tests.support.groups import a_join, a_member
-
-TOPIC = "facts"
-P, Q = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-def told(story):
-    asyncio.run(story())
-
-
-async def a_topic(broker):
-    await broker.topics.create(TOPIC, 2, {})
 
 
 def test_commits_survive_a_crash_to_the_letter(tmp_path, clock):
@@ -49,7 +36,7 @@ def test_commits_survive_a_crash_to_the_letter(tmp_path, clock):
         assert found == {P: values[P], Q: msgspec.structs.replace(values[Q], leader_epoch=-1)}
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_an_offset_is_visible_only_when_it_is_durable(tmp_path, clock):
@@ -61,7 +48,7 @@ def test_an_offset_is_visible_only_when_it_is_durable(tmp_path, clock):
             await committed
             assert broker.groups.offsets.get("g", P) == OffsetValue(5)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_the_last_of_many_commits_at_once_is_kept(tmp_path, clock):
@@ -74,7 +61,7 @@ def test_the_last_of_many_commits_at_once_is_kept(tmp_path, clock):
         assert broker.groups.offsets.get("g", P) == OffsetValue(49)
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_group_whose_record_is_not_taken_does_not_stop_the_clock_of_the_others(tmp_path, clock):
@@ -88,7 +75,7 @@ def test_a_group_whose_record_is_not_taken_does_not_stop_the_clock_of_the_others
             await until(lambda: groups["g"].state is groups["h"].state is EMPTY, "both sessions expire")
             assert broker.groups._timer is None, "nothing more is due, and it was looked for"
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_deleted_group_leaves_tombstones(tmp_path, clock):
@@ -110,7 +97,7 @@ def test_a_deleted_group_leaves_tombstones(tmp_path, clock):
         assert broker.groups.offsets.get("g", P) is None
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_commit_behind_a_deletion_stays(tmp_path, clock):
@@ -131,7 +118,7 @@ def test_a_commit_behind_a_deletion_stays(tmp_path, clock):
         assert broker.groups.offsets.get("g", P) == OffsetValue(6)
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_offsets_of_a_deleted_topic_go_with_it(tmp_path, clock):
@@ -144,7 +131,7 @@ def test_offsets_of_a_deleted_topic_go_with_it(tmp_path, clock):
             await broker.groups.forget_topic(TOPIC)
             assert set(broker.groups.offsets.of_group("g")) == {kept}
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_commit_in_a_new_topic_of_the_same_name_stays(tmp_path, clock):
@@ -167,7 +154,7 @@ def test_a_commit_in_a_new_topic_of_the_same_name_stays(tmp_path, clock):
         assert [broker.groups.offsets.get(name, P) for name in names] == [OffsetValue(6)] * 8
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("of_what", ["group", "topic"])
@@ -187,7 +174,7 @@ def test_a_commit_before_a_deletion_goes_with_it_although_it_is_not_durable_yet(
         assert not broker.groups.offsets.of_group("g")
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_commit_on_its_way_does_not_expire_with_the_one_before(tmp_path, clock):
@@ -202,7 +189,7 @@ def test_a_commit_on_its_way_does_not_expire_with_the_one_before(tmp_path, clock
             await queued
             assert groups.offsets.get("g", P).offset == 6
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_crash_between_a_topic_and_its_offsets_is_made_good(tmp_path, clock):
@@ -215,7 +202,7 @@ def test_a_crash_between_a_topic_and_its_offsets_is_made_good(tmp_path, clock):
         assert broker.groups.offsets.get("g", P) is None
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 # --- retention --------------------------------------------------------------------------------------------------------
@@ -241,7 +228,7 @@ def test_offsets_of_an_empty_group_expire_with_it(tmp_path, clock):
             assert groups.offsets.get("g", P) is None
             assert "g" not in groups.groups
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_offsets_of_a_group_with_members_do_not_expire(tmp_path, clock):
@@ -264,7 +251,7 @@ def test_offsets_of_a_group_with_members_do_not_expire(tmp_path, clock):
             await groups.expire_offsets()
             assert groups.offsets.get("g", P) is not None
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_offsets_of_a_group_without_membership_expire_one_by_one(tmp_path, clock):
@@ -282,7 +269,7 @@ def test_offsets_of_a_group_without_membership_expire_one_by_one(tmp_path, clock
             await groups.expire_offsets()
             assert "g" not in groups.groups
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_an_old_client_may_say_when_its_offset_expires(tmp_path, clock):
@@ -295,7 +282,7 @@ def test_an_old_client_may_say_when_its_offset_expires(tmp_path, clock):
             await broker.groups.expire_offsets()
             assert broker.groups.offsets.get("g", P) is None
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_an_offset_in_an_open_transaction_keeps_the_group(tmp_path, clock):
@@ -310,7 +297,7 @@ def test_an_offset_in_an_open_transaction_keeps_the_group(tmp_path, clock):
             assert "g" in groups.groups
             assert groups.offsets.get("g", P) is not None
 
-    told(story)
+    asyncio.run(story())
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------
@@ -329,7 +316,7 @@ def test_who_may_commit_in_a_transaction(tmp_path, clock):
                     "g", Commit(member_id=member, generation=2, transactional=True)
                 )
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_marker_written_by_hand_ends_offsets_too(tmp_path, clock):
@@ -344,7 +331,7 @@ def test_a_marker_written_by_hand_ends_offsets_too(tmp_path, clock):
             assert not broker.groups.offsets.is_unstable("g", P)
             assert broker.groups.offsets.get("g", P) is None
 
-    told(story)
+    asyncio.run(story())
 
 
 # --- when nothing can be stored ---------------------------------------------------------------------------------------
@@ -366,7 +353,7 @@ def test_a_broken_disk_is_said_and_not_hidden(tmp_path, clock):
             )
             assert answer.error is Code.coordinator_not_available
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_group_that_is_deleted_while_others_expire_does_not_end_the_expiry(tmp_path, clock):
@@ -382,7 +369,7 @@ def test_a_group_that_is_deleted_while_others_expire_does_not_end_the_expiry(tmp
             await asyncio.gather(groups.expire_offsets(), groups.delete_group("g2"))
             assert groups.groups == {}
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_group_whose_first_commit_is_on_its_way_is_not_forgotten(tmp_path, clock):
@@ -400,7 +387,7 @@ def test_a_group_whose_first_commit_is_on_its_way_is_not_forgotten(tmp_path, clo
             await groups.expire_offsets()
             assert groups.offsets.get("g", P) is None
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_an_offline_partition_does_not_end_the_expiry_of_the_others_offsets(tmp_path, clock):
@@ -418,4 +405,4 @@ def test_an_offline_partition_does_not_end_the_expiry_of_the_others_offsets(tmp_
             assert others
             await until(lambda: not any(groups.offsets.of_group(name) for name in others), "the others expire")
 
-    told(story)
+    asyncio.run(story())

@@ -8,26 +8,12 @@ from mainstem.broker.groups import OFFSETS_TOPIC
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import GroupKey, OffsetKey, OffsetValue, encode_key
 from mainstem.broker.server import Broker
-from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import LogConfig, LogDirectory
 from mainstem.records import Record, build_batch
 from tests.support.broker import CONFIG, crashed, running, start, stop
-
-TOPIC = "facts"
-P, Q = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-def told(story):
-    asyncio.run(story())
-
-
-async def a_topic(broker):
-    await broker.topics.create(TOPIC, 2, {})
+from tests.support.facts import FIRST as P
+from tests.support.facts import SECOND as Q
+from tests.support.facts import TOPIC, a_topic
 
 
 def test_a_record_that_does_not_decode_is_left_out_and_named_and_the_rest_comes_back(tmp_path, clock):
@@ -56,7 +42,7 @@ def test_a_record_that_does_not_decode_is_left_out_and_named_and_the_rest_comes_
         await broker.groups.commit("g", Commit(), {P: OffsetValue(6)})
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_value_of_a_later_version_stops_the_start_and_is_named(tmp_path, clock):
@@ -75,7 +61,7 @@ def test_a_value_of_a_later_version_stops_the_start_and_is_named(tmp_path, clock
             await Broker(CONFIG, log, clock).start()
         await log.close()
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_pending_offsets_survive_a_crash_and_end_with_their_transaction(tmp_path, clock):
@@ -101,7 +87,7 @@ def test_pending_offsets_survive_a_crash_and_end_with_their_transaction(tmp_path
         assert not broker.groups.offsets.is_unstable("g", Q)
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_commits_of_one_producer_go_on_over_epochs_and_transactions(tmp_path, clock):
@@ -124,4 +110,4 @@ def test_commits_of_one_producer_go_on_over_epochs_and_transactions(tmp_path, cl
                 producer = await broker.transactions.end("t", producer, commit=True, version=version)
                 assert broker.groups.offsets.get("g", Q) == OffsetValue(offset)
 
-    told(story)
+    asyncio.run(story())

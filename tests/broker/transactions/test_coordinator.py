@@ -37,11 +37,11 @@ from tests.support.broker import (
     stop,
     until,
 )
+from tests.support.facts import FIRST as A
+from tests.support.facts import SECOND as B
+from tests.support.facts import TOPIC, a_topic
 from tests.support.properties import examples
 from tests.support.transactions import committed_values, transactional_batch
-
-TOPIC = "facts"
-A, B = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 
 
 class SetClock(ManualClock):
@@ -51,15 +51,6 @@ class SetClock(ManualClock):
 
     def now_ms(self):
         return super().now_ms() + self.set_ms
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-async def a_topic(broker):
-    await broker.topics.create(TOPIC, 2, {})
 
 
 # --- what a crash leaves ----------------------------------------------------------------------------------------------

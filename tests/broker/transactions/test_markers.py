@@ -4,26 +4,16 @@ import pytest
 
 from mainstem.broker.transactions import Producer, transaction
 from mainstem.broker.transactions.transaction import COMPLETE_ABORT, COMPLETE_COMMIT
-from mainstem.core import ManualClock, TopicPartition
 from tests.support.broker import (
     crashed,
     running,
     start,
     stop,
 )
+from tests.support.facts import FIRST as A
+from tests.support.facts import SECOND as B
+from tests.support.facts import a_topic
 from tests.support.transactions import committed_values, transactional_batch
-
-TOPIC = "facts"
-A, B = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-async def a_topic(broker):
-    await broker.topics.create(TOPIC, 2, {})
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -1,27 +1,14 @@
 import asyncio
 
-import pytest
-
 from mainstem.broker.transactions import Producer
-from mainstem.core import ManualClock, TopicPartition
 from tests.support.broker import (
     crashed,
     start,
     stop,
 )
+from tests.support.facts import FIRST as A
+from tests.support.facts import a_topic
 from tests.support.transactions import committed_values, transactional_batch
-
-TOPIC = "facts"
-A, B = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-async def a_topic(broker):
-    await broker.topics.create(TOPIC, 2, {})
 
 
 def test_an_open_transaction_of_nobody_is_aborted_at_the_start(tmp_path, clock):

@@ -1,12 +1,11 @@
 import asyncio
 
-import pytest
 import structlog
 
 from mainstem.broker.groups import OFFSETS_TOPIC
 from mainstem.broker.transactions import STATE_TOPIC, producer_ids
 from mainstem.broker.transactions.records import encode_key
-from mainstem.core import ManualClock, TopicPartition
+from mainstem.core import TopicPartition
 from mainstem.records import Record, build_batch
 from tests.support.broker import (
     crashed,
@@ -14,18 +13,6 @@ from tests.support.broker import (
     start,
     stop,
 )
-
-TOPIC = "facts"
-A, B = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-async def a_topic(broker):
-    await broker.topics.create(TOPIC, 2, {})
 
 
 def test_the_records_lie_where_kafka_looks_for_them(tmp_path, clock):

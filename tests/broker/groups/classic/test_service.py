@@ -8,26 +8,9 @@ from mainstem.broker.groups.classic.messages import SyncRequest
 from mainstem.broker.groups.errors import (
     UnknownMember,
 )
-from mainstem.core import ManualClock, TopicPartition
 from mainstem.wire.errors import Code
 from tests.support.broker import crashed, running, start, stop, until
 from tests.support.groups import a_join, a_member
-
-TOPIC = "facts"
-P, Q = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-def told(story):
-    asyncio.run(story())
-
-
-async def a_topic(broker):
-    await broker.topics.create(TOPIC, 2, {})
 
 
 def test_members_stay_members_over_a_crash(tmp_path, clock):
@@ -45,7 +28,7 @@ def test_members_stay_members_over_a_crash(tmp_path, clock):
             groups.classic.heartbeat("g", member, None, 1)
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_rebalance_goes_on_over_a_crash(tmp_path, clock):
@@ -65,7 +48,7 @@ def test_a_rebalance_goes_on_over_a_crash(tmp_path, clock):
         assert set(broker.groups.groups["g"].members) == {(await other).member_id}
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_a_session_expires_without_anybody_asking(tmp_path, clock):
@@ -77,7 +60,7 @@ def test_a_session_expires_without_anybody_asking(tmp_path, clock):
             clock.advance_ms(150)
             await until(lambda: group.state is EMPTY, "the session expires")
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_leaving_is_answered_when_it_is_durable(tmp_path, clock):
@@ -92,7 +75,7 @@ def test_leaving_is_answered_when_it_is_durable(tmp_path, clock):
         assert broker.groups.groups["g"].state is EMPTY, "nobody waits for a member that has left"
         await stop(broker)
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_an_assignment_that_is_too_large_is_told_to_all_members(tmp_path, clock):
@@ -113,7 +96,7 @@ def test_an_assignment_that_is_too_large_is_told_to_all_members(tmp_path, clock)
             async with asyncio.timeout(60):
                 assert (await told_leader).error is (await waiting).error is Code.message_too_large
 
-    told(story)
+    asyncio.run(story())
 
 
 def test_members_that_wait_are_answered_when_the_broker_stops(tmp_path, clock):
@@ -128,4 +111,4 @@ def test_members_that_wait_are_answered_when_the_broker_stops(tmp_path, clock):
         late = await broker.groups.classic.join("g", a_join())
         assert late.error is Code.coordinator_not_available
 
-    told(story)
+    asyncio.run(story())

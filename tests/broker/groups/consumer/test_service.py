@@ -13,18 +13,13 @@ from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.modern.partitions import each
 from mainstem.broker.groups.modern.subscriptions import InvalidExpression
 from mainstem.broker.groups.records import OffsetValue
-from mainstem.core import ManualClock, TopicPartition
+from mainstem.core import TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
 from tests.support.broker import CONFIG, crashed, running, start, stop
 
 TOPIC = "facts"
 METADATA = write_subscription(Subscription(1, (TOPIC,)))
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 def told(story):

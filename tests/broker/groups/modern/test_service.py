@@ -14,7 +14,6 @@ from mainstem.broker.groups.streams import messages as streams
 from mainstem.broker.groups.streams.records import StreamsGroupKey
 from mainstem.broker.groups.streams.tasks import NO_TASKS
 from mainstem.broker.groups.streams.topology import Subtopology, Topology
-from mainstem.core import ManualClock
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
 from tests.support.broker import CONFIG, crashed, running, start, stop, until
@@ -22,11 +21,6 @@ from tests.support.broker import CONFIG, crashed, running, start, stop, until
 TOPIC = "facts"
 TOPOLOGY = Topology(0, (Subtopology(subtopology_id="0", source_topics=(TOPIC,)),))
 OWN_KEYS = {"consumer": ConsumerGroupKey, "share": ShareGroupKey, "streams": StreamsGroupKey}
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture(params=OWN_KEYS)

@@ -27,11 +27,6 @@ TOPIC = "facts"
 ACCEPT, RELEASE = AckType.ACCEPT, AckType.RELEASE
 
 
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
 def told(story):
     asyncio.run(story())
 

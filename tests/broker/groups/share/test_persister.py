@@ -21,11 +21,6 @@ DONE = RecordState.ACKNOWLEDGED
 KEY = PartitionKey("g", UUID(int=1), 0)
 
 
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
 def told(story):
     asyncio.run(story())
 

@@ -11,7 +11,7 @@ from mainstem.broker.groups.share.group import JOIN, LEAVE, Heartbeat
 from mainstem.broker.groups.share.persister import STATE_TOPIC, StateUnavailable
 from mainstem.broker.groups.share.records import PartitionKey, StatePartitionsValue
 from mainstem.broker.groups.share.state import RecordState, ShareState, StateBatch
-from mainstem.core import ManualClock, TopicPartition
+from mainstem.core import TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
 from tests.support.broker import crashed, running, start, stop
@@ -21,11 +21,6 @@ TOPIC = "facts"
 
 def a_key(broker, partition=0):
     return PartitionKey("g", broker.topics.by_name(TOPIC).topic_id, partition)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 def told(story):

@@ -11,17 +11,12 @@ from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.groups.streams.messages import JOIN, LEAVE, Heartbeat
 from mainstem.broker.groups.streams.tasks import NO_TASKS
 from mainstem.broker.groups.streams.topology import InternalTopic, Subtopology, Topology
-from mainstem.core import ManualClock, TopicPartition
+from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code
 from tests.support.broker import crashed, running, start, stop, until
 
 TOPIC = "facts"
 TOPOLOGY = Topology(0, (Subtopology(subtopology_id="0", source_topics=(TOPIC,)),))
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 def told(story):
