@@ -80,15 +80,17 @@ def test_where_a_value_comes_from_is_told_as_kafka_tells_it(tmp_path):
             await alter(client, "1", ("log.retention.ms", SET, "8000"))
             layers = [("log.retention.ms", "8000", 2), ("log.retention.ms", "7000", 3)]
             default = str(TopicConfig().retention_ms)
-            assert await told(client, TOPIC, "plain", "retention.ms") == (
-                "8000",
-                2,
-                [*layers, ("log.retention.ms", default, 5)],
-            )
+            assert await told(client, TOPIC, "plain", "retention.ms") == ("8000", 2, layers)
             assert await told(client, TOPIC, "own", "retention.ms") == (
                 "5000",
                 1,
-                [("retention.ms", "5000", 1), *layers, ("log.retention.ms", default, 5)],
+                [("retention.ms", "5000", 1), *layers],
+            )
+            await alter(client, "", ("log.retention.bytes", SET, "7000"))
+            assert await told(client, TOPIC, "plain", "retention.bytes") == (
+                "7000",
+                3,
+                [("log.retention.bytes", "7000", 3), ("log.retention.bytes", "-1", 5)],
             )
             assert await told(client, BROKER, "1", "log.retention.ms") == (
                 "8000",
@@ -97,6 +99,33 @@ def test_where_a_value_comes_from_is_told_as_kafka_tells_it(tmp_path):
             )
             assert await told(client, BROKER, "", "log.retention.ms") == ("7000", 3, layers[1:])
             client.close()
+
+    asyncio.run(check_it())
+
+
+def test_replicas_in_sync_are_set_for_all_brokers_always_and_for_one_never(tmp_path):
+    """As in Apache Kafka 4.3.0, where confluent-kafka-python's tests look for it among what is no default."""
+
+    async def check_it() -> None:
+        clock = ManualClock()
+        broker = await start(tmp_path / "first", clock)
+        client = await Client.connect(broker)
+        await created(client, "plain")
+        name = "min.insync.replicas"
+        assert await told(client, TOPIC, "plain", name) == ("1", 3, [(name, "1", 3), (name, "1", 5)])
+        assert await told(client, BROKER, "1", name) == ("1", 3, [(name, "1", 3), (name, "1", 5)])
+        assert await told(client, BROKER, "", name) == ("1", 3, [(name, "1", 3)])
+        assert (await alter(client, "1", (name, SET, "2"))).error_code is Code.invalid_config
+        assert (await alter(client, "", (name, DELETE, None))).error_code is Code.invalid_config
+        assert (await alter(client, "", (name, SET, "2"))).error_code is Code.none
+        assert (await alter(client, "1", ("log.retention.ms", SET, "7000"))).error_code is Code.none
+        client.close()
+
+        broker = await crashed(broker, tmp_path / "second", clock)
+        client = await Client.connect(broker)
+        assert (await told(client, TOPIC, "plain", name))[:2] == ("2", 3)
+        client.close()
+        await stop(broker)
 
     asyncio.run(check_it())
 

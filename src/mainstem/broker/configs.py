@@ -43,6 +43,9 @@ _LISTS: Final = (
     "log.cleanup.policy",
 )
 _BROKERS_NAMES: Final = {of_topic: of_broker for of_broker, of_topic in TOPIC_DEFAULTS.items()}
+_TOLD_WITHOUT_DEFAULT: Final = ("log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms")
+"""In Kafka they have none: there the default is that of a setting in hours, or nothing."""
+
 _LONG_ENDINGS: Final = (".ms", ".messages", ".bytes")
 _FIXED: Final = {
     "default.replication.factor": "1",
@@ -111,10 +114,13 @@ def describe_topic_configs(
     entries = []
     for name, value in sorted(settings.to_kafka().items()):
         entry = _entry(name, value, FROM_TOPIC if name in overrides else FROM_DEFAULT, _topic_defaults()[name])
-        if name in _BROKERS_NAMES:
-            entry["synonyms"][-1]["name"] = _BROKERS_NAMES[name]
-            if dynamic is not None:
-                _lay_between(entry, dynamic.synonyms(_BROKERS_NAMES[name]))
+        above = _BROKERS_NAMES.get(name)
+        if above is not None and dynamic is not None:
+            _lay_between(entry, dynamic.synonyms(above))
+        if above is None or above in _TOLD_WITHOUT_DEFAULT:
+            del entry["synonyms"][-1]
+        else:
+            entry["synonyms"][-1]["name"] = above
         entries.append(entry)
     return entries
 

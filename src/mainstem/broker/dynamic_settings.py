@@ -82,6 +82,10 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 }
 """Kafka's name and default: its threads, its cleaner's buffers, its replication, its logins elsewhere."""
 
+_MIN_IN_SYNC: Final = "min.insync.replicas"
+_ALWAYS_SET: Final[Mapping[str, str]] = {_MIN_IN_SYNC: "1"}
+"""For all brokers, from the first start on, as in Kafka from 4.1 on (KIP-966); it may be changed there alone."""
+
 Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
 """What is to be set for a layer, made of what is set for it when its turn has come."""
 
@@ -93,12 +97,13 @@ class DynamicSettings:
         self._topics = topics
         self._node = str(node_id)
         self._changing = asyncio.Lock()
-        self._layers: dict[str, dict[str, str]] = {self._node: {}, ALL_BROKERS: {}}
+        self._layers: dict[str, dict[str, str]] = {self._node: {}, ALL_BROKERS: dict(_ALWAYS_SET)}
         for name, fact in topics.facts.below(_KEY):
             if name in self._layers:  # those of another number are of a broker that this log was under before
-                self._layers[name] = fact
-        if any(self._layers.values()):
-            topics.set_defaults(topic_defaults(self._layers[ALL_BROKERS] | self._layers[self._node]))
+                self._layers[name] |= fact
+        defaults = topic_defaults(self._layers[ALL_BROKERS] | self._layers[self._node])
+        if defaults != TopicConfig():
+            topics.set_defaults(defaults)
 
     def of(self, broker: str) -> Mapping[str, str]:
         """What is set for this broker (its number), or for all (an empty name).
@@ -117,14 +122,24 @@ class DynamicSettings:
             RequestError: there is no such broker, or a setting that cannot be changed, or not to that value.
         """
         async with self._changing:
-            after = dict(change(self.of(broker)))
+            before = self.of(broker)
+            after = dict(change(before))
             check(after)
+            self._check_min_in_sync(broker, before, after)
             layers = self._layers | {broker: after}
             defaults = topic_defaults(layers[ALL_BROKERS] | layers[self._node])
             if not validate_only:
                 await self._topics.facts.put({f"{_KEY}{broker}": after or None})
                 self._layers = layers
                 self._topics.set_defaults(defaults)
+
+    @staticmethod
+    def _check_min_in_sync(broker: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        value = after.get(_MIN_IN_SYNC)
+        if broker == ALL_BROKERS and value is None:
+            raise RequestError(Code.invalid_config, f"{_MIN_IN_SYNC} of all brokers can be changed, not removed")
+        if broker != ALL_BROKERS and value is not None and value != before.get(_MIN_IN_SYNC):
+            raise RequestError(Code.invalid_config, f"{_MIN_IN_SYNC} can be set for all brokers, not for one")
 
     def synonyms(self, name: str) -> list[dict[str, Any]]:
         """What is set under that name, the one that counts first, as DescribeConfigs tells it."""

@@ -40,10 +40,10 @@ def test_only_what_is_asked_for(raw, topic):
 
 
 def test_synonyms_when_asked_for(raw, topic):
-    (plain,) = describe(raw, TOPIC, topic, ["retention.ms"]).configs
+    (plain,) = describe(raw, TOPIC, topic, ["retention.bytes"]).configs
     assert plain.synonyms == ()
-    (full,) = describe(raw, TOPIC, topic, ["retention.ms"], include_synonyms=True).configs
-    assert [(each.value, each.source) for each in full.synonyms] == [("604800000", 5)]
+    (full,) = describe(raw, TOPIC, topic, ["retention.bytes"], include_synonyms=True).configs
+    assert [(each.name, each.value, each.source) for each in full.synonyms] == [("log.retention.bytes", "-1", 5)]
 
 
 def test_the_brokers_settings_are_read_only_but_for_those_that_can_be_changed(raw):
