@@ -167,6 +167,8 @@ class PartitionLog:
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Where leader epoch `epoch` ended: (the epoch found, its end offset); (-1, -1) for one not known here."""
+        if epoch == self.leader_epoch:  # known before anything is appended in it, as in Kafka
+            return epoch, self.log_end_offset
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def add_listener(self, callback: Callable[[], None]) -> None:

@@ -38,6 +38,23 @@ def test_which_quotas_a_filter_means(raw):
         raw.call(49, 1, entries=[{"entity": named, "ops": [op]}], validate_only=False)
 
 
+def test_kinds_values_and_entities_come_in_kafkas_order(raw):
+    """@platformatic/kafka's tests compare lists."""
+    user, client = {"entity_type": "user", "entity_name": "ou"}, {"entity_type": "client-id", "entity_name": "oc"}
+    names = ["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
+    ops = [{"key": name, "value": 1e9, "remove": False} for name in names]
+    entries = [{"entity": [user, client], "ops": ops}, {"entity": [user], "ops": ops}]
+    altered = raw.call(49, 1, entries=entries, validate_only=False).entries
+    assert [[each.entity_type for each in one.entity] for one in altered] == [["client-id", "user"], ["user"]]
+    asked = [{"entity_type": "user", "match_type": 0, "match": "ou"}]
+    found = raw.call(48, 1, components=asked, strict=False).entries
+    assert [[each.entity_type for each in one.entity] for one in found] == [["user"], ["client-id", "user"]]
+    for one in found:
+        assert [each.key for each in one.values] == ["consumer_byte_rate", "request_percentage", "producer_byte_rate"]
+    gone = [{"key": name, "value": 0, "remove": True} for name in names]
+    raw.call(49, 1, entries=[{**each, "ops": gone} for each in entries], validate_only=False)
+
+
 @pytest.mark.parametrize(
     ("components", "code"),
     [

@@ -213,6 +213,12 @@ def test_a_reader_from_another_history_is_told_where_it_parts(raw, topic):
     assert unknown.error_code is Code.offset_out_of_range
 
 
+def test_a_reader_of_the_current_epoch_may_wait_at_the_start_of_an_empty_partition(raw, topic):
+    """@platformatic/kafka says so from its first fetch on."""
+    found = fetch(raw, topic, 0, version=12, partition={"last_fetched_epoch": 0}, max_wait=1)
+    assert (found.error_code, found.diverging_epoch.epoch) == (Code.none, -1)
+
+
 class Session:
     def __init__(self, raw, topic, topic_id=None, version=11):
         self.raw, self.topic, self.topic_id, self.version = raw, topic, topic_id, version

@@ -20,6 +20,11 @@ def test_the_current_epoch_ends_at_the_log_end(raw, topic, version):
     assert (found.error_code, found.leader_epoch, found.end_offset) == (Code.none, epoch, 3)
 
 
+def test_the_first_epoch_is_known_before_anything_is_appended(raw, topic):
+    found = ask(raw, topic, 0, current=0)
+    assert (found.error_code, found.leader_epoch, found.end_offset) == (Code.none, 0, 0)
+
+
 def test_errors(raw, topic):
     raw.produce(topic, b"x")
     assert ask(raw, topic, 0, current=99).error_code is Code.unknown_leader_epoch

@@ -1,6 +1,6 @@
 """AlterClientQuotas, API 49, versions 0-1 (KIP-546).
 
-Behaviour: each entity for itself; durable when answered, in effect for the next request.
+Behaviour: each entity for itself, its kinds in Kafka's order; durable when answered, in effect for the next request.
 """
 
 from typing import Any
@@ -38,5 +38,5 @@ def _entity(asked: Any) -> Entity:
 
 
 def _answer(asked: Any, code: int, message: str | None = None) -> dict[str, Any]:
-    named = [{"entity_type": each.entity_type, "entity_name": each.entity_name} for each in asked.entity]
+    named = [{"entity_type": kind, "entity_name": name} for kind, name in _entity(asked)]
     return {"error_code": code, "error_message": message, "entity": named}

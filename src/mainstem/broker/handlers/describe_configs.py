@@ -1,8 +1,8 @@
 """DescribeConfigs, API 32, versions 1-4.
 
-Behaviour: every setting with its value and where it comes from, for topics, for the broker and for groups; a group
-need not be there. Client metrics and loggers have no settings. What is asked for many times is told once. 1: synonyms.
-3: types; the documentation is left out.
+Behaviour: every setting with its value and where it comes from, for topics, for the broker and for groups; a list of
+names that is empty means every setting, as null does. A group need not be there. Client metrics and loggers have no
+settings. What is asked for many times is told once. 1: synonyms. 3: types; the documentation is left out.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def _describe(ctx: RequestContext, asked: Any, *, with_synonyms: bool) -> dict[s
     except MainstemError as error:
         return {**which, "error_code": code_of(error), "error_message": str(error)}
     keys = asked.configuration_keys
-    chosen = [each for each in entries if keys is None or each["name"] in keys]
+    chosen = [each for each in entries if not keys or each["name"] in keys]
     return {**which, "configs": chosen if with_synonyms else [{**each, "synonyms": []} for each in chosen]}
 
 

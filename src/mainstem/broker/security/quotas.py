@@ -151,9 +151,12 @@ class Quotas:
     def described(
         self, components: Iterable[tuple[str, int, str | None]], *, strict: bool
     ) -> Iterator[tuple[Entity, Mapping[str, float]]]:
-        """The quotas that (kind, how a name is meant, name) mean; `strict`: that are of no other kind as well."""
+        """The quotas that (kind, how a name is meant, name) mean; `strict`: that are of no other kind as well.
+
+        Of few kinds before those of more.
+        """
         wanted = {kind: (how, name) for kind, how, name in components}
-        for entity, values in sorted(self._kept.items(), key=str):
+        for entity, values in sorted(self._kept.items(), key=lambda each: (len(each[0]), str(each))):
             names = dict(entity)
             if strict and names.keys() != wanted.keys():
                 continue
