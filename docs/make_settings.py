@@ -2,7 +2,6 @@
 A test holds both together.
 """
 
-import inspect
 import re
 import types
 import typing
@@ -18,6 +17,7 @@ from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.connect.sinks.postgres_config import PostgresReplicaConfig
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.sources.postgres_config import PostgresSourceConfig
+from mainstem.core.documented import documented
 from mainstem.log import LogConfig
 from mainstem.log.config import TopicConfig as KafkaTopicConfig
 from mainstem.process.project import JobConfig, ProjectConfig, TopicConfig
@@ -67,26 +67,24 @@ def render() -> str:
         parts.append(f"## {table}\n\n{about}\n\n| setting | type | default | meaning |\n|---|---|---|---|")
         if of_type := re.match(r'\[(\w+)s\.NAME\] with type = "(\w+)"', table):
             parts[-1] += f"\n| `type` | `{of_type[2]}` | required | of which kind the {of_type[1]} is. |"
-        parts[-1] += "".join(f"\n| `{n}` | {t} | {d} | {meanings[n]} |" for n, t, d in rows(kind)) + "\n"
+        parts[-1] += "".join(f"\n| `{n}` | {t} | {d} | {cell(meanings[n])} |" for n, t, d in rows(kind)) + "\n"
     text = (
         "A topic's own settings, in `[topics.NAME.config]` and for `mainstem topic create --config`, with Kafka's names. The "
         "defaults are Kafka's, except that `flush.messages` is 1: an acknowledged record is on the disk; `plan` and `up` name a topic where it is not. They hold for topics that anybody else creates. A topic of a project is kept for ever "
         "(`retention.ms` and `retention.bytes` are -1), since a week's retention would delete last year's events on arrival; one "
         "that is a changelog is compacted instead, seven days later (`min.compaction.lag.ms`)."
     )
-    parts.append(f"## Kafka's topic settings\n\n{text}\n\n| setting | type | default |\n|---|---|---|")
-    parts[-1] += "".join(f"\n| `{n.replace('_', '.')}` | {t} | {d} |" for n, t, d in rows(KafkaTopicConfig)) + "\n"
+    _, meanings = documented(KafkaTopicConfig)
+    parts.append(f"## Kafka's topic settings\n\n{text}\n\n| setting | type | default | meaning |\n|---|---|---|---|")
+    parts[-1] += "".join(
+        f"\n| `{n.replace('_', '.')}` | {t} | {d} | {cell(meanings[n])} |" for n, t, d in rows(KafkaTopicConfig)
+    )
+    parts[-1] += "\n"
     return "\n".join(parts)
 
 
-def documented(kind: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
-    """What the docstring says of the table, and under `Attributes:` of each setting, as one line each."""
-    about, found = "", []
-    for each in reversed(kind.__mro__):  # a struct's fields stand in the docstring of the one that brings them
-        if issubclass(each, msgspec.Struct):
-            about, _, listed = inspect.cleandoc(each.__doc__ or "").partition("\nAttributes:\n")
-            found += re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", listed, re.MULTILINE)
-    return " ".join(about.split()), {name: " ".join(meaning.split()).replace("|", "\\|") for name, meaning in found}
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def rows(kind: type[msgspec.Struct]) -> list[tuple[str, str, str]]:

@@ -21,6 +21,7 @@ from mainstem.broker.dynamic_settings import (
     default_of,
 )
 from mainstem.core.address import format_address
+from mainstem.core.documented import documented
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code, RequestError
 
@@ -56,6 +57,13 @@ _FIXED: Final = {
     "transaction.state.log.min.isr": "1",
 }
 """What tools for Kafka ask for, and cannot be set here."""
+
+_DOCUMENTED: Final = {
+    "advertised.listeners": "what clients of each listener are told to connect to.",
+    "broker.id": "the number that clients know it by; that of `node.id`.",
+    **dict.fromkeys(_FIXED, "told to tools for Kafka; it cannot be set here."),
+    **dict.fromkeys(WITHOUT_EFFECT, "kept and shown; it means nothing here."),
+}
 
 _ALWAYS_SET: Final = ("advertised.listeners", "broker.id", "listeners", "node.id")
 """By the start, as in Kafka, also where they are as they would be anyway."""
@@ -152,6 +160,16 @@ def describe_all_brokers(dynamic: DynamicSettings) -> list[dict[str, Any]]:
         entry["synonyms"] = entry["synonyms"][:1]
         entries.append(entry)
     return entries
+
+
+def documentation(name: str) -> str | None:
+    """What a setting of a topic, of the broker or of a group is for; None where nobody has said it."""
+    if name in TOPIC_DEFAULTS and name != TOPIC_DEFAULTS[name]:
+        return f"Where a topic does not say otherwise: {documentation(TOPIC_DEFAULTS[name])}"
+    field = name.replace(".", "_")
+    meanings = (documented(TopicConfig)[1], documented(BrokerConfig)[1])
+    texts = (each.get(one) for each in meanings for one in (field, f"group_{field}"))
+    return _DOCUMENTED.get(name) or next(filter(None, texts), None)
 
 
 def _lay_between(entry: dict[str, Any], synonyms: list[dict[str, Any]]) -> None:

@@ -46,7 +46,45 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Kafka 4.3's topic settings; `cleanup.policy` is `cleanup_policy` here."""
+    """Kafka 4.3's topic settings; `cleanup.policy` is `cleanup_policy` here.
+
+    Attributes:
+        cleanup_policy: what happens to old records: `delete`, they go by time and size; `compact`, the last one of each
+            key stays; both; or neither, empty.
+        compression_gzip_level: kept and shown; a topic that compresses itself uses one level per codec.
+        compression_lz4_level: kept and shown.
+        compression_type: how batches are stored: `producer`, as they come; `uncompressed`; or by one codec.
+        compression_zstd_level: kept and shown.
+        delete_retention_ms: how long a compacted topic keeps tombstones, and the ends of transactions.
+        file_delete_delay_ms: kept and shown; files go at once, and readers that have them open finish.
+        flush_messages: after so many records a partition is brought to the disk; with 1 every record is on the disk
+            when it is acknowledged.
+        flush_ms: at the latest after so long a partition is brought to the disk.
+        follower_replication_throttled_replicas: kept and shown; there are no followers.
+        index_interval_bytes: one entry of the offset index for so many bytes of batches.
+        leader_replication_throttled_replicas: kept and shown; there are no followers.
+        local_retention_bytes: kept and shown; there is no tiered storage.
+        local_retention_ms: kept and shown; there is no tiered storage.
+        max_compaction_lag_ms: at the latest after so long a record that has been replaced is compacted away.
+        max_message_bytes: the largest batch that is taken, as it comes.
+        message_timestamp_after_max_ms: how far ahead of the log's clock the timestamp of a record may be.
+        message_timestamp_before_max_ms: how far behind it.
+        message_timestamp_type: whose time a record bears: `CreateTime`, its producer's; `LogAppendTime`, the log's.
+        min_cleanable_dirty_ratio: a partition is compacted when this part of it is new since the last time.
+        min_compaction_lag_ms: a younger record is never compacted away.
+        min_insync_replicas: kept and shown; there is one replica, and what it acknowledges is on its disk.
+        preallocate: kept and shown.
+        remote_log_copy_disable: kept and shown; there is no tiered storage.
+        remote_log_delete_on_disable: kept and shown; there is no tiered storage.
+        remote_storage_enable: kept and shown; there is no tiered storage.
+        retention_bytes: the oldest segments of a partition go when it is larger; -1: never for its size.
+        retention_ms: a segment goes when its newest record is older; -1: never for its age.
+        segment_bytes: a segment of a partition is closed before it is larger.
+        segment_index_bytes: kept and shown; an index grows with its segment.
+        segment_jitter_ms: kept and shown.
+        segment_ms: a segment is closed when it is this old, so that it can be deleted or compacted.
+        unclean_leader_election_enable: kept and shown; there is one node.
+    """
 
     cleanup_policy: Annotated[str, Meta(pattern=r"^((delete|compact)(,(delete|compact))?)?$")] = "delete"
     compression_gzip_level: Annotated[int, Meta(ge=-1, le=9)] = -1

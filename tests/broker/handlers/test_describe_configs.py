@@ -48,6 +48,18 @@ def test_synonyms_when_asked_for(raw, topic):
     assert [(each.name, each.value, each.source) for each in full.synonyms] == [("log.retention.bytes", "-1", 5)]
 
 
+@pytest.mark.parametrize("version", [3, 4])
+def test_what_a_setting_is_for_is_told_when_asked_for(raw, topic, version):
+    """sarama's tests look for it."""
+    assert {each.documentation for each in describe(raw, TOPIC, topic, version=version).configs} == {None}
+    for kind, name in ((TOPIC, topic), (BROKER, "1")):
+        found = describe(raw, kind, name, version=version, include_documentation=True).configs
+        assert [each.name for each in found if not each.documentation] == []
+    of_group = describe(raw, GROUP, "g", version=version, include_documentation=True).configs
+    told = {each.name: each.documentation for each in of_group}
+    assert told["share.record.lock.duration.ms"].startswith("how long a member of a share group")
+
+
 def test_the_brokers_settings_are_read_only_but_for_those_that_can_be_changed(raw):
     found = {each.name: each for each in describe(raw, BROKER, "1").configs}
     assert found["auto.create.topics.enable"].value == "true"

@@ -2,7 +2,7 @@
 
 Behaviour: every setting with its value and where it comes from, for topics, for the broker and for groups; a list of
 names that is empty means every setting, as null does. A group need not be there. Client metrics and loggers have no
-settings. What is asked for many times is told once. 1: synonyms. 3: types; the documentation is left out.
+settings. What is asked for many times is told once. 1: synonyms. 3: types, documentation.
 """
 
 from typing import Any
@@ -19,7 +19,15 @@ from mainstem.wire.errors import Code, RequestError, code_of
 @handler(32, 1, 4, failure=lambda _request, _code: {"results": []})
 def describe_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked = {(each.resource_type, each.resource_name): each for each in request.resources}
-    return {"results": [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in asked.values()]}
+    results = [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in asked.values()]
+    if getattr(request, "include_documentation", False):
+        for result in results:
+            result["configs"] = [_documented(each) for each in result.get("configs", ())]
+    return {"results": results}
+
+
+def _documented(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "documentation": configs.documentation(entry["name"])}
 
 
 def check_configs(ctx: RequestContext, operation: int, kind: int, name: str) -> None:
