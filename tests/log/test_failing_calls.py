@@ -16,7 +16,8 @@ import pytest
 
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.core.logging import configure
-from mainstem.log import CorruptFile, LogConfig, LogDirectory, StorageError, TopicConfig, housekeeping, writer
+from mainstem.log import CorruptFile, LogConfig, LogDirectory, StorageError, TopicConfig, housekeeping
+from mainstem.log import round as rounds
 from tests.log.simulated_disk import DirectoryNode, SimulatedDisk, SimulatedFile, adversary
 from tests.log.support import abandon, batch, open_log, read_all, sequenced
 
@@ -364,18 +365,18 @@ def _play_all(first: int, step: int, errors: list[int]) -> int:
     raise AssertionError("no end")
 
 
-@pytest.mark.parametrize("in_two_steps", [False, True])
-def test_some_calls_fail_once_and_nothing_is_lost(monkeypatch, in_two_steps):
-    if in_two_steps:
-        monkeypatch.setattr(writer, "_LARGE", 1)
+@pytest.mark.parametrize("placed", [False, True])
+def test_some_calls_fail_once_and_nothing_is_lost(monkeypatch, placed):
+    if placed:
+        monkeypatch.setattr(rounds, "_LARGE", 1)
     assert sum(_play_all(number, STRIDE, [error]) for number, error in enumerate(ERRORS)) > 15
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("in_two_steps", [False, True])
+@pytest.mark.parametrize("placed", [False, True])
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_each_call_fails_once_and_nothing_is_lost(monkeypatch, error, in_two_steps):
-    if in_two_steps:
-        monkeypatch.setattr(writer, "_LARGE", 1)
+def test_each_call_fails_once_and_nothing_is_lost(monkeypatch, error, placed):
+    if placed:
+        monkeypatch.setattr(rounds, "_LARGE", 1)
     print(f"{_play_all(0, 1, [error])} calls failed once with {errno.errorcode[error]}")

@@ -6,8 +6,8 @@ import pytest
 
 from mainstem.log import TopicConfig
 from mainstem.log.flushing import Flushing
+from mainstem.log.round import Write
 from mainstem.log.segment import OpenFiles, Segment
-from mainstem.log.writer import Write
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import run
 

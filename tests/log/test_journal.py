@@ -115,24 +115,6 @@ def test_the_last_frame_may_be_torn():
     assert [f.sequence for f in read_frames(files_of(frame(1, 10) + torn), generation=1, sequence=1)] == [1]
 
 
-@given(entries, st.data())
-def test_a_frame_in_two_steps_is_none_before_its_first_page_and_then_the_same(given_entries, data):
-    content = frame(1, 10)
-    disk = SimulatedDisk(Path("/log"))
-    journal = Journal(Path("/log"), disk, generation=1, sequence=1)
-    journal.append([Entry(DATA, UUID(int=1), 0, payload=(bytes([1]) * 10,))])
-    begun = journal.begin(given_entries)
-    files = [disk.open(Path("/log") / name) for name in NAMES]
-    assert [each.sequence for each in read_frames(files, generation=1, sequence=1)] == [1]
-    if data.draw(st.booleans(), label="taken back"):
-        journal.abandon()
-        assert files[0].read(files[0].size(), 0) == content
-        begun = journal.begin(given_entries)
-    journal.finish(begun)
-    assert files[0].read(10**6, 0) == content + b"".join(encode_frame(1, 2, given_entries))
-    assert (journal.size, journal.sequence) == (files[0].size(), 3)
-
-
 def test_two_generations_follow_each_other_and_older_ones_are_over():
     old = frame(5, 100, generation=1) + frame(6, 100, generation=1)
     first = frame(8, 10, generation=3) + old[PAGE:]
@@ -172,8 +154,8 @@ def test_rounds_of_earlier_runs_are_forgotten(tmp_path):
     assert [(tmp_path / name).read_bytes() for name in NAMES] == [b"", b""]
 
 
-@given(written=st.lists(st.integers(0, 3), max_size=8), in_steps=st.booleans())
-def test_without_a_checkpoint_the_last_rounds_are_found_whatever_becomes_of_the_next(written, in_steps):
+@given(written=st.lists(st.integers(0, 3), max_size=8))
+def test_without_a_checkpoint_the_last_rounds_are_found_whatever_becomes_of_the_next(written):
     """The first round of a generation was torn, or taken back, and the generation before had no rounds: older ones
     passed for the last.
     """
@@ -186,14 +168,10 @@ def test_without_a_checkpoint_the_last_rounds_are_found_whatever_becomes_of_the_
         journal.switch()
     last = journal.sequence - 1
     next_round = [Entry(LOG_START, UUID(int=1), 0, number=last + 1, payload=(bytes(PAGE),))]
-    if in_steps:
-        journal.begin(next_round)
-        journal.abandon()
-    else:
-        journal.append(next_round)
-        journal.size -= 2 * PAGE
-        journal.sequence -= 1
-        journal.take_back()
+    journal.append(next_round)
+    journal.size -= 2 * PAGE
+    journal.sequence -= 1
+    journal.take_back()
     frames = read_frames([disk.open(path / name) for name in NAMES], generation=None, sequence=None)
     assert not frames or frames[-1].sequence == last
 
@@ -251,19 +229,3 @@ def test_what_a_client_makes_look_like_the_beginning_of_a_large_frame_is_not_gon
 
     assert [each.sequence for each in read_frames([Counting()], generation=70, sequence=5)] == [5]
     assert read <= file.size() + PAGE
-
-
-def test_a_frame_that_is_abandoned_leaves_the_blocks_that_the_file_had(tmp_path):
-    """On a full disk, what makes room is to find them."""
-    journal = Journal(tmp_path, SystemDisk(), generation=1, sequence=1)
-    for _ in range(2):
-        journal.append([Entry(DATA, UUID(int=1), 0, payload=(bytes(10 * PAGE),))])
-        journal.switch()
-    size = (tmp_path / NAMES[0]).stat().st_size
-    for payload in (PAGE, 30 * PAGE):
-        journal.begin([Entry(DATA, UUID(int=1), 0, payload=(b"x" * payload,))])
-        journal.abandon()
-        assert (tmp_path / NAMES[0]).stat().st_size == size
-    journal.append([Entry(LOG_START, UUID(int=1), 0, number=9)])
-    frames = read_frames(files_of(*[(tmp_path / name).read_bytes() for name in NAMES]), generation=2, sequence=2)
-    assert [(each.generation, each.sequence) for each in frames] == [(2, 2), (3, 3)]

@@ -594,7 +594,7 @@ def test_a_start_does_not_act_on_a_round_whose_sync_has_failed_before_it_is_dura
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
 def test_a_record_that_looks_like_a_round_of_the_journal_changes_nothing(tmp_path, with_checkpoint):
-    """Of a large round that a kill has torn its pages are there, and what a client sent lies on one of them.
+    """Of a round that a power cut has torn its pages are there, and what a client sent lies on one of them.
 
     The start took it for a round that was missing its predecessors; without the checkpoint, for the last one.
     """
@@ -603,18 +603,21 @@ def test_a_record_that_looks_like_a_round_of_the_journal_changes_nothing(tmp_pat
     hostile = next(
         made
         for before in range(PAGE)
-        if (77 + (made := batch(bytes(before) + made_up + bytes(1 << 20))).index(made_up)) % PAGE == 0
+        if (77 + (made := batch(bytes(before) + made_up + bytes(1 << 16))).index(made_up)) % PAGE == 0
     )
 
     async def test():
         log = await open_log(tmp_path, disk=disk)
-        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(max_message_bytes=1 << 24))
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
         await partition.append(batch(b"v"))
-        disk.refuse("write", errno.EIO, ".log")
-        with pytest.raises(StorageError):  # the frame but for its first page is there
+        frame, end = log._writer._journal.size, partition.segments.active.size
+        disk.refuse("sync", errno.EIO, "journal")
+        with pytest.raises(StorageError):
             await partition.append(hostile)
         abandon(log)
         after = disk.after_kill()
+        after.file(tmp_path / NAMES[0]).data[frame : frame + PAGE] = bytes(PAGE)
+        del after.file(tmp_path / "orders-0" / "00000000000000000000.log").data[end:]
         journal = after.read_file(tmp_path / NAMES[0])
         assert any(journal[page : page + len(made_up)] == made_up for page in range(0, len(journal), PAGE))
         if not with_checkpoint:

@@ -11,10 +11,10 @@ from mainstem.log.checkpoint import SegmentState
 from mainstem.log.compaction import CLEANED, Replacement
 from mainstem.log.errors import CorruptFile
 from mainstem.log.index import IndexState
-from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, REPLACE, Entry, Frame
+from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, PLACED, REPLACE, Entry, Frame
 from mainstem.log.redo import Changes, changes_by_partition, redo_batches, redo_replacements
 from mainstem.log.segment import LOG, OpenFiles, file_name
-from mainstem.records.batch import PREFIX
+from mainstem.records.batch import HEADER, PREFIX
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import batch
 
@@ -167,3 +167,20 @@ def test_a_file_that_is_not_what_the_journal_speaks_of_replaces_nothing(disk, tm
     redo_replacements(Changes(rounds(replacement)), tmp_path, OpenFiles(disk, 10))
     assert disk.read_file(path) == at(0, batch(b"old"))
     assert disk.exists(other)
+
+
+def test_of_placed_batches_the_journal_has_where_they_end_and_who_sent_them(disk, tmp_path):
+    """Their bytes are in the file, which redo leaves as it is; they are no gap in what the journal has of it."""
+    first, second = at(0, batch(b"a", b"b", producer_id=5)), at(2, batch(b"c", producer_id=6))
+    third = at(3, batch(b"d"))
+    headers = first[: HEADER.size] + second[: HEADER.size]
+    path, end = tmp_path / file_name(0, LOG), len(first + second)
+    changes = Changes(rounds(entry(PLACED, payload=headers), entry(DATA, position=end, payload=third)))
+    assert changes.has_placed
+    assert changes.promised_end == 4
+    found = [(header.producer_id, header.next_offset, bytes(data)) for header, data in changes.batches_before(4)]
+    assert found == [(5, 2, b""), (6, 3, b""), (-1, 4, third)]
+    assert list(changes.gaps(0, 0, end + len(third) + 9)) == [(end + len(third), end + len(third) + 9)]
+    write(disk, path, first + second)
+    redo_batches(changes, tmp_path, disk, 0, sync=True)
+    assert disk.file(path).durable == first + second + third

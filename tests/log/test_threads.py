@@ -56,23 +56,6 @@ def test_the_writer_calls_in_order_and_tells_the_loop_how_each_ended():
     run(test())
 
 
-def test_a_call_of_the_writer_has_another_one_beside_it():
-    async def test():
-        thread, met, told = WriterThread("writes"), threading.Barrier(2), asyncio.get_running_loop().create_future()
-
-        def call():
-            other = thread.beside(lambda: met.wait(10))
-            met.wait(10)
-            other.result()
-            thread.beside(lambda: 1 / 0).result()
-
-        thread.run(call, told.set_result)
-        assert isinstance(await told, ZeroDivisionError)
-        thread.close()
-
-    run(test())
-
-
 def test_who_was_not_told_when_the_writer_is_closed_is_not_told_any_more():
     async def test():
         thread, told = WriterThread("writes"), []

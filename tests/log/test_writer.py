@@ -10,6 +10,7 @@ import pytest
 
 from mainstem.core import TopicPartition
 from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
+from mainstem.log.journal import Journal
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, sequenced, values, with_partition
 
@@ -123,66 +124,6 @@ def test_a_full_disk_refuses_and_the_log_goes_on(tmp_path):
 
 MEGABYTE = b"v" * 2**20
 LARGE_BATCHES = TopicConfig(max_message_bytes=2**21)
-
-
-def test_a_large_frame_is_written_beside_its_segment_and_its_first_page_last(tmp_path):
-    """Whenever the power goes off, it is there as a whole or not at all; it is there once it was acknowledged."""
-
-    async def reopened(disk):
-        log = await open_log(tmp_path, disk=disk)
-        log.partitions[TP].config = LARGE_BATCHES
-        return log, log.partitions[TP]
-
-    async def test():
-        disk = SimulatedDisk(tmp_path)
-        log = await open_log(tmp_path, disk=disk)
-        partition = await log.create_partition(TP, TOPIC_ID, LARGE_BATCHES)
-        await partition.append(batch(b"before"))
-        syncs, changes = journal_syncs(disk), disk.changes
-        await partition.append(batch(MEGABYTE))
-        assert journal_syncs(disk) - syncs == 2
-        changes = disk.changes - changes
-        abandon(log)
-        there = [b"before", MEGABYTE]
-        for off_after in range(changes + 1):
-            for choose in (lambda most: 0, lambda most: most):
-                disk = disk.after_power_cut(lambda most: most)
-                log, partition = await reopened(disk)
-                assert await values(partition) == there
-                disk.power_off_after(off_after)
-                if off_after < changes:
-                    with pytest.raises(StorageError):
-                        await partition.append(batch(MEGABYTE))
-                else:
-                    await partition.append(batch(MEGABYTE))
-                abandon(log)
-                disk = disk.after_power_cut(choose)
-                log, partition = await reopened(disk)
-                found = await values(partition)
-                assert found in ([*there, MEGABYTE], there if off_after < changes else None)
-                there = found
-                abandon(log)
-
-    run(test())
-
-
-@pytest.mark.parametrize("places", [[".log"], ["journal"], [".log", "journal"]])
-def test_a_full_disk_refuses_a_large_round_and_leaves_nothing_of_it(tmp_path, places):
-    disk = SimulatedDisk(tmp_path)
-
-    async def test(partition):
-        await partition.append(batch(b"before"))
-        for place in places:
-            disk.refuse("write", errno.ENOSPC, place)
-        with pytest.raises(StorageError, match="nothing was appended"):
-            await partition.append(batch(MEGABYTE))
-        assert (await partition.append(batch(b"after"))).base_offset == 1
-        assert (await partition.append(batch(MEGABYTE))).base_offset == 2
-        assert await values(partition) == [b"before", b"after", MEGABYTE]
-
-    run(with_partition(tmp_path, test, disk=disk, topic=LARGE_BATCHES))
-    after = disk.after_power_cut(lambda most: 0)
-    run(with_partition(tmp_path, lambda p: check_values(p, [b"before", b"after", MEGABYTE]), disk=after))
 
 
 @pytest.mark.parametrize("refusals", [1, 2])
@@ -518,7 +459,7 @@ def test_a_failing_disk_takes_the_directory_offline(tmp_path, call, where):
     run(with_partition(tmp_path, lambda p: starts_with(p, b"durable"), disk=disk.after_power_cut(lambda m: 0)))
 
 
-@pytest.mark.parametrize("where", ["a large frame", "the hint to the disk", "the checkpoint"])
+@pytest.mark.parametrize("where", ["the round", "the hint to the disk", "the checkpoint"])
 def test_what_nobody_foresaw_takes_the_directory_offline_and_leaves_nobody_waiting(tmp_path, monkeypatch, where):
     """Appends were never answered again, and the log could not be closed."""
     no_thread = RuntimeError("can't start new thread")
@@ -532,8 +473,8 @@ def test_what_nobody_foresaw_takes_the_directory_offline_and_leaves_nobody_waiti
         await partition.append(batch(b"durable"))
         waiting = []
         with monkeypatch.context() as short:
-            if where == "a large frame":
-                short.setattr(log._writer_thread, "beside", fails)
+            if where == "the round":
+                short.setattr(Journal, "append", fails)
             elif where == "the hint to the disk":
                 short.setattr(log._writer, "_written", fails)
             else:
@@ -838,7 +779,9 @@ def test_the_end_of_a_transaction_is_on_the_disk_where_the_page_cache_is_trusted
     run(with_partition(tmp_path, check, disk=abandoned[0], topic=topic))
 
 
-def test_a_slow_checkpoint_holds_the_journal_at_a_few_times_its_size(tmp_path):
+@pytest.mark.parametrize("flush_messages", [1, 1_000], ids=["journaled", "in the page cache"])
+def test_a_slow_checkpoint_holds_the_journal_at_a_few_times_its_size(tmp_path, flush_messages):
+    """And what is in no journal: the next start reads both."""
     config = LogConfig(read_threads=1, sync_threads=1, journal_bytes=20_000)
     goes_on = threading.Event()
 
@@ -859,12 +802,15 @@ def test_a_slow_checkpoint_holds_the_journal_at_a_few_times_its_size(tmp_path):
             if not future.done():
                 break
         assert not future.done(), "the journal grew and grew"
-        sizes = [disk.file_size(tmp_path / name) for name in ("journal-0", "journal-1")]
-        assert 4 * 20_000 <= max(sizes) <= 5 * 20_000
+        if flush_messages == 1:
+            sizes = [disk.file_size(tmp_path / name) for name in ("journal-0", "journal-1")]
+            assert 4 * 20_000 <= max(sizes) <= 5 * 20_000
+        else:
+            assert 5 * 20_000 <= partition.segments.active.size <= 7 * 20_000
         goes_on.set()
         await future
 
-    run(with_partition(tmp_path, test, disk=disk, config=config))
+    run(with_partition(tmp_path, test, disk=disk, config=config, topic=TopicConfig(flush_messages=flush_messages)))
 
 
 def test_a_caller_that_is_gone_disturbs_nobody(tmp_path):

@@ -22,9 +22,9 @@ from mainstem.log.errors import StorageError
 from mainstem.log.journal import Journal
 from mainstem.log.metadata import sync_files
 from mainstem.log.partition import PartitionLog, Shared
+from mainstem.log.round import FULL, NO_DESCRIPTORS
 from mainstem.log.segment import IndexWrite, Segment
 from mainstem.log.threads import FileThreads
-from mainstem.log.writer import FULL, NO_DESCRIPTORS
 
 log = get_logger()
 

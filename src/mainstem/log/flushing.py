@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from mainstem.log.config import FOREVER, TopicConfig
+from mainstem.log.round import Write
 from mainstem.log.segment import Segment
-from mainstem.log.writer import Write
 
 _AGAIN_SECONDS = 1.0
 

@@ -1,4 +1,4 @@
-"""The journal: every round of appends is written here first, with one fdatasync however many partitions it touched.
+"""The journal: every round of appends is a frame here, with one fdatasync however many partitions it touched.
 
 Two files take turns; each is used from its beginning for one *generation*. A frame is one round; it starts on a page
 of its own, so that writing a frame never touches a page with acknowledged data (docs/formats/data-directory.md)::
@@ -8,8 +8,6 @@ of its own, so that writing a frame never touches a page with acknowledged data 
     │ MSJ1 │ crc  │ length  │ entries │ generation  │ sequence  │ entry, entry, … │ payloads in order │ padding │
     └──────┴──────┴─────────┴─────────┴─────────────┴───────────┴─────────────────┴───────────────────┴─ to 4096┘
                    └────────────────────── the CRC-32C covers this ────────────────────────────────────┘
-
-A large frame is written in two steps, its first page last (`begin`, `finish`): until then it is no frame.
 
 Sequences go on without a gap from frame to frame, over files and restarts. A round starts only when the one before it
 is durable, so only the last frame can be torn: an invalid frame with a valid later one means damage.
@@ -39,6 +37,7 @@ CREATE = 2  # the partition exists; `payload` is the topic's name
 DELETE = 3  # the partition does not exist any more
 LOG_START = 4  # the log start offset is `number`
 REPLACE = 5  # compaction: `payload` names the segments that one new segment replaces
+PLACED = 6  # as DATA, of batches that are durable in their segment: `payload` has the headers alone
 
 _MAGIC = b"MSJ1"
 _HEADER = Struct(">4sIIIqq")
@@ -88,13 +87,6 @@ class Frame(msgspec.Struct, frozen=True):
     """Where it was found, as a whole."""
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """A frame of which all is written but its first page."""
-
-    first_page: list[Buffer]
-    size: int
-
-
 def next_generation(last: int) -> int:
     """The first one of a start, after all that there were; always as long in a checkpoint."""
     return max(last, 1 << _SECRET_BITS) + 1 + int.from_bytes(os.urandom(_SECRET_BITS // 8), "big")
@@ -112,7 +104,6 @@ class Journal:
         """Of the next frame."""
         self.size = 0
         """Bytes of this generation."""
-        self._reserved = 0  # bytes that the file had when a frame was begun
 
     def empty(self) -> None:
         """Forget the rounds of earlier runs, all of which a checkpoint covers.
@@ -129,44 +120,14 @@ class Journal:
         """Write one frame; durable after `sync`. Where it fails, `take_back` removes what is there of it."""
         frame = encode_frame(self.generation, self.sequence, entries)
         self._files[self._current].write(frame, self.size)
-        self._appended(sum(map(len, frame)))
-
-    def begin(self, entries: list[Entry]) -> Begun:
-        """Write one frame but for its first page, without which it is none, whatever of the rest reaches the disk.
-
-        `finish` appends it, `abandon` removes it; nothing else is appended meanwhile.
-        """
-        frame = encode_frame(self.generation, self.sequence, entries)
-        first_page, rest = _split(frame, PAGE)
-        file = self._files[self._current]
-        self._reserved = file.size()
-        file.write(rest, self.size + PAGE)
-        return Begun(first_page, sum(map(len, frame)))
-
-    def finish(self, begun: Begun) -> None:
-        """Write the first page of that frame; durable after `sync`."""
-        self._files[self._current].write(begun.first_page, self.size)
-        self._appended(begun.size)
-
-    def _appended(self, size: int) -> None:
-        self.size += size
+        self.size += sum(map(len, frame))
         self.sequence += 1
 
     def take_back(self) -> None:
         """Remove what was written of a frame that failed: one that lacks only its padding would count at a start."""
-        self._cut(self.size)
-
-    def abandon(self) -> None:
-        """Remove what `begin` wrote, or a part of it, which is no frame.
-
-        What the file had before stays: with no block left, the note that makes room is written over it.
-        """
-        self._cut(max(self.size, self._reserved))
-
-    def _cut(self, size: int) -> None:
         file = self._files[self._current]
-        if file.size() > size:
-            file.truncate(size)
+        if file.size() > self.size:
+            file.truncate(self.size)
             file.sync()
 
     def sync(self) -> None:
@@ -204,18 +165,6 @@ def encode_frame(generation: int, sequence: int, entries: list[Entry]) -> list[B
         crc = crc32c(piece, crc)
     header[4:8] = crc.to_bytes(4, "big")
     return [header, table, *payload, bytes(-length % PAGE)]
-
-
-def _split(pieces: list[Buffer], size: int) -> tuple[list[Buffer], list[Buffer]]:
-    """The first `size` bytes of the pieces together, and the others."""
-    first: list[Buffer] = []
-    for number, piece in enumerate(pieces):
-        if len(piece) > size:
-            view = memoryview(piece)
-            return [*first, view[:size]], [view[size:], *pieces[number + 1 :]]
-        first.append(piece)
-        size -= len(piece)
-    return first, []
 
 
 def write_frames(frames: Iterable[Frame], file: File) -> None:

@@ -33,11 +33,12 @@ from mainstem.log.look_ups import LookUps
 from mainstem.log.producers import AppendedBatch, Producer, Producers, Verify
 from mainstem.log.reader import Reader
 from mainstem.log.reading import OffsetAndTimestamp
+from mainstem.log.round import Batch, Write
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.log.segments import SegmentList
 from mainstem.log.threads import FileThreads
 from mainstem.log.validation import check_batch, prepare, rewrite, rewrites, takes_long
-from mainstem.log.writer import Batch, Write, Writer
+from mainstem.log.writer import Writer
 from mainstem.records import BatchHeader, Marker, build_marker, iter_headers
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, PREFIX, decode_header
 

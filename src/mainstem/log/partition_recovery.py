@@ -21,7 +21,7 @@ from mainstem.log import replay
 from mainstem.log.checkpoint import PartitionState
 from mainstem.log.compaction import CLEANED
 from mainstem.log.disk import Disk
-from mainstem.log.errors import CorruptFile, CorruptSegment
+from mainstem.log.errors import CorruptFile, CorruptSegment, StorageError
 from mainstem.log.journal import decode_frames, write_frames
 from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
@@ -98,8 +98,10 @@ class PartitionRecovery:
         Durable on return, but for names of files. Only once the journal's part is held: where a segment lacks bytes
         before these, its size does not tell so any more.
         """
-        redo_replacements(self.changes, self.partition.directory, self.partition.segments.files)
-        redo_batches(self.changes, self.partition.directory, self._disk, self.partition.log_start_offset, sync=True)
+        partition = self.partition
+        redo_replacements(self.changes, partition.directory, partition.segments.files)
+        redo_batches(self.changes, partition.directory, self._disk, partition.log_start_offset, sync=True)
+        partition.log_end_offset = max(partition.log_end_offset, self._promised_end)
 
     # -- 1. what was durable ------------------------------------------------------------------------------------------
 
@@ -309,8 +311,16 @@ class PartitionRecovery:
         """Keep what the journal says in a file, since the journal is emptied; the checkpoint's words lead to it.
 
         A crash before these are written leaves the journal as it was.
+
+        Raises:
+            StorageError: there are no words, and what is damaged may be in no other place.
         """
         rounds = self.changes.rounds
+        if self.words is None and self.changes.has_placed:
+            raise StorageError(
+                f"{self.partition.error}; without a checkpoint only the journal says that more was acknowledged",
+                hint="restore the file; or move journal-0 and journal-1 away, too, to go on with what there is",
+            )
         if not rounds or self.words is None:  # without words it is read from its segments, to which all was brought
             return
         number = rounds[-1].sequence

@@ -26,8 +26,8 @@ from mainstem.log.metadata import DELETED, create_files, doomed_name, list_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.partition_recovery import PartitionRecovery
 from mainstem.log.redo import Changes, Key, changes_by_partition, write_again
+from mainstem.log.round import FULL, NOT_OPENED
 from mainstem.log.segment import LOG, file_name
-from mainstem.log.writer import FULL, NOT_OPENED
 
 log = get_logger()
 

@@ -15,9 +15,9 @@ from mainstem.core.prepared import prepared
 from mainstem.log.compaction import CLEANED, Replacement
 from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptFile
-from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, REPLACE, Entry, Frame
+from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, PLACED, REPLACE, Entry, Frame
 from mainstem.log.segment import LOG, BadBatch, OpenFiles, Segment, file_name
-from mainstem.records import BatchHeader, iter_headers
+from mainstem.records import HEADER, BatchHeader, iter_headers, unpack_header
 from mainstem.records.batch import PREFIX
 
 _PIECE_BYTES = 1 << 20
@@ -62,7 +62,7 @@ class Changes:
             self.topic, self.deleted = None, True
             self._forget()
             return
-        if entry.kind == DATA:
+        if entry.kind in (DATA, PLACED):
             self.batches.setdefault(entry.number, []).append(entry)
         elif entry.kind == LOG_START:
             self.log_start = max(self.log_start, entry.number)
@@ -83,7 +83,7 @@ class Changes:
         """Where bytes of a segment between these positions are that the journal does not have."""
         entries = () if base_offset in self.replaced else self.batches.get(base_offset, ())
         for entry in entries:
-            size = 0 if entry.stored is None else entry.stored.size
+            size = sum(header.size for header in _headers(entry))
             if start < min(entry.position, end):
                 yield start, min(entry.position, end)
             start = max(start, entry.position + size)
@@ -92,17 +92,22 @@ class Changes:
 
     def end_of(self, base_offset: int) -> int:
         """Where what the journal has of a segment ends."""
-        return max(header.next_offset for header in iter_headers(memoryview(self.batches[base_offset][-1].data)))
+        return max(header.next_offset for header in _headers(self.batches[base_offset][-1]))
 
     def batches_before(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Header and bytes of those that end there at the latest, in order."""
+        """Header and bytes of those that end there at the latest, in order; of those that were placed no bytes."""
         for base_offset in sorted(base for base in self.batches.keys() - self.replaced if base < offset):
             for entry in self.batches[base_offset]:
                 data, position = memoryview(entry.data), 0
-                for header in iter_headers(data):
+                for header in _headers(entry):
                     if header.next_offset <= offset:
-                        yield header, data[position : position + header.size]
+                        yield header, data[position : position + header.size] if entry.kind == DATA else data[:0]
                     position += header.size
+
+    @property
+    def has_placed(self) -> bool:
+        """It speaks of batches that are in their segment alone."""
+        return any(entry.kind == PLACED for entries in self.batches.values() for entry in entries)
 
     @property
     def promised_end(self) -> int:
@@ -155,9 +160,20 @@ def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int, 
             continue
         file = disk.open(path, create=True)
         for entry in changes.batches[base_offset]:
-            file.write([entry.data], entry.position)
+            if entry.kind == DATA:
+                file.write([entry.data], entry.position)
         if sync:
             file.sync()
+
+
+def _headers(entry: Entry) -> Iterator[BatchHeader]:
+    """Of the batches that an entry has, or that were placed."""
+    data = memoryview(entry.data)
+    if entry.kind == DATA:
+        yield from iter_headers(data)
+    else:
+        for position in range(0, len(data), HEADER.size):
+            yield unpack_header(data, position)
 
 
 def write_again(file: File, start: int, end: int) -> None:

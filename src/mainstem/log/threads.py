@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
@@ -47,7 +47,6 @@ class WriterThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._beside = _started(ThreadPoolExecutor(1, thread_name_prefix=f"{name}-beside"))
         self._closed = False
         self._calls: SimpleQueue[tuple[Callable[[], None], Callable[[BaseException | None], None]] | None] = (
             SimpleQueue()
@@ -59,10 +58,6 @@ class WriterThread:
     def run(self, call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         """Call in the thread; then `done` is called on the loop, with the error if there was one."""
         self._calls.put((call, done))
-
-    def beside(self, call: Callable[[], T]) -> "Future[T]":
-        """For a call that is in the thread: run another one at the same time."""
-        return self._beside.submit(call)
 
     def _work(self) -> None:
         while (next_call := self._calls.get()) is not None:
@@ -80,11 +75,10 @@ class WriterThread:
             done(error)
 
     def close(self) -> None:
-        """Wait for what runs, and let go of the threads; a second time is fine.
+        """Wait for what runs, and let go of the thread; a second time is fine.
 
         Who was not told by now is not told any more: he would go on to use what else is closed.
         """
         self._closed = True
         self._calls.put(None)
         self._thread.join()
-        self._beside.shutdown()

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
+from mainstem.log.round import Batch
 from mainstem.log.segment import Segment
 from mainstem.log.threads import FileThreads
-from mainstem.log.writer import Batch
 
 PIECE_BYTES: Final = 1 << 20
 

@@ -1,23 +1,9 @@
 """Group commit: one round is in flight; what is appended meanwhile joins the next.
 
-A round, for everything that was queued when it began:
-
-1. write the batches to their segments (page cache): a full disk is found here, or in step 4, and so is a segment that
-   cannot be opened for want of file descriptors; all is taken back;
-2. partitions that trust the page cache (`flush.messages` > 1) answer now;
-3. one fdatasync of each segment whose topic syncs by number or time; the name of a file that is new is synced before
-   that, since only that may lack a file descriptor, and is then taken back as in step 1;
-4. write one frame with all the others' batches, and the notes, to the journal, and sync it; after step 3, since what a
-   frame holds may lie behind bytes that are in no journal, and part of the frame may reach the disk before its sync;
-5. everybody else answers.
-
-Of a round of a megabyte or more, the frame is written and synced beside steps 1 to 3, since so much takes a while in
-both places: all but its first page, without which it is none, whatever of it reaches the disk. Step 4 adds that page.
-
-A round that follows another waits until as many batches are queued as were queued or in flight when that one ended:
-clients that had an answer are about to send their next request, and one sync for all of them costs little more than one
-for the first. Where they do not come, it goes without them after a millisecond. docs/decisions/log-speed.md has what it
-brings.
+A round (`round.py`) makes everything durable that was queued when it began; then it is answered. One that follows
+another waits until as many batches are queued as were queued or in flight when that one ended: clients that had an
+answer are about to send their next request, and one sync for all of them costs little more than one for the first.
+Where they do not come, it goes without them after a millisecond. docs/decisions/log-speed.md has what it brings.
 
 A note is short, and often what makes room (records or a topic are deleted): those of a round that was taken back go
 once more, without batches.
@@ -25,98 +11,24 @@ once more, without batches.
 A sync that fails is another matter, whatever its error number: what it covered may be lost or not, and a second one
 would say that all is well. The directory goes offline, and the next start finds out.
 
-Segments are synced later, by the checkpoint. docs/decisions/log-journal.md has the figures behind this.
+Segments are synced later, by the checkpoint, but for those that a round says.
 """
 
 import asyncio
-import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from itertools import groupby
 from typing import Protocol
-from uuid import UUID
-
-import msgspec
 
 from mainstem.core.logging import get_logger
-from mainstem.log.disk import Buffer, File
 from mainstem.log.errors import StorageError
-from mainstem.log.journal import DATA, Begun, Entry, Journal
-from mainstem.log.segment import Segment
+from mainstem.log.journal import Entry, Journal
+from mainstem.log.round import Batch, Note, Round, Sink, TakenBack
 from mainstem.log.threads import WriterThread
 
 log = get_logger()
 
 _LONGEST_GATHERING = 0.001  # seconds
-_LARGE = 2**20  # bytes: below, a second sync and thread cost more than they save
 _LONGEST_JOURNAL = 4  # times the limit, while a checkpoint is slow: it bounds recovery too
-FULL = (errno.ENOSPC, errno.EDQUOT)
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # opening fails for now; no sync gives these
-NOT_OPENED = (*NO_DESCRIPTORS, errno.ENOMEM)  # of a segment: no file has failed
-
-
-class _TakenBack(Exception):
-    """The disk had no room for a round, or a file could not be opened; nothing of it is left in any file."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(str(error))
-        self.full = error.errno in FULL
-
-
-class Write(msgspec.Struct, frozen=True):
-    """Batches that belong at `position` of `segment`."""
-
-    segment: Segment
-    position: int
-    pieces: list[Buffer]
-    size: int
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """What one partition has in a round."""
-
-    sink: "Sink"
-    writes: list[Write]
-    end_offset: int
-    latest: tuple[int, int]
-    """Of the last write's segment, up to `end_offset`: the latest timestamp and its offset."""
-    journaled: bool
-    """In the journal, hence durable with it; else durable with the next sync of its segment."""
-    sync: list[Segment]
-    """Segments to sync in this round: they hold batches that are in no journal."""
-
-
-class Note(msgspec.Struct, frozen=True):
-    """A change of a partition that is not a batch: it happens (`apply`) once it is durable."""
-
-    entry: Entry
-    apply: Callable[[], None]
-    future: "asyncio.Future[None]"
-
-
-class Sink(Protocol):
-    """What the writer asks of a partition; all on the event loop."""
-
-    topic_id: UUID
-    number: int
-    fail_stop: bool
-    """Its owner has acted on what was appended: it cannot be undone."""
-
-    def take_writes(self) -> Batch:
-        """The queued writes, now in flight."""
-        ...
-
-    def written(self, batch: Batch) -> None:
-        """The batches are in the page cache."""
-        ...
-
-    def synced(self, batch: Batch) -> None:
-        """They survive a crash of the machine."""
-        ...
-
-    def undo(self, batch: Batch, error: StorageError) -> None:
-        """The disk was full: what is not acknowledged never happened."""
-        ...
 
 
 class Checkpoints(Protocol):
@@ -176,7 +88,7 @@ class Writer:
         self._idle = asyncio.Event()
         self._idle.set()
         self.unjournaled_bytes = 0
-        """Written since the last checkpoint by topics that trust the page cache."""
+        """Written since the last checkpoint, and in no journal."""
         self.rounds = 0
 
     def start(self, journal: Journal, checkpoints: Checkpoints, checkpoint_bytes: int) -> None:
@@ -262,7 +174,8 @@ class Writer:
             self._busy = False
             self._idle.set()
             return
-        if self._journal.size >= _LONGEST_JOURNAL * self._limit and self._checkpoints.running:
+        behind = self._journal.size + self.unjournaled_bytes
+        if behind >= _LONGEST_JOURNAL * self._limit and self._checkpoints.running:
             self._busy = False  # the disk does not keep up: `checkpoint_done` goes on
             return
         alone, self._notes_alone = self._notes_alone, False
@@ -271,107 +184,35 @@ class Writer:
             dirty, self._dirty = self._dirty, dirty
             self._in_round, self._queued = self._queued, 0
         batches = [sink.take_writes() for sink in dirty]
-        full = self._journal.size + self.unjournaled_bytes >= self._limit
         # It covers all that was appended, so all of that is in its round.
-        checkpoint = (full or self._checkpoint_wanted) and not alone and self._checkpoints.prepare()
+        checkpoint = (behind >= self._limit or self._checkpoint_wanted) and not alone and self._checkpoints.prepare()
         self._checkpoint_wanted = self._checkpoint_wanted and not checkpoint
         # A note changes the state only when it is durable, so it must not be in the round that a checkpoint closes.
         notes = [] if checkpoint else self._take_notes()
-        self._thread.run(partial(self._run_round, batches, notes), partial(self._end_round, batches, notes, checkpoint))
+        current = Round(batches, notes, self._tell_written)
+        self._thread.run(partial(current.run, self._journal), partial(self._end_round, current, checkpoint))
 
     def _take_notes(self) -> list[Note]:
         notes, self._notes = self._notes, []
         return notes
 
-    def _run_round(self, batches: list[Batch], notes: list[Note]) -> None:
-        """Steps 1 to 4, in the writer's thread."""
-        # What is queued of a partition that was deleted goes nowhere, not into the journal either: a start would look
-        # for the partition.
-        runs = [(batch, run) for batch in batches for run in _runs(batch.writes) if not run.segment.retired]
-        entries = [
-            Entry(DATA, batch.sink.topic_id, batch.sink.number, run.segment.base_offset, run.position, run.pieces)
-            for batch, run in runs
-            if batch.journaled
-        ]
-        entries += [note.entry for note in notes]
-        begun: list[tuple[Batch, Write, File]] = []
-        told = naming = False
-        large = sum(run.size for batch, run in runs if batch.journaled) >= _LARGE
-        frame = self._thread.beside(partial(self._begin_frame, entries)) if large else None
-        try:
-            for batch, run in runs:
-                file = run.segment.file_to_write(run.position)
-                begun.append((batch, run, file))
-                file.write(run.pieces, run.position)
-            segments = dict.fromkeys(segment for batch in batches for segment in batch.sync)
-            to_sync = _files(segments)
-            if relaxed := [batch for batch in batches if not batch.journaled]:
-                self._loop.call_soon_threadsafe(_tell_written, relaxed)
-                told = True
-            naming = True
-            _sync_names(segments)
-        except OSError as error:
-            if frame is not None:
-                frame.result()
-            if error.errno not in (NO_DESCRIPTORS if naming else FULL + NOT_OPENED):
-                raise
-            if frame is not None:
-                self._journal.abandon()
-            _cut_files([(run, file) for batch, run, file in begun if batch.journaled or not told])
-            raise _TakenBack(error) from error
-        for segment, opened in to_sync:
-            segment.sync(opened)
-        if not entries:
-            return
-        laid = None if frame is None else frame.result()
-        try:
-            if laid is None:
-                self._journal.append(entries)
-            elif isinstance(laid, Begun):
-                self._journal.finish(laid)
-            else:
-                raise laid
-        except OSError as error:
-            if error.errno not in FULL + NOT_OPENED:
-                raise
-            if isinstance(laid, OSError):
-                self._journal.abandon()
-            else:
-                self._journal.take_back()
-            _cut_files([(run, file) for batch, run, file in begun if batch.journaled])
-            raise _TakenBack(error) from error
-        self._journal.sync()
+    def _tell_written(self, batches: list[Batch]) -> None:
+        """From the writer's thread."""
+        self._loop.call_soon_threadsafe(_tell_written, batches)
 
-    def _begin_frame(self, entries: list[Entry]) -> Begun | OSError:
-        """In a thread beside the writer's: a frame but for its first page, durable; or why there is no room for it.
-
-        Raises:
-            OSError: the disk has failed.
-        """
-        try:
-            begun = self._journal.begin(entries)
-        except OSError as error:
-            if error.errno not in FULL + NOT_OPENED:
-                raise
-            return error
-        self._journal.sync()
-        return begun
-
-    def _end_round(
-        self, batches: list[Batch], notes: list[Note], checkpoint: bool, error: BaseException | None
-    ) -> None:
+    def _end_round(self, ended: Round, checkpoint: bool, error: BaseException | None) -> None:
         self.rounds += 1
         try:
             if error is not None:
-                self._fail_round(batches, notes, error)
+                self._fail_round(ended.batches, ended.notes, error)
                 if checkpoint:
                     self._checkpoints.cancel()
             else:
-                self._complete_round(batches, notes, checkpoint)
+                self._complete_round(ended, checkpoint)
         except Exception as unforeseen:  # a bug, or no thread or memory is left; whoever waits is not to wait for ever
             log.exception("round_failed")
             self._disk_failed(OSError(repr(unforeseen)))
-            for note in notes:
+            for note in ended.notes:
                 _fail(note.future, StorageError(f"{unforeseen!r}: the log directory is offline"))
         wanted = self._checkpoint_wanted and not self._checkpoints.running
         if (self._dirty or self._notes or wanted) and self._stopped is None:
@@ -383,13 +224,12 @@ class Writer:
             self._busy = False
             self._idle.set()
 
-    def _complete_round(self, batches: list[Batch], notes: list[Note], checkpoint: bool) -> None:
-        for batch in batches:
-            if not batch.journaled:
-                self.unjournaled_bytes += sum(write.size for write in batch.writes)
+    def _complete_round(self, ended: Round, checkpoint: bool) -> None:
+        self.unjournaled_bytes += ended.unjournaled_bytes
+        for batch in ended.batches:
             batch.sink.synced(batch)
-        self._written(batches)
-        self._apply(notes)
+        self._written(ended.batches)
+        self._apply(ended.notes)
         if checkpoint:
             self._journal.switch()
             self.unjournaled_bytes = 0
@@ -407,7 +247,7 @@ class Writer:
 
     def _fail_round(self, batches: list[Batch], notes: list[Note], error: BaseException) -> None:
         final = any(batch.sink.fail_stop for batch in batches)
-        if isinstance(error, _TakenBack) and not final:
+        if isinstance(error, TakenBack) and not final:
             hint = (
                 "free disk space, or shorten a retention" if error.full else "raise the limit of open files: ulimit -n"
             )
@@ -420,50 +260,11 @@ class Writer:
                 self._notes_alone = bool(self._notes)
         else:
             refusal = StorageError(f"{error}: the log directory is offline")
-            if not isinstance(error, OSError | _TakenBack):
+            if not isinstance(error, OSError | TakenBack):
                 log.error("round_failed", exc_info=error)
             self._disk_failed(error if isinstance(error, OSError) else OSError(str(error) or repr(error)))
         for note in notes:
             _fail(note.future, refusal)
-
-
-def _runs(writes: list[Write]) -> list[Write]:
-    """One write per segment: a partition's batches lie one after the other."""
-    runs: list[Write] = []
-    for segment, group in groupby(writes, key=lambda write: write.segment):
-        parts = list(group)
-        pieces = parts[0].pieces if len(parts) == 1 else [piece for part in parts for piece in part.pieces]
-        runs.append(Write(segment, parts[0].position, pieces, sum(part.size for part in parts)))
-    return runs
-
-
-def _files(segments: Iterable[Segment]) -> list[tuple[Segment, File]]:
-    """The segments to sync, with their files; what was deleted meanwhile needs none."""
-    files = []
-    for segment in segments:
-        try:
-            files.append((segment, segment.file))
-        except FileNotFoundError:
-            if not segment.retired:
-                raise
-    return files
-
-
-def _sync_names(segments: Iterable[Segment]) -> None:
-    """What a segment's sync brings to the disk is found there only under its name."""
-    for segment in segments:
-        try:
-            segment.sync_name()
-        except FileNotFoundError:
-            if not segment.retired:
-                raise
-
-
-def _cut_files(runs: list[tuple[Write, File]]) -> None:
-    """Take back what a full disk let through; synced, so that a power cut does not bring it back."""
-    for run, file in runs:
-        file.truncate(run.position)
-        run.segment.sync(file)
 
 
 def _tell_written(batches: list[Batch]) -> None:

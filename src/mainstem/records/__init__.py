@@ -8,6 +8,7 @@ from mainstem.records.batch import (
     iter_headers,
     iter_spans,
     set_append_time,
+    unpack_header,
 )
 from mainstem.records.errors import CorruptBatch, CorruptRecords, UnknownCompression
 from mainstem.records.fingerprint import fingerprint, fingerprint_sum
@@ -34,4 +35,5 @@ __all__ = [
     "iter_headers",
     "iter_spans",
     "set_append_time",
+    "unpack_header",
 ]

@@ -105,11 +105,29 @@ def decode_header(data: Bytes, position: int = 0) -> BatchHeader:
     """
     if len(data) - position < HEADER.size:
         raise CorruptBatch(f"byte {position}: a batch header is {HEADER.size} bytes, found {len(data) - position}")
+    header = unpack_header(data, position)
+    end, magic = position + header.size, data[position + MAGIC_AT]
+    whole = position + HEADER.size <= end <= len(data)
+    if magic != 2 or not whole or crc32c(memoryview(data)[position + CRC_FROM : end]) != header.crc:
+        raise CorruptBatch(
+            f"byte {position}: magic {magic}, length {header.size - BEFORE_LENGTH_COUNTS}: cut short, unknown format or"
+            " bad CRC"
+        )
+    if header.last_offset < header.base_offset or header.count < 0:
+        raise CorruptBatch(
+            f"byte {position}: last offset delta {header.last_offset_delta} and record count {header.count} must not be"
+            " negative"
+        )
+    return header
+
+
+def unpack_header(data: Bytes, position: int = 0) -> BatchHeader:
+    """Decode the header at byte `position`, unchecked: the batch need not be there."""
     (
         base,
         length,
         leader_epoch,
-        magic,
+        _,
         crc,
         attributes,
         delta,
@@ -120,16 +138,10 @@ def decode_header(data: Bytes, position: int = 0) -> BatchHeader:
         base_sequence,
         count,
     ) = HEADER.unpack_from(data, position)
-    end = position + BEFORE_LENGTH_COUNTS + length
-    whole = position + HEADER.size <= end <= len(data)
-    if magic != 2 or not whole or crc32c(memoryview(data)[position + CRC_FROM : end]) != crc:
-        raise CorruptBatch(f"byte {position}: magic {magic}, length {length}: cut short, unknown format or bad CRC")
-    if delta < 0 or count < 0:
-        raise CorruptBatch(f"byte {position}: last offset delta {delta} and record count {count} must not be negative")
     return BatchHeader(
         base,
         base + delta,
-        end - position,
+        BEFORE_LENGTH_COUNTS + length,
         leader_epoch,
         crc,
         attributes,
