@@ -31,9 +31,6 @@ class ColdFile(SystemFile):
     def cached_share(self, size: int, position: int) -> float:
         return self.disk.share
 
-    def is_cached(self, size: int, position: int) -> bool:
-        return self.disk.share == 1
-
     def read_cached(self, buffer: memoryview, position: int) -> int:
         return super().read_cached(buffer, position) if self.disk.share == 1 else -1
 

@@ -15,10 +15,8 @@ from mainstem.core import ManualClock
 from mainstem.log import LogConfig, OffsetOutOfRange, StorageError, SystemDisk, TopicConfig, housekeeping
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.disk import SystemFile
-from mainstem.log.file_slice import FileSlice
-from mainstem.records import decode_header, decode_records, iter_headers, iter_spans
+from mainstem.records import decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch
-from tests.log import cold_disk
 from tests.log.support import batch, joined, run, sequenced, values, with_partition
 from tests.support.properties import examples
 
@@ -104,87 +102,6 @@ def test_a_read_in_steps_gives_what_fits(sizes, most, committed_only):
         run(with_partition(Path(directory), test, topic=TopicConfig(index_interval_bytes=500)))
 
 
-@given(
-    sizes=st.lists(st.sampled_from([1, 30, 400, 3_000]), min_size=1, max_size=60),
-    most=st.integers(0, 20_000),
-    committed_only=st.booleans(),
-    at_least_one=st.booleans(),
-    ended=st.booleans(),
-    interval=st.sampled_from([0, 500, 5_000]),
-)
-@settings(max_examples=examples(60))
-def test_what_is_sent_from_the_file_is_what_is_read(sizes, most, committed_only, at_least_one, ended, interval):
-    """Perhaps less of it, never more, and who goes on gets all of it."""
-
-    async def test(partition):
-        for number, size in enumerate(sizes):
-            await partition.append(sequenced(b"v" * size, sequence=number, transactional=number >= len(sizes) // 2))
-        if ended:
-            await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
-        how = {"committed_only": committed_only, "at_least_one": at_least_one}
-        for offset in range(len(sizes)):
-            read = await partition.read(offset, most, **how)
-            found = await partition.read_to_send(offset, most, enough=0, **how)
-            sent = b"".join(piece.read() if isinstance(piece, FileSlice) else piece for piece in found.pieces)
-            assert joined(read).startswith(sent)
-            assert bool(sent) == bool(joined(read))
-            assert len(sent) == found.size
-            assert sent == b"".join(bytes(sent[span.position : span.end]) for span in iter_spans(sent)), "whole batches"
-            assert found.is_cut or len(sent) == read.size
-            slices.append(any(isinstance(piece, FileSlice) for piece in found.pieces))
-
-    slices = []
-    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mainstem.log.reader._LEAST_SLICE", 100)
-        patch.setattr(SystemFile, "is_cached", lambda *_: True)  # the kernel takes pages back as it likes
-        patch.setattr("mainstem.log.reader.READ_SLACK", SLACK)
-        run(with_partition(Path(directory), test, topic=TopicConfig(index_interval_bytes=interval)))
-    if most > 4_000 and sum(sizes[: len(sizes) // 2 or 1]) > 4_000:
-        assert any(slices)
-
-
-def test_only_what_was_appended_lately_and_is_in_memory_is_sent_from_the_file(tmp_path):
-    clock, disk = ManualClock(), cold_disk.ColdDisk()
-
-    async def has_slices(partition):
-        found = await partition.read_to_send(0, 1 << 20, enough=0, committed_only=False, at_least_one=True)
-        data = b"".join(piece.read() if isinstance(piece, FileSlice) else piece for piece in found.pieces)
-        assert data == joined(await partition.read(0, 1 << 20))
-        return any(isinstance(piece, FileSlice) for piece in found.pieces)
-
-    async def test(partition):
-        for _ in range(5):
-            await partition.append(batch(b"v" * 30_000))
-        disk.share = 1.0
-        assert await has_slices(partition)
-        disk.share = 0.9
-        assert not await has_slices(partition)
-        disk.share = 1.0
-        clock.advance_ms(301_000)
-        assert not await has_slices(partition)
-
-    run(with_partition(tmp_path, test, disk=disk, clock=clock))
-
-    async def reopened(partition):
-        assert not await has_slices(partition), "what an earlier run has appended is checked"
-
-    run(with_partition(tmp_path, reopened, disk=disk))
-
-
-def test_damage_of_what_comes_back_from_the_disk_is_found_however_young_it_is(tmp_path):
-    disk = cold_disk.ColdDisk()
-
-    async def test(partition):
-        await partition.append(batch(b"v" * 3_000))
-        with partition.segments[0].path.open("r+b") as file:
-            file.seek(2_000)
-            file.write(b"x")
-        with pytest.raises(StorageError, match="bad CRC"):
-            await partition.read(0, 10_000)
-
-    run(with_partition(tmp_path, test, disk=disk))
-
-
 def test_others_have_their_turn_while_much_is_read(tmp_path):
     """16 MB of small batches were gone through at once: nobody else was served for 0.2 s and more."""
 
@@ -226,9 +143,6 @@ class ColdFile(SystemFile):
     def read(self, size, position):
         self.readers.add(threading.get_ident())
         return super().read(size, position)
-
-    def read_alone(self, size, position):
-        return self.read(size, position)
 
     def read_around_cache(self, buffer, position):
         self.readers.add(threading.get_ident())

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from mainstem.broker import sending
 from mainstem.broker.answers import Later
 from mainstem.broker.errors import TooManyConnections
-from mainstem.core.errors import CorruptData, MainstemError
+from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
 from mainstem.wire.frames import SIZE
@@ -75,8 +74,6 @@ class Connection(asyncio.BufferedProtocol):
         self.authentication: Authentication | None = None
         """On a listener with SASL, until the client is known for good."""
         self.client_host = ""
-        self.takes_slices = False
-        """Answers may have parts of files in them: nothing is encrypted."""
         self.client_software = ("", "")  # name and version, once ApiVersions has told them (KIP-511)
         self.on_close: set[Callable[[], None]] = set()
         """Called once when the client has gone; what waits on its behalf adds itself."""
@@ -149,7 +146,6 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/"
         secure = transport.get_extra_info("ssl_object")
-        self.takes_slices = secure is None
         if secure is not None and (certificate := secure.getpeercert(binary_form=True)):
             from mainstem.broker.security.tls import distinguished_name
 
@@ -396,27 +392,14 @@ class Connection(asyncio.BufferedProtocol):
             self._drained.set_result(None)
         if self._closing or not chunks:
             return
-        if written and sending.has_slices(chunks):
-            chunks = self._send(chunks)
         if len(chunks) == 1:
             self._transport.write(chunks[0])
-        elif chunks:
+        else:
             self._transport.writelines(chunks)
         if written:
             self._written += written
             if not self._writing_paused:
                 self._let_go_of_written()
-
-    def _send(self, chunks: list[Any]) -> list[Any]:
-        """Give the socket parts of files, where nothing is to leave before them; what is left for the transport."""
-        try:
-            if self._transport.is_closing() or self._transport.get_write_buffer_size():
-                return sending.read(chunks)
-            return sending.send(self._transport.get_extra_info("socket").fileno(), chunks)
-        except (OSError, CorruptData) as error:  # a frame that was begun cannot be ended: who asks again is told
-            log.warning("answer_lost", client=self.client_host, error=str(error))
-            self.abort()
-            return []
 
     def _let_go_of_written(self) -> None:
         self._held_answers -= self._written

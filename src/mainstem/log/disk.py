@@ -44,20 +44,6 @@ class File(Protocol):
         """
         ...
 
-    def is_cached(self, size: int, position: int) -> bool:
-        """All of that is known to be in memory; False where the system does not tell."""
-        ...
-
-    def read_alone(self, size: int, position: int) -> bytes:
-        """`read`, and nothing else comes into the page cache with it where that can be."""
-        ...
-
-    def send(self, descriptor: int, size: int, position: int) -> int:
-        """Give bytes to a socket that does not block; how many it takes, 0 or less where it takes none or that cannot
-        be.
-        """
-        ...
-
     def read_around_cache(self, buffer: memoryview, position: int) -> int:
         """Read into `buffer`; the number of bytes, fewer only at the end of the file. Where that can be, the system
         keeps nothing of it and reads nothing ahead: position, size and memory are multiples of 4 KB for that.
@@ -174,33 +160,10 @@ class SystemFile:
             return -1
 
     def cached_share(self, size: int, position: int) -> float:
-        found, pages = self._cached_pages(size, position)
-        return 1.0 if found < 0 else min(1.0, found / pages)
-
-    def is_cached(self, size: int, position: int) -> bool:
-        found, pages = self._cached_pages(size, position)
-        return found >= pages
-
-    def _cached_pages(self, size: int, position: int) -> tuple[int, int]:
-        """How many are in memory, -1 where that is not told; of how many."""
         cached_pages = _cachestat()
         found = -1 if cached_pages is None else cached_pages(self._descriptor, position, size)
-        return found, (position + size - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
-
-    def read_alone(self, size: int, position: int) -> bytes:
-        try:
-            alone = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return self.read(size, position)
-        file = SystemFile(self.path, alone)
-        os.posix_fadvise(alone, 0, 0, os.POSIX_FADV_RANDOM)
-        return file.read(size, position)
-
-    def send(self, descriptor: int, size: int, position: int) -> int:
-        try:
-            return os.sendfile(descriptor, self._descriptor, position, size)
-        except (AttributeError, OSError):  # full, gone, or no such call here: what is left is read and written
-            return -1
+        pages = (position + size - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
+        return 1.0 if found < 0 else min(1.0, found / pages)
 
     def read_around_cache(self, buffer: memoryview, position: int) -> int:
         found = self._read_directly(buffer, position)

@@ -32,7 +32,6 @@ step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
 _UNCOVERED = Struct(">iBI")  # leader epoch, magic and the CRC itself, which does not cover them
 _UNCOVERED_AT = 12
 _MAGIC = 2
-_MOST_STEPS = 8  # from header to header: with small batches it is quicker to read them
 
 
 class OffsetAndTimestamp(msgspec.Struct, frozen=True, gc=False):
@@ -129,52 +128,6 @@ def next_batches(
         if skipped:  # else the batch that the index names is there again, this time whole
             indexed_offset = -1
     return None
-
-
-def whole_range(
-    header: Callable[[int], Span | None],
-    named: Callable[[int], int],
-    place: Place,
-    offset: int,
-    limit: int,
-    most: int,
-    *,
-    at_least_one: bool,
-) -> tuple[int, int, int, bool] | None:
-    """What `next_batches` finds, by headers alone: where it begins and ends, the next offset, and whether there may be
-    more of it. None: who reads the bytes knows more.
-
-    `header` gives that of the batch at a position; `named` the last position at or before one at which a batch begins
-    that is not behind the limit, says the index.
-    """
-    position, expected = place.start, place.next_offset
-    first = None
-    for _ in range(_MOST_STEPS):
-        span = header(position) if position < place.end else None
-        by_index = position == place.start and place.indexed_offset >= 0
-        if span is None or (span.last_offset != place.indexed_offset if by_index else span.base_offset != expected):
-            return None
-        if span.last_offset >= offset:
-            first = span
-            break
-        position, expected = span.end, span.last_offset + 1
-    if first is None or first.base_offset >= limit or first.end > place.end:
-        return None
-    most_end = min(first.position + most, place.end)
-    if first.end > most_end and not at_least_one:
-        return None
-    end, next_offset = first.end, first.last_offset + 1
-    far = header(max(named(most_end - 1), 0))
-    if far is not None and end < far.position and far.base_offset <= limit:
-        end, next_offset = far.position, far.base_offset
-    for _ in range(_MOST_STEPS):
-        span = header(end) if end < most_end else None
-        if span is None or span.base_offset != next_offset:
-            break
-        if span.base_offset >= limit or span.end > most_end:
-            return first.position, end, next_offset, False
-        end, next_offset = span.end, span.last_offset + 1
-    return first.position, end, next_offset, True
 
 
 def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int, int]:

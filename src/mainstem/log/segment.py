@@ -21,7 +21,6 @@ from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptSegment
 from mainstem.log.index import AbortedTransaction, IndexState, OffsetIndex, TimeIndex, encode_aborted
 from mainstem.log.metadata import PARTITION_METADATA
-from mainstem.log.trust import Trust
 from mainstem.records import BatchHeader, CorruptBatch, decode_header
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, HEADER, OFFSET_AND_LENGTH, PREFIX
 
@@ -137,7 +136,6 @@ class Segment:
         """After compaction, which leaves gaps: CRC-32C of all batches' offsets, lengths and epochs. Else 0."""
         self.restored_size = self.size
         """Bytes that were there at the start: this process has not checked them."""
-        self.trust = Trust()
         self.writeback_position = self.size
         """`writeback` has begun to bring what is below to the disk."""
         self._stored_size = self.size  # bytes that the index files cover

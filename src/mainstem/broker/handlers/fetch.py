@@ -183,8 +183,7 @@ class _Fetch:
                 return self._nothing(wanted, partition_log, None)
             room = self._memory.reserve(max(min(wanted.max_bytes, left), 0))
             try:
-                read = partition_log.read_to_send if self._ctx.connection.takes_slices else partition_log.read
-                found = await read(
+                found = await partition_log.read(
                     wanted.offset,
                     room,
                     enough=self._min_bytes,
