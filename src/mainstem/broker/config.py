@@ -133,8 +133,9 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
             there is one node. 3 is for programs that ask for three everywhere.
         socket_request_max_bytes: a longer request closes its connection.
         queued_max_requests: of one connection; further bytes stay in the socket until some are answered.
-        queued_max_request_bytes: of all connections together, and as many of answers to fetches that clients have not
-            taken yet; Kafka's default is no limit.
+        queued_max_request_bytes: of all connections together, and four times as many of answers to fetches that clients
+            have not taken yet; Kafka's default is no limit. More than the processor's caches hold makes producers of
+            large batches slower.
         max_connections: a further one is closed at once; the limit of open files counts too.
         max_connections_per_ip: of one address, a further one is closed at once.
         connections_max_idle_ms: a connection without a request for so long is closed; 0: never.
@@ -234,7 +235,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     max_replication_factor: Annotated[int, Meta(ge=1, le=32_767)] = 1
     socket_request_max_bytes: Amount = 104_857_600
     queued_max_requests: Amount = 64
-    queued_max_request_bytes: Amount = 134_217_728
+    queued_max_request_bytes: Amount = 33_554_432
     max_connections: Count = 2_147_483_647
     max_connections_per_ip: Count = 2_147_483_647
     connections_max_idle_ms: Amount = 600_000

@@ -109,7 +109,7 @@ class Broker:
         self.request_memory = RequestMemory(
             self.config.queued_max_request_bytes, self.clock, self.loop.call_soon, self.loop.call_later
         )
-        self.answer_memory = AnswerMemory(self.config.queued_max_request_bytes, self.clock)
+        self.answer_memory = AnswerMemory(4 * self.config.queued_max_request_bytes, self.clock)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
             self._users = self._read_users()
