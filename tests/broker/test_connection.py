@@ -447,7 +447,7 @@ def test_clients_that_take_nothing_of_a_fetch_share_one_budget_and_are_cut_off_w
     clock, limit, batch, slow_ones = ManualClock(), 8 << 20, 900_000, 6
 
     async def check(directory) -> None:
-        config = BrokerConfig(port=0, queued_max_request_bytes=limit)
+        config = BrokerConfig(port=0, queued_max_request_bytes=limit // 4)
         async with running(directory, clock, config) as broker:
             log = (await broker.topics.create("t", 1, {})).logs[0]
             for _ in range(24):
