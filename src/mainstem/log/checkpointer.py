@@ -205,8 +205,8 @@ class Checkpointer:
     def start(self) -> None:
         """The round is durable and the journal has switched: bring the segments to the disk, in threads.
 
-        A disk that fails takes the directory offline, and the journal still has it all; a lack of room or of file
-        descriptors is waited out.
+        A disk that fails takes the directory offline, and nothing is lost: the journal still says it all. A lack of
+        room or of file descriptors is waited out.
         """
         assert self._snapshot is not None
         snapshot, self._snapshot = self._snapshot, None
@@ -293,7 +293,7 @@ class Checkpointer:
             self._look_ups.used(segment)
 
     def _give_up(self) -> None:
-        """It still waits when the log is closed: the journal has everything, and nothing may be added to it."""
+        """It still waits when the log is closed: the journal says everything, and nothing may be added to it."""
         if self._later is not None:
             self._later.cancel()
         self._later = self._running = None

@@ -24,8 +24,8 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Table `[log]`: settings of a log directory.
 
     Attributes:
-        journal_bytes: a checkpoint is taken when the journal has so many bytes; a start after a crash reads at most a
-            few times that.
+        journal_bytes: a checkpoint is taken after so many bytes in the journal, and in segments that are not in the
+            journal; a start after a crash reads at most a few times that.
         sync_threads: threads that bring segments to the disk at a checkpoint.
         compaction_keys: different keys that one compaction of a partition holds in memory; what is beyond waits for the
             next.

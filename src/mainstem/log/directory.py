@@ -310,7 +310,7 @@ class LogDirectory:
             log.error("log_directory_offline", path=str(self.path), error=str(error))
             self.error = StorageError(
                 f"{self.path}: {error}: the log directory is offline",
-                hint="look at the disk, then start again: what was acknowledged is in the journal",
+                hint="look at the disk, then start again: what was acknowledged is there",
             )
         self.failed.set()
         self.stop_appends(self.error)

@@ -25,7 +25,7 @@ class Flushing:
         """What is queued ends a transaction: it is journaled, whatever the topic asks for."""
 
     def journals(self, config: TopicConfig) -> bool:
-        """Whether the journal has what is queued."""
+        """Whether the round makes durable what is queued."""
         return config.syncs_every_append or self.promised
 
     def take(self, writes: list[Write], config: TopicConfig) -> list[Segment]:

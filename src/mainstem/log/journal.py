@@ -1,4 +1,4 @@
-"""The journal: every round of appends is a frame here, with one fdatasync however many partitions it touched.
+"""The journal: a round of appends is one frame here, with one fdatasync however many partitions it touched.
 
 Two files take turns; each is used from its beginning for one *generation*. A frame is one round; it starts on a page
 of its own, so that writing a frame never touches a page with acknowledged data (docs/formats/data-directory.md)::

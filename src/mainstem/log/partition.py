@@ -366,7 +366,7 @@ class PartitionLog:
     def take_writes(self) -> Batch:
         """Everything that was queued, for the round that begins.
 
-        With `flush.messages=1` (or `flush.ms=0`) it is journaled: the journal's sync makes it durable, and `synced` is
+        With `flush.messages=1` (or `flush.ms=0`) it is journaled: the round makes it durable, and `synced` is
         when it counts. Else `written` is: it survives the process, and the machine once its segment is synced, which
         this round does (`Batch.sync`) where the topic's number or time of records is reached. What was written like
         that before a topic was set to journal is synced too: what is promised from now on lies behind it in the file.

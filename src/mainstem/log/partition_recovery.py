@@ -21,7 +21,7 @@ from mainstem.log import replay
 from mainstem.log.checkpoint import PartitionState
 from mainstem.log.compaction import CLEANED
 from mainstem.log.disk import Disk
-from mainstem.log.errors import CorruptFile, CorruptSegment, StorageError
+from mainstem.log.errors import CorruptFile, CorruptSegment
 from mainstem.log.journal import decode_frames, write_frames
 from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
@@ -91,6 +91,22 @@ class PartitionRecovery:
         partition.epochs.truncate_before(partition.log_start_offset)
         self._reach_log_start()
         self._remove_leftovers()
+
+    @property
+    def known_by_the_journal_alone(self) -> bool:
+        """The damage is, or how far it goes (blocking): with neither journal nor checkpoint the next start would take
+        it for a torn end, or a repair would give its offsets again.
+        """
+        if self.words is not None or not self.changes.has_placed:
+            return False
+        last = max((path for path in self._files if path.suffix == LOG), default=None)
+        if last is None:
+            return True
+        try:
+            found = find_batches(self._disk.open(last), int(last.stem), 0, self._disk.file_size(last))
+            return max((header.next_offset for header in found), default=0) < self._promised_end
+        except OSError:
+            return True
 
     def bring(self) -> None:
         """Bring a damaged partition's files, too, to where the journal says they are: a repair looks for it there.
@@ -311,16 +327,8 @@ class PartitionRecovery:
         """Keep what the journal says in a file, since the journal is emptied; the checkpoint's words lead to it.
 
         A crash before these are written leaves the journal as it was.
-
-        Raises:
-            StorageError: there are no words, and what is damaged may be in no other place.
         """
         rounds = self.changes.rounds
-        if self.words is None and self.changes.has_placed:
-            raise StorageError(
-                f"{self.partition.error}; without a checkpoint only the journal says that more was acknowledged",
-                hint="restore the file; or move journal-0 and journal-1 away, too, to go on with what there is",
-            )
         if not rounds or self.words is None:  # without words it is read from its segments, to which all was brought
             return
         number = rounds[-1].sequence

@@ -11,6 +11,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 from uuid import UUID
 
 import msgspec
@@ -22,7 +23,7 @@ from mainstem.log.checkpoint import Checkpoint, PartitionState
 from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptFile, StorageError
 from mainstem.log.journal import NAMES, Frame, generation_of, next_generation, read_frames
-from mainstem.log.metadata import DELETED, create_files, doomed_name, list_files, read_topic_id
+from mainstem.log.metadata import DELETED, create_files, doomed_name, list_files, read_topic_id, sync_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.partition_recovery import PartitionRecovery
 from mainstem.log.redo import Changes, Key, changes_by_partition, write_again
@@ -239,13 +240,29 @@ class _Recovery:
             if partition.error is None:
                 partition.start(bump_epoch=not clean)  # names of files are durable with the checkpoint
             else:
+                if each.known_by_the_journal_alone:
+                    self._refuse(partition)
                 if not clean:
                     each.raise_epoch()
                 each.hold()
                 self._keep(partition, each.words)
-                _guard(each, each.bring)
-                if self.disk.exists(partition.directory):
-                    self.disk.sync_directory(partition.directory)
+                self._bring(each)
+
+    def _bring(self, each: PartitionRecovery) -> None:
+        _guard(each, each.bring)
+        if self.disk.exists(each.partition.directory):
+            self.disk.sync_directory(each.partition.directory)
+
+    def _refuse(self, damaged: PartitionLog) -> NoReturn:
+        """What others have in the journal alone is to survive that somebody moves it away."""
+        for each in self.partitions.values():
+            self._bring(each)
+            sync_files(self.disk, each.partition.directory)
+        self.disk.sync_directory(self.path)
+        raise StorageError(
+            f"{damaged.error}; without a checkpoint only the journal says that more was acknowledged",
+            hint="restore the file; or move journal-0 and journal-1 away, too, to go on with what there is",
+        )
 
 
 def _guard(recovery: PartitionRecovery, step: Callable[[], None]) -> None:

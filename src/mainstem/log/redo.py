@@ -80,10 +80,11 @@ class Changes:
         return {base_offset for replacement in self.replacements for base_offset in replacement.base_offsets}
 
     def gaps(self, base_offset: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Where bytes of a segment between these positions are that the journal does not have."""
+        """Where bytes of a segment between these positions are of which the journal says nothing."""
         entries = () if base_offset in self.replaced else self.batches.get(base_offset, ())
         for entry in entries:
-            size = sum(header.size for header in _headers(entry))
+            stored = entry.stored if entry.kind == DATA else None  # nothing is read that need not be
+            size = stored.size if stored is not None else sum(header.size for header in _headers(entry))
             if start < min(entry.position, end):
                 yield start, min(entry.position, end)
             start = max(start, entry.position + size)
@@ -149,7 +150,8 @@ def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int, 
     """Write the batches, also where they are read already (blocking).
 
     They may be in the page cache alone, and after a sync that failed the next one succeeds without them. With `sync`
-    they are durable on return, but for names of files.
+    they are durable on return, but for names of files. Of those that were placed the headers are written: what else is
+    there, or nothing, does not match their CRCs then.
 
     A segment whose file is missing was deleted, if all that the journal has of it is before the log start offset; else
     its name was not durable when the power went.
@@ -160,8 +162,13 @@ def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int, 
             continue
         file = disk.open(path, create=True)
         for entry in changes.batches[base_offset]:
+            data, position = entry.data, entry.position
             if entry.kind == DATA:
-                file.write([entry.data], entry.position)
+                file.write([data], position)
+                continue
+            for at, header in zip(range(0, len(data), HEADER.size), _headers(entry), strict=True):
+                file.write([data[at : at + HEADER.size]], position)
+                position += header.size
         if sync:
             file.sync()
 

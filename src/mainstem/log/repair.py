@@ -99,7 +99,7 @@ def find_damage(partition: PartitionLog, disk: Disk) -> Damage | None:
     found = {int(p.stem): p for p in _segment_files(partition.directory, disk)}
     bases = sorted(found | {base: None for base, segment in known.items() if segment.size})
     files = OpenFiles(disk, 16)
-    expected, size = bases[0] if bases else 0, 0
+    expected = bases[0] if bases else 0
     for place, base in enumerate(bases):
         following = bases[place + 1] if place + 1 < len(bases) else partition.log_end_offset
         if following <= partition.log_start_offset and place + 1 < len(bases):
@@ -114,9 +114,6 @@ def find_damage(partition: PartitionLog, disk: Disk) -> Damage | None:
         except BadBatch as error:
             rest = [found[other] for other in bases[place + 1 :] if other in found]
             return _damage(partition, disk, partition.directory / file_name(base, LOG), expected, error, rest)
-    if partition.error is not None and bases and expected < partition.log_end_offset:
-        missing = BadBatch(f"the journal goes on to offset {partition.log_end_offset}", size)
-        return _damage(partition, disk, partition.directory / file_name(bases[-1], LOG), expected, missing, [])
     return None
 
 

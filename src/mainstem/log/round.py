@@ -148,6 +148,9 @@ class Round:
         self.unjournaled_bytes = sum(run.size for run in runs if run.placed or not run.batch.journaled)
         for segment, file in self._write_segments(runs):
             segment.sync(file)
+        for run in runs:
+            if run.placed:  # it needs no hint any more
+                run.segment.writeback_position = run.position + run.size
         if entries:
             self._write_frame(entries, journal)
 

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from mainstem.log.disk import File
+from mainstem.log.segment import OFFSETS
 from mainstem.records import BatchHeader, CorruptBatch, decode_header
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, HEADER, MAGIC_AT, OFFSET_AND_LENGTH
 
 _WINDOW_BYTES = 1 << 20
 _MAGIC = b"\x02"
-_OFFSETS = 2**31
-"""How many one segment has room for: what has others is no batch of it, and needs no CRC of all that follows."""
 
 
 def find_batches(file: File, base_offset: int, start: int, end: int) -> Iterator[BatchHeader]:
@@ -31,12 +30,15 @@ def find_batches(file: File, base_offset: int, start: int, end: int) -> Iterator
 
 
 def _candidates(window: bytes, base_offset: int, most: int) -> Iterator[int]:
-    """Where in `window` a batch may begin that ends within `most` bytes."""
+    """Where in `window` a batch may begin that ends within `most` bytes.
+
+    What has offsets of another segment is none, and needs no CRC of all that follows.
+    """
     magic = window.find(_MAGIC, MAGIC_AT)
     while magic >= 0:
         at = magic - MAGIC_AT
         offset, length = OFFSET_AND_LENGTH.unpack_from(window, at)
-        if base_offset <= offset < base_offset + _OFFSETS and HEADER.size <= length + BEFORE_LENGTH_COUNTS <= most - at:
+        if base_offset <= offset < base_offset + OFFSETS and HEADER.size <= length + BEFORE_LENGTH_COUNTS <= most - at:
             yield at
         magic = window.find(_MAGIC, magic + 1)
 

@@ -27,6 +27,8 @@ from mainstem.records.batch import BEFORE_LENGTH_COUNTS, HEADER, OFFSET_AND_LENG
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
+OFFSETS = 2**31
+"""How many one segment has room for."""
 _SCAN_BYTES = 1 << 20
 
 
@@ -417,6 +419,12 @@ class Segment:
                 header = decode_header(window, at)
             except CorruptBatch as error:
                 raise BadBatch(f"{self.path}: position {position}: {error}", position) from None
+            if not self.base_offset <= header.base_offset <= header.last_offset < self.base_offset + OFFSETS:
+                raise BadBatch(
+                    f"{self.path}: position {position}: offset {header.base_offset}, expected {self.base_offset} or up to"
+                    f" {OFFSETS - 1} more",
+                    position,
+                )
             yield position, header, memoryview(window)[at : at + header.size]
             position += header.size
 
