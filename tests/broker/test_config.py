@@ -76,3 +76,11 @@ def test_with_its_bounds_a_session_may_be_short():
         ).group_consumer_session_timeout_ms
         == 6_000
     )
+
+
+def test_rights_are_not_enforced_where_nobody_could_give_any():
+    """Where everybody may do what no entry names, everybody may make the first entry: Kafka's compose files do so."""
+    with pytest.raises(BadSetting, match="nobody could give anybody a right"):
+        convert({"authorizer_enable": True}, BrokerConfig, where="mainstem.toml")
+    for more in ({"super_users": ["User:root"]}, {"allow_everyone_if_no_acl_found": True}):
+        assert convert({"authorizer_enable": True, **more}, BrokerConfig, where="mainstem.toml").authorizer_enable

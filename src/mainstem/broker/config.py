@@ -315,8 +315,11 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
                 "OAUTHBEARER needs sasl_oauthbearer_jwks_endpoint_url, or for development sasl_oauthbearer_unsecured: "
                 f"found {'both' if self.sasl_oauthbearer_unsecured else 'none'}"
             )
-        if self.authorizer_enable and not self.super_users:
-            raise ValueError("authorizer_enable needs super_users, found none: nobody could give anybody a right")
+        if self.authorizer_enable and not (self.super_users or self.allow_everyone_if_no_acl_found):
+            raise ValueError(
+                "authorizer_enable needs super_users, or allow_everyone_if_no_acl_found; found neither: nobody could"
+                " give anybody a right"
+            )
         for user in self.super_users:
             if ":" not in user:
                 raise ValueError(f"super_users: expected User:NAME, found {user!r}")
