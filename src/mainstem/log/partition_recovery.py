@@ -92,8 +92,7 @@ class PartitionRecovery:
         self._reach_log_start()
         self._remove_leftovers()
 
-    @property
-    def known_by_the_journal_alone(self) -> bool:
+    def is_known_by_the_journal_alone(self) -> bool:
         """The damage is, or how far it goes (blocking): with neither journal nor checkpoint the next start would take
         it for a torn end, or a repair would give its offsets again.
         """

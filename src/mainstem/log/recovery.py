@@ -240,7 +240,7 @@ class _Recovery:
             if partition.error is None:
                 partition.start(bump_epoch=not clean)  # names of files are durable with the checkpoint
             else:
-                if each.known_by_the_journal_alone:
+                if each.is_known_by_the_journal_alone():
                     self._refuse(partition)
                 if not clean:
                     each.raise_epoch()

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from mainstem.core.prepared import prepared
 from mainstem.log.compaction import CLEANED, Replacement
-from mainstem.log.disk import Disk, File
+from mainstem.log.disk import Buffer, Disk, File
 from mainstem.log.errors import CorruptFile
 from mainstem.log.journal import CREATE, DATA, DELETE, LOG_START, PLACED, REPLACE, Entry, Frame
 from mainstem.log.segment import LOG, BadBatch, OpenFiles, Segment, file_name
@@ -84,7 +84,9 @@ class Changes:
         entries = () if base_offset in self.replaced else self.batches.get(base_offset, ())
         for entry in entries:
             stored = entry.stored if entry.kind == DATA else None  # nothing is read that need not be
-            size = stored.size if stored is not None else sum(header.size for header in _headers(entry))
+            size = (
+                stored.size if stored is not None else sum(header.size for header in _headers(entry.kind, entry.data))
+            )
             if start < min(entry.position, end):
                 yield start, min(entry.position, end)
             start = max(start, entry.position + size)
@@ -93,14 +95,15 @@ class Changes:
 
     def end_of(self, base_offset: int) -> int:
         """Where what the journal has of a segment ends."""
-        return max(header.next_offset for header in _headers(self.batches[base_offset][-1]))
+        last = self.batches[base_offset][-1]
+        return max(header.next_offset for header in _headers(last.kind, last.data))
 
     def batches_before(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Header and bytes of those that end there at the latest, in order; of those that were placed no bytes."""
         for base_offset in sorted(base for base in self.batches.keys() - self.replaced if base < offset):
             for entry in self.batches[base_offset]:
                 data, position = memoryview(entry.data), 0
-                for header in _headers(entry):
+                for header in _headers(entry.kind, data):
                     if header.next_offset <= offset:
                         yield header, data[position : position + header.size] if entry.kind == DATA else data[:0]
                     position += header.size
@@ -166,18 +169,17 @@ def redo_batches(changes: Changes, directory: Path, disk: Disk, log_start: int, 
             if entry.kind == DATA:
                 file.write([data], position)
                 continue
-            for at, header in zip(range(0, len(data), HEADER.size), _headers(entry), strict=True):
+            for at, header in zip(range(0, len(data), HEADER.size), _headers(entry.kind, data), strict=True):
                 file.write([data[at : at + HEADER.size]], position)
                 position += header.size
         if sync:
             file.sync()
 
 
-def _headers(entry: Entry) -> Iterator[BatchHeader]:
-    """Of the batches that an entry has, or that were placed."""
-    data = memoryview(entry.data)
-    if entry.kind == DATA:
-        yield from iter_headers(data)
+def _headers(kind: int, data: Buffer) -> Iterator[BatchHeader]:
+    """Of the batches that an entry has, or that were placed; `data` is what it carries."""
+    if kind == DATA:
+        yield from iter_headers(memoryview(data))
     else:
         for position in range(0, len(data), HEADER.size):
             yield unpack_header(data, position)
