@@ -96,6 +96,17 @@ def test_a_short_write_is_continued(pieces, at_most):
     assert written == data
 
 
+@given(st.lists(st.integers(0, 700_000), max_size=6), st.integers(0, 2_000))
+def test_much_is_written_in_steps_that_take_small_pages(sizes, small):
+    content = bytes(range(251)) * 3_000
+    pieces = [content[:size] for size in sizes] + [b"%d" % number for number in range(small)]
+    steps = list(disk_module._steps(pieces))
+    assert b"".join(b"".join(step) for step in steps) == b"".join(pieces)
+    assert all(len(step) <= 1_024 and sum(map(len, step)) <= 2**18 for step in steps)
+    if len(steps) > 1:
+        assert all(len(step) == 1_024 or sum(map(len, step)) == 2**18 for step in steps[:-1])
+
+
 def test_a_write_of_nothing_means_the_disk_is_full(monkeypatch):
     monkeypatch.setattr(disk_module.os, "pwritev", lambda *_: 1)
     monkeypatch.setattr(disk_module.os, "pwrite", lambda *_: 0)

@@ -1,5 +1,6 @@
 """Large batches, which are placed: brought to the disk in their segment, with their headers alone in the journal."""
 
+import asyncio
 import errno
 from contextlib import suppress
 
@@ -37,6 +38,22 @@ def test_each_byte_of_a_large_batch_goes_to_the_disk_once(tmp_path):
         assert kinds(tmp_path, disk) == [DATA, PLACED, DATA]
         assert sum(disk.open(tmp_path / name).size() for name in NAMES) < 100_000
         assert MEGABYTE in disk.file(tmp_path / SEGMENT).durable
+
+    run(with_partition(tmp_path, test, disk=disk, topic=LARGE_BATCHES))
+
+
+def test_the_disk_begins_with_a_large_round_while_the_rest_is_written(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test(partition):
+        before = partition.segments[-1].size
+        await asyncio.gather(*(partition.append(batch(b"%d" % number * 300_000)) for number in range(9)))
+        end = partition.segments[-1].size
+        begun = [(position, size) for path, position, size in disk.hints if path == tmp_path / SEGMENT]
+        assert [position for position, _ in begun] == [before, *(position + size for position, size in begun[:-1])]
+        assert sum(begun[-1]) == end
+        assert len(begun) == 3
+        assert all(2**20 <= size < 2**20 + 301_000 for _, size in begun[:-1])
 
     run(with_partition(tmp_path, test, disk=disk, topic=LARGE_BATCHES))
 

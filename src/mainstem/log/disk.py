@@ -4,7 +4,7 @@ import errno
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,7 @@ Buffer = bytes | bytearray | memoryview
 
 # Linux takes 1024 pieces per call (IOV_MAX).
 _MOST_PIECES = 1024
+_MOST_BYTES = 2**18  # of one write: a large one gets large pages, of which a host may have taken the memory back
 
 _CACHESTAT = 451  # its number on every architecture
 
@@ -134,8 +135,8 @@ class SystemFile:
         self._nowait = True
 
     def write(self, pieces: list[Buffer], position: int) -> None:
-        for start in range(0, len(pieces), _MOST_PIECES):
-            position += _write_all(self._descriptor, pieces[start : start + _MOST_PIECES], position)
+        for step in _steps(pieces):
+            position += _write_all(self._descriptor, step, position)
 
     def read(self, size: int, position: int) -> bytes:
         data = os.pread(self._descriptor, size, position)
@@ -248,6 +249,25 @@ class SystemDisk:
 
     def sync_directory(self, path: Path) -> None:
         files.sync_directory(path)
+
+
+def _steps(pieces: list[Buffer]) -> Iterator[list[Buffer]]:
+    """The same bytes in lists of so many pieces and bytes as one write takes."""
+    step: list[Buffer] = []
+    room = _MOST_BYTES
+    for piece in pieces:
+        view, size = piece, len(piece)
+        while size > room:
+            view = memoryview(view)
+            yield [*step, view[:room]]
+            view, size, step, room = view[room:], size - room, [], _MOST_BYTES
+        step.append(view)
+        room -= size
+        if len(step) == _MOST_PIECES:
+            yield step
+            step, room = [], _MOST_BYTES
+    if step:
+        yield step
 
 
 def _write_all(descriptor: int, pieces: list[Buffer], position: int) -> int:

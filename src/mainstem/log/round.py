@@ -30,6 +30,7 @@ from mainstem.log.segment import Segment
 from mainstem.records.batch import CONTROL, HEADER, LOW_ATTRIBUTES, PREFIX
 
 _LARGE = 2**20  # bytes for one segment: below, its own sync costs more than to write them twice
+_BEGUN_AT_ONCE = 2**20  # bytes
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # opening fails for now; no sync gives these
 NOT_OPENED = (*NO_DESCRIPTORS, errno.ENOMEM)  # of a segment: no file has failed
@@ -161,9 +162,10 @@ class Round:
             for run in runs:
                 file = run.segment.file_to_write(run.position)
                 self._begun.append((run, file))
-                file.write(run.pieces, run.position)
                 if run.placed:
-                    file.begin_writeback(run.position, run.size)
+                    _place(file, run)
+                else:
+                    file.write(run.pieces, run.position)
             segments = dict.fromkeys(segment for batch in self.batches for segment in batch.sync)
             segments |= dict.fromkeys(run.segment for run in runs if run.placed)
             to_sync = _files(segments)
@@ -196,6 +198,21 @@ class Round:
             if run.batch.journaled or not self._told:
                 file.truncate(run.position)
                 run.segment.sync(file)
+
+
+def _place(file: File, run: _Run) -> None:
+    """Write it, and let the disk begin while the rest is written."""
+    position, step, size = run.position, [], 0
+    for piece in run.pieces:
+        step.append(piece)
+        size += len(piece)
+        if size >= _BEGUN_AT_ONCE:
+            file.write(step, position)
+            file.begin_writeback(position, size)
+            position, step, size = position + size, [], 0
+    if step:
+        file.write(step, position)
+        file.begin_writeback(position, size)
 
 
 def _runs_of(batch: Batch) -> Iterable[_Run]:
